@@ -1,0 +1,1 @@
+//! API types, names and tokens.
