@@ -1,1 +1,15 @@
-//! API types, names and tokens.
+//! The custom resources, the names that the product writes into the API, and the small formats behind them.
+//!
+//! No client and no I/O: the planner and every binary share this package.
+
+pub mod hash;
+pub mod holders;
+pub mod ingress_daemon_set;
+pub mod ledger;
+pub mod manifest;
+pub mod names;
+pub mod status;
+pub mod token;
+
+pub use ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec};
+pub use status::IngressDaemonSetStatus;

@@ -1,0 +1,58 @@
+//! Hashes that become names and label values: stable across versions of the product, so none of them may ever change.
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+
+/// Revision of a pod template: the first 10 hexadecimal digits of the SHA-256 of its canonical JSON (keys sorted, no
+/// white space), over what the API server stores and without anything that the operator adds.
+pub fn revision(template: &Value) -> String {
+    hex(canonical(template).as_bytes(), 10)
+}
+
+/// Label value for a node name, which may be longer than a label value: 16 hexadecimal digits of its SHA-256.
+pub fn node_hash(node_name: &str) -> String {
+    hex(node_name.as_bytes(), 16)
+}
+
+/// The first `digits` hexadecimal digits of the SHA-256 of `bytes`.
+pub fn hex(bytes: &[u8], digits: usize) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(text, "{byte:02x}"); // writing to a String does not fail
+    }
+    text.truncate(digits);
+    text
+}
+
+/// `serde_json` keeps keys sorted only as long as no crate of the graph turns on `preserve_order`: sort here.
+fn canonical(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| *key);
+            let body: Vec<_> =
+                entries.into_iter().map(|(key, value)| format!("{}:{}", Value::from(key.as_str()), canonical(value))).collect();
+            format!("{{{}}}", body.join(","))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_revision_does_not_depend_on_the_order_of_keys() {
+        assert_eq!(revision(&json!({"a": 1, "b": {"c": [1, 2], "d": null}})), revision(&json!({"b": {"d": null, "c": [1, 2]}, "a": 1})));
+    }
+
+    #[test]
+    fn hashes_never_change_between_releases() {
+        assert_eq!(revision(&json!({"spec": {"containers": [{"name": "a", "image": "b:1"}]}})), "45cf7efe84");
+        assert_eq!(node_hash("node-1.example.com"), "052246cf9108813b");
+    }
+}

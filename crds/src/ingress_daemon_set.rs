@@ -1,0 +1,328 @@
+//! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
+
+use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What is to run where, and how nodes are updated. Writer: the user.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "ingressdaemonsets.mumoshu.github.io",
+    version = "v1alpha1",
+    kind = "IngressDaemonSet",
+    plural = "ingressdaemonsets",
+    singular = "ingressdaemonset",
+    shortname = "ids",
+    category = "all",
+    namespaced,
+    derive = "PartialEq",
+    status = "crate::status::IngressDaemonSetStatus",
+    doc = "Runs N pods on every chosen node behind an external load balancer, and takes a node out of the load balancer before it updates the pods on it.",
+    scale(spec_replicas_path = ".spec.podsPerNode", status_replicas_path = ".status.replicas"),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes chosen"),
+    printcolumn(name = "Current", type_ = "integer", json_path = ".status.nodes.current", description = "Nodes with a Deployment"),
+    printcolumn(name = "Up-to-date", type_ = "integer", json_path = ".status.nodes.updated", description = "Nodes complete at the newest revision"),
+    printcolumn(name = "Available", type_ = "integer", json_path = ".status.nodes.available", description = "Nodes that serve"),
+    printcolumn(name = "Detached", type_ = "integer", json_path = ".status.nodes.detached", description = "Nodes held out of the load balancer"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Progressing\")].reason", description = "What goes on"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Pods-per-node", type_ = "integer", json_path = ".status.replicas", priority = 1),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.revisions.update", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.template.spec) || !has(self.template.spec.nodeName)")
+    .message("template.spec.nodeName must not be set: the operator pins the pods of each node; choose nodes with nodeSelector"))]
+pub struct IngressDaemonSetSpec {
+    /// Pods on every chosen node. 0 stops them all, after detaching. Default 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 100))]
+    pub pods_per_node: i32,
+    /// Older name of podsPerNode; used when podsPerNode is 1 or absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub replicas: Option<i32>,
+    /// Labels of the nodes to run on, in addition to template.spec.nodeSelector, required node affinity and tolerations.
+    /// Empty: every node that those allow.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub node_selector: BTreeMap<String, String>,
+    /// Labels copied to the per-node Deployments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<Selector>,
+    /// How pods are pinned to their node. Auto: by nodeName, or by node affinity where pods hold host ports, so that a second pod waits instead of being rejected.
+    #[serde(default)]
+    pub placement: Placement,
+    /// Ports on every chosen node where the health checker answers the load balancer: 200 if all replicas of the node are ready and no update is scheduled for them, else 503.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(range(min = 1, max = 65535)))]
+    #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q == p))").message("healthCheckNodePorts must be unique"))]
+    pub health_check_node_ports: Vec<i32>,
+    /// One port, instead of healthCheckNodePorts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub health_check_node_port: Option<i32>,
+    /// The health checker's pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_checker: Option<HealthChecker>,
+    /// What the load balancer does, so that the operator knows how long to wait where no grace period is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_balancer: Option<LoadBalancer>,
+    /// The pods, as in a Deployment. Labels and annotations are kept; the operator adds its own.
+    #[schemars(schema_with = "crate::manifest::pod_template_schema")]
+    pub template: serde_json::Value,
+    /// Seconds that a new pod must be ready before it counts as available.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 86400))]
+    pub min_ready_seconds: i32,
+    /// No new node is started; nodes under way finish.
+    #[serde(default)]
+    pub paused: bool,
+    /// How nodes are updated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<UpdateStrategy>,
+}
+
+fn one() -> i32 {
+    1
+}
+
+/// Labels for the per-node Deployments.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Selector {
+    /// Labels copied to the per-node Deployments.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64))]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+/// How pods are pinned to their node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Placement {
+    /// `NodeAffinity` where pods hold host ports, else `NodeName`.
+    #[default]
+    Auto,
+    /// By spec.nodeName, past the scheduler.
+    NodeName,
+    /// By required node affinity on metadata.name, through the scheduler.
+    NodeAffinity,
+}
+
+/// The health checker's pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HealthChecker {
+    /// Image; default: the one of the operator's own release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub image: Option<String>,
+    /// When the image is pulled: Always, `IfNotPresent` or Never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
+    pub image_pull_policy: Option<String>,
+    /// `ServiceAccount`; default: one that the operator makes. A named one must exist; it is bound to what the checker needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub service_account_name: Option<String>,
+    /// Resources of the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+    /// Address to listen on; default: all, IPv4 and IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[schemars(regex(pattern = r"^[0-9a-fA-F.:]+$"))]
+    pub bind_address: Option<String>,
+    /// How many ready pods make a node healthy; default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_policy: Option<ReadyPolicy>,
+}
+
+/// How many ready pods make a node healthy.
+#[derive(KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.type != 'AtLeast' || has(self.minReady)").message("readyPolicy AtLeast needs minReady"))]
+pub struct ReadyPolicy {
+    /// All, or `AtLeast` with minReady.
+    #[serde(rename = "type", default)]
+    pub type_: ReadyPolicyType,
+    /// With `AtLeast`: ready pods that are enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub min_ready: Option<i32>,
+}
+
+/// Kinds of ready policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ReadyPolicyType {
+    /// All replicas of the node are ready.
+    #[default]
+    All,
+    /// At least minReady are.
+    AtLeast,
+}
+
+/// How the load balancer checks nodes. Default grace period = interval × unhealthyThreshold + timeout + propagation;
+/// default attach soak = interval × healthyThreshold + propagation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancer {
+    /// Time between two health checks of one checker, such as 2s.
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"), length(max = 32))]
+    pub interval: String,
+    /// Time after which a health check counts as failed; default 0s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"), length(max = 32))]
+    pub timeout: Option<String>,
+    /// Failed checks in a row that take a node out.
+    #[schemars(range(min = 1, max = 100))]
+    pub unhealthy_threshold: u32,
+    /// Good checks in a row that take a node in.
+    #[schemars(range(min = 1, max = 100))]
+    pub healthy_threshold: u32,
+    /// Time until the whole load balancer follows; default 0s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"), length(max = 32))]
+    pub propagation: Option<String>,
+}
+
+/// How nodes are updated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// `RollingUpdate`.
+    #[serde(rename = "type", default)]
+    pub type_: UpdateStrategyType,
+    /// Budget and detachment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+}
+
+/// Kinds of update strategy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UpdateStrategyType {
+    /// Node by node, within the budget.
+    #[default]
+    RollingUpdate,
+}
+
+/// Budget and detachment.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || has(self.annotateNodeToDetach)")
+        .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach: without it no detacher is asked"),
+    validation = Rule::new("!has(self.maxDegradedNodes) || !(self.maxDegradedNodes == 0 || self.maxDegradedNodes == '0%') || (has(self.maxUnavailableNodes) && !(self.maxUnavailableNodes == 0 || self.maxUnavailableNodes == '0%'))")
+        .message("maxUnavailableNodes and maxDegradedNodes must not both be 0: no node could ever be updated")
+)]
+pub struct RollingUpdate {
+    /// Nodes that may be out of service at once, number or percentage (rounded down, at least 1). Above 0 the operator detaches a node before it updates all pods on it at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_unavailable_nodes: Option<IntOrString>,
+    /// Nodes whose pods may be replaced at once while they stay attached, number or percentage. Used when maxUnavailableNodes is 0. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_degraded_nodes: Option<IntOrString>,
+    /// Pods of one node that may be down at once without detachment, number or percentage. Always 100% with detachment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_unavailable_pods_per_node: Option<IntOrString>,
+    /// Older spelling of maxUnavailablePodsPerNode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_unavailable_pods_per_nodes: Option<IntOrString>,
+    /// Older spelling of maxUnavailablePodsPerNode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_unavaiable_pods_per_node: Option<IntOrString>,
+    /// Pods that may be started on a node before old ones end, number or percentage. 0 with detachment and where pods hold host ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_surged_pods_per_node: Option<IntOrString>,
+    /// Annotate the node's Deployment before its pods change; the health check fails from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotate_deployment_to_detach: Option<AnnotateDeployment>,
+    /// Annotate the Node before its pods change, which asks node-detacher to deregister it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotate_node_to_detach: Option<AnnotateNode>,
+    /// Wait for the time at which the detacher deregistered the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_for_detachment_by_annotated_timestamp: Option<WaitForTimestamp>,
+    /// Seconds to wait for the detacher before onDetachTimeout applies. Default 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub detach_timeout_seconds: Option<u32>,
+    /// When the detacher does not answer in time: Halt (wait, start no other node), Proceed (as if it had), Abort (attach the node again, its pods untouched).
+    #[serde(default)]
+    pub on_detach_timeout: OnDetachTimeout,
+    /// Seconds to wait after a node is attached again before its place in the budget is free. Default: from loadBalancer, else 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub attach_soak_seconds: Option<u32>,
+}
+
+/// The annotation on the Deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AnnotateDeployment {
+    /// Its key. Default ingressdaemonsets.mumoshu.github.com/to-be-updated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::qualified_name_schema")]
+    pub key: Option<String>,
+    /// Its value. Default empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub value: Option<String>,
+    /// Seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub grace_period_seconds: Option<u32>,
+}
+
+/// The annotation on the Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AnnotateNode {
+    /// Its key.
+    #[schemars(schema_with = "crate::manifest::qualified_name_schema")]
+    pub key: String,
+    /// Its value. Default empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub value: Option<String>,
+    /// Seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub grace_period_seconds: Option<u32>,
+}
+
+/// The detacher's timestamp.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitForTimestamp {
+    /// Key of the annotation that the detacher writes on the Node.
+    #[schemars(schema_with = "crate::manifest::qualified_name_schema")]
+    pub key: String,
+    /// RFC3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["RFC3339"]))]
+    pub format: Option<String>,
+    /// Seconds from the timestamp to the first change of a pod. Default 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub grace_period_seconds: Option<u32>,
+}
+
+/// What happens when the detacher does not answer in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnDetachTimeout {
+    /// Wait and start no other node.
+    #[default]
+    Halt,
+    /// Go on as if the node were detached.
+    Proceed,
+    /// Attach the node again, its pods untouched.
+    Abort,
+}

@@ -1,0 +1,63 @@
+//! Names that the product writes into the API: labels, annotations, finalizers, roles.
+//!
+//! Each name has one writer, which its comment names.
+
+/// API group of every custom resource.
+pub const GROUP: &str = "ingressdaemonsets.mumoshu.github.io";
+/// API version served.
+pub const VERSION: &str = "v1alpha1";
+
+/// Finalizer on an `IngressDaemonSet`. Writer: the operator.
+pub const FINALIZER: &str = "ingressdaemonsets.mumoshu.github.io/finalizer";
+/// Finalizer of the original controller (2020), which had no slash. Understood, never written.
+pub const FINALIZER_OF_ORIGINAL: &str = "ingressdaemonsets.mumoshu.github.io";
+
+/// Label of a per-node Deployment: its fencing token, see [`crate::token::Token`]. Writer: the operator.
+pub const TOKEN_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/token";
+/// Label of Deployments and pod templates: first 8 characters of the resource's UID. Writer: the operator.
+pub const RESOURCE_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/resource";
+/// Label of Deployments, their pods and health-checker pods: the per-node Deployment's name, or the health-checker
+/// `DaemonSet`'s, kept from the original. Writer: the operator.
+pub const NODE_LABEL: &str = "ingress-daemonset-node";
+/// Label of Deployments and pods: hash of the full node name, see [`crate::hash::node_hash`]. Writer: the operator.
+pub const NODE_HASH_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/node-hash";
+/// Annotation of Deployments: the full node name, which may be longer than a label. Writer: the operator.
+pub const NODE_NAME_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/node-name";
+/// Pod-template label: revision of the user's template that the pods run. Writer: the operator.
+pub const REVISION_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/revision";
+/// Pod-template label: hash of the operator's own additions to the template. Writer: the operator.
+pub const RENDERED_BY_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/rendered-by";
+/// Label of a Deployment whose pods were refused at admission again and again: `<openings>.<closes at, unix seconds>`.
+/// Writer: the operator.
+pub const BREAKER_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/breaker";
+/// Label of health-checker pods and their `DaemonSet`, kept from the original. Writer: the operator.
+pub const HEALTH_CHECKER_LABEL: &str = "ingress-daemonset-hc";
+/// Annotation of a health-checker `DaemonSet`: the port it serves. Writer: the operator.
+pub const HEALTH_PORT_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/health-check-node-port";
+/// Prefix of the label of Nodes that says that a resource uses them; the first 8 characters of the resource's UID follow.
+/// Values: `joining`, `serving`. Writer: the operator.
+pub const MEMBER_LABEL_PREFIX: &str = "ingressdaemonsets.mumoshu.github.io/member-";
+/// Annotation of Nodes: who holds the detach annotation, see [`crate::holders`]. Writer: the operator.
+pub const HOLDERS_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/detach-holders";
+/// Default key of `annotateDeploymentToDetach`, spelled with `.com` as in the original. On a Deployment it makes the
+/// health check fail, whoever set it. Writers: the operator, and people who take a node out by hand.
+pub const TO_BE_UPDATED_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.com/to-be-updated";
+/// Taint that node-detacher puts on nodes it detaches; tolerated by our pods.
+pub const DETACHER_TAINT: &str = "node-detacher.variant.run/detaching";
+/// Taint of cluster-autoscaler on nodes that it is about to delete.
+pub const CLUSTER_AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// `ClusterRole` of a health checker inside its namespace: read pods and Deployments.
+pub const HEALTH_CHECKER_ROLE: &str = "ingress-daemonset-health-checker";
+/// `ClusterRole` of a health checker outside it: read Nodes.
+pub const HEALTH_CHECKER_NODE_ROLE: &str = "ingress-daemonset-health-checker-nodes";
+
+/// The label key that marks a Node as a member of the resource.
+pub fn member_label(uid8: &str) -> String {
+    format!("{MEMBER_LABEL_PREFIX}{uid8}")
+}
+
+/// The first 8 characters of an object's UID, which name the resource where space is scarce.
+pub fn uid8(uid: &str) -> &str {
+    uid.get(..8).unwrap_or(uid)
+}

@@ -1,0 +1,86 @@
+//! Status of an `IngressDaemonSet`. Writer of every field: the operator.
+
+use crate::ledger::Ledger;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the operator last saw and did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IngressDaemonSetStatus {
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Pods wanted on each node, for the scale subresource.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Revisions of the pod template.
+    #[serde(default)]
+    pub revisions: Revisions,
+    /// Numbers of nodes.
+    #[serde(default)]
+    pub nodes: NodeCounts,
+    /// Valid, Available, Progressing, Degraded, Paused, Stalled.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
+    pub conditions: Vec<Condition>,
+    /// At most 100 of the nodes that are not idle, with the reason.
+    #[serde(default)]
+    #[schemars(length(max = 100))]
+    pub node_states: Vec<NodeState>,
+    /// The grant ledger. Do not edit: it keeps the budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Ledger>,
+}
+
+/// Revisions of the pod template, as in the pods' label `ingressdaemonsets.mumoshu.github.io/revision`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Revisions {
+    /// The last revision that every node ran.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub current: String,
+    /// The revision of `spec.template`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub update: String,
+}
+
+/// Numbers of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCounts {
+    /// Chosen by the spec.
+    pub desired: u32,
+    /// Have a Deployment.
+    pub current: u32,
+    /// Are complete at the update revision.
+    pub updated: u32,
+    /// All their pods are ready.
+    pub ready: u32,
+    /// Serve: ready, and no mark holds them out of the load balancer.
+    pub available: u32,
+    /// Have served and do not now.
+    pub unavailable: u32,
+    /// Their pods are replaced while they stay attached.
+    pub degraded: u32,
+    /// Are held out of the load balancer by the operator.
+    pub detached: u32,
+}
+
+/// A node that is not idle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeState {
+    /// The node's name.
+    pub name: String,
+    /// What goes on: Joining, Waiting, Granted, Detaching, Detached, Updating, Degrading, Attaching, Removing, Blocked.
+    pub phase: String,
+    /// Unix time of the last change of phase, RFC 3339.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub since: String,
+    /// One word: why it is not further.
+    pub reason: String,
+    /// The same in a sentence, with what to do where something is to be done.
+    pub message: String,
+}
