@@ -1,1 +1,16 @@
-//! API types, names and tokens.
+//! The test bed: a real Kubernetes control plane, nodes made of processes, HAProxy and load, all inside namespaces of
+//! their own; and what is run on it: scenarios, the demo and benchmarks.
+
+pub mod bed;
+pub mod certificates;
+pub mod control_plane;
+pub mod eventually;
+pub mod haproxy;
+pub mod images;
+pub mod load;
+pub mod namespaces;
+pub mod network;
+pub mod node;
+pub mod process;
+pub mod scenario;
+pub mod scenarios;

@@ -1,1 +1,12 @@
-//! API types, names and tokens.
+//! Kubernetes nodes without machines: a node that registers itself with a real API server, keeps its
+//! lease, and hands the pods that land on it to a *provider*.
+//!
+//! [`node::NodeController`] owns the Node and Lease objects, [`pod::PodController`] owns the pods of one
+//! node, and [`process::ProcessProvider`] runs those pods as local processes.
+
+pub mod api_call;
+pub mod errdefs;
+pub mod node;
+pub mod pod;
+pub mod process;
+mod reopening_watch;

@@ -1,1 +1,32 @@
-//! API types, names and tokens.
+//! Every decision of the operator, as pure functions: no client, no clock, no log, no randomness.
+//!
+//! [`decide()`] takes a [`Snapshot`] of one `IngressDaemonSet` and of everything around it, and returns a [`Plan`]: what to
+//! do, what is held back and why, and when to look again. Equal snapshots give equal plans.
+//!
+//! The protocol that keeps the budget is [`step()`]: small, over `Copy` types, so that a model can search it exhaustively.
+
+pub mod admission;
+pub mod breaker;
+pub mod decide;
+pub mod deployment_writes;
+pub mod eligibility;
+pub mod health_checker;
+pub mod hold;
+pub mod node_writes;
+pub mod patch;
+pub mod plan;
+pub mod readiness;
+pub mod rebuild;
+pub mod render;
+pub mod settings;
+pub mod snapshot;
+pub mod status;
+pub mod step;
+pub mod timing;
+pub mod wanted;
+
+pub use decide::decide;
+pub use hold::Hold;
+pub use plan::{Action, Plan};
+pub use snapshot::Snapshot;
+pub use step::step;

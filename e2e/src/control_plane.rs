@@ -1,0 +1,237 @@
+//! etcd, API server, controller manager and scheduler: the real ones, from one binary.
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{
+    Api, Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{
+    certificates::{Authority, Credential, Identity, write_private},
+    eventually::eventually,
+    network,
+    process::Process,
+};
+
+/// How long the whole control plane may take to be ready. It takes 4 s on two idle cores.
+const START: Duration = Duration::from_secs(90);
+/// The token of the first admin. It opens nothing outside: the server lives in the bed's own network namespace.
+const ADMIN_TOKEN: &str = "the-bed-is-not-reachable-from-outside";
+const ETCD: &str = "http://127.0.0.1:2379";
+const ETCD_PEERS: &str = "http://127.0.0.1:2380";
+
+/// What differs between beds.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// After how many seconds without a lease renewal a node is lost. Kubernetes' default is 50; virtual nodes renew
+    /// every 10 s.
+    pub node_grace_seconds: u32,
+    /// How many seconds pods without a toleration of their own stay on a lost node. Kubernetes' default is 300.
+    pub eviction_seconds: u32,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { node_grace_seconds: 25, eviction_seconds: 300 }
+    }
+}
+
+/// A running control plane.
+pub struct ControlPlane {
+    authority: Authority,
+    components: Vec<Process>,
+    binary: PathBuf,
+    logs: PathBuf,
+    state: PathBuf,
+    admin: PathBuf,
+}
+
+impl ControlPlane {
+    /// Starts everything and waits until the API server is ready and the controllers work.
+    pub async fn start(state: &Path, timing: &Timing) -> Result<Self> {
+        let binary = binary()?;
+        let authority = Authority::new(&state.join("pki"))?;
+        let admin = state.join("admin.kubeconfig");
+        let config = authority.kubeconfig(&server(), Credential::Token(ADMIN_TOKEN))?;
+        write_private(&admin, &serde_json::to_string_pretty(&config)?)?;
+        let mut this =
+            Self { authority, components: Vec::new(), binary, logs: state.join("logs"), state: state.to_owned(), admin };
+        let (signing_key, public_key) = this.authority.service_account_keys()?;
+        this.start_etcd()?;
+        this.start_api_server(&signing_key, &public_key, timing)?;
+        let client = this.admin_client().await?;
+        eventually(START, "the API server is ready", async || {
+            this.check()?;
+            let request = http_get("/readyz")?;
+            client.request_text(request).await.map(drop).context("GET /readyz")
+        })
+        .await?;
+        this.start_controller_manager(&signing_key, timing)?;
+        this.start_scheduler()?;
+        eventually(START, "the controller manager works (namespace default has its ServiceAccount)", async || {
+            this.check()?;
+            Api::<ServiceAccount>::namespaced(client.clone(), "default").get("default").await.map(drop)?;
+            Ok(())
+        })
+        .await?;
+        Ok(this)
+    }
+
+    /// Fails when a component has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.components.iter_mut().try_for_each(Process::check)
+    }
+
+    /// A client that may do everything.
+    pub async fn admin_client(&self) -> Result<Client> {
+        let text = std::fs::read_to_string(&self.admin).context("reading the admin's kubeconfig")?;
+        client(&serde_json::from_str(&text)?).await
+    }
+
+    /// The kubeconfig of [`ControlPlane::admin_client`], for `kubectl` inside the bed.
+    pub fn admin_kubeconfig(&self) -> &Path {
+        &self.admin
+    }
+
+    /// The admin's kubeconfig for another address of the API server, which must be one of its certificate's.
+    pub fn admin_kubeconfig_for(&self, server: &str) -> Result<Value> {
+        self.authority.kubeconfig(server, Credential::Token(ADMIN_TOKEN))
+    }
+
+    /// Writes the kubeconfig of the node agent of `node` and returns its path.
+    pub fn node_kubeconfig(&self, node: &str) -> Result<PathBuf> {
+        let identity = self.authority.client(&format!("node-{node}"), &format!("system:node:{node}"), Some("system:nodes"))?;
+        self.write_kubeconfig(&format!("node-{node}"), &identity)
+    }
+
+    /// Runs `kubectl` as admin and returns what it printed.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let kubeconfig = self.admin.to_string_lossy();
+        let all = ["kubectl", "--kubeconfig", &kubeconfig].into_iter().chain(arguments.iter().copied());
+        crate::process::run(&self.binary, all).await
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        let data = self.state.join("etcd");
+        self.component("etcd", &[
+            ("data-dir", text(&data)),
+            ("listen-client-urls", ETCD.into()),
+            ("advertise-client-urls", ETCD.into()),
+            ("listen-peer-urls", ETCD_PEERS.into()),
+            ("initial-advertise-peer-urls", ETCD_PEERS.into()),
+            ("initial-cluster", format!("default={ETCD_PEERS}")),
+            ("unsafe-no-fsync", "true".into()),
+            ("log-level", "warn".into()),
+        ])
+    }
+
+    fn start_api_server(&mut self, signing_key: &Path, public_key: &Path, timing: &Timing) -> Result<()> {
+        let tokens = write_private(&self.state.join("pki/tokens.csv"), &format!("{ADMIN_TOKEN},admin,admin,system:masters\n"))?;
+        let addresses = [IpAddr::from(network::BED), IpAddr::from(network::KUBERNETES_SERVICE), IpAddr::from([127, 0, 0, 1])];
+        let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+        let serving = self.authority.server("kube-apiserver", &names, &addresses)?;
+        let kubelet_client = self.authority.client("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters"))?;
+        let authority = self.authority.certificate();
+        self.component("kube-apiserver", &[
+            ("etcd-servers", ETCD.into()),
+            ("bind-address", "0.0.0.0".into()),
+            ("secure-port", "443".into()),
+            ("advertise-address", network::BED.to_string()),
+            ("service-cluster-ip-range", network::SERVICE_RANGE.into()),
+            ("tls-cert-file", text(&serving.certificate)),
+            ("tls-private-key-file", text(&serving.key)),
+            ("client-ca-file", text(&authority)),
+            ("token-auth-file", text(&tokens)),
+            ("kubelet-client-certificate", text(&kubelet_client.certificate)),
+            ("kubelet-client-key", text(&kubelet_client.key)),
+            ("service-account-issuer", "https://kubernetes.default.svc".into()),
+            ("service-account-key-file", text(public_key)),
+            ("service-account-signing-key-file", text(signing_key)),
+            ("authorization-mode", "Node,RBAC".into()),
+            ("enable-admission-plugins", "NodeRestriction".into()),
+            ("allow-privileged", "true".into()),
+            ("default-not-ready-toleration-seconds", timing.eviction_seconds.to_string()),
+            ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),
+        ])
+    }
+
+    fn start_controller_manager(&mut self, signing_key: &Path, timing: &Timing) -> Result<()> {
+        let name = "kube-controller-manager";
+        let identity = self.authority.client(name, "system:kube-controller-manager", None)?;
+        let kubeconfig = self.write_kubeconfig(name, &identity)?;
+        let authority = self.authority.certificate();
+        self.component(name, &[
+            ("kubeconfig", text(&kubeconfig)),
+            ("use-service-account-credentials", "true".into()),
+            ("leader-elect", "false".into()),
+            ("kube-api-qps", "500".into()),
+            ("kube-api-burst", "1000".into()),
+            ("service-account-private-key-file", text(signing_key)),
+            ("root-ca-file", text(&authority)),
+            ("bind-address", "127.0.0.1".into()),
+            ("node-monitor-period", "2s".into()),
+            ("node-monitor-grace-period", format!("{}s", timing.node_grace_seconds)),
+        ])
+    }
+
+    fn start_scheduler(&mut self) -> Result<()> {
+        let name = "kube-scheduler";
+        let identity = self.authority.client(name, "system:kube-scheduler", None)?;
+        let kubeconfig = self.write_kubeconfig(name, &identity)?;
+        self.component(name, &[
+            ("kubeconfig", text(&kubeconfig)),
+            ("authentication-kubeconfig", text(&kubeconfig)),
+            ("authorization-kubeconfig", text(&kubeconfig)),
+            ("leader-elect", "false".into()),
+            ("bind-address", "127.0.0.1".into()),
+        ])
+    }
+
+    fn component(&mut self, name: &str, flags: &[(&str, String)]) -> Result<()> {
+        let mut command = Command::new(&self.binary);
+        command.arg(name).current_dir(&self.state);
+        command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
+        self.components.push(Process::start(name, &self.logs, command)?);
+        Ok(())
+    }
+
+    fn write_kubeconfig(&self, name: &str, identity: &Identity) -> Result<PathBuf> {
+        let config = self.authority.kubeconfig(&server(), Credential::Certificate(identity))?;
+        write_private(&self.state.join("pki").join(format!("{name}.kubeconfig")), &serde_json::to_string_pretty(&config)?)
+    }
+}
+
+/// The control plane's binary, which `make control-plane` builds.
+fn binary() -> Result<PathBuf> {
+    let path = crate::images::repository().join("target/bed/control-plane");
+    ensure!(path.is_file(), "{} is not there; `make control-plane` builds it (5 minutes, once)", path.display());
+    Ok(path)
+}
+
+/// A client for what a kubeconfig describes.
+pub async fn client(kubeconfig: &Value) -> Result<Client> {
+    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).context("reading a kubeconfig")?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Client::try_from(config).context("building a client")
+}
+
+fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
+    http::Request::get(path).body(Vec::new()).context("building a request")
+}
+
+fn server() -> String {
+    format!("https://{}", network::BED)
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,46 @@
+//! Image names and the local programs that stand for them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::namespaces::find_program;
+
+/// The operator's image in `deploy/`.
+pub const OPERATOR: &str = "ingress-daemonset/operator:0.1.0";
+/// The health checker's image, the operator's default.
+pub const HEALTH_CHECKER: &str = "ingress-daemonset/health-checker:0.1.0";
+/// Unmodified nginx, under several tags so that a template can change its image.
+pub const NGINX: &str = "nginx:1.22";
+/// The same nginx under a newer tag.
+pub const NEWER_NGINX: &str = "nginx:1.23";
+
+/// The checkout that this program was built from.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// A binary of this workspace, next to the one that is running.
+pub fn workspace_binary(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("finding this program's own path")?;
+    let path = own.with_file_name(name);
+    ensure!(path.is_file(), "{} is not there; `cargo build --workspace` builds it", path.display());
+    Ok(path)
+}
+
+/// Writes the table that tells node agents what to run for an image; returns its path.
+pub fn write_table(state: &Path) -> Result<PathBuf> {
+    let nginx = find_program("nginx").context("nginx is not installed; `make deps` installs it")?;
+    let nginx = json!({ "command": [nginx] });
+    let table: Value = json!({
+        NGINX: nginx,
+        NEWER_NGINX: nginx,
+        OPERATOR: { "command": [workspace_binary("ingress-daemonset-operator")?] },
+        HEALTH_CHECKER: { "command": [workspace_binary("health-checker")?] },
+        "busybox:1.36": { "command": ["/bin/sh"] },
+    });
+    let path = state.join("images.json");
+    std::fs::write(&path, serde_json::to_string_pretty(&table)?).with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,63 @@
+//! The bed's network: one bridge, and one network namespace per node joined to it.
+//!
+//! The addresses are from 198.18.0.0/15, which is set aside for benchmarks and routed nowhere.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+
+use crate::process::run;
+
+/// The bed itself on the bridge: API server, HAProxy, load.
+pub const BED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The `kubernetes` Service. It is an address of the bed's loopback, so that pods reach the API server by the address
+/// that Kubernetes gives them, without kube-proxy.
+pub const KUBERNETES_SERVICE: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+/// Cluster IPs of Services.
+pub const SERVICE_RANGE: &str = "198.19.0.0/24";
+const BRIDGE: &str = "br0";
+
+/// The address of node number `index`, counted from 1.
+pub fn node_address(index: u8) -> Ipv4Addr {
+    Ipv4Addr::new(198, 18, 1, index)
+}
+
+/// Makes the bridge and the bed's own addresses.
+pub async fn create() -> Result<()> {
+    ip(&["link", "set", "lo", "up"]).await?;
+    ip(&["addr", "add", &format!("{KUBERNETES_SERVICE}/32"), "dev", "lo"]).await?;
+    ip(&["link", "add", BRIDGE, "type", "bridge"]).await?;
+    ip(&["addr", "add", &format!("{BED}/16"), "dev", BRIDGE]).await?;
+    ip(&["link", "set", BRIDGE, "up"]).await
+}
+
+/// Makes the network namespace `name` of node number `index` and joins it to the bridge.
+pub async fn create_node(name: &str, index: u8) -> Result<()> {
+    let port = port(index);
+    ip(&["netns", "add", name]).await?;
+    ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name]).await?;
+    ip(&["link", "set", &port, "master", BRIDGE, "up"]).await?;
+    ip(&["-n", name, "link", "set", "lo", "up"]).await?;
+    ip(&["-n", name, "addr", "add", &format!("{}/16", node_address(index)), "dev", "eth0"]).await?;
+    ip(&["-n", name, "link", "set", "eth0", "up"]).await?;
+    ip(&["-n", name, "route", "add", "default", "via", &BED.to_string()]).await
+}
+
+/// Pulls (`up` false) or plugs the cable of node number `index`.
+pub async fn set_link(index: u8, up: bool) -> Result<()> {
+    ip(&["link", "set", &port(index), if up { "up" } else { "down" }]).await
+}
+
+/// The file that `nsenter --net=` takes for the node.
+pub fn namespace_file(name: &str) -> String {
+    format!("/run/netns/{name}")
+}
+
+/// The bridge's side of the node's cable.
+fn port(index: u8) -> String {
+    format!("node{index}")
+}
+
+async fn ip(arguments: &[&str]) -> Result<()> {
+    run("ip", arguments).await.map(drop)
+}

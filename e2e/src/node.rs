@@ -1,0 +1,223 @@
+//! Nodes: a network namespace each, with one node agent in it that runs pods as processes.
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node as ApiNode;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::{eventually::eventually, images, network, process::Process};
+
+/// How long a node may take to register and become Ready.
+const READY: Duration = Duration::from_secs(30);
+
+/// What a node is asked to be.
+#[derive(Clone, Debug)]
+pub struct NodeSpec {
+    /// Its name, also of its network namespace.
+    pub name: String,
+    /// Labels; those that a node may not give itself are put on by the admin.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that it registers with, each `key=value:Effect`.
+    pub taints: Vec<String>,
+}
+
+impl NodeSpec {
+    /// A node without labels and taints of its own.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), labels: BTreeMap::new(), taints: Vec::new() }
+    }
+
+    /// With this label.
+    #[must_use]
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// In this zone.
+    #[must_use]
+    pub fn zone(self, zone: &str) -> Self {
+        self.label("topology.kubernetes.io/zone", zone)
+    }
+
+    /// With this taint, `key=value:Effect`.
+    #[must_use]
+    pub fn taint(mut self, taint: &str) -> Self {
+        self.taints.push(taint.to_owned());
+        self
+    }
+}
+
+/// A node of the bed.
+#[derive(Debug)]
+pub struct Node {
+    spec: NodeSpec,
+    index: u8,
+    kubeconfig: PathBuf,
+    state: PathBuf,
+    agent: Option<Process>,
+    client: Client,
+}
+
+impl Node {
+    /// Makes the machine: its network. Its agent is started by [`Node::start_agent`].
+    pub async fn create(spec: NodeSpec, index: u8, kubeconfig: PathBuf, state: &Path, client: Client) -> Result<Self> {
+        network::create_node(&spec.name, index).await.with_context(|| format!("making the network of node {}", spec.name))?;
+        Ok(Self { spec, index, kubeconfig, state: state.to_owned(), agent: None, client })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Its address on the bridge, which is also the address of its pods.
+    pub fn address(&self) -> Ipv4Addr {
+        network::node_address(self.index)
+    }
+
+    /// Starts the node agent. It finds the pods that a killed predecessor left.
+    pub fn start_agent(&mut self) -> Result<()> {
+        ensure!(self.agent.is_none(), "the agent of node {} is running already", self.spec.name);
+        let (own, _) = self.labels_by_writer();
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={}", network::namespace_file(&self.spec.name)))
+            .arg(images::workspace_binary("virtual-kubelet")?)
+            .args(["run", "--node-name", &self.spec.name, "--node-ip", &self.address().to_string()])
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .arg("--images")
+            .arg(self.state.join("images.json"))
+            .arg("--root-dir")
+            .arg(self.root());
+        if !own.is_empty() {
+            command.args(["--labels", &own.join(",")]);
+        }
+        if !self.spec.taints.is_empty() {
+            command.args(["--taints", &self.spec.taints.join(",")]);
+        }
+        let name = format!("node-{}", self.spec.name);
+        self.agent = Some(Process::start(&name, &self.state.join("logs"), command)?);
+        Ok(())
+    }
+
+    /// Waits until the Node is Ready, and puts on the labels that it may not give itself.
+    pub async fn ready(&mut self) -> Result<()> {
+        let api = Api::<ApiNode>::all(self.client.clone());
+        let name = self.spec.name.clone();
+        eventually(READY, &format!("node {name} is Ready"), async || {
+            if let Some(agent) = &mut self.agent {
+                agent.check()?;
+            }
+            let node = api.get(&name).await?;
+            let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+            ensure!(conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"), "its condition Ready is not True");
+            // The API server adds this taint to each new Node; the node lifecycle controller removes it once it is Ready.
+            let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            ensure!(taints.iter().all(|taint| taint.key != "node.kubernetes.io/not-ready"), "it still has the not-ready taint");
+            Ok(())
+        })
+        .await?;
+        let (_, of_admin) = self.labels_by_writer();
+        if !of_admin.is_empty() {
+            let patch = json!({ "metadata": { "labels": of_admin } });
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.context("labelling the Node")?;
+        }
+        Ok(())
+    }
+
+    /// Kills the agent (`SIGKILL`), as a crash would; its pods go on serving.
+    pub async fn stop_agent(&mut self) -> Result<()> {
+        self.agent.take().with_context(|| format!("the agent of node {} is not running", self.spec.name))?.kill().await
+    }
+
+    /// Kills the agent and starts it again.
+    pub async fn restart_agent(&mut self) -> Result<()> {
+        self.stop_agent().await?;
+        self.start_agent()
+    }
+
+    /// Lets the agent report every pod as unready once, as a kubelet does when it restarts.
+    pub fn forget_readiness(&self) -> Result<()> {
+        self.agent
+            .as_ref()
+            .with_context(|| format!("the agent of node {} is not running", self.spec.name))?
+            .signal(Signal::SIGHUP)
+    }
+
+    /// Pulls the cable: nothing reaches the node, and it reaches nothing.
+    pub async fn cut(&self) -> Result<()> {
+        network::set_link(self.index, false).await
+    }
+
+    /// Plugs the cable in again.
+    pub async fn heal(&self) -> Result<()> {
+        network::set_link(self.index, true).await
+    }
+
+    /// Deletes the Node object and waits until the agent has registered the node again under its name, as when a
+    /// machine is replaced by another of the same name. Returns the new UID.
+    pub async fn re_register(&mut self) -> Result<String> {
+        let api = Api::<ApiNode>::all(self.client.clone());
+        let old = api.get(&self.spec.name).await?.metadata.uid;
+        api.delete(&self.spec.name, &DeleteParams::default()).await?;
+        let name = self.spec.name.clone();
+        let uid = eventually(READY, &format!("node {name} is registered again"), async || {
+            let uid = api.get(&name).await?.metadata.uid;
+            ensure!(uid != old, "the old Node is still there");
+            uid.context("the new Node has no UID")
+        })
+        .await?;
+        self.ready().await?;
+        Ok(uid)
+    }
+
+    /// The machine is gone: no cable, no agent, no Node object. Its processes end with the bed.
+    pub async fn remove(&mut self) -> Result<()> {
+        self.cut().await?;
+        if self.agent.is_some() {
+            self.stop_agent().await?;
+        }
+        Api::<ApiNode>::all(self.client.clone()).delete(&self.spec.name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Where the agent keeps its pods and their logs.
+    pub fn root(&self) -> PathBuf {
+        self.state.join("nodes").join(&self.spec.name)
+    }
+
+    /// Labels that the node registers with (`key=value`), and those that only an admin may put on it.
+    fn labels_by_writer(&self) -> (Vec<String>, BTreeMap<String, String>) {
+        let mut own = Vec::new();
+        let mut of_admin = BTreeMap::new();
+        for (key, value) in &self.spec.labels {
+            if may_label_itself(key) {
+                own.push(format!("{key}={value}"));
+            } else {
+                of_admin.insert(key.clone(), value.clone());
+            }
+        }
+        (own, of_admin)
+    }
+}
+
+/// What the admission plugin `NodeRestriction` lets a node say about itself, as far as the bed needs it.
+fn may_label_itself(key: &str) -> bool {
+    let Some((prefix, _)) = key.split_once('/') else { return true };
+    let reserved = ["kubernetes.io", "k8s.io"].iter().any(|domain| prefix == *domain || prefix.ends_with(&format!(".{domain}")));
+    !reserved || prefix == "topology.kubernetes.io" || prefix.ends_with("node.kubernetes.io")
+}

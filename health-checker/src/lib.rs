@@ -1,0 +1,20 @@
+//! The node agent that answers the load balancer for its node.
+//!
+//! Watches feed a [`view::View`]; [`verdict::verdict`] decides; [`answer`] renders; [`server`] answers. Only the
+//! first and the last of these do I/O.
+
+pub mod admin;
+pub mod answer;
+pub mod connections;
+pub mod evidence;
+pub mod feed;
+pub mod keeper;
+pub mod listener;
+pub mod metrics;
+pub mod objects;
+pub mod probe;
+pub mod probers;
+pub mod ready;
+pub mod server;
+pub mod verdict;
+pub mod view;

@@ -1,0 +1,158 @@
+//! May the load balancer send traffic to this node?
+
+use crate::view::{Deployment, ReadyPolicy, View};
+use crds::token::Phase;
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+/// A node that does not serve starts to serve only on a view younger than this; an older one is confirmed first.
+/// Bookmarks come about once a minute, so an idle watch says nothing about the present.
+pub const CONFIRM_AFTER: Duration = Duration::from_secs(10);
+
+/// Why the answer is what it is. The words are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// 200.
+    Serving,
+    /// Not all watches have listed once.
+    NotSynced,
+    /// The node has no Deployment of the resource, or it is being deleted.
+    DeploymentMissing,
+    /// The Node is being deleted, or cluster-autoscaler is about to.
+    NodeBeingDeleted,
+    /// Token `New`: the pods were never complete.
+    NeverComplete,
+    /// Token `Claimed`: the load balancer shall let go before pods change.
+    DetachRequested,
+    /// Token `Updating`: pods change.
+    Updating,
+    /// Somebody annotated the Deployment.
+    TakenOutByHand,
+    /// The Deployment wants no pod.
+    NoReplicasWanted,
+    /// Fewer pods are ready than the policy asks for.
+    PodsNotReady,
+    /// The API says enough pods are ready, but their readiness probes fail from this node.
+    ProbesFailHere,
+    /// Everything says 200, but the view is too old to start serving on.
+    StaleView,
+}
+
+impl Reason {
+    /// The word in bodies, logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Serving => "Serving",
+            Self::NotSynced => "NotSynced",
+            Self::DeploymentMissing => "DeploymentMissing",
+            Self::NodeBeingDeleted => "NodeBeingDeleted",
+            Self::NeverComplete => "NeverComplete",
+            Self::DetachRequested => "DetachRequested",
+            Self::Updating => "Updating",
+            Self::TakenOutByHand => "TakenOutByHand",
+            Self::NoReplicasWanted => "NoReplicasWanted",
+            Self::PodsNotReady => "PodsNotReady",
+            Self::ProbesFailHere => "ProbesFailHere",
+            Self::StaleView => "StaleView",
+        }
+    }
+}
+
+/// The answer for the node, and what it was based on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Why.
+    pub reason: Reason,
+    /// Replicas wanted.
+    pub desired: u32,
+    /// Pods that count as ready.
+    pub ready: u32,
+    /// Phase of the token, when there is one that can be read.
+    pub phase: Option<Phase>,
+    /// Id in the token.
+    pub grant: Option<u64>,
+    /// Revision that the node's pods run; several are separated by commas.
+    pub revision: Option<String>,
+    /// Age of the oldest part of the view; `None` before the first sync.
+    pub age: Option<Duration>,
+}
+
+impl Verdict {
+    /// 200, otherwise 503.
+    pub fn serving(&self) -> bool {
+        self.reason == Reason::Serving
+    }
+}
+
+/// Decides.
+pub fn verdict(view: &View, now: Instant) -> Verdict {
+    let live = || view.deployments.objects.values().filter(|deployment| !deployment.deleting);
+    let token = live().find(|deployment| hold(deployment).is_some()).or_else(|| live().next()).and_then(|one| one.token.as_ref());
+    Verdict {
+        reason: reason(view, now),
+        desired: live().fold(0, |sum, deployment| sum.saturating_add(deployment.desired)),
+        ready: ready(view, true),
+        phase: token.map(|token| token.phase),
+        grant: token.map(|token| token.id),
+        revision: revision(view),
+        age: view.age(now),
+    }
+}
+
+fn reason(view: &View, now: Instant) -> Reason {
+    let Some(age) = view.age(now) else { return Reason::NotSynced };
+    let live: Vec<_> = view.deployments.objects.values().filter(|deployment| !deployment.deleting).collect();
+    if live.is_empty() {
+        return Reason::DeploymentMissing;
+    }
+    if view.node.objects.values().any(|node| node.to_be_deleted || node.deleting) {
+        return Reason::NodeBeingDeleted;
+    }
+    if let Some(hold) = live.iter().find_map(|deployment| hold(deployment)) {
+        return hold;
+    }
+    let desired = live.iter().fold(0, |sum: u32, deployment| sum.saturating_add(deployment.desired));
+    if desired == 0 {
+        return Reason::NoReplicasWanted;
+    }
+    let wanted = match view.policy {
+        ReadyPolicy::All => desired,
+        ReadyPolicy::AtLeast(number) => number,
+    };
+    if ready(view, false) < wanted {
+        return Reason::PodsNotReady;
+    }
+    if ready(view, true) < wanted {
+        return Reason::ProbesFailHere;
+    }
+    if !view.serving && age > CONFIRM_AFTER { Reason::StaleView } else { Reason::Serving }
+}
+
+/// What the Deployment says against serving, whatever its pods are. A token that cannot be read says nothing: the
+/// operator repairs it, and meanwhile a typing error must not take nodes out. Neither does a generation that was not
+/// observed yet, or a change of labels or strategy would take out the fleet.
+fn hold(deployment: &Deployment) -> Option<Reason> {
+    match deployment.token.as_ref().map(|token| token.phase) {
+        Some(Phase::New) => Some(Reason::NeverComplete),
+        Some(Phase::Claimed) => Some(Reason::DetachRequested),
+        Some(Phase::Updating) => Some(Reason::Updating),
+        Some(Phase::Degrading | Phase::Closed) | None => deployment.to_be_updated.then_some(Reason::TakenOutByHand),
+    }
+}
+
+fn ready(view: &View, with_probes: bool) -> u32 {
+    let count = view.pods.objects.values().filter(|pod| pod.serves() && !(with_probes && view.fails_here(pod))).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn revision(view: &View) -> Option<String> {
+    let pods = view.pods.objects.values().filter(|pod| !pod.terminating);
+    let revisions: BTreeSet<_> = pods.filter_map(|pod| pod.revision.as_deref()).collect();
+    (!revisions.is_empty()).then(|| revisions.into_iter().collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

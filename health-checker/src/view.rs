@@ -1,0 +1,266 @@
+//! What this process knows about its node: the decoded objects, and how old that knowledge is.
+
+use crate::probe::ReadinessProbe;
+use crds::token::Token;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+/// How many of the node's pods must be ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadyPolicy {
+    /// As many as the Deployment wants.
+    All,
+    /// At least this many, 1 or more.
+    AtLeast(u32),
+}
+
+/// The text is not a ready policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither `all` nor `at-least=N` with N from 1 to 4294967295")]
+pub struct ParseReadyPolicyError(String);
+
+impl FromStr for ReadyPolicy {
+    type Err = ParseReadyPolicyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        text.strip_prefix("at-least=")
+            .and_then(|number| number.parse().ok())
+            .filter(|number| *number >= 1)
+            .map(Self::AtLeast)
+            .ok_or_else(|| ParseReadyPolicyError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ReadyPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::AtLeast(number) => write!(f, "at-least={number}"),
+        }
+    }
+}
+
+/// What is kept of a per-node Deployment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deployment {
+    /// `spec.replicas`.
+    pub desired: u32,
+    /// The token, `None` when there is none or it cannot be read.
+    pub token: Option<Token>,
+    /// Carries the annotation that takes the node out by hand.
+    pub to_be_updated: bool,
+    /// Has a `deletionTimestamp`.
+    pub deleting: bool,
+}
+
+/// What is kept of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Condition `Ready` is `True`, and the pod has not ended.
+    pub ready: bool,
+    /// Has a `deletionTimestamp`.
+    pub terminating: bool,
+    /// Revision of the user's template that it runs.
+    pub revision: Option<String>,
+    /// Readiness probes that can be repeated from the node.
+    pub probes: Vec<ReadinessProbe>,
+}
+
+impl Pod {
+    /// Counts as a ready replica, as far as the API knows.
+    pub fn serves(&self) -> bool {
+        self.ready && !self.terminating
+    }
+}
+
+/// What is kept of the Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Carries the taint of cluster-autoscaler that announces its deletion.
+    pub to_be_deleted: bool,
+    /// Has a `deletionTimestamp`.
+    pub deleting: bool,
+}
+
+/// One of the three watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Watch {
+    /// The node's Deployment.
+    Deployments,
+    /// The node's pods.
+    Pods,
+    /// The Node itself.
+    Node,
+}
+
+impl Watch {
+    /// Every watch.
+    pub const ALL: [Self; 3] = [Self::Deployments, Self::Pods, Self::Node];
+
+    /// The word in logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployments => "deployments",
+            Self::Pods => "pods",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// News of one watch.
+#[derive(Clone, Debug)]
+pub enum Change<T> {
+    /// A complete list, by name.
+    Replaced(Vec<(String, T)>),
+    /// Created or modified.
+    Applied(String, T),
+    /// Deleted.
+    Deleted(String),
+    /// A bookmark: nothing changed until now.
+    Unchanged,
+}
+
+/// News of any watch.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// From the watch of Deployments.
+    Deployments(Change<Deployment>),
+    /// From the watch of pods.
+    Pods(Change<Pod>),
+    /// From the watch of the Node.
+    Node(Change<Node>),
+}
+
+/// One watch's objects by name, and when the API server last spoke about them.
+#[derive(Clone, Debug)]
+pub struct Shelf<T> {
+    /// The objects, by name.
+    pub objects: BTreeMap<String, T>,
+    /// When the last list was asked for, or the last event or bookmark came; `None` before the first list.
+    pub seen: Option<Instant>,
+}
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), seen: None }
+    }
+}
+
+impl<T> Shelf<T> {
+    fn apply(&mut self, change: Change<T>, at: Instant) {
+        match change {
+            Change::Replaced(objects) => self.objects = objects.into_iter().collect(),
+            Change::Applied(name, object) => drop(self.objects.insert(name, object)),
+            Change::Deleted(name) => drop(self.objects.remove(&name)),
+            Change::Unchanged => {}
+        }
+        self.seen = Some(self.seen.map_or(at, |seen| seen.max(at)));
+    }
+}
+
+/// Everything a verdict depends on, except the time.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// How many pods must be ready.
+    pub policy: ReadyPolicy,
+    /// The node's Deployments; more than one only by mistake.
+    pub deployments: Shelf<Deployment>,
+    /// The node's pods.
+    pub pods: Shelf<Pod>,
+    /// The Node; empty when it is missing.
+    pub node: Shelf<Node>,
+    /// Pods, by UID, whose readiness probe failed when repeated from here, and when that was established.
+    pub failed_here: BTreeMap<String, Instant>,
+    /// The last verdict published was 200.
+    pub serving: bool,
+}
+
+impl View {
+    /// Knows nothing.
+    pub fn new(policy: ReadyPolicy) -> Self {
+        Self {
+            policy,
+            deployments: Shelf::default(),
+            pods: Shelf::default(),
+            node: Shelf::default(),
+            failed_here: BTreeMap::new(),
+            serving: false,
+        }
+    }
+
+    /// Takes in what a watch said; `at` is the latest moment for which the news is certainly true.
+    pub fn apply(&mut self, update: Update, at: Instant) {
+        match update {
+            Update::Deployments(change) => self.deployments.apply(change, at),
+            Update::Node(change) => self.node.apply(change, at),
+            Update::Pods(change) => {
+                self.pods.apply(change, at);
+                let (seen, objects) = (self.pods.seen, &self.pods.objects);
+                self.failed_here.retain(|uid, failed_at| {
+                    seen.is_none_or(|seen| *failed_at > seen) && objects.values().any(|pod| pod.uid == *uid)
+                });
+            }
+        }
+    }
+
+    /// When the watch last heard from the API server.
+    pub fn seen(&self, watch: Watch) -> Option<Instant> {
+        match watch {
+            Watch::Deployments => self.deployments.seen,
+            Watch::Pods => self.pods.seen,
+            Watch::Node => self.node.seen,
+        }
+    }
+
+    /// Age of what one watch knows; `None` before its first list.
+    pub fn age_of(&self, watch: Watch, now: Instant) -> Option<Duration> {
+        self.seen(watch).map(|seen| now.saturating_duration_since(seen))
+    }
+
+    /// Age of the oldest part; `None` until all three have listed once.
+    pub fn age(&self, now: Instant) -> Option<Duration> {
+        Watch::ALL.into_iter().map(|watch| self.age_of(watch, now)).try_fold(Duration::ZERO, |oldest, age| Some(oldest.max(age?)))
+    }
+
+    /// The probe of this pod fails from here, and the API has said nothing about pods since.
+    pub fn fails_here(&self, pod: &Pod) -> bool {
+        self.failed_here.get(&pod.uid).is_some_and(|failed_at| self.pods.seen.is_none_or(|seen| *failed_at > seen))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ready_policy_reads_back_as_itself_and_zero_is_refused() {
+        for text in ["all", "at-least=1", "at-least=7"] {
+            assert_eq!(text.parse::<ReadyPolicy>().map(|policy| policy.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["", "All", "at-least=0", "at-least=", "at-least=-1", "at-least=4294967296"] {
+            assert!(text.parse::<ReadyPolicy>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_age_is_that_of_the_quietest_watch() {
+        let start = Instant::now();
+        let mut view = View::new(ReadyPolicy::All);
+        view.apply(Update::Deployments(Change::Replaced(vec![])), start);
+        view.apply(Update::Pods(Change::Replaced(vec![])), start + Duration::from_secs(5));
+        assert_eq!(view.age(start + Duration::from_secs(9)), None);
+        view.apply(Update::Node(Change::Replaced(vec![])), start + Duration::from_secs(6));
+        assert_eq!(view.age(start + Duration::from_secs(9)), Some(Duration::from_secs(9)));
+        view.apply(Update::Deployments(Change::Unchanged), start + Duration::from_secs(8));
+        assert_eq!(view.age(start + Duration::from_secs(9)), Some(Duration::from_secs(4)));
+    }
+}

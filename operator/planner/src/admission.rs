@@ -1,0 +1,116 @@
+//! Who gets the next grant.
+
+use crate::{
+    hold::Hold,
+    settings::Settings,
+    snapshot::Snapshot,
+    wanted::{Case, Gates},
+};
+use crds::{
+    hash,
+    ledger::{Grant, Kind, Marks},
+};
+use std::collections::BTreeMap;
+
+/// The outcome: grants without ids, and why the others wait.
+#[derive(Debug, Default)]
+pub struct Admission {
+    /// Nodes that get a grant, in order.
+    pub admitted: Vec<(String, Grant)>,
+    /// Nodes that need one and wait.
+    pub waiting: BTreeMap<String, Hold>,
+    /// The budget in nodes.
+    pub budget: usize,
+}
+
+/// Decides over all nodes that have no grant.
+///
+/// An available node needs `grants + unavailable nodes without a grant < budget`. An unavailable one needs
+/// `grants < budget`: its update takes nothing more away, and a broken fleet must stay repairable; it never bypasses the
+/// budget, or a kubelet restart that makes every pod unready at once would replace them all.
+pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates: Gates) -> Admission {
+    let budget = settings.budget.of(cases.iter().filter(|case| case.chosen).count());
+    let mut grants = cases.iter().filter(|case| case.grant.is_some() && case.served()).count();
+    let mut unavailable = cases.iter().filter(|case| case.grant.is_none() && case.chosen && case.is_unavailable(settings)).count();
+    let mut admission = Admission { budget, ..Admission::default() };
+    for (case, kind) in candidates(snapshot, settings, cases) {
+        let down = case.chosen && case.is_unavailable(settings);
+        let marks = if kind == Kind::Remove { settings.detach_marks() } else { settings.update_marks() };
+        let free = kind == Kind::Remove && (snapshot.resource.deleting || !case.served());
+        let hold = if free {
+            None
+        } else {
+            gate(snapshot, case, kind, gates, &marks).or_else(|| {
+                let taken = if down { grants } else { grants + unavailable };
+                (taken >= budget).then_some(Hold::Budget { grants, unavailable, budget })
+            })
+        };
+        match hold {
+            Some(hold) => {
+                admission.waiting.insert(case.name.to_owned(), hold);
+            }
+            None => {
+                if !free {
+                    grants += 1;
+                    unavailable -= usize::from(down);
+                }
+                admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
+            }
+        }
+    }
+    admission
+}
+
+/// Unavailable nodes first, cordoned last, then by a hash: the order of the input never matters.
+fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case<'a>]) -> Vec<(&'b Case<'a>, Kind)> {
+    let mut candidates: Vec<_> = cases
+        .iter()
+        .filter(|case| case.grant.is_none())
+        .filter_map(|case| case.need(settings, snapshot.now).map(|kind| (case, kind)))
+        .collect();
+    candidates.sort_by_cached_key(|(case, _)| {
+        let cordoned = case.node.is_some_and(|node| node.unschedulable);
+        let order = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
+        (!case.is_unavailable(settings), cordoned, order, case.name)
+    });
+    candidates
+}
+
+fn gate(snapshot: &Snapshot, case: &Case<'_>, kind: Kind, gates: Gates, marks: &Marks) -> Option<Hold> {
+    if gates.paused && kind != Kind::Remove {
+        return Some(Hold::Paused);
+    }
+    if gates.halted {
+        return Some(Hold::Halted);
+    }
+    if matches!(kind, Kind::Update | Kind::Repair) && !case.node.is_some_and(|node| node.ready) {
+        return Some(Hold::NodeNotReady);
+    }
+    if marks.node.is_some() && let Err(error) = &case.holders {
+        return Some(Hold::HoldersUnreadable(error.clone()));
+    }
+    conflicting_annotation(snapshot, marks).map(Hold::DetachAnnotationConflict)
+}
+
+/// Another resource that detaches by the same key with another value: neither detaches.
+pub fn conflicting_annotation(snapshot: &Snapshot, marks: &Marks) -> Option<String> {
+    let mark = marks.node.as_ref()?;
+    let conflicts = |spec: &crds::IngressDaemonSetSpec| {
+        let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+        let other = rolling.annotate_node_to_detach.as_ref()?;
+        (other.key == mark.key && other.value.clone().unwrap_or_default() != mark.value).then_some(())
+    };
+    snapshot.others.iter().find(|other| conflicts(&other.spec).is_some()).map(|other| other.key.clone())
+}
+
+fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {
+    Grant {
+        id: 0,
+        node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
+        kind,
+        revision: if kind == Kind::Remove { String::new() } else { settings.revision.clone() },
+        marks,
+        granted_at: snapshot.now,
+        refused: None,
+    }
+}

@@ -1,0 +1,55 @@
+//! The admission-failure breaker: a kubelet that refuses a node's pods must not be flooded with new ones.
+
+use crate::snapshot::{DeploymentFacts, PodFacts};
+use crds::names;
+
+/// Refusals within [`WINDOW`] seconds that open it.
+const REFUSALS: usize = 3;
+/// Seconds.
+const WINDOW: i64 = 60;
+/// Longest time that it stays open, seconds.
+const LONGEST: i64 = 15 * 60;
+
+/// The breaker as it is stored on the Deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    /// How often it opened in a row.
+    pub openings: u32,
+    /// When the next try comes, seconds since 1970.
+    pub until: i64,
+}
+
+impl std::fmt::Display for Breaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.openings, self.until)
+    }
+}
+
+/// What the Deployment's label says; an unreadable label is none.
+pub fn read(deployment: &DeploymentFacts) -> Option<Breaker> {
+    let (openings, until) = deployment.labels.get(names::BREAKER_LABEL)?.split_once('.')?;
+    Some(Breaker { openings: openings.parse().ok()?, until: until.parse().ok()? })
+}
+
+/// The breaker that is to open now.
+pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Breaker> {
+    let earlier = read(deployment);
+    if earlier.is_some_and(|breaker| breaker.until > now) || deployment.replicas() == 0 {
+        return None;
+    }
+    let recent = pods.iter().filter_map(|pod| pod.rejected_at).filter(|at| now - at < WINDOW).count();
+    let openings = earlier.map_or(0, |breaker| breaker.openings).saturating_add(1);
+    let pause = 60i64.saturating_mul(1 << openings.min(10).saturating_sub(1)).min(LONGEST);
+    (recent >= REFUSALS).then_some(Breaker { openings, until: now + pause })
+}
+
+/// What the kubelet said of the newest refused pod.
+pub fn refusal(pods: &[PodFacts]) -> Option<String> {
+    let newest = pods.iter().filter(|pod| pod.rejected_at.is_some()).max_by_key(|pod| (pod.rejected_at, &pod.name))?;
+    newest.trouble.as_ref().map(|(reason, message)| format!("{reason}: {message}"))
+}
+
+/// Refused pods that have been counted and can go.
+pub fn leftovers(pods: &[PodFacts], now: i64) -> impl Iterator<Item = &PodFacts> {
+    pods.iter().filter(move |pod| !pod.terminating && pod.rejected_at.is_some_and(|at| now - at >= WINDOW))
+}

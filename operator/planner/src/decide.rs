@@ -1,0 +1,501 @@
+//! The decision: one pass over one resource and all its nodes.
+
+use crate::{
+    admission::{self, Admission},
+    breaker, deployment_writes, health_checker,
+    hold::Hold,
+    node_writes,
+    plan::{Action, Gauges, Held, Plan, Write},
+    readiness,
+    rebuild::{Rebuild, rebuild},
+    render,
+    settings::{Invalid, Settings, resolve},
+    snapshot::{DeploymentFacts, Snapshot},
+    status,
+    step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
+    timing::{self, Marked},
+    wanted::{Case, Gates, cases, fits, give_up},
+};
+use crds::{
+    holders::EntryPhase,
+    ingress_daemon_set::OnDetachTimeout,
+    ledger::{Annotation, Grant, Kind, Ledger},
+    names,
+    token::{Phase, Token},
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Seconds after which an unchanged resource is looked at again.
+const RESYNC: i64 = 300;
+
+/// Decides what to do for one resource.
+pub fn decide(snapshot: &Snapshot) -> Plan {
+    let mut plan = Plan::default();
+    plan.recheck(snapshot.now + RESYNC);
+    if let Some(finalizers) = missing_finalizer(snapshot) {
+        plan.actions.push(Action::SetFinalizers(finalizers));
+        return plan;
+    }
+    let settings = resolve(&snapshot.resource.spec).and_then(|settings| match health_checker::port_conflict(snapshot, &settings) {
+        Some(conflict) => Err(vec![conflict]),
+        None => Ok(settings),
+    });
+    let mut pass = Pass::new(snapshot, &settings, plan);
+    let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let nothing = Ledger::default();
+    let cases = cases(snapshot, settings.as_ref().ok(), stored.unwrap_or(&nothing));
+    match rebuild(snapshot, settings.as_ref().ok(), stored, &cases) {
+        Rebuild::No => pass.rollout(&cases),
+        Rebuild::Write(ledger) => {
+            pass.ledger = ledger;
+            pass.hold_all(&cases);
+        }
+        Rebuild::Fence(fences) => {
+            pass.plan.actions = fences;
+            pass.hold_all(&cases);
+        }
+        Rebuild::Wait => pass.hold_all(&cases),
+    }
+    pass.finish(&cases)
+}
+
+/// Ours, before anything is made that it must clean up; the original's goes, it has no slash and its controller is gone.
+fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
+    let resource = &snapshot.resource;
+    let ours = resource.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER);
+    if resource.deleting || ours {
+        return None;
+    }
+    let mut finalizers: Vec<_> = resource.finalizers.iter().filter(|finalizer| *finalizer != names::FINALIZER_OF_ORIGINAL).cloned().collect();
+    finalizers.push(names::FINALIZER.to_owned());
+    Some(finalizers)
+}
+
+struct Pass<'a> {
+    snapshot: &'a Snapshot,
+    resolved: &'a Result<Settings, Vec<Invalid>>,
+    settings: Option<&'a Settings>,
+    plan: Plan,
+    ledger: Ledger,
+    reserved: std::vec::IntoIter<u64>,
+    unserved: u64,
+    live_absent: Vec<String>,
+    granted: Vec<String>,
+    halted: bool,
+}
+
+impl<'a> Pass<'a> {
+    fn new(snapshot: &'a Snapshot, resolved: &'a Result<Settings, Vec<Invalid>>, plan: Plan) -> Self {
+        let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
+        Self {
+            snapshot,
+            resolved,
+            settings: resolved.as_ref().ok(),
+            plan,
+            ledger,
+            reserved: snapshot.reserved.clone().into_iter(),
+            unserved: 0,
+            live_absent: Vec::new(),
+            granted: Vec::new(),
+            halted: false,
+        }
+    }
+
+    fn hold(&mut self, node: &str, phase: &'static str, hold: Hold) {
+        self.plan.held.insert(node.to_owned(), Held { phase, hold });
+    }
+
+    fn hold_all(&mut self, cases: &[Case<'_>]) {
+        for case in cases {
+            self.hold(case.name, "Blocked", Hold::RebuildingLedger);
+        }
+    }
+
+    /// Everything but the rebuilding of a lost ledger.
+    fn rollout(&mut self, cases: &[Case<'_>]) {
+        let graces: BTreeMap<&str, Option<Hold>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
+        let policy = self.settings.map(|settings| settings.on_detach_timeout);
+        self.halted = policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Hold::DetachTimeout));
+        for case in cases {
+            if case.grant.is_some() {
+                self.advance(case, graces.get(case.name).cloned().flatten());
+            }
+            self.supply(case);
+        }
+        if let Some(settings) = self.settings {
+            let admission = admission::admit(self.snapshot, settings, cases, self.gates());
+            self.grant(admission, cases);
+            health_checker::plan(self.snapshot, settings, &mut self.plan);
+        } else if self.snapshot.resource.deleting {
+            self.remove_without_settings(cases);
+        }
+        self.ledger.next_id += self.unserved;
+    }
+
+    fn gates(&self) -> Gates {
+        Gates { paused: self.snapshot.resource.spec.paused, halted: self.halted }
+    }
+
+    /// Until when a grant waits for its marks to work.
+    fn grace(&self, case: &Case<'_>) -> Option<Hold> {
+        let (settings, grant) = (self.settings?, case.grant?);
+        let token = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Claimed);
+        let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Detached);
+        if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || case.is_updated() {
+            return None;
+        }
+        let first_seen = self.snapshot.first_seen.get(&(case.name.to_owned(), grant.id)).copied().unwrap_or(self.snapshot.now);
+        let hold = timing::grace(settings, &Marked { now: self.snapshot.now, first_seen, token, entry, node: case.node })?;
+        // Deletion is bounded: it never waits for a detacher for ever.
+        (!(self.snapshot.resource.deleting && hold == Hold::DetachTimeout)).then_some(hold)
+    }
+
+    /// One step of a node that has a grant.
+    fn advance(&mut self, case: &Case<'_>, grace: Option<Hold>) {
+        let Some(grant) = case.grant else { return };
+        let timed_out = grace == Some(Hold::DetachTimeout) && !matches!(grant.kind, Kind::Abort | Kind::Remove);
+        if let Some(settings) = self.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
+            self.retarget(case, give_up(case, grant, &settings.revision));
+            return;
+        }
+        let fit = fits(case, grant, self.settings, self.gates(), self.snapshot.now);
+        let soak = self.soak(case, grant);
+        let view = self.view(case, grant, fit.is_ok(), grace.is_none(), soak.is_none());
+        let next = step(&view);
+        let given_up = grant.refused.is_some() && fit.is_ok();
+        match next {
+            Step::Claim | Step::Update | Step::Close | Step::DeleteDeployment => self.write_deployment(case, grant, next),
+            Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(case, grant, next),
+            Step::Release { .. } if given_up => self.hold(case.name, "Blocked", Hold::GivenUp),
+            Step::Release { live } => {
+                if live {
+                    self.live_absent.push(self.deployment_name(case.name));
+                }
+                self.ledger.grants.remove(case.name);
+            }
+            Step::Retarget => {
+                let next = fit.err().unwrap_or_else(|| Grant {
+                    node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
+                    ..grant.clone()
+                });
+                self.retarget(case, next);
+            }
+            Step::AwaitDeployment => self.hold(case.name, "Blocked", Hold::PodsTerminating),
+            Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Hold::Granted)),
+            Step::AwaitComplete => {
+                let phase = match grant.kind {
+                    Kind::Remove => "Removing",
+                    _ if case.phase() == Some(Phase::Degrading) => "Degrading",
+                    _ => "Updating",
+                };
+                self.hold(case.name, phase, self.incomplete(case, grant));
+            }
+            Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Hold::Granted)),
+        }
+    }
+
+    fn view(&self, case: &Case<'_>, grant: &Grant, wanted: bool, graced: bool, soaked: bool) -> StepView {
+        let node = match case.node {
+            None => NodeView::Absent,
+            Some(node) if node.uid == grant.node_uid => NodeView::Same,
+            Some(_) => NodeView::Replaced,
+        };
+        // Somebody took the user's key off the Node before the pods changed: what our entry says is no longer so.
+        let unheld = case.entry.as_ref().is_some_and(|entry| {
+            entry.id == grant.id && case.holds_node() && !case.is_updated() && case.node.is_some_and(|node| !node.annotations.contains_key(&entry.key))
+        });
+        StepView {
+            grant: GrantView { id: grant.id, kind: grant.kind, deployment_mark: grant.marks.deployment, node_mark: grant.marks.node.is_some() },
+            token: case.deployment.map(|_| {
+                case.token.as_ref().map_or(TokenView { id: 0, phase: Phase::Closed }, |token| TokenView { id: token.id, phase: token.phase })
+            }),
+            entry: case.entry.as_ref().map(|entry| EntryView { id: entry.id, phase: if unheld { EntryPhase::Attached } else { entry.phase } }),
+            node,
+            wanted,
+            complete: case.is_complete(grant, self.settings),
+            graced,
+            soaked,
+            pods_left: case.orphaned || case.pods.iter().any(|pod| !pod.ended),
+            member: case.member.is_some(),
+        }
+    }
+
+    fn soak(&self, case: &Case<'_>, grant: &Grant) -> Option<Hold> {
+        let settings = self.settings?;
+        let closed = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Closed)?;
+        let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Attached);
+        let key = entry.map(|entry| entry.key.as_str()).unwrap_or_default();
+        let alone = case.holders.as_ref().is_ok_and(|holders| !holders.values().any(|other| other.phase == EntryPhase::Detached && other.key == key))
+            && case.node.is_some_and(|node| !node.annotations.contains_key(key));
+        timing::soak(settings, self.snapshot.now, closed.since, entry, alone, case.node)
+    }
+
+    /// Why a grant waits for its pods.
+    fn incomplete(&self, case: &Case<'_>, grant: &Grant) -> Hold {
+        let Some(deployment) = case.deployment else { return Hold::Granted };
+        if let Some(breaker) = breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
+            return Hold::AdmissionRejected { until: breaker.until, message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()) };
+        }
+        let wanted = match grant.kind {
+            Kind::Remove => 0,
+            _ => self.settings.map_or(deployment.replicas(), |settings| settings.pods_per_node),
+        };
+        let trouble = readiness::trouble(case.pods);
+        if deployment.status.refused && trouble.is_none() {
+            return Hold::PodsRefused;
+        }
+        if deployment.status.available >= wanted && trouble.is_none() {
+            return Hold::PodsTerminating;
+        }
+        Hold::PodsNotReady { ready: deployment.status.ready, wanted, trouble }
+    }
+
+    fn write_deployment(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
+        let Some(deployment) = case.deployment else { return };
+        let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
+        let (action, phase) = match next {
+            Step::Claim => (patch(deployment_writes::claim(self.snapshot, self.settings, case, deployment, grant), Write::Claim), "Granted"),
+            Step::Update => (patch(deployment_writes::update(self.snapshot, self.settings, case, deployment, grant), Write::Update), "Detached"),
+            Step::Close => (patch(deployment_writes::close(self.snapshot, case, deployment, grant), Write::Close), "Attaching"),
+            _ => (
+                Action::DeleteDeployment {
+                    node: case.name.to_owned(),
+                    name: deployment.name.clone(),
+                    uid: deployment.uid.clone(),
+                    resource_version: deployment.resource_version.clone(),
+                },
+                "Removing",
+            ),
+        };
+        self.plan.actions.push(action);
+        self.hold(case.name, phase, Hold::Writing);
+    }
+
+    fn write_node(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
+        let Some(node) = case.node else { return };
+        let holders = match &case.holders {
+            Ok(holders) => holders,
+            Err(error) => return self.hold(case.name, "Blocked", Hold::HoldersUnreadable(error.clone())),
+        };
+        let (uid8, now) = (self.snapshot.resource.uid8(), self.snapshot.now);
+        let (patch, write, phase) = match next {
+            Step::Detach => {
+                if let Some(other) = admission::conflicting_annotation(self.snapshot, &grant.marks) {
+                    return self.hold(case.name, "Blocked", Hold::DetachAnnotationConflict(other));
+                }
+                let Some(mark) = self.node_mark(case, grant) else { return };
+                (node_writes::detach(node, holders, uid8, grant.id, &mark, now), Write::Detach, "Granted")
+            }
+            Step::Unmark => (node_writes::unmark(node, holders, uid8, grant.id, now), Write::Unmark, "Attaching"),
+            Step::RemoveEntry => (node_writes::remove_entry(node, holders, uid8), Write::Clean, "Removing"),
+            _ => (node_writes::member(node, uid8, None), Write::Clean, "Removing"),
+        };
+        let live_absent = (next == Step::RemoveMember).then(|| self.deployment_name(case.name));
+        self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write, live_absent });
+        self.hold(case.name, phase, Hold::Writing);
+    }
+
+    /// The annotation to set: the grant's, or the one that a mark was found holding with.
+    fn node_mark(&self, case: &Case<'_>, grant: &Grant) -> Option<Annotation> {
+        let found = || case.entry.as_ref().map(|entry| Annotation { key: entry.key.clone(), value: entry.value.clone() });
+        grant.marks.node.clone().or_else(found)
+    }
+
+    /// A new id in the same slot.
+    fn retarget(&mut self, case: &Case<'_>, next: Grant) {
+        let id = self.ledger.next_id;
+        self.ledger.next_id += 1;
+        self.ledger.grants.insert(case.name.to_owned(), Grant { id, ..next });
+        self.hold(case.name, "Granted", Hold::Writing);
+    }
+
+    fn grant(&mut self, admission: Admission, cases: &[Case<'_>]) {
+        self.plan.gauges.budget = admission.budget;
+        for (node, grant) in admission.admitted {
+            let id = self.ledger.next_id;
+            self.ledger.next_id += 1;
+            self.ledger.grants.insert(node.clone(), Grant { id, ..grant });
+            self.hold(&node, "Granted", Hold::Granted);
+            self.granted.push(node);
+        }
+        for (node, hold) in admission.waiting {
+            self.hold(&node, "Waiting", hold);
+        }
+        let Some(settings) = self.settings else { return };
+        for case in cases.iter().filter(|case| case.chosen && case.grant.is_none() && case.is_unavailable(settings)) {
+            let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
+            let trouble = readiness::trouble(case.pods);
+            self.hold(case.name, "Unavailable", Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble });
+        }
+    }
+
+    /// Deletion of a resource whose spec is invalid: everything goes, with the marks that are in use.
+    fn remove_without_settings(&mut self, cases: &[Case<'_>]) {
+        for case in cases.iter().filter(|case| case.grant.is_none() && case.has_anything()) {
+            let id = self.ledger.next_id;
+            self.ledger.next_id += 1;
+            let marks = crds::ledger::Marks { deployment: true, ..Default::default() };
+            let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
+            let grant = Grant { id, node_uid, kind: Kind::Remove, revision: String::new(), marks, granted_at: self.snapshot.now, refused: None };
+            self.ledger.grants.insert(case.name.to_owned(), grant);
+        }
+    }
+
+    /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
+    fn supply(&mut self, case: &Case<'_>) {
+        for pod in breaker::leftovers(case.pods, self.snapshot.now) {
+            self.plan.actions.push(Action::DeletePod { name: pod.name.clone() });
+        }
+        if !case.chosen && !case.orphaned {
+            return;
+        }
+        if let Some(message) = self.snapshot.refusals.get(case.name) {
+            self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+        }
+        let Some(deployment) = case.deployment else { return self.create(case) };
+        if !deployment.owned {
+            return self.hold(case.name, "Blocked", Hold::NameConflict(deployment.name.clone()));
+        }
+        let Some(settings) = self.settings else { return };
+        if self.trip_breaker(case, deployment) || !self.label_member(case) {
+            return;
+        }
+        if case.grant.is_none() || case.phase() == Some(Phase::New) {
+            if let Some(patch) = deployment_writes::direct(self.snapshot, settings, case, deployment) {
+                self.patch_directly(case, deployment, patch, Write::Direct);
+                return;
+            }
+            self.first_close(case, deployment, settings);
+        }
+    }
+
+    fn patch_directly(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, patch: Value, write: Write) {
+        // One write per Deployment and pass: the second would test a token that the first may have changed.
+        let written = |action: &Action| matches!(action, Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } if node == case.name);
+        if !self.plan.actions.iter().any(written) {
+            self.plan.actions.push(Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write });
+        }
+    }
+
+    /// A new Deployment that is complete begins to serve, after the Node's label says so.
+    fn first_close(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, settings: &Settings) {
+        let Some(token) = case.token.as_ref().filter(|token| token.phase == Phase::New && case.grant.is_none()) else { return };
+        let wanted = settings.pods_per_node;
+        if wanted == 0 || !readiness::is_complete(deployment, case.pods, &settings.revision, wanted) {
+            let hold = match breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
+                Some(breaker) => Hold::AdmissionRejected { until: breaker.until, message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()) },
+                None if deployment.status.refused && case.pods.is_empty() => Hold::PodsRefused,
+                None => Hold::Joining { trouble: readiness::trouble(case.pods) },
+            };
+            if wanted > 0 {
+                self.hold(case.name, "Joining", hold);
+            }
+        } else if case.member == Some("serving") {
+            let patch = deployment_writes::first_close(self.snapshot, deployment, token.id);
+            self.patch_directly(case, deployment, patch, Write::FirstClose);
+        } else {
+            self.set_member(case, "serving");
+        }
+    }
+
+    /// Puts the member label on; `false` while it is not there.
+    fn label_member(&mut self, case: &Case<'_>) -> bool {
+        let serving = case.phase().is_some_and(|phase| phase != Phase::New);
+        match (case.member, serving) {
+            (Some("serving"), _) | (Some("joining"), false) => return true,
+            (_, true) => self.set_member(case, "serving"),
+            (_, false) => self.set_member(case, "joining"),
+        }
+        false
+    }
+
+    fn set_member(&mut self, case: &Case<'_>, value: &str) {
+        let Some(node) = case.node else { return };
+        let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
+        self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
+    }
+
+    /// Opens the breaker; `true` when it did.
+    fn trip_breaker(&mut self, case: &Case<'_>, deployment: &DeploymentFacts) -> bool {
+        let Some(opened) = breaker::opens(deployment, case.pods, self.snapshot.now) else { return false };
+        self.plan.recheck(opened.until);
+        let expendable = case.is_updated() || case.phase() == Some(Phase::New);
+        // A node that serves keeps the pods that are ready: the breaker stops the flood, not the service.
+        let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();
+        let replicas = if expendable { 0 } else { i32::try_from(ready).unwrap_or(i32::MAX).min(deployment.replicas()) };
+        let patch = deployment_writes::open_breaker(deployment, opened, replicas);
+        self.patch_directly(case, deployment, patch, Write::Breaker);
+        true
+    }
+
+    /// Creates the node's Deployment: new, or around pods that have lost theirs.
+    fn create(&mut self, case: &Case<'_>) {
+        let snapshot = self.snapshot;
+        let name = self.deployment_name(case.name);
+        if snapshot.foreign_names.contains(&name) {
+            return self.hold(case.name, "Blocked", Hold::NameConflict(name));
+        }
+        if case.chosen && case.member.is_none() {
+            self.set_member(case, "joining");
+        }
+        let left = case.pods.iter().filter(|pod| !pod.ended).count();
+        let Some(settings) = self.settings else { return };
+        let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
+            Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
+            None if left > 0 => return self.hold(case.name, "Blocked", Hold::PodsTerminating),
+            None => (Phase::New, render::template(&snapshot.resource, settings, &name, case.name), settings.pods_per_node),
+        };
+        if !self.plan.held.contains_key(case.name) {
+            self.hold(case.name, "Joining", Hold::Writing);
+        }
+        let Some(id) = self.reserved.next() else {
+            self.unserved += 1;
+            return;
+        };
+        let token = Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since: snapshot.now, keep_annotation: false };
+        let body = render::deployment(&snapshot.resource, settings, &name, case.name, &token, template, replicas);
+        self.plan.actions.push(Action::CreateDeployment { node: case.name.to_owned(), id, name, body: Box::new(body) });
+    }
+
+    fn deployment_name(&self, node: &str) -> String {
+        match self.snapshot.deployments.get(node) {
+            Some(deployment) => deployment.name.clone(),
+            None => render::object_name(&self.snapshot.resource.name, node, &self.snapshot.taken_names),
+        }
+    }
+
+    /// Status, ledger, finalizer, and when to look again.
+    fn finish(mut self, cases: &[Case<'_>]) -> Plan {
+        for held in self.plan.held.values() {
+            let at = match held.hold {
+                Hold::GracePeriod { until } | Hold::WaitingForDetacher { until } | Hold::AttachSoak { until } | Hold::AdmissionRejected { until, .. } => until,
+                _ => continue,
+            };
+            self.plan.recheck_at = self.plan.recheck_at.map(|earlier| earlier.min(at.max(self.snapshot.now + 1)));
+        }
+        let deleting = self.snapshot.resource.deleting;
+        if deleting && cases.is_empty() && self.ledger.grants.is_empty() {
+            health_checker::clean(self.snapshot, &mut self.plan);
+            let finalizers = self.snapshot.resource.finalizers.iter().filter(|name| *name != names::FINALIZER && *name != names::FINALIZER_OF_ORIGINAL);
+            self.plan.actions.push(Action::SetFinalizers(finalizers.cloned().collect()));
+            return self.plan;
+        }
+        self.plan.gauges = Gauges { grants: self.ledger.grants.len(), ..self.plan.gauges };
+        let stored = self.snapshot.resource.status.clone().unwrap_or_default();
+        let urgent = stored.rollout.as_ref() != Some(&self.ledger);
+        let first = self.ledger.next_id - self.unserved.min(self.ledger.next_id);
+        let reserve = (first..self.ledger.next_id).collect();
+        self.plan.status = status::status(self.snapshot, self.resolved, cases, &self.plan, self.ledger);
+        if self.plan.status != stored {
+            self.plan.actions.push(Action::WriteStatus {
+                status: Box::new(self.plan.status.clone()),
+                urgent,
+                live_absent: self.live_absent,
+                reserve,
+                granted: self.granted,
+            });
+        }
+        self.plan
+    }
+}

@@ -1,0 +1,151 @@
+//! Patches of a node's Deployment. Each tests the UID and the token that the decision was based on.
+
+use crate::{
+    breaker::Breaker,
+    patch::{JsonPatch, annotation, label},
+    render,
+    settings::Settings,
+    snapshot::{DeploymentFacts, Snapshot},
+    wanted::Case,
+};
+use crds::{
+    ledger::{Grant, Kind, Marks},
+    names,
+    token::{Phase, Token},
+};
+use serde_json::{Value, json};
+
+/// A patch that tests UID and token, and the token that follows.
+fn fenced(deployment: &DeploymentFacts, next: Option<&Token>) -> JsonPatch {
+    let path = label(names::TOKEN_LABEL);
+    let old = deployment.labels.get(names::TOKEN_LABEL).map_or(Value::Null, |old| old.as_str().into());
+    let patch = JsonPatch::of(&deployment.uid).test(&path, old);
+    match next {
+        Some(token) => patch.add(&path, token.to_string()),
+        None => patch,
+    }
+}
+
+fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: i64, keep_annotation: bool) -> Token {
+    Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since, keep_annotation }
+}
+
+/// `id.Claimed` and the user's annotation, when one is configured.
+pub fn claim(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+    let held = case.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
+    let mark = settings.and_then(|settings| settings.deployment_annotation.as_ref()).filter(|mark| grant.marks.deployment_keys.contains(&mark.key));
+    let present = mark.is_some_and(|mark| deployment.annotations.contains_key(&mark.key));
+    let keep = held.map_or(present, |token| token.keep_annotation);
+    // Grace that was served counts while the mark stays on.
+    let since = held.map_or(snapshot.now, |token| token.since);
+    let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Claimed, since, keep)));
+    if let Some(mark) = mark.filter(|_| !present) {
+        if deployment.annotations.is_empty() {
+            patch = patch.add("/metadata/annotations", json!({}));
+        }
+        patch = patch.add(&annotation(&mark.key), mark.value.as_str());
+    }
+    patch.into_value()
+}
+
+/// What the kind changes, and `id.Updating`; `id.Degrading` when no mark is in use.
+pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+    let holding = case.token.as_ref().is_some_and(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
+    let marked = grant.marks != Marks::default() || holding || case.holds_node();
+    let phase = if marked { Phase::Updating } else { Phase::Degrading };
+    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
+    let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, phase, snapshot.now, keep)));
+    let Some(settings) = settings else { return patch.into_value() };
+    match grant.kind {
+        Kind::Abort => return patch.into_value(),
+        Kind::Remove => return patch.add("/spec/replicas", 0).into_value(),
+        Kind::Shrink | Kind::Grow => {}
+        // A repair of the token alone must not roll pods to another rendering.
+        Kind::Repair if !case.drifted => {}
+        Kind::Update | Kind::Repair => {
+            patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
+        }
+    }
+    if deployment.spec.get("paused").is_some() {
+        patch = patch.remove("/spec/paused");
+    }
+    if deployment.labels.contains_key(names::BREAKER_LABEL) {
+        patch = patch.remove(&label(names::BREAKER_LABEL));
+    }
+    patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings)).into_value()
+}
+
+/// `id.Closed`, and our annotations away.
+pub fn close(snapshot: &Snapshot, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
+    let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, snapshot.now, false)))
+        .test("/metadata/generation", deployment.generation);
+    for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(*key)) {
+        patch = patch.remove(&annotation(key));
+    }
+    patch.into_value()
+}
+
+/// The first `Closed` of a new Deployment.
+pub fn first_close(snapshot: &Snapshot, deployment: &DeploymentFacts, id: u64) -> Value {
+    fenced(deployment, Some(&token(snapshot, id, Phase::Closed, snapshot.now, false)))
+        .test("/metadata/generation", deployment.generation)
+        .into_value()
+}
+
+/// The breaker opens: this many replicas.
+pub fn open_breaker(deployment: &DeploymentFacts, breaker: Breaker, replicas: i32) -> Value {
+    let path = label(names::BREAKER_LABEL);
+    let old = deployment.labels.get(names::BREAKER_LABEL).map_or(Value::Null, |old| old.as_str().into());
+    fenced(deployment, None)
+        .test(&path, old)
+        .add(&path, breaker.to_string())
+        .test("/spec/replicas", deployment.replicas())
+        .add("/spec/replicas", replicas)
+        .into_value()
+}
+
+/// Everything that needs no grant, in one patch; `None` when nothing is to be changed.
+///
+/// Labels and strategy always; template and replicas of a `New` Deployment; replicas of one that has none.
+pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deployment: &DeploymentFacts) -> Option<Value> {
+    let untouched = fenced(deployment, None);
+    let mut patch = untouched.clone();
+    for (key, value) in render::labels(&snapshot.resource, &deployment.name, case.name) {
+        let old = deployment.labels.get(&key);
+        if old != Some(&value) {
+            let path = label(&key);
+            patch = patch.test(&path, old.map_or(Value::Null, |old| old.as_str().into())).add(&path, value);
+        }
+    }
+    let spec = |key: &str| deployment.spec.get(key).cloned().unwrap_or(Value::Null);
+    let set = |patch: JsonPatch, key: &str, value: Value| {
+        let path = format!("/spec/{key}");
+        if render::contains(&spec(key), &value) { patch } else { patch.test(&path, spec(key)).add(&path, value) }
+    };
+    patch = set(patch, "strategy", render::strategy(settings));
+    // Both in this order: the API server checks the deadline against the new minReadySeconds.
+    if let Some(seconds) = render::progress_deadline(snapshot.resource.spec.min_ready_seconds) {
+        patch = set(patch, "progressDeadlineSeconds", seconds.into());
+    }
+    patch = set(patch, "minReadySeconds", snapshot.resource.spec.min_ready_seconds.into());
+    let new = case.phase() == Some(Phase::New);
+    let behind = deployment.revision() != settings.revision || case.drifted;
+    let shut = crate::breaker::read(deployment).is_some_and(|breaker| breaker.until > snapshot.now);
+    if new && behind {
+        patch = patch.test("/metadata/generation", deployment.generation);
+        patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
+        if deployment.spec.get("paused").is_some() {
+            patch = patch.remove("/spec/paused");
+        }
+    }
+    let may_scale = new && (behind || !shut) || deployment.replicas() == 0 && !shut && !behind;
+    if may_scale && case.grant.is_none() && deployment.replicas() != settings.pods_per_node {
+        patch = set(patch, "replicas", settings.pods_per_node.into());
+    }
+    let proven = case.settled && deployment.replicas() == settings.pods_per_node;
+    if deployment.labels.contains_key(names::BREAKER_LABEL) && (proven || new && behind) {
+        patch = patch.remove(&label(names::BREAKER_LABEL));
+    }
+    (patch != untouched).then(|| patch.into_value())
+}

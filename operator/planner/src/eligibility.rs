@@ -1,0 +1,97 @@
+//! Which nodes are chosen: as for a `DaemonSet`.
+
+use crate::{settings::Settings, snapshot::NodeFacts};
+use crds::{ingress_daemon_set::IngressDaemonSetSpec, names};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
+
+/// Whether the node belongs to the resource. A node that is already a member (`member`) stays one whatever
+/// `NoSchedule` taints it gets.
+pub fn is_chosen(spec: &IngressDaemonSetSpec, settings: &Settings, name: &str, node: &NodeFacts, member: bool) -> bool {
+    let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
+    spec.node_selector.iter().all(has)
+        && settings.pod.node_selector.iter().flatten().all(has)
+        && affinity_allows(&settings.pod, name, node)
+        && node.taints.iter().all(|taint| match taint.effect.as_str() {
+            "NoExecute" => is_tolerated(&settings.pod, taint),
+            "NoSchedule" => member || is_tolerated(&settings.pod, taint),
+            _ => true,
+        })
+}
+
+/// Tolerations that the operator adds to the pods: those of a `DaemonSet`'s pods, and those for detached nodes.
+/// Source of the list: the `DaemonSet` controller of Kubernetes 1.36.
+pub fn added_tolerations(host_network: bool) -> Vec<Toleration> {
+    let exists = |key: &str, effect: &str| Toleration {
+        key: Some(key.into()),
+        operator: Some("Exists".into()),
+        effect: Some(effect.into()),
+        ..Toleration::default()
+    };
+    let mut added = vec![
+        exists("node.kubernetes.io/not-ready", "NoExecute"),
+        exists("node.kubernetes.io/unreachable", "NoExecute"),
+        exists("node.kubernetes.io/disk-pressure", "NoSchedule"),
+        exists("node.kubernetes.io/memory-pressure", "NoSchedule"),
+        exists("node.kubernetes.io/pid-pressure", "NoSchedule"),
+        exists("node.kubernetes.io/unschedulable", "NoSchedule"),
+        exists(names::DETACHER_TAINT, "NoSchedule"),
+    ];
+    if host_network {
+        added.push(exists("node.kubernetes.io/network-unavailable", "NoSchedule"));
+    }
+    added
+}
+
+fn is_tolerated(pod: &PodSpec, taint: &Taint) -> bool {
+    let added = added_tolerations(pod.host_network.unwrap_or(false));
+    // The autoscaler's taint is the wish to drain, not a statement about which pods fit.
+    taint.key == names::CLUSTER_AUTOSCALER_TAINT || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or("Equal") {
+        "Exists" => true,
+        "" | "Equal" => !key.is_empty() && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
+        _ => false,
+    }
+}
+
+fn affinity_allows(pod: &PodSpec, name: &str, node: &NodeFacts) -> bool {
+    let required = pod
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| term_matches(term, name, node)))
+}
+
+/// A term without requirements matches nothing, as in the scheduler.
+fn term_matches(term: &NodeSelectorTerm, name: &str, node: &NodeFacts) -> bool {
+    let fields = term.match_fields.iter().flatten();
+    let expressions = term.match_expressions.iter().flatten();
+    (fields.clone().next().is_some() || expressions.clone().next().is_some())
+        && fields.clone().all(|requirement| requirement.key == "metadata.name" && requirement_matches(requirement, Some(name)))
+        && expressions.clone().all(|requirement| requirement_matches(requirement, node.labels.get(&requirement.key).map(String::as_str)))
+}
+
+fn requirement_matches(requirement: &NodeSelectorRequirement, actual: Option<&str>) -> bool {
+    let listed = |actual: &str| requirement.values.iter().flatten().any(|value| value == actual);
+    let compare = |wanted: std::cmp::Ordering| {
+        let limit = requirement.values.iter().flatten().next().and_then(|value| value.parse::<i64>().ok());
+        actual.and_then(|actual| actual.parse::<i64>().ok()).zip(limit).is_some_and(|(actual, limit)| actual.cmp(&limit) == wanted)
+    };
+    match requirement.operator.as_str() {
+        "In" => actual.is_some_and(listed),
+        "NotIn" => !actual.is_some_and(listed),
+        "Exists" => actual.is_some(),
+        "DoesNotExist" => actual.is_none(),
+        "Gt" => compare(std::cmp::Ordering::Greater),
+        "Lt" => compare(std::cmp::Ordering::Less),
+        _ => false,
+    }
+}

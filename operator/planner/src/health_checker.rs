@@ -1,0 +1,214 @@
+//! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights they need.
+
+use crate::{
+    admission, eligibility,
+    plan::{Action, Plan, Supporting},
+    render,
+    settings::{Invalid, Settings, ready_policy_flag, resolve},
+    snapshot::{Resource, Snapshot},
+};
+use crds::{IngressDaemonSetSpec, ledger::Marks, names};
+use serde_json::{Value, json};
+
+/// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
+const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
+
+/// The image of the spec is the original's.
+pub fn uses_old_image(spec: &IngressDaemonSetSpec) -> bool {
+    let image = spec.health_checker.as_ref().and_then(|checker| checker.image.as_deref());
+    image.is_some_and(|image| {
+        let name = image.split('@').next().unwrap_or(image);
+        OLD_IMAGES.iter().any(|old| name == *old || name.strip_prefix(old).is_some_and(|rest| rest.starts_with(':')) || name.ends_with(&format!("/{old}")))
+    })
+}
+
+/// What is made, changed and removed now.
+pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
+    let resource = &snapshot.resource;
+    if resource.deleting {
+        return;
+    }
+    if !settings.ports.is_empty() {
+        rights(snapshot, plan);
+    }
+    let mut changing = snapshot.daemon_sets.iter().any(|set| !set.settled);
+    let mut serving = true;
+    for port in &settings.ports {
+        let name = render::object_name(&resource.name, &port.to_string(), &snapshot.taken_names);
+        let body = daemon_set(snapshot, settings, &name, *port);
+        let object = Supporting::DaemonSet(name.clone());
+        match snapshot.daemon_sets.iter().find(|set| set.name == name) {
+            // A name that belongs to somebody else is never adopted; status says so.
+            None if snapshot.foreign_names.contains(&name) => serving = false,
+            None => {
+                serving = false;
+                plan.actions.push(Action::Apply { object, body: Box::new(body) });
+            }
+            Some(set) if !set.owned => serving = false,
+            Some(set) if !render::contains(&set.spec, &body["spec"]) => {
+                serving = false;
+                // One at a time: two that change together could silence a node on both ports.
+                if !changing {
+                    changing = true;
+                    plan.actions.push(Action::Apply { object, body: Box::new(body) });
+                }
+            }
+            Some(set) => serving &= set.settled && set.ready >= set.desired,
+        }
+    }
+    // A port that is added serves before one that is removed stops.
+    for set in snapshot.daemon_sets.iter().filter(|set| serving && set.owned && !settings.ports.contains(&set.port)) {
+        plan.actions.push(Action::Delete { object: Supporting::DaemonSet(set.name.clone()), uid: Some(set.uid.clone()) });
+    }
+}
+
+/// What no owner reference can clean up.
+pub fn clean(snapshot: &Snapshot, plan: &mut Plan) {
+    plan.actions.push(Action::Delete { object: Supporting::ClusterRoleBinding(cluster_binding_name(&snapshot.resource)), uid: None });
+}
+
+fn account_name(resource: &Resource) -> String {
+    format!("health-checker-{}", resource.uid8())
+}
+
+fn cluster_binding_name(resource: &Resource) -> String {
+    format!("ingress-daemonset-health-checker-{}", resource.uid)
+}
+
+/// The `ServiceAccount`, and its rights: read pods and Deployments of the namespace, and Nodes.
+fn rights(snapshot: &Snapshot, plan: &mut Plan) {
+    let resource = &snapshot.resource;
+    let named = resource.spec.health_checker.as_ref().and_then(|checker| checker.service_account_name.clone());
+    let account = named.clone().unwrap_or_else(|| account_name(resource));
+    let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": resource.namespace}]);
+    let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    let owned = |name: &str| json!({"name": name, "namespace": resource.namespace, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "ownerReferences": [render::owner_reference(resource)]});
+    let binding = cluster_binding_name(resource);
+    let mut objects = Vec::new();
+    if named.is_none() {
+        objects.push((Supporting::ServiceAccount(account.clone()), json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned(&account)})));
+    }
+    objects.push((
+        Supporting::RoleBinding(account_name(resource)),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": owned(&account_name(resource)),
+            "roleRef": role(names::HEALTH_CHECKER_ROLE), "subjects": subjects,
+        }),
+    ));
+    objects.push((
+        Supporting::ClusterRoleBinding(binding.clone()),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": format!("{}/{}", resource.namespace, resource.name)}},
+            "roleRef": role(names::HEALTH_CHECKER_NODE_ROLE), "subjects": subjects,
+        }),
+    ));
+    for (object, body) in objects {
+        // These are not watched: each process writes them once in a while, which repairs what somebody changed.
+        if !snapshot.asserted.contains(&format!("{}={account}", object.key())) {
+            plan.actions.push(Action::Apply { object, body: Box::new(body) });
+        }
+    }
+}
+
+/// What is remembered of a supporting object that was written: its key and the account it speaks of.
+pub fn assertion(object: &Supporting, body: &Value) -> String {
+    let account = body["subjects"][0]["name"].as_str().or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
+    format!("{}={account}", object.key())
+}
+
+fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -> Value {
+    let resource = &snapshot.resource;
+    let checker = resource.spec.health_checker.clone().unwrap_or_default();
+    let labels = json!({names::HEALTH_CHECKER_LABEL: name, names::RESOURCE_LABEL: resource.uid8()});
+    let image = checker.image.filter(|_| !uses_old_image(&resource.spec)).unwrap_or_else(|| snapshot.health_checker_image.clone());
+    let mut args = vec![
+        "run".to_owned(),
+        format!("--namespace={}", resource.namespace),
+        format!("--ingress-daemonset={}", resource.name),
+        format!("--resource-uid8={}", resource.uid8()),
+        format!("--port={port}"),
+        format!("--ready-policy={}", ready_policy_flag(settings.ready_policy)),
+        "--ready-socket=/run/health-checker/ready.sock".to_owned(),
+    ];
+    args.extend(checker.bind_address.map(|address| format!("--bind-address={address}")));
+    let mut container = json!({
+        "name": "health-checker",
+        "image": image,
+        "imagePullPolicy": checker.image_pull_policy.unwrap_or_else(|| "IfNotPresent".into()),
+        "command": ["/health-checker"],
+        "args": args,
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "readinessProbe": {
+            "exec": {"command": ["/health-checker", "check", "--ready-socket=/run/health-checker/ready.sock"]},
+            "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 3,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true, "runAsUser": 65532,
+            "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [{"name": "run", "mountPath": "/run/health-checker"}],
+    });
+    if port < 1024 {
+        container["securityContext"]["capabilities"]["add"] = json!(["NET_BIND_SERVICE"]);
+    }
+    if let Some(resources) = checker.resources.and_then(|resources| serde_json::to_value(resources).ok()) {
+        container["resources"] = resources;
+    }
+    let member = json!([{"matchExpressions": [{"key": names::member_label(resource.uid8()), "operator": "Exists"}]}]);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": name, "namespace": resource.namespace, "labels": labels,
+            "annotations": {names::HEALTH_PORT_ANNOTATION: port.to_string()},
+            "ownerReferences": [render::owner_reference(resource)],
+        },
+        "spec": {
+            "selector": {"matchLabels": {names::HEALTH_CHECKER_LABEL: name}},
+            "revisionHistoryLimit": 1,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "hostNetwork": true,
+                    "dnsPolicy": "ClusterFirstWithHostNet",
+                    "priorityClassName": "system-node-critical",
+                    "serviceAccountName": checker.service_account_name.unwrap_or_else(|| account_name(resource)),
+                    "tolerations": [{"operator": "Exists"}],
+                    "terminationGracePeriodSeconds": 10,
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": member}}},
+                    "volumes": [{"name": "run", "emptyDir": {}}],
+                    "containers": [container],
+                },
+            },
+        },
+    })
+}
+
+/// Another resource, older than this one, or a Service has a health port of ours on a node of ours.
+pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
+    let invalid = |message| Some(Invalid { reason: "HealthCheckPortConflict", message });
+    let resource = &snapshot.resource;
+    if let Some((port, service)) = settings.ports.iter().find_map(|port| snapshot.service_ports.get(port).map(|service| (port, service))) {
+        return invalid(format!("port {port} is a node port of Service {service}: choose another healthCheckNodePort"));
+    }
+    let older = snapshot.others.iter().filter(|other| (other.created, &other.uid) < (resource.created, &resource.uid));
+    for other in older {
+        let Ok(theirs) = resolve(&other.spec) else { continue };
+        let Some(port) = settings.ports.iter().find(|port| theirs.ports.contains(port)) else { continue };
+        let shared = snapshot.nodes.iter().find(|(name, node)| {
+            eligibility::is_chosen(&resource.spec, settings, name, node, true) && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
+        });
+        if let Some((node, _)) = shared {
+            return invalid(format!("port {port} on node {node} belongs to {}, which is older: choose another healthCheckNodePort or other nodes", other.key));
+        }
+    }
+    None
+}
+
+/// Conflicts that status names though the spec stays valid.
+pub fn detach_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<String> {
+    admission::conflicting_annotation(snapshot, &Marks { node: settings.node_annotation.clone(), ..Marks::default() })
+}

@@ -1,0 +1,189 @@
+//! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
+
+/// Why a node is not further than it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The spec is not valid; the last good state keeps running.
+    InvalidSpec,
+    /// The ledger is being rebuilt.
+    RebuildingLedger,
+    /// `spec.paused`.
+    Paused,
+    /// A detacher did not answer in time; policy Halt.
+    Halted,
+    /// The budget is used up: grants, unavailable nodes without a grant, budget.
+    Budget {
+        /// Grants given.
+        grants: usize,
+        /// Unavailable nodes without a grant.
+        unavailable: usize,
+        /// The budget.
+        budget: usize,
+    },
+    /// The Node is not Ready.
+    NodeNotReady,
+    /// Granted; the next write follows.
+    Granted,
+    /// Detached; the grace period runs until this time.
+    GracePeriod {
+        /// Seconds since 1970.
+        until: i64,
+    },
+    /// The detacher has not written its timestamp.
+    WaitingForDetacher {
+        /// When the timeout policy applies, seconds since 1970.
+        until: i64,
+    },
+    /// The detacher's timestamp cannot be read.
+    BadTimestamp(String),
+    /// The detacher did not answer in time.
+    DetachTimeout,
+    /// New pods are not all ready yet.
+    PodsNotReady {
+        /// Ready pods.
+        ready: i32,
+        /// Wanted pods.
+        wanted: i32,
+        /// Trouble of a pod: reason and message.
+        trouble: Option<(String, String)>,
+    },
+    /// Old pods are still ending.
+    PodsTerminating,
+    /// Attached again; the soak runs until this time.
+    AttachSoak {
+        /// Seconds since 1970.
+        until: i64,
+    },
+    /// Attached again; the detacher has not removed its timestamp.
+    WaitingForAttachment,
+    /// The node is new; its pods are not ready yet.
+    Joining {
+        /// Trouble of a pod: reason and message.
+        trouble: Option<(String, String)>,
+    },
+    /// The kubelet refused the node's pods again and again.
+    AdmissionRejected {
+        /// When the next try comes, seconds since 1970.
+        until: i64,
+        /// What the kubelet said.
+        message: String,
+    },
+    /// The API refuses to create the node's pods.
+    PodsRefused,
+    /// The API server refused a write, and would refuse it again.
+    Refused(String),
+    /// An object of the wanted name belongs to somebody else.
+    NameConflict(String),
+    /// The holders annotation of the Node cannot be read.
+    HoldersUnreadable(String),
+    /// Another resource uses the same detach annotation with another value.
+    DetachAnnotationConflict(String),
+    /// The way back after a detach timeout; the node keeps its place until something else is wanted.
+    GivenUp,
+    /// An object is being written; its watch has not shown it yet.
+    Writing,
+}
+
+impl Hold {
+    /// One stable word.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::InvalidSpec => "InvalidSpec",
+            Self::RebuildingLedger => "RebuildingLedger",
+            Self::Paused => "Paused",
+            Self::Halted => "Halted",
+            Self::Budget { .. } => "Budget",
+            Self::NodeNotReady => "NodeNotReady",
+            Self::Granted => "Granted",
+            Self::GracePeriod { .. } => "GracePeriod",
+            Self::WaitingForDetacher { .. } => "WaitingForDetacher",
+            Self::BadTimestamp(_) => "BadTimestamp",
+            Self::DetachTimeout => "DetachTimeout",
+            Self::PodsNotReady { trouble: Some((reason, _)), .. } | Self::Joining { trouble: Some((reason, _)) } => trouble_word(reason),
+            Self::PodsNotReady { .. } => "PodsNotReady",
+            Self::PodsTerminating => "PodsTerminating",
+            Self::AttachSoak { .. } => "AttachSoak",
+            Self::WaitingForAttachment => "WaitingForAttachment",
+            Self::Joining { .. } => "Joining",
+            Self::AdmissionRejected { .. } => "AdmissionRejected",
+            Self::PodsRefused => "FailedCreate",
+            Self::Refused(_) => "Refused",
+            Self::NameConflict(_) => "NameConflict",
+            Self::HoldersUnreadable(_) => "HoldersUnreadable",
+            Self::DetachAnnotationConflict(_) => "DetachAnnotationConflict",
+            Self::GivenUp => "DetachTimeout",
+            Self::Writing => "Writing",
+        }
+    }
+
+    /// A sentence, with what to do where something is to be done.
+    pub fn message(&self) -> String {
+        match self {
+            Self::InvalidSpec => "the spec is not valid, see condition Valid; the last good state keeps running".into(),
+            Self::RebuildingLedger => "the grant ledger was lost and is being rebuilt; nothing starts before".into(),
+            Self::Paused => "spec.paused is true: no new node starts".into(),
+            Self::Halted => "the detacher did not answer for another node; no new node starts until it does".into(),
+            Self::Budget { grants, unavailable, budget } => format!(
+                "the budget of {budget} nodes is used up: {grants} under way, {unavailable} unavailable for other reasons"
+            ),
+            Self::NodeNotReady => "the Node is not Ready".into(),
+            Self::Granted => "may be updated now".into(),
+            Self::GracePeriod { until } => format!("out of the load balancer, waiting for its grace period until {}", clock(*until)),
+            Self::WaitingForDetacher { until } => format!(
+                "waiting for the detacher to write its timestamp on the Node; the timeout policy applies at {}",
+                clock(*until)
+            ),
+            Self::BadTimestamp(text) => format!("the detacher's timestamp `{text}` is not RFC 3339; correct the detacher"),
+            Self::DetachTimeout => {
+                "the detacher did not write a newer timestamp in time; repair it, or set onDetachTimeout to Proceed or Abort".into()
+            }
+            Self::PodsNotReady { ready, wanted, trouble } => match trouble {
+                Some((reason, message)) => format!("{ready} of {wanted} pods ready; {reason}: {message}"),
+                None => format!("{ready} of {wanted} pods ready"),
+            },
+            Self::PodsTerminating => "old pods are still ending".into(),
+            Self::AttachSoak { until } => format!("attached again, soaking until {}", clock(*until)),
+            Self::WaitingForAttachment => "attached again, waiting for the detacher to remove its timestamp".into(),
+            Self::Joining { trouble } => match trouble {
+                Some((reason, message)) => format!("new on this node; {reason}: {message}"),
+                None => "new on this node, its pods are not ready yet".into(),
+            },
+            Self::AdmissionRejected { until, message } => {
+                format!("the kubelet refused the pods again and again ({message}); scaled down, next try at {}", clock(*until))
+            }
+            Self::PodsRefused => {
+                "the API server refuses to create the pods; see the events of the node's ReplicaSet (quota, Pod Security, ServiceAccount)".into()
+            }
+            Self::Refused(message) => format!("the API server refuses the node's Deployment: {message}"),
+            Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else; it is never adopted: rename or delete it"),
+            Self::HoldersUnreadable(error) => format!(
+                "annotation {} of the Node cannot be read ({error}); remove it if no other resource holds the node",
+                crds::names::HOLDERS_ANNOTATION
+            ),
+            Self::DetachAnnotationConflict(other) => {
+                format!("{other} detaches nodes with the same annotation key and another value; give both the same value, or different keys")
+            }
+            Self::GivenUp => {
+                "the detacher did not answer in time and the node was attached again, its pods untouched; it is tried again when the template or the detach settings change".into()
+            }
+            Self::Writing => "waiting to see the last write".into(),
+        }
+    }
+}
+
+/// Trouble that pods name, cut to the words that are known: reasons become metric labels and must stay few.
+fn trouble_word(reason: &str) -> &'static str {
+    match reason {
+        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => "ImagePull",
+        "CrashLoopBackOff" | "Error" | "RunContainerError" => "CrashLoop",
+        "CreateContainerConfigError" | "CreateContainerError" => "ContainerConfig",
+        "Unschedulable" => "Unschedulable",
+        "NodePorts" | "OutOfcpu" | "OutOfmemory" | "OutOfpods" | "NodeAffinity" => "AdmissionRejected",
+        _ => "PodsNotReady",
+    }
+}
+
+/// A time for people: UTC, to the second.
+pub fn clock(seconds: i64) -> String {
+    chrono::DateTime::from_timestamp(seconds, 0).map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%dT%H:%M:%SZ").to_string())
+}

@@ -1,0 +1,54 @@
+//! JSON Patches: each first tests what the decision was based on.
+
+use serde_json::{Value, json};
+
+/// A JSON Patch under construction; operations are applied in order, all or none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JsonPatch(Vec<Value>);
+
+impl JsonPatch {
+    /// A patch that fails when the object is another one of the same name.
+    pub fn of(uid: &str) -> Self {
+        Self::default().test("/metadata/uid", uid)
+    }
+
+    /// Fails the patch unless the value is this. A missing member of an existing object equals null.
+    pub fn test(self, path: &str, value: impl Into<Value>) -> Self {
+        self.push(json!({"op": "test", "path": path, "value": value.into()}))
+    }
+
+    /// Adds or replaces a member.
+    pub fn add(self, path: &str, value: impl Into<Value>) -> Self {
+        self.push(json!({"op": "add", "path": path, "value": value.into()}))
+    }
+
+    /// Removes a member, which must exist.
+    pub fn remove(self, path: &str) -> Self {
+        self.push(json!({"op": "remove", "path": path}))
+    }
+
+    fn push(mut self, operation: Value) -> Self {
+        self.0.push(operation);
+        self
+    }
+
+    /// The operations.
+    pub fn into_value(self) -> Value {
+        Value::Array(self.0)
+    }
+}
+
+/// Path of a label.
+pub fn label(key: &str) -> String {
+    format!("/metadata/labels/{}", escape(key))
+}
+
+/// Path of an annotation.
+pub fn annotation(key: &str) -> String {
+    format!("/metadata/annotations/{}", escape(key))
+}
+
+/// RFC 6901, section 3.
+fn escape(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}

@@ -1,0 +1,200 @@
+//! What a decision says: what to do, what is held back and why, when to look again.
+
+use crate::hold::Hold;
+use crds::status::IngressDaemonSetStatus;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The outcome of a decision.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// What to do, in this order; each is one API call.
+    pub actions: Vec<Action>,
+    /// Nodes that are not idle and why, with the phase that people see.
+    pub held: BTreeMap<String, Held>,
+    /// When to look again even if nothing changes, seconds since 1970.
+    pub recheck_at: Option<i64>,
+    /// The status to show; its ledger is the one of the snapshot unless an action writes another.
+    pub status: IngressDaemonSetStatus,
+    /// What metrics show beside the status.
+    pub gauges: Gauges,
+}
+
+impl Plan {
+    /// Looks again at this time or earlier.
+    pub fn recheck(&mut self, at: i64) {
+        self.recheck_at = Some(self.recheck_at.map_or(at, |other| other.min(at)));
+    }
+}
+
+/// Numbers for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// The budget in nodes.
+    pub budget: usize,
+    /// Grants.
+    pub grants: usize,
+}
+
+/// A node that is not idle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What goes on.
+    pub phase: &'static str,
+    /// Why it is not further.
+    pub hold: Hold,
+}
+
+/// One API call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Write the status, ledger included, with the `resourceVersion` that was read.
+    WriteStatus {
+        /// The whole status.
+        status: Box<IngressDaemonSetStatus>,
+        /// The ledger changes: at once, not when the next status is due.
+        urgent: bool,
+        /// Deployments whose absence must be read live first.
+        live_absent: Vec<String>,
+        /// Ids that this write takes from the ledger for creations.
+        reserve: Vec<u64>,
+        /// What happened, for events.
+        granted: Vec<String>,
+    },
+    /// Replace the finalizers, with the `resourceVersion` that was read.
+    SetFinalizers(Vec<String>),
+    /// Create a node's Deployment.
+    CreateDeployment {
+        /// The node.
+        node: String,
+        /// The id in its token, used up whatever comes of the call.
+        id: u64,
+        /// Object name.
+        name: String,
+        /// The object.
+        body: Box<Value>,
+    },
+    /// JSON Patch of a node's Deployment.
+    PatchDeployment {
+        /// The node.
+        node: String,
+        /// Object name.
+        name: String,
+        /// The operations.
+        patch: Value,
+        /// Which step it is.
+        write: Write,
+    },
+    /// Delete a node's Deployment with these preconditions.
+    DeleteDeployment {
+        /// The node.
+        node: String,
+        /// Object name.
+        name: String,
+        /// UID.
+        uid: String,
+        /// `resourceVersion`.
+        resource_version: String,
+    },
+    /// JSON Patch of a Node.
+    PatchNode {
+        /// The node.
+        node: String,
+        /// The operations.
+        patch: Value,
+        /// Which step it is.
+        write: Write,
+        /// A Deployment whose absence must be read live first.
+        live_absent: Option<String>,
+    },
+    /// Server-side apply of a supporting object (health checker and its rights).
+    Apply {
+        /// Which.
+        object: Supporting,
+        /// The object.
+        body: Box<Value>,
+    },
+    /// Delete a supporting object.
+    Delete {
+        /// Which.
+        object: Supporting,
+        /// UID, where it is known.
+        uid: Option<String>,
+    },
+    /// Delete pods that the kubelet refused, which nothing else cleans up.
+    DeletePod {
+        /// Object name.
+        name: String,
+    },
+}
+
+/// Which write of the protocol a patch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Write {
+    /// Deployment: `Claimed`.
+    Claim,
+    /// Node: `Detached`.
+    Detach,
+    /// Deployment: `Updating` or `Degrading`, and what changes.
+    Update,
+    /// Node: `Attached`.
+    Unmark,
+    /// Deployment: `Closed`.
+    Close,
+    /// Deployment: the first `Closed` of a new one.
+    FirstClose,
+    /// Deployment: what needs no grant.
+    Direct,
+    /// Deployment or Node: the fence of a rebuilt ledger.
+    Fence,
+    /// Deployment: the admission-failure breaker opens or closes.
+    Breaker,
+    /// Node: the member label.
+    Member,
+    /// Node: our entry or label goes away.
+    Clean,
+}
+
+impl Write {
+    /// A stable word for metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Claim => "claim",
+            Self::Detach => "detach",
+            Self::Update => "update",
+            Self::Unmark => "unmark",
+            Self::Close => "close",
+            Self::FirstClose => "first_close",
+            Self::Direct => "direct",
+            Self::Fence => "fence",
+            Self::Breaker => "breaker",
+            Self::Member => "member",
+            Self::Clean => "clean",
+        }
+    }
+}
+
+/// A supporting object: kind and name, in the resource's namespace unless it is cluster-wide.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Supporting {
+    /// Health checker of one port.
+    DaemonSet(String),
+    /// Its account.
+    ServiceAccount(String),
+    /// Its rights in the namespace.
+    RoleBinding(String),
+    /// Its rights on Nodes.
+    ClusterRoleBinding(String),
+}
+
+impl Supporting {
+    /// Kind and name.
+    pub fn key(&self) -> String {
+        match self {
+            Self::DaemonSet(name) => format!("DaemonSet/{name}"),
+            Self::ServiceAccount(name) => format!("ServiceAccount/{name}"),
+            Self::RoleBinding(name) => format!("RoleBinding/{name}"),
+            Self::ClusterRoleBinding(name) => format!("ClusterRoleBinding/{name}"),
+        }
+    }
+}

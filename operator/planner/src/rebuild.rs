@@ -1,0 +1,121 @@
+//! A lost ledger: every object is fenced with one id before any grant is given again.
+
+use crate::{
+    node_writes,
+    patch::{JsonPatch, label},
+    plan::{Action, Write},
+    settings::Settings,
+    snapshot::{DeploymentFacts, Snapshot},
+    wanted::Case,
+};
+use crds::{
+    holders::EntryPhase,
+    ledger::{Grant, Kind, Ledger, Marks},
+    names,
+    token::{Phase, Token},
+};
+use serde_json::Value;
+
+/// What is to be done before the ledger can be used.
+#[derive(Debug)]
+pub enum Rebuild {
+    /// The ledger is fine.
+    No,
+    /// Write this ledger; nothing else.
+    Write(Ledger),
+    /// Write these fences; nothing else.
+    Fence(Vec<Action>),
+    /// Wait for consistent lists.
+    Wait,
+}
+
+/// Looks at the ledger and at every id there is.
+pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<&Ledger>, cases: &[Case<'_>]) -> Rebuild {
+    let largest = cases
+        .iter()
+        .flat_map(|case| [case.token.as_ref().map_or(0, |token| token.id), case.entry.as_ref().map_or(0, |entry| entry.id)])
+        .max()
+        .unwrap_or(0);
+    let Some(ledger) = ledger.filter(|ledger| ledger.rebuilding.is_some() || ledger.next_id > largest) else {
+        // Milliseconds since 1970 lie above every id that a wiped ledger could have given out.
+        let now = u64::try_from(snapshot.now.saturating_mul(1000)).unwrap_or(0);
+        let fence = now.max(largest.saturating_add(1));
+        return Rebuild::Write(Ledger { next_id: fence, grants: Default::default(), rebuilding: Some(fence) });
+    };
+    let Some(fence) = ledger.rebuilding else { return Rebuild::No };
+    if !snapshot.listed_since_rebuild {
+        return Rebuild::Wait;
+    }
+    if largest > fence {
+        let fence = largest.saturating_add(1);
+        return Rebuild::Write(Ledger { next_id: fence, grants: Default::default(), rebuilding: Some(fence) });
+    }
+    let fences: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
+    if fences.is_empty() { Rebuild::Write(rebuilt(snapshot, settings, cases, fence)) } else { Rebuild::Fence(fences) }
+}
+
+/// Objects that hold a node get a grant; they keep their token until it works on them.
+fn holds(case: &Case<'_>) -> bool {
+    matches!(case.phase(), Some(Phase::Claimed | Phase::Updating | Phase::Degrading)) || case.holds_node()
+}
+
+fn fences(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, fence: u64) -> Vec<Action> {
+    let mut actions = Vec::new();
+    if let Some(deployment) = case.deployment
+        && !matches!(case.phase(), Some(Phase::Claimed | Phase::Updating | Phase::Degrading))
+        && case.token.as_ref().is_none_or(|token| token.id < fence)
+    {
+        actions.push(fence_deployment(snapshot, case, deployment, fence));
+    }
+    let uid8 = snapshot.resource.uid8();
+    let node_marks = settings.is_some_and(|settings| settings.node_annotation.is_some());
+    if let (Some(node), Ok(holders)) = (case.node, &case.holders)
+        && (case.entry.is_some() || node_marks && case.chosen)
+        && !case.holds_node()
+        && case.entry.as_ref().is_none_or(|entry| entry.id < fence)
+    {
+        let patch = node_writes::fence(node, holders, uid8, fence, snapshot.now);
+        actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Fence, live_absent: None });
+    }
+    actions
+}
+
+fn fence_deployment(snapshot: &Snapshot, case: &Case<'_>, deployment: &DeploymentFacts, fence: u64) -> Action {
+    let phase = if case.phase() == Some(Phase::New) { Phase::New } else { Phase::Closed };
+    let token = Token { uid8: snapshot.resource.uid8().to_owned(), id: fence, phase, since: snapshot.now, keep_annotation: false };
+    let path = label(names::TOKEN_LABEL);
+    let old = deployment.labels.get(names::TOKEN_LABEL).map_or(Value::Null, |old| old.as_str().into());
+    Action::PatchDeployment {
+        node: case.name.to_owned(),
+        name: deployment.name.clone(),
+        patch: JsonPatch::of(&deployment.uid).test(&path, old).add(&path, token.to_string()).into_value(),
+        write: Write::Fence,
+    }
+}
+
+fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>], fence: u64) -> Ledger {
+    let mut ledger = Ledger { next_id: fence + 1, ..Ledger::default() };
+    for case in cases.iter().filter(|case| holds(case)) {
+        let mut marks = settings.map(Settings::update_marks).unwrap_or_default();
+        if matches!(case.phase(), Some(Phase::Claimed | Phase::Updating)) {
+            marks.deployment = true;
+        }
+        if let Some(entry) = case.entry.as_ref().filter(|entry| entry.phase == EntryPhase::Detached) {
+            marks.node = Some(crds::ledger::Annotation { key: entry.key.clone(), value: entry.value.clone() });
+        }
+        let kind = settings.and_then(|settings| case.need(settings, snapshot.now)).unwrap_or(Kind::Repair);
+        let revision = match (kind, settings) {
+            (Kind::Remove, _) => String::new(),
+            (_, Some(settings)) => settings.revision.clone(),
+            (_, None) => case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(),
+        };
+        let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
+        let marks = Marks { deployment_keys: settings.map(|settings| settings.detach_marks().deployment_keys).unwrap_or_default(), ..marks };
+        ledger.grants.insert(
+            case.name.to_owned(),
+            Grant { id: ledger.next_id, node_uid, kind, revision, marks, granted_at: snapshot.now, refused: None },
+        );
+        ledger.next_id += 1;
+    }
+    ledger
+}

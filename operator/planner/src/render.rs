@@ -1,0 +1,239 @@
+//! The Deployment of one node, and whether a stored one still is what was rendered.
+
+use crate::{
+    eligibility::added_tolerations,
+    settings::Settings,
+    snapshot::{DeploymentFacts, Resource, Snapshot},
+};
+use crds::{hash, ingress_daemon_set::Placement, names, token::Token};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest object name made of user's names. A Deployment's name becomes a label value (63) and a `ReplicaSet`'s name
+/// adds 11 characters to it.
+const NAME_LENGTH: usize = 52;
+/// Bumped when the rendering of the template changes in a way that existing pods need not follow.
+const RENDERING: u32 = 1;
+
+/// The name of an object that belongs to `resource` and `part`: both joined while that is short enough and not taken by
+/// another resource, else a prefix and a hash.
+pub fn object_name(resource: &str, part: &str, taken: &BTreeSet<String>) -> String {
+    let plain = format!("{resource}-{part}");
+    if plain.len() <= NAME_LENGTH && !taken.contains(&plain) {
+        return plain;
+    }
+    // A dotted name would warn as a pod's host name, so the hashed form has no dots.
+    let hash = hash::hex(format!("{resource}/{part}").as_bytes(), 10);
+    let prefix: String = plain.replace('.', "-").chars().take(NAME_LENGTH - hash.len() - 1).collect();
+    format!("{}-{hash}", prefix.trim_end_matches('-'))
+}
+
+/// The owner reference that every object of the resource in its namespace carries.
+pub fn owner_reference(resource: &Resource) -> Value {
+    json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
+        "kind": "IngressDaemonSet",
+        "name": resource.name,
+        "uid": resource.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+/// Labels that tell whose a Deployment or pod is, and for which node.
+fn identity(resource: &Resource, name: &str, node: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (names::NODE_LABEL.to_owned(), name.to_owned()),
+        (names::RESOURCE_LABEL.to_owned(), resource.uid8().to_owned()),
+        (names::NODE_HASH_LABEL.to_owned(), hash::node_hash(node)),
+    ])
+}
+
+/// Labels of the Deployment, without its token.
+pub fn labels(resource: &Resource, name: &str, node: &str) -> BTreeMap<String, String> {
+    let mut labels = resource.spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default();
+    labels.extend(identity(resource, name, node));
+    labels
+}
+
+/// The Deployment of a node.
+pub fn deployment(resource: &Resource, settings: &Settings, name: &str, node: &str, token: &Token, template: Value, replicas: i32) -> Value {
+    let mut labels = labels(resource, name, node);
+    labels.insert(names::TOKEN_LABEL.to_owned(), token.to_string());
+    let mut spec = json!({
+        "replicas": replicas,
+        "revisionHistoryLimit": 0,
+        "minReadySeconds": resource.spec.min_ready_seconds,
+        "strategy": strategy(settings),
+        "selector": {"matchLabels": {names::NODE_LABEL: name}},
+        "template": template,
+    });
+    if let Some(seconds) = progress_deadline(resource.spec.min_ready_seconds) {
+        spec["progressDeadlineSeconds"] = seconds.into();
+    }
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "namespace": resource.namespace,
+            "labels": labels,
+            "annotations": {names::NODE_NAME_ANNOTATION: node},
+            "ownerReferences": [owner_reference(resource)],
+        },
+        "spec": spec,
+    })
+}
+
+/// The API server refuses a Deployment whose progress deadline (600 s by default) is not above minReadySeconds.
+pub fn progress_deadline(min_ready_seconds: i32) -> Option<i32> {
+    (min_ready_seconds >= 600).then_some(min_ready_seconds + 600)
+}
+
+/// The Deployment's strategy.
+pub fn strategy(settings: &Settings) -> Value {
+    json!({
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": settings.max_unavailable_pods.to_json(), "maxSurge": settings.max_surged_pods.to_json()},
+    })
+}
+
+/// The user's template with what the operator adds: labels, tolerations, the pin to the node.
+pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str) -> Value {
+    let mut template = resource.spec.template.clone();
+    let metadata = child(&mut template, "metadata");
+    let labels = child(metadata, "labels");
+    for (key, value) in identity(resource, name, node) {
+        labels[key] = value.into();
+    }
+    labels[names::REVISION_LABEL] = settings.revision.as_str().into();
+    labels[names::RENDERED_BY_LABEL] = rendered_by(settings).into();
+    let spec = child(&mut template, "spec");
+    let tolerations = added_tolerations(settings.pod.host_network.unwrap_or(false)).into_iter().filter_map(|toleration| serde_json::to_value(toleration).ok());
+    match spec.get_mut("tolerations").and_then(Value::as_array_mut) {
+        Some(existing) => existing.extend(tolerations),
+        None => spec["tolerations"] = tolerations.collect(),
+    }
+    if settings.placement == Placement::NodeName {
+        spec["nodeName"] = node.into();
+    } else {
+        pin_by_affinity(spec, node);
+    }
+    template
+}
+
+/// What distinguishes the operator's additions; the template that carries another value was rendered otherwise.
+pub fn rendered_by(settings: &Settings) -> String {
+    hash::hex(format!("{RENDERING} {:?} {:?}", settings.placement, settings.pod.host_network).as_bytes(), 10)
+}
+
+/// Terms are alternatives, so each of the user's gets the pin.
+fn pin_by_affinity(spec: &mut Value, node: &str) {
+    let pin = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let required = child(child(child(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution");
+    match required.get_mut("nodeSelectorTerms").and_then(Value::as_array_mut) {
+        Some(terms) if !terms.is_empty() => {
+            for term in terms {
+                match term.get_mut("matchFields").and_then(Value::as_array_mut) {
+                    Some(fields) => fields.push(pin.clone()),
+                    None => term["matchFields"] = json!([pin]),
+                }
+            }
+        }
+        _ => required["nodeSelectorTerms"] = json!([{"matchFields": [pin]}]),
+    }
+}
+
+/// The object below `key`, made where it is missing or null.
+fn child<'a>(value: &'a mut Value, key: &str) -> &'a mut Value {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    let slot = &mut value[key];
+    if !slot.is_object() {
+        *slot = Value::Object(Map::new());
+    }
+    slot
+}
+
+/// The pod template of a Deployment at the wanted revision is not what was rendered.
+pub fn has_drifted(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> bool {
+    let paused = deployment.spec.get("paused").and_then(Value::as_bool).unwrap_or(false);
+    if snapshot.written_generations.get(&deployment.uid) == Some(&deployment.generation) {
+        return false;
+    }
+    if paused {
+        return true;
+    }
+    if deployment.revision() != settings.revision {
+        return false;
+    }
+    let stored = deployment.spec.get("template").unwrap_or(&Value::Null);
+    let same_rendering = deployment.template_label(names::RENDERED_BY_LABEL) == Some(rendered_by(settings).as_str());
+    let mut wanted = if same_rendering { template(&snapshot.resource, settings, &deployment.name, node) } else { snapshot.resource.spec.template.clone() };
+    if !same_rendering && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("tolerations");
+        spec.remove("affinity");
+    }
+    !contains(stored, &wanted)
+}
+
+/// Everything that `wanted` says is in `stored`; what the API server added is not looked at.
+pub fn contains(stored: &Value, wanted: &Value) -> bool {
+    match (stored, wanted) {
+        (Value::Object(stored), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| stored.get(key).map_or_else(|| is_empty(value), |stored| contains(stored, value)))
+        }
+        (Value::Array(stored), Value::Array(wanted)) => {
+            stored.len() == wanted.len() && stored.iter().zip(wanted).all(|(stored, wanted)| contains(stored, wanted))
+        }
+        (stored, wanted) => stored == wanted || is_empty(stored) && is_empty(wanted) || same_quantity(stored, wanted),
+    }
+}
+
+/// Left out when the API server writes the object.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.values().all(is_empty),
+    }
+}
+
+/// The API server rewrites quantities: `1000m` becomes `1`, the number 1 the string `1`.
+fn same_quantity(stored: &Value, wanted: &Value) -> bool {
+    let number = |value: &Value| match value {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => quantity(text),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    number(stored).zip(number(wanted)).is_some_and(|(stored, wanted)| (stored - wanted).abs() <= f64::EPSILON * stored.abs())
+}
+
+fn quantity(text: &str) -> Option<f64> {
+    const SUFFIXES: [(&str, f64); 16] = [
+        ("Ki", 1024.0),
+        ("Mi", 1_048_576.0),
+        ("Gi", 1_073_741_824.0),
+        ("Ti", 1_099_511_627_776.0),
+        ("Pi", 1_125_899_906_842_624.0),
+        ("Ei", 1_152_921_504_606_846_976.0),
+        ("n", 1e-9),
+        ("u", 1e-6),
+        ("m", 1e-3),
+        ("k", 1e3),
+        ("M", 1e6),
+        ("G", 1e9),
+        ("T", 1e12),
+        ("P", 1e15),
+        ("E", 1e18),
+        ("", 1.0),
+    ];
+    if !text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.')) {
+        return None;
+    }
+    SUFFIXES.iter().find_map(|(suffix, factor)| text.strip_suffix(suffix)?.parse::<f64>().ok().map(|number| number * factor))
+}

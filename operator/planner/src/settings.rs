@@ -1,0 +1,359 @@
+//! The spec, resolved: aliases merged, defaults filled in, contradictions found.
+
+use crds::{
+    ingress_daemon_set::{IngressDaemonSetSpec, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType, RollingUpdate},
+    ledger::{Annotation, Marks},
+    names,
+};
+use k8s_openapi::{
+    api::core::v1::{PodSpec, PodTemplateSpec},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+
+/// Grace of a mark in seconds when neither it nor the load balancer's timing is given: the original's default for the
+/// detacher's timestamp, used for all.
+const DEFAULT_GRACE: i64 = 10;
+/// Seconds for a detacher to answer.
+const DEFAULT_DETACH_TIMEOUT: u32 = 600;
+
+/// Why a spec is not valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// One word for the condition.
+    pub reason: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// A number or a share of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// This many.
+    Number(i32),
+    /// This percentage.
+    Percent(i32),
+}
+
+impl Count {
+    /// Is none at all.
+    pub fn is_zero(self) -> bool {
+        matches!(self, Self::Number(0) | Self::Percent(0))
+    }
+
+    /// How many of `total`: a percentage is rounded down, but above 0 it is at least 1.
+    pub fn of(self, total: usize) -> usize {
+        match self {
+            Self::Number(number) => usize::try_from(number).unwrap_or(0),
+            Self::Percent(0) => 0,
+            Self::Percent(percent) => (total * usize::try_from(percent).unwrap_or(0) / 100).max(1),
+        }
+    }
+
+    /// As the API writes it.
+    pub fn to_json(self) -> serde_json::Value {
+        match self {
+            Self::Number(number) => number.into(),
+            Self::Percent(percent) => format!("{percent}%").into(),
+        }
+    }
+
+    fn parse(field: &str, value: Option<&IntOrString>) -> Result<Option<Self>, Invalid> {
+        let count = match value {
+            None => return Ok(None),
+            Some(IntOrString::Int(number)) if *number >= 0 => Self::Number(*number),
+            Some(IntOrString::Int(number)) => return Err(not_a_count(field, &number.to_string())),
+            Some(IntOrString::String(text)) => match text.strip_suffix('%').and_then(|digits| digits.parse().ok()) {
+                Some(percent @ 0..=100) => Self::Percent(percent),
+                _ => return Err(not_a_count(field, text)),
+            },
+        };
+        Ok(Some(count))
+    }
+}
+
+fn not_a_count(field: &str, value: &str) -> Invalid {
+    Invalid { reason: "InvalidSpec", message: format!("{field}: `{value}` is neither a number of 0 or more nor a percentage such as \"25%\"") }
+}
+
+/// How nodes are disrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A node is taken out of the load balancer, then all its pods are updated at once.
+    Detach,
+    /// Pods are replaced while the node stays attached.
+    Degrade,
+}
+
+/// The detacher's timestamp.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timestamp {
+    /// Annotation key on the Node.
+    pub key: String,
+    /// Seconds from the timestamp to the first change of a pod.
+    pub grace: i64,
+}
+
+/// The spec, resolved.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Pods per node.
+    pub pods_per_node: i32,
+    /// Detach or degrade.
+    pub mode: Mode,
+    /// Nodes that may be disrupted at once.
+    pub budget: Count,
+    /// Health ports.
+    pub ports: Vec<u16>,
+    /// How many ready pods make a node healthy, for the health checker.
+    pub ready_policy: ReadyPolicy,
+    /// Deployment strategy: maxUnavailable.
+    pub max_unavailable_pods: Count,
+    /// Deployment strategy: maxSurge.
+    pub max_surged_pods: Count,
+    /// The user's annotation on the Deployment, when configured.
+    pub deployment_annotation: Option<Annotation>,
+    /// Grace of the Deployment mark in seconds.
+    pub deployment_grace: i64,
+    /// The user's annotation on the Node, when configured.
+    pub node_annotation: Option<Annotation>,
+    /// Grace of the Node mark in seconds.
+    pub node_grace: i64,
+    /// The detacher's timestamp, when configured.
+    pub timestamp: Option<Timestamp>,
+    /// Seconds for the detacher to answer.
+    pub detach_timeout: i64,
+    /// What happens then.
+    pub on_detach_timeout: OnDetachTimeout,
+    /// Seconds between attachment and release.
+    pub attach_soak: i64,
+    /// Pods hold ports of the host.
+    pub host_ports: bool,
+    /// How pods are pinned; never Auto.
+    pub placement: Placement,
+    /// The pod spec, typed, for eligibility.
+    pub pod: PodSpec,
+    /// Revision of the template.
+    pub revision: String,
+    /// Remarks that do not make the spec invalid.
+    pub remarks: Vec<Invalid>,
+}
+
+impl Settings {
+    /// Marks for a disruption that takes a node out of service altogether.
+    pub fn detach_marks(&self) -> Marks {
+        let deployment = self.deployment_annotation.is_some() || self.node_annotation.is_none();
+        Marks {
+            deployment,
+            deployment_keys: self.deployment_annotation.iter().map(|annotation| annotation.key.clone()).collect(),
+            node: self.node_annotation.clone(),
+        }
+    }
+
+    /// Marks for an update.
+    pub fn update_marks(&self) -> Marks {
+        match self.mode {
+            Mode::Detach => self.detach_marks(),
+            Mode::Degrade => Marks::default(),
+        }
+    }
+}
+
+/// Resolves a spec, or says everything that is wrong with it.
+pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
+    let mut errors = Vec::new();
+    let mut keep = |result: Result<Option<Count>, Invalid>| result.unwrap_or_else(|invalid| { errors.push(invalid); None });
+    let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
+    let unavailable_nodes = keep(Count::parse("maxUnavailableNodes", rolling.max_unavailable_nodes.as_ref())).unwrap_or(Count::Number(0));
+    let degraded_given = keep(Count::parse("maxDegradedNodes", rolling.max_degraded_nodes.as_ref()));
+    let degraded_nodes = degraded_given.unwrap_or(Count::Number(1));
+    let surged = keep(Count::parse("maxSurgedPodsPerNode", rolling.max_surged_pods_per_node.as_ref()));
+    let unavailable_pods = keep(pods_per_node_alias(&rolling));
+    let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
+    let mut remarks = Vec::new();
+    if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
+        remarks.push(Invalid {
+            reason: "ConflictingStrategy",
+            message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins, nodes are detached; set maxDegradedNodes to 0".into(),
+        });
+    }
+    let pods_per_node = pods_per_node(spec).unwrap_or_else(|invalid| { errors.push(invalid); 1 });
+    let ports = health_ports(spec).unwrap_or_else(|invalid| { errors.push(invalid); Vec::new() });
+    let template = parse_template(spec).unwrap_or_else(|invalid| { errors.push(invalid); PodTemplateSpec::default() });
+    errors.extend(reserved_keys(spec, &template));
+    let pod = template.spec.unwrap_or_default();
+    let host_ports = holds_host_ports(&pod);
+    if host_ports && (pods_per_node > 1 || mode == Mode::Degrade && surged.is_some_and(|count| !count.is_zero())) {
+        errors.push(host_port_conflict(&pod));
+    }
+    let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| { errors.push(invalid); (DEFAULT_GRACE, 0) });
+    if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
+        errors.push(Invalid {
+            reason: "InvalidSpec",
+            message: "maxUnavailablePodsPerNode and maxSurgedPodsPerNode must not both be 0: no pod could ever be replaced".into(),
+        });
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let seconds = |given: Option<u32>| given.map_or(grace, i64::from);
+    let deployment = rolling.annotate_deployment_to_detach.as_ref();
+    let node = rolling.annotate_node_to_detach.as_ref();
+    Ok(Settings {
+        pods_per_node,
+        mode,
+        budget: if mode == Mode::Detach { unavailable_nodes } else { degraded_nodes },
+        ports,
+        ready_policy: spec.health_checker.as_ref().and_then(|checker| checker.ready_policy).unwrap_or_default(),
+        max_unavailable_pods: if mode == Mode::Detach { Count::Percent(100) } else { unavailable_pods.unwrap_or(Count::Number(1)) },
+        max_surged_pods: if mode == Mode::Detach || host_ports { Count::Number(0) } else { surged.unwrap_or(Count::Number(0)) },
+        deployment_annotation: deployment.map(|annotation| Annotation {
+            key: annotation.key.clone().unwrap_or_else(|| names::TO_BE_UPDATED_ANNOTATION.to_owned()),
+            value: annotation.value.clone().unwrap_or_default(),
+        }),
+        deployment_grace: seconds(deployment.and_then(|annotation| annotation.grace_period_seconds)),
+        node_annotation: node.map(|annotation| Annotation { key: annotation.key.clone(), value: annotation.value.clone().unwrap_or_default() }),
+        node_grace: seconds(node.and_then(|annotation| annotation.grace_period_seconds)),
+        timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(|wait| Timestamp {
+            key: wait.key.clone(),
+            grace: wait.grace_period_seconds.map_or(DEFAULT_GRACE, i64::from),
+        }),
+        detach_timeout: i64::from(rolling.detach_timeout_seconds.unwrap_or(DEFAULT_DETACH_TIMEOUT)),
+        on_detach_timeout: rolling.on_detach_timeout,
+        attach_soak: rolling.attach_soak_seconds.map_or(soak, i64::from),
+        host_ports,
+        placement: match spec.placement {
+            Placement::Auto if host_ports => Placement::NodeAffinity,
+            Placement::Auto => Placement::NodeName,
+            given => given,
+        },
+        pod,
+        revision: crds::hash::revision(&spec.template),
+        remarks,
+    })
+}
+
+/// `podsPerNode: 1` cannot be told from the schema's default, so it counts as unset beside `replicas`.
+fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, Invalid> {
+    match (spec.pods_per_node, spec.replicas) {
+        (given, None) => Ok(given),
+        (1, Some(alias)) => Ok(alias),
+        (given, Some(alias)) if given == alias => Ok(given),
+        (given, Some(alias)) => Err(aliases("podsPerNode", given, "replicas", alias)),
+    }
+}
+
+fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, Invalid> {
+    let ports = match spec.health_check_node_port {
+        None => spec.health_check_node_ports.clone(),
+        Some(port) if spec.health_check_node_ports.is_empty() || spec.health_check_node_ports == [port] => vec![port],
+        Some(port) => {
+            let list = format!("{:?}", spec.health_check_node_ports);
+            return Err(aliases("healthCheckNodePorts", list, "healthCheckNodePort", port));
+        }
+    };
+    let mut valid = Vec::new();
+    for port in ports {
+        match u16::try_from(port) {
+            Ok(port) if port > 0 && !valid.contains(&port) => valid.push(port),
+            _ => return Err(Invalid { reason: "InvalidSpec", message: format!("healthCheckNodePorts: {port} is not a port from 1 to 65535, or is there twice") }),
+        }
+    }
+    Ok(valid)
+}
+
+fn pods_per_node_alias(rolling: &RollingUpdate) -> Result<Option<Count>, Invalid> {
+    let spellings = [
+        ("maxUnavailablePodsPerNode", &rolling.max_unavailable_pods_per_node),
+        ("maxUnavailablePodsPerNodes", &rolling.max_unavailable_pods_per_nodes),
+        ("maxUnavaiablePodsPerNode", &rolling.max_unavaiable_pods_per_node),
+    ];
+    let mut found: Option<(&str, Count)> = None;
+    for (name, value) in spellings {
+        let Some(count) = Count::parse(name, value.as_ref())? else { continue };
+        match found {
+            Some((other, earlier)) if earlier != count => return Err(aliases(other, earlier.to_json(), name, count.to_json())),
+            Some(_) => {}
+            None => found = Some((name, count)),
+        }
+    }
+    Ok(found.map(|(_, count)| count))
+}
+
+fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl std::fmt::Display) -> Invalid {
+    Invalid { reason: "ConflictingAliases", message: format!("{name} is {value} and its other spelling {alias} is {other}: remove {alias}") }
+}
+
+fn parse_template(spec: &IngressDaemonSetSpec) -> Result<PodTemplateSpec, Invalid> {
+    serde_json::from_value(spec.template.clone())
+        .map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
+}
+
+fn reserved_keys(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec<Invalid> {
+    let ours = |key: &str| key == names::NODE_LABEL || key == names::HEALTH_CHECKER_LABEL || key.strip_prefix(names::GROUP).is_some_and(|rest| rest.starts_with('/'));
+    let metadata = template.metadata.as_ref();
+    let places = [
+        ("template.metadata.labels", metadata.and_then(|metadata| metadata.labels.clone()).unwrap_or_default()),
+        ("template.metadata.annotations", metadata.and_then(|metadata| metadata.annotations.clone()).unwrap_or_default()),
+        ("selector.matchLabels", spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default()),
+    ];
+    let mut found: Vec<_> = places
+        .iter()
+        .flat_map(|(place, map)| map.keys().filter(|key| ours(key)).map(move |key| format!("{place}: `{key}` is reserved for the operator: remove it")))
+        .map(|message| Invalid { reason: "ReservedKey", message })
+        .collect();
+    if template.spec.as_ref().is_none_or(|pod| pod.containers.is_empty()) {
+        found.push(Invalid { reason: "InvalidTemplate", message: "template.spec.containers must name at least one container".into() });
+    }
+    if template.spec.as_ref().is_some_and(|pod| pod.node_name.is_some()) {
+        found.push(Invalid { reason: "InvalidTemplate", message: "template.spec.nodeName must not be set: the operator pins pods; choose nodes with nodeSelector".into() });
+    }
+    found
+}
+
+/// With host networking every declared container port is a port of the host.
+fn holds_host_ports(pod: &PodSpec) -> bool {
+    let host_network = pod.host_network.unwrap_or(false);
+    pod.containers
+        .iter()
+        .chain(pod.init_containers.iter().flatten())
+        .flat_map(|container| container.ports.iter().flatten())
+        .any(|port| host_network || port.host_port.is_some_and(|port| port > 0))
+}
+
+fn host_port_conflict(pod: &PodSpec) -> Invalid {
+    let remedy = if pod.host_network.unwrap_or(false) {
+        "with hostNetwork, remove `ports` from the containers and let the program listen with SO_REUSEPORT; or set podsPerNode to 1 and maxSurgedPodsPerNode to 0"
+    } else {
+        "remove hostPort, or set podsPerNode to 1 and maxSurgedPodsPerNode to 0"
+    };
+    Invalid { reason: "HostPortConflict", message: format!("several pods of one node would hold the same host port, which a kubelet refuses: {remedy}") }
+}
+
+/// Default grace and soak in whole seconds, rounded up.
+fn load_balancer_timing(spec: &IngressDaemonSetSpec) -> Result<(i64, i64), Invalid> {
+    let Some(balancer) = &spec.load_balancer else { return Ok((DEFAULT_GRACE, 0)) };
+    let interval = milliseconds("loadBalancer.interval", &balancer.interval)?;
+    let timeout = balancer.timeout.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.timeout", text))?;
+    let propagation = balancer.propagation.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.propagation", text))?;
+    let times = |threshold: u32| interval.saturating_mul(i64::from(threshold));
+    let seconds = |total: i64| total.saturating_add(999) / 1000;
+    Ok((
+        seconds(times(balancer.unhealthy_threshold).saturating_add(timeout).saturating_add(propagation)),
+        seconds(times(balancer.healthy_threshold).saturating_add(propagation)),
+    ))
+}
+
+/// A duration as Go writes it, such as `1m30s` or `500ms`; a day at the most.
+fn milliseconds(field: &str, text: &str) -> Result<i64, Invalid> {
+    let invalid = || Invalid { reason: "InvalidSpec", message: format!("{field}: `{text}` is not a duration of at most a day such as 2s, 500ms or 1m30s") };
+    let duration: jiff::SignedDuration = text.parse().map_err(|_| invalid())?;
+    i64::try_from(duration.as_millis()).ok().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(invalid)
+}
+
+/// Ready pods that the health checker asks for, as its flag.
+pub fn ready_policy_flag(policy: ReadyPolicy) -> String {
+    match policy.type_ {
+        ReadyPolicyType::All => "all".into(),
+        ReadyPolicyType::AtLeast => format!("at-least={}", policy.min_ready.unwrap_or(1)),
+    }
+}

@@ -1,0 +1,249 @@
+//! What the operator saw: the only input of a decision.
+
+use crds::{
+    holders::Holders,
+    ingress_daemon_set::IngressDaemonSetSpec,
+    status::IngressDaemonSetStatus,
+    token::{ParseTokenError, Token},
+};
+use k8s_openapi::api::core::v1::Taint;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// One `IngressDaemonSet` and everything around it at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The time of the decision, seconds since 1970.
+    pub now: i64,
+    /// The resource itself.
+    pub resource: Resource,
+    /// Image of this release's health checker.
+    pub health_checker_image: String,
+    /// Every Node, by name.
+    pub nodes: Arc<BTreeMap<String, NodeFacts>>,
+    /// The resource's Deployments, by the name of their node.
+    pub deployments: BTreeMap<String, DeploymentFacts>,
+    /// The resource's pods, by the name of their node.
+    pub pods: BTreeMap<String, Vec<PodFacts>>,
+    /// `ReplicaSets` of ours without a Deployment above them: the template and node of each, by node name.
+    pub orphans: BTreeMap<String, Value>,
+    /// The resource's health-checker `DaemonSets`.
+    pub daemon_sets: Vec<DaemonSetFacts>,
+    /// Other resources of the same kind.
+    pub others: Vec<OtherResource>,
+    /// Node ports that Services use, with the Service's `namespace/name`.
+    pub service_ports: Arc<BTreeMap<u16, String>>,
+    /// Names in the namespace that belong to somebody who is not a resource of this kind.
+    pub foreign_names: BTreeSet<String>,
+    /// Names in the namespace that belong to another resource of this kind.
+    pub taken_names: BTreeSet<String>,
+    /// Ids taken from the ledger by this process and not used yet.
+    pub reserved: Vec<u64>,
+    /// When this process first saw a mark: by (node, id). For stored times that lie in the future.
+    pub first_seen: BTreeMap<(String, u64), i64>,
+    /// Deployments and Nodes were listed consistently after the ledger said `rebuilding`.
+    pub listed_since_rebuild: bool,
+    /// Supporting objects that this process has written lately.
+    pub asserted: BTreeSet<String>,
+    /// What the API server said when it refused a write for a node, by node name.
+    pub refusals: BTreeMap<String, String>,
+    /// Generation of each Deployment, by UID, that this process's last full write gave it: while it stands, nobody else
+    /// has changed the spec, whatever the API server made of it.
+    pub written_generations: BTreeMap<String, i64>,
+}
+
+/// The resource.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// UID.
+    pub uid: String,
+    /// `resourceVersion` that the status is written with.
+    pub resource_version: String,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Seconds since 1970.
+    pub created: i64,
+    /// Is being deleted.
+    pub deleting: bool,
+    /// Carries our finalizer, or the original's.
+    pub finalizers: Vec<String>,
+    /// The spec.
+    pub spec: IngressDaemonSetSpec,
+    /// The status, absent when never written or wiped.
+    pub status: Option<IngressDaemonSetStatus>,
+}
+
+impl Resource {
+    /// The first 8 characters of the UID.
+    pub fn uid8(&self) -> &str {
+        crds::names::uid8(&self.uid)
+    }
+}
+
+/// What is read of a Node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeFacts {
+    /// UID.
+    pub uid: String,
+    /// `resourceVersion`.
+    pub resource_version: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Has an annotation map at all: JSON Patch cannot add into a missing one.
+    pub has_annotations: bool,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// Cordoned.
+    pub unschedulable: bool,
+    /// Ready condition is True.
+    pub ready: bool,
+    /// Is being deleted.
+    pub deleting: bool,
+}
+
+impl NodeFacts {
+    /// The holders annotation; `Err` when somebody made it unreadable.
+    pub fn holders(&self) -> Result<Holders, serde_json::Error> {
+        crds::holders::parse(self.annotations.get(crds::names::HOLDERS_ANNOTATION).map(String::as_str))
+    }
+}
+
+/// What is read of a per-node Deployment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeploymentFacts {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// `resourceVersion`.
+    pub resource_version: String,
+    /// Generation.
+    pub generation: i64,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// `spec` as stored, API defaults included.
+    pub spec: Arc<Value>,
+    /// `status`.
+    pub status: DeploymentCounts,
+    /// Has our resource as its controller.
+    pub owned: bool,
+    /// Is being deleted.
+    pub deleting: bool,
+}
+
+/// Counters of a Deployment's status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeploymentCounts {
+    /// observedGeneration.
+    pub observed_generation: i64,
+    /// replicas.
+    pub replicas: i32,
+    /// updatedReplicas.
+    pub updated: i32,
+    /// readyReplicas.
+    pub ready: i32,
+    /// availableReplicas.
+    pub available: i32,
+    /// terminatingReplicas; 0 where the API server does not report it, the pods tell then.
+    pub terminating: i32,
+    /// The condition `ReplicaFailure` is True: the API refused pods.
+    pub refused: bool,
+}
+
+impl DeploymentFacts {
+    /// The token; `None` when there is none.
+    pub fn token(&self) -> Option<Result<Token, ParseTokenError>> {
+        self.labels.get(crds::names::TOKEN_LABEL).map(|text| text.parse())
+    }
+
+    /// The token when it is readable.
+    pub fn readable_token(&self) -> Option<Token> {
+        self.token().and_then(Result::ok)
+    }
+
+    /// `spec.replicas`; the API server's default is 1.
+    pub fn replicas(&self) -> i32 {
+        self.spec.get("replicas").and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok()).unwrap_or(1)
+    }
+
+    /// A label of the pod template.
+    pub fn template_label(&self, key: &str) -> Option<&str> {
+        self.spec.get("template")?.get("metadata")?.get("labels")?.get(key)?.as_str()
+    }
+
+    /// The revision that the pod template carries.
+    pub fn revision(&self) -> &str {
+        self.template_label(crds::names::REVISION_LABEL).unwrap_or_default()
+    }
+}
+
+/// What is read of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodFacts {
+    /// Name.
+    pub name: String,
+    /// Revision label.
+    pub revision: String,
+    /// Condition Ready.
+    pub ready: bool,
+    /// Is being deleted.
+    pub terminating: bool,
+    /// Phase Failed or Succeeded: holds nothing any more.
+    pub ended: bool,
+    /// Seconds since 1970 when the kubelet refused it at admission.
+    pub rejected_at: Option<i64>,
+    /// Why it does not run: reason and message of a waiting container, of scheduling, or of the refusal.
+    pub trouble: Option<(String, String)>,
+}
+
+/// What is read of a health-checker `DaemonSet`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DaemonSetFacts {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Port that it serves.
+    pub port: u16,
+    /// `metadata.labels`, and `spec` as stored.
+    pub spec: Arc<Value>,
+    /// All its pods are of the newest generation and ready.
+    pub settled: bool,
+    /// Nodes it should run on.
+    pub desired: i32,
+    /// Nodes on which it is ready.
+    pub ready: i32,
+    /// Has our resource as its controller.
+    pub owned: bool,
+}
+
+/// What must be known of another resource.
+#[derive(Clone, Debug)]
+pub struct OtherResource {
+    /// `namespace/name`.
+    pub key: String,
+    /// UID.
+    pub uid: String,
+    /// Seconds since 1970.
+    pub created: i64,
+    /// Its spec.
+    pub spec: Arc<IngressDaemonSetSpec>,
+}
+
+impl Snapshot {
+    /// The pods on a node.
+    pub fn pods_on(&self, node: &str) -> &[PodFacts] {
+        self.pods.get(node).map_or(&[], Vec::as_slice)
+    }
+}

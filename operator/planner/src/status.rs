@@ -1,0 +1,228 @@
+//! The status that people, `kubectl wait` and autoscalers read.
+
+use crate::{
+    health_checker,
+    hold::{Hold, clock},
+    plan::{Held, Plan},
+    render,
+    settings::{Invalid, Settings},
+    snapshot::Snapshot,
+    wanted::Case,
+};
+use crds::{
+    ledger::{Kind, Ledger},
+    status::{IngressDaemonSetStatus, NodeCounts, NodeState, Revisions},
+    token::Phase,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Longest list of node states; also the schema's bound.
+const LISTED: usize = 100;
+
+/// The status for what was seen and decided.
+pub fn status(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, cases: &[Case<'_>], plan: &Plan, ledger: Ledger) -> IngressDaemonSetStatus {
+    let earlier = snapshot.resource.status.clone().unwrap_or_default();
+    let valid = settings.as_ref().ok();
+    let nodes = counts(valid, cases, &ledger);
+    let update = valid.map_or_else(|| earlier.revisions.update.clone(), |settings| settings.revision.clone());
+    let all_updated = nodes.desired > 0 && nodes.updated == nodes.desired;
+    IngressDaemonSetStatus {
+        observed_generation: Some(snapshot.resource.generation),
+        replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
+        revisions: Revisions { current: if all_updated { update.clone() } else { earlier.revisions.current.clone() }, update },
+        conditions: conditions(snapshot, settings, cases, plan, &nodes, &ledger, &earlier.conditions),
+        node_states: node_states(snapshot, plan, &earlier.node_states),
+        nodes,
+        rollout: Some(ledger),
+    }
+}
+
+fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> NodeCounts {
+    let count = |test: &dyn Fn(&Case<'_>) -> bool| u32::try_from(cases.iter().filter(|case| test(case)).count()).unwrap_or(u32::MAX);
+    let chosen = |case: &Case<'_>| case.chosen;
+    let serves = |case: &Case<'_>| {
+        case.settled && case.phase() == Some(Phase::Closed) && !settings.is_some_and(|settings| case.is_unavailable(settings)) && case.deployment.is_some_and(|deployment| deployment.replicas() > 0)
+    };
+    NodeCounts {
+        desired: count(&chosen),
+        current: count(&|case| case.deployment.is_some()),
+        updated: count(&|case| {
+            case.chosen
+                && case.settled
+                && case.deployment.zip(settings).is_some_and(|(deployment, settings)| deployment.revision() == settings.revision && deployment.replicas() == settings.pods_per_node)
+        }),
+        ready: count(&|case| case.chosen && case.settled),
+        available: count(&|case| case.chosen && serves(case)),
+        unavailable: count(&|case| case.chosen && settings.is_some_and(|settings| case.is_unavailable(settings))),
+        degraded: count(&|case| case.phase() == Some(Phase::Degrading)),
+        detached: count(&|case| {
+            matches!(case.phase(), Some(Phase::Claimed | Phase::Updating)) || case.holds_node() || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == Kind::Remove && case.deployment.is_none())
+        }),
+    }
+}
+
+/// Nodes in trouble first, then those under way, then those that wait.
+fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<NodeState> {
+    let rank = |held: &Held| match held.phase {
+        "Blocked" => 0,
+        "Unavailable" => 1,
+        "Waiting" => 3,
+        _ => 2,
+    };
+    let mut held: Vec<_> = plan.held.iter().collect();
+    held.sort_by_key(|(name, held)| (rank(held), *name));
+    held.into_iter()
+        .take(LISTED)
+        .map(|(name, held)| {
+            let before = earlier.iter().find(|state| state.name == *name && state.phase == held.phase);
+            NodeState {
+                name: name.clone(),
+                phase: held.phase.to_owned(),
+                since: before.map_or_else(|| clock(snapshot.now), |state| state.since.clone()),
+                reason: held.hold.reason().to_owned(),
+                message: held.hold.message(),
+            }
+        })
+        .collect()
+}
+
+fn conditions(
+    snapshot: &Snapshot,
+    settings: &Result<Settings, Vec<Invalid>>,
+    cases: &[Case<'_>],
+    plan: &Plan,
+    nodes: &NodeCounts,
+    ledger: &Ledger,
+    earlier: &[Condition],
+) -> Vec<Condition> {
+    let mut wanted = vec![valid(snapshot, settings), available(settings, nodes), progressing(snapshot, settings, plan, nodes, ledger), degraded(cases, plan), paused(snapshot)];
+    wanted.extend(stalled(settings, plan));
+    wanted.extend(conflicts(snapshot, settings, plan));
+    let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
+    wanted
+        .into_iter()
+        .map(|(type_, status, reason, message)| {
+            let status = if status { "True" } else { "False" };
+            let since = earlier.iter().find(|condition| condition.type_ == type_ && condition.status == status).map(|condition| condition.last_transition_time.clone());
+            Condition {
+                type_: type_.to_owned(),
+                status: status.to_owned(),
+                reason: reason.to_owned(),
+                message: message.chars().take(1024).collect(),
+                last_transition_time: since.unwrap_or(Time(now)),
+                observed_generation: Some(snapshot.resource.generation),
+            }
+        })
+        .collect()
+}
+
+type Wanted = (&'static str, bool, &'static str, String);
+
+fn valid(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>) -> Wanted {
+    let join = |problems: &[Invalid]| problems.iter().map(|invalid| invalid.message.as_str()).collect::<Vec<_>>().join("; ");
+    match settings {
+        Err(problems) => ("Valid", false, problems.first().map_or("InvalidSpec", |first| first.reason), join(problems)),
+        Ok(settings) => {
+            let mut remarks = settings.remarks.clone();
+            if health_checker::uses_old_image(&snapshot.resource.spec) {
+                remarks.push(Invalid { reason: "OldHealthCheckerImage", message: format!("healthChecker.image names the original's image: {} is used instead; remove the field", snapshot.health_checker_image) });
+            }
+            match remarks.first() {
+                Some(first) => ("Valid", true, first.reason, join(&remarks)),
+                None => ("Valid", true, "Accepted", "the spec is valid".into()),
+            }
+        }
+    }
+}
+
+/// As for a Deployment: no more nodes are missing than the budget allows.
+fn available(settings: &Result<Settings, Vec<Invalid>>, nodes: &NodeCounts) -> Wanted {
+    let budget = settings.as_ref().map_or(0, |settings| settings.budget.of(nodes.desired as usize));
+    let enough = nodes.desired == 0 || nodes.available > 0 && nodes.available as usize + budget >= nodes.desired as usize;
+    let reason = if nodes.desired == 0 { "NoNodes" } else if enough { "MinimumNodesAvailable" } else { "MinimumNodesUnavailable" };
+    ("Available", enough && nodes.desired > 0, reason, format!("{} of {} nodes serve", nodes.available, nodes.desired))
+}
+
+fn progressing(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Wanted {
+    let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
+    let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || plan.held.values().any(|held| held.phase == "Waiting");
+    if snapshot.resource.deleting {
+        ("Progressing", true, "Deleting", message)
+    } else if settings.is_err() {
+        ("Progressing", false, "InvalidSpec", message)
+    } else if !behind {
+        ("Progressing", false, "Complete", message)
+    } else if snapshot.resource.spec.paused && ledger.grants.is_empty() {
+        ("Progressing", false, "Paused", message)
+    } else if plan.held.values().any(|held| held.hold == Hold::DetachTimeout) {
+        ("Progressing", false, "DetachTimeout", message)
+    } else if ledger.grants.is_empty() && plan.held.values().all(|held| held.phase == "Joining") {
+        ("Progressing", true, "NodesJoining", message)
+    } else {
+        ("Progressing", true, "RollingOut", message)
+    }
+}
+
+/// A node is in trouble that does not mend itself by waiting for a step of the rollout.
+fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
+    let troubled = |held: &&Held| {
+        matches!(
+            &held.hold,
+            Hold::PodsNotReady { trouble: Some(_), .. }
+                | Hold::Joining { trouble: Some(_) }
+                | Hold::AdmissionRejected { .. }
+                | Hold::PodsRefused
+                | Hold::Refused(_)
+                | Hold::NameConflict(_)
+                | Hold::HoldersUnreadable(_)
+                | Hold::DetachTimeout
+                | Hold::GivenUp
+                | Hold::BadTimestamp(_)
+        ) || held.phase == "Unavailable"
+    };
+    let mut found: Vec<_> = plan.held.iter().filter(|(_, held)| troubled(held)).collect();
+    found.sort_by_key(|(name, _)| (cases.iter().find(|case| case.name == name.as_str()).is_none_or(|case| case.grant.is_none()), *name));
+    match found.first() {
+        None => ("Degraded", false, "AsExpected", "no node is in trouble".into()),
+        Some((name, held)) => {
+            let more = if found.len() > 1 { format!(" (and {} more)", found.len() - 1) } else { String::new() };
+            ("Degraded", true, held.hold.reason(), format!("node {name}: {}{more}", held.hold.message()))
+        }
+    }
+}
+
+fn paused(snapshot: &Snapshot) -> Wanted {
+    if snapshot.resource.spec.paused {
+        ("Paused", true, "Paused", "spec.paused is true: nodes under way finish, no new node starts".into())
+    } else {
+        ("Paused", false, "NotPaused", "spec.paused is false".into())
+    }
+}
+
+/// Nothing goes on until somebody acts; kstatus reads this.
+fn stalled(settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Option<Wanted> {
+    if let Err(problems) = settings {
+        let first = problems.first()?;
+        return Some(("Stalled", true, first.reason, first.message.clone()));
+    }
+    let (name, held) = plan.held.iter().find(|(_, held)| matches!(held.hold, Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::NameConflict(_)))?;
+    Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
+}
+
+fn conflicts(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Vec<Wanted> {
+    let mut found = Vec::new();
+    if let Err(problems) = settings {
+        found.extend(problems.iter().filter(|invalid| invalid.reason == "HealthCheckPortConflict").map(|invalid| (invalid.reason, true, invalid.reason, invalid.message.clone())));
+    }
+    let Ok(settings) = settings else { return found };
+    let node = plan.held.values().find_map(|held| if let Hold::NameConflict(name) = &held.hold { Some(name.clone()) } else { None });
+    let checker = settings.ports.iter().map(|port| render::object_name(&snapshot.resource.name, &port.to_string(), &snapshot.taken_names));
+    let checker = checker.into_iter().find(|name| snapshot.foreign_names.contains(name) || snapshot.daemon_sets.iter().any(|set| set.name == *name && !set.owned));
+    if let Some(name) = node.or(checker) {
+        found.push(("NameConflict", true, "NameConflict", Hold::NameConflict(name).message()));
+    }
+    if let Some(other) = health_checker::detach_conflict(snapshot, settings) {
+        found.push(("DetachAnnotationConflict", true, "DetachAnnotationConflict", Hold::DetachAnnotationConflict(other).message()));
+    }
+    found
+}

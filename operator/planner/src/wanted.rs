@@ -1,0 +1,255 @@
+//! What each node should be, what it needs, and whether a grant still fits that.
+
+use crate::{
+    breaker,
+    eligibility::is_chosen,
+    readiness::{is_complete, is_settled},
+    render::has_drifted,
+    settings::Settings,
+    snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
+};
+use crds::{
+    holders::{Entry, EntryPhase, Holders},
+    ledger::{Grant, Kind, Ledger, Marks},
+    names,
+    token::{Phase, Token},
+};
+use std::collections::BTreeSet;
+
+/// One node and everything of the resource on it.
+#[derive(Clone, Debug)]
+pub struct Case<'a> {
+    /// Node name.
+    pub name: &'a str,
+    /// The Node object.
+    pub node: Option<&'a NodeFacts>,
+    /// The Deployment.
+    pub deployment: Option<&'a DeploymentFacts>,
+    /// The pods.
+    pub pods: &'a [PodFacts],
+    /// A `ReplicaSet` of ours without its Deployment is there.
+    pub orphaned: bool,
+    /// The grant.
+    pub grant: Option<&'a Grant>,
+    /// The node belongs to the resource.
+    pub chosen: bool,
+    /// Value of the member label.
+    pub member: Option<&'a str>,
+    /// Readable token of this resource.
+    pub token: Option<Token>,
+    /// The Node's holders, or why they cannot be read.
+    pub holders: Result<Holders, String>,
+    /// Our entry among them.
+    pub entry: Option<Entry>,
+    /// Pods are exactly as the Deployment says.
+    pub settled: bool,
+    /// The template at the wanted revision was changed by somebody else.
+    pub drifted: bool,
+}
+
+/// All nodes that concern the resource, by name.
+pub fn cases<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Ledger) -> Vec<Case<'a>> {
+    let member_key = names::member_label(snapshot.resource.uid8());
+    let mut names: BTreeSet<&str> = snapshot.deployments.keys().map(String::as_str).collect();
+    names.extend(ledger.grants.keys().map(String::as_str));
+    names.extend(snapshot.orphans.keys().map(String::as_str));
+    names.extend(snapshot.nodes.keys().map(String::as_str));
+    names
+        .into_iter()
+        .map(|name| case(snapshot, settings, ledger, &member_key, name))
+        .filter(|case| case.chosen || case.has_anything())
+        .collect()
+}
+
+fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Ledger, member_key: &str, name: &'a str) -> Case<'a> {
+    let uid8 = snapshot.resource.uid8();
+    let node = snapshot.nodes.get(name);
+    let deployment = snapshot.deployments.get(name);
+    let pods = snapshot.pods_on(name);
+    let member = node.and_then(|node| node.labels.get(member_key)).map(String::as_str);
+    let holders = node.map_or_else(|| Ok(Holders::new()), |node| node.holders().map_err(|error| error.to_string()));
+    let entry = holders.as_ref().ok().and_then(|holders| holders.get(uid8)).cloned();
+    let is_member = member.is_some() || deployment.is_some();
+    let chosen = match (node, settings) {
+        _ if snapshot.resource.deleting => false,
+        (None, _) => false,
+        (Some(node), Some(settings)) => is_chosen(&snapshot.resource.spec, settings, name, node, is_member),
+        // With an invalid spec the last good state keeps running.
+        (Some(_), None) => is_member,
+    };
+    Case {
+        name,
+        node,
+        deployment,
+        pods,
+        orphaned: snapshot.orphans.contains_key(name),
+        grant: ledger.grants.get(name),
+        chosen,
+        member,
+        token: deployment.and_then(DeploymentFacts::readable_token).filter(|token| token.uid8 == uid8),
+        holders,
+        entry,
+        settled: deployment.is_some_and(|deployment| is_settled(deployment, pods)),
+        drifted: deployment.zip(settings).is_some_and(|(deployment, settings)| has_drifted(snapshot, settings, name, deployment)),
+    }
+}
+
+impl Case<'_> {
+    /// Something of ours is on the node.
+    pub fn has_anything(&self) -> bool {
+        self.deployment.is_some() || self.orphaned || self.grant.is_some() || self.member.is_some() || self.entry.is_some()
+    }
+
+    /// The token's phase; an unreadable one counts as Closed, and is repaired.
+    pub fn phase(&self) -> Option<Phase> {
+        self.deployment.map(|_| self.token.as_ref().map_or(Phase::Closed, |token| token.phase))
+    }
+
+    /// The node has served once.
+    pub fn served(&self) -> bool {
+        self.member == Some("serving") || self.phase().is_some_and(|phase| phase != Phase::New)
+    }
+
+    /// Our entry holds the node out of the load balancer.
+    pub fn holds_node(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.phase == EntryPhase::Detached)
+    }
+
+    /// The grant has written what it changes.
+    pub fn is_updated(&self) -> bool {
+        self.grant.zip(self.token.as_ref()).is_some_and(|(grant, token)| {
+            token.id == grant.id && matches!(token.phase, Phase::Updating | Phase::Degrading)
+        })
+    }
+
+    /// Has served once and does not now. `wanted` is the number of pods that the node should run.
+    pub fn is_unavailable(&self, settings: &Settings) -> bool {
+        if !self.served() || settings.pods_per_node == 0 {
+            return false;
+        }
+        let marked_by_others = settings
+            .node_annotation
+            .as_ref()
+            .is_some_and(|mark| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(&mark.key)));
+        let by_hand = self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
+        let holding = self.phase() != Some(Phase::Closed) || self.holds_node();
+        !self.settled || self.deployment.is_some_and(|deployment| deployment.replicas() == 0) || holding || marked_by_others || by_hand
+    }
+
+    /// What the node needs that takes a grant; `None` when nothing does.
+    pub fn need(&self, settings: &Settings, now: i64) -> Option<Kind> {
+        if !self.chosen {
+            return self.has_anything().then_some(Kind::Remove);
+        }
+        let deployment = self.deployment?;
+        if self.phase() == Some(Phase::New) {
+            return None;
+        }
+        let stuck = self.token.is_none()
+            || self.grant.is_none() && (self.phase() != Some(Phase::Closed) || self.holds_node());
+        let current = deployment.replicas();
+        let wanted = settings.pods_per_node;
+        match current.cmp(&wanted) {
+            _ if deployment.revision() != settings.revision => Some(Kind::Update),
+            _ if self.drifted || stuck => Some(Kind::Repair),
+            _ if breaker::read(deployment).is_some_and(|breaker| breaker.until > now) => None,
+            std::cmp::Ordering::Greater => Some(Kind::Shrink),
+            // A node without pods does not serve: they are added without a grant.
+            std::cmp::Ordering::Less if current > 0 => Some(Kind::Grow),
+            std::cmp::Ordering::Less | std::cmp::Ordering::Equal => None,
+        }
+    }
+
+    /// The Deployment is what a grant is to bring about.
+    pub fn is_complete(&self, grant: &Grant, settings: Option<&Settings>) -> bool {
+        let Some(deployment) = self.deployment else { return false };
+        match grant.kind {
+            Kind::Remove => is_complete(deployment, self.pods, "", 0),
+            Kind::Abort => self.settled,
+            Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow => match settings {
+                Some(settings) if grant.revision == settings.revision => {
+                    is_complete(deployment, self.pods, &grant.revision, settings.pods_per_node)
+                }
+                _ => deployment.revision() == grant.revision && self.settled,
+            },
+        }
+    }
+}
+
+/// Why grants may not go on to something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gates {
+    /// `spec.paused`.
+    pub paused: bool,
+    /// A detacher did not answer; policy Halt.
+    pub halted: bool,
+}
+
+/// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
+pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: Gates, now: i64) -> Result<(), Grant> {
+    let Some(settings) = settings else { return fits_without_settings(case, grant) };
+    if !case.chosen {
+        return if grant.kind == Kind::Remove && carries(&grant.marks, &settings.detach_marks()) || case.is_updated() && grant.kind == Kind::Remove {
+            Ok(())
+        } else {
+            Err(replace(case, grant, Kind::Remove, String::new(), &settings.detach_marks()))
+        };
+    }
+    let need = case.need(settings, now);
+    let update = |kind| Err(replace(case, grant, kind, settings.revision.clone(), &settings.update_marks()));
+    let abort = || Err(replace(case, grant, Kind::Abort, case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(), &Marks::default()));
+    let given_up = grant.refused.as_deref() == Some(settings.revision.as_str());
+    if case.is_updated() {
+        let degrading_to_detach = case.phase() == Some(Phase::Degrading) && settings.update_marks() != Marks::default();
+        let fits = grant.kind != Kind::Remove && (need.is_none() || given_up) && (grant.kind == Kind::Abort || grant.revision == settings.revision);
+        return if fits && !degrading_to_detach { Ok(()) } else { update(need.unwrap_or(Kind::Repair)) };
+    }
+    match (grant.kind, need) {
+        (Kind::Abort, None) => Ok(()),
+        (Kind::Abort, Some(_)) if gates.paused || given_up => Ok(()),
+        (_, Some(need)) if need == grant.kind && grant.revision == settings.revision && carries(&grant.marks, &settings.update_marks()) => Ok(()),
+        (_, Some(need)) if !gates.paused && !gates.halted => update(need),
+        (_, Some(_) | None) => abort(),
+    }
+}
+
+/// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on.
+fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Grant> {
+    if case.is_updated() || matches!(grant.kind, Kind::Abort | Kind::Remove) {
+        return Ok(());
+    }
+    let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
+    Err(replace(case, grant, Kind::Abort, revision, &Marks::default()))
+}
+
+/// The marks wanted now, and those of the grant that is replaced: all of their steps are passed.
+fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted: &Marks) -> Grant {
+    let mut keys = grant.marks.deployment_keys.clone();
+    keys.extend(wanted.deployment_keys.iter().filter(|key| !grant.marks.deployment_keys.contains(key)).cloned());
+    Grant {
+        id: grant.id,
+        node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
+        kind,
+        revision,
+        marks: Marks {
+            deployment: grant.marks.deployment || wanted.deployment,
+            deployment_keys: keys,
+            node: wanted.node.clone().or_else(|| grant.marks.node.clone()),
+        },
+        granted_at: grant.granted_at,
+        refused: None,
+    }
+}
+
+/// The Abort that follows a detach timeout: it keeps the slot, and remembers what was given up.
+pub fn give_up(case: &Case<'_>, grant: &Grant, refused: &str) -> Grant {
+    let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
+    Grant { refused: Some(refused.to_owned()), ..replace(case, grant, Kind::Abort, revision, &Marks::default()) }
+}
+
+/// Every mark that is wanted is in the grant.
+fn carries(grant: &Marks, wanted: &Marks) -> bool {
+    (grant.deployment || !wanted.deployment)
+        && wanted.deployment_keys.iter().all(|key| grant.deployment_keys.contains(key))
+        && (wanted.node.is_none() || grant.node == wanted.node)
+}

@@ -1,0 +1,194 @@
+//! What to do next for one pod, from what the API server shows and what the provider says; no I/O.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+/// Grace period of a pod that names none.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+/// What is known of one pod.
+#[derive(Clone, Debug, Default)]
+pub struct PodRecord {
+    /// As the API server last showed it; `None` when it has left the API.
+    pub server: Option<Arc<Pod>>,
+    /// As it was last given to the provider.
+    pub given: Option<Arc<Pod>>,
+    /// Grace of the last order to end it.
+    pub delete_sent: Option<i64>,
+    /// The provider does not know the pod (any more).
+    pub lost: bool,
+    /// The provider's latest status.
+    pub status: Option<PodStatus>,
+}
+
+/// The next thing to do for a pod.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// Give the pod to the provider.
+    Create(Arc<Pod>),
+    /// Tell the provider what changed.
+    Update(Arc<Pod>),
+    /// Tell the provider to end it within so many seconds.
+    Delete(Arc<Pod>, i64),
+    /// Write the provider's status: a strategic merge patch.
+    Patch(Value),
+    /// Remove the ended pod from the API.
+    Remove,
+    /// Drop the record of a pod that has ended and left the API.
+    Forget,
+}
+
+fn is_terminal(status: Option<&PodStatus>) -> bool {
+    matches!(status.and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+fn grace(pod: &Pod) -> i64 {
+    let of_spec = || pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    pod.metadata.deletion_grace_period_seconds.or_else(of_spec).unwrap_or(DEFAULT_GRACE_SECONDS)
+}
+
+impl PodRecord {
+    /// The next operation, or nothing when all is as it should be.
+    pub fn next(&self, now: Timestamp) -> Option<Operation> {
+        let mut ended = self.lost || is_terminal(self.status.as_ref());
+        let Some(server) = &self.server else {
+            return match &self.given {
+                Some(given) if !ended => self.order_end(given),
+                _ => Some(Operation::Forget),
+            };
+        };
+        let deleting = server.metadata.deletion_timestamp.is_some();
+        let over = is_terminal(server.status.as_ref());
+        match &self.given {
+            None if deleting || over => ended = true,
+            None => return (!self.lost).then(|| Operation::Create(server.clone())),
+            Some(_) if ended => {}
+            Some(_) if deleting || over => {
+                if let Some(order) = self.order_end(server) {
+                    return Some(order);
+                }
+            }
+            Some(given) if is_changed(given, server) => return Some(Operation::Update(server.clone())),
+            Some(_) => {}
+        }
+        if let Some(status) = self.status.as_ref().filter(|_| !over)
+            && let Some(patch) = status_patch(server, status, now)
+        {
+            return Some(Operation::Patch(patch));
+        }
+        (deleting && ended).then_some(Operation::Remove)
+    }
+
+    fn order_end(&self, pod: &Arc<Pod>) -> Option<Operation> {
+        let grace = grace(pod);
+        self.delete_sent.is_none_or(|sent| grace < sent).then(|| Operation::Delete(pod.clone(), grace))
+    }
+}
+
+/// Whether anything changed that a provider has to know. Readiness gates look at conditions of
+/// others, so those count.
+fn is_changed(given: &Pod, server: &Pod) -> bool {
+    given.spec != server.spec
+        || given.metadata.labels != server.metadata.labels
+        || given.metadata.annotations != server.metadata.annotations
+        || given.metadata.generation != server.metadata.generation
+        || gate_states(given) != gate_states(server)
+}
+
+fn conditions(status: Option<&PodStatus>) -> &[PodCondition] {
+    status.and_then(|status| status.conditions.as_deref()).unwrap_or_default()
+}
+
+fn gate_states(pod: &Pod) -> Vec<(&str, Option<&str>)> {
+    let gates = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_deref()).unwrap_or_default();
+    gates
+        .iter()
+        .map(|gate| {
+            let condition = conditions(pod.status.as_ref()).iter().find(|c| c.type_ == gate.condition_type);
+            (gate.condition_type.as_str(), condition.map(|c| c.status.as_str()))
+        })
+        .collect()
+}
+
+/// The strategic merge patch that makes the server's status say what `wanted` says, or nothing when it
+/// does already. Conditions that `wanted` lacks belong to others and survive.
+fn status_patch(server: &Pod, wanted: &PodStatus, now: Timestamp) -> Option<Value> {
+    let empty = PodStatus::default();
+    let current = server.status.as_ref().unwrap_or(&empty);
+    if is_shown(current, wanted) {
+        return None;
+    }
+    let mut status = wanted.clone();
+    for condition in status.conditions.iter_mut().flatten() {
+        let before = conditions(Some(current)).iter().find(|before| before.type_ == condition.type_);
+        condition.last_transition_time = match before {
+            Some(before) if before.status == condition.status => before.last_transition_time.clone(),
+            _ => Some(Time(now)),
+        };
+    }
+    let mut patch = json!({ "metadata": { "uid": server.metadata.uid }, "status": status });
+    if wanted.reason.is_none() {
+        patch["status"]["reason"] = Value::Null;
+    }
+    if wanted.message.is_none() {
+        patch["status"]["message"] = Value::Null;
+    }
+    // Absent fields of a merged condition would keep their old value.
+    for condition in patch["status"]["conditions"].as_array_mut().into_iter().flatten() {
+        for field in ["reason", "message"] {
+            if condition.get(field).is_none() {
+                condition[field] = Value::Null;
+            }
+        }
+    }
+    Some(patch)
+}
+
+fn is_shown(current: &PodStatus, wanted: &PodStatus) -> bool {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let shown = |condition: &PodCondition| {
+        conditions(Some(current)).iter().any(|c| {
+            c.type_ == condition.type_
+                && c.status == condition.status
+                && text(&c.reason) == text(&condition.reason)
+                && text(&c.message) == text(&condition.message)
+                && c.observed_generation == condition.observed_generation
+        })
+    };
+    text(&current.phase) == text(&wanted.phase)
+        && text(&current.reason) == text(&wanted.reason)
+        && text(&current.message) == text(&wanted.message)
+        && (wanted.host_ip.is_none() || current.host_ip == wanted.host_ip)
+        && (wanted.pod_ip.is_none() || current.pod_ip == wanted.pod_ip)
+        && (wanted.start_time.is_none() || current.start_time == wanted.start_time)
+        && (wanted.observed_generation.is_none() || current.observed_generation == wanted.observed_generation)
+        && same_containers(current.container_statuses.as_ref(), wanted.container_statuses.as_ref())
+        && same_containers(current.init_container_statuses.as_ref(), wanted.init_container_statuses.as_ref())
+        && conditions(Some(wanted)).iter().all(shown)
+}
+
+fn same_containers(current: Option<&Vec<ContainerStatus>>, wanted: Option<&Vec<ContainerStatus>>) -> bool {
+    let Some(wanted) = wanted else { return true };
+    let current = current.map(Vec::as_slice).unwrap_or_default();
+    let state = |state: &Option<ContainerState>| state.clone().unwrap_or_default();
+    current.len() == wanted.len()
+        && current.iter().zip(wanted).all(|(a, b)| {
+            a.name == b.name
+                && a.image == b.image
+                && a.image_id == b.image_id
+                && a.container_id == b.container_id
+                && a.ready == b.ready
+                && a.started.unwrap_or_default() == b.started.unwrap_or_default()
+                && a.restart_count == b.restart_count
+                && state(&a.state) == state(&b.state)
+                && state(&a.last_state) == state(&b.last_state)
+        })
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,70 @@
+//! What a pod controller asks of a provider.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::Notify;
+
+use super::PodId;
+use crate::errdefs::ProviderError;
+
+/// Runs pods. Every method may be repeated; none may wait for a pod to start or to end.
+pub trait PodLifecycleHandler: Send + Sync + 'static {
+    /// Starts to run a pod. A pod that cannot be admitted is no error: its status becomes `Failed`.
+    fn create_pod(&self, pod: Arc<Pod>) -> impl Future<Output = Result<(), ProviderError>> + Send;
+
+    /// The pod's spec, labels or annotations changed.
+    fn update_pod(&self, pod: Arc<Pod>) -> impl Future<Output = Result<(), ProviderError>> + Send;
+
+    /// Starts to end a pod within `grace_seconds`; a shorter grace may follow. When everything of the
+    /// pod has ended its status' phase becomes `Succeeded` or `Failed`, and only then.
+    fn delete_pod(&self, pod: Arc<Pod>, grace_seconds: i64) -> impl Future<Output = Result<(), ProviderError>> + Send;
+
+    /// Forgets a pod that has ended and left the API.
+    fn forget_pod(&self, id: &PodId) -> impl Future<Output = ()> + Send;
+
+    /// The pod as it was given.
+    fn get_pod(&self, id: &PodId) -> impl Future<Output = Result<Option<Arc<Pod>>, ProviderError>> + Send;
+
+    /// The pod's present status.
+    fn get_pod_status(&self, id: &PodId) -> impl Future<Output = Result<Option<PodStatus>, ProviderError>> + Send;
+
+    /// All pods that the provider knows.
+    fn get_pods(&self) -> impl Future<Output = Result<Vec<Arc<Pod>>, ProviderError>> + Send;
+}
+
+/// A provider that tells changes of status by itself.
+pub trait PodNotifier {
+    /// Called once, before any pod is created.
+    fn notify_pods(&self, sink: PodStatusSink);
+}
+
+/// Takes statuses of pods. The latest of a pod wins, so it holds at most one status per pod.
+#[derive(Clone, Debug, Default)]
+pub struct PodStatusSink {
+    waiting: Arc<Mutex<HashMap<PodId, PodStatus>>>,
+    filled: Arc<Notify>,
+}
+
+impl PodStatusSink {
+    /// Reports the status of a pod. Never blocks.
+    pub fn notify(&self, id: PodId, status: PodStatus) {
+        if let Ok(mut waiting) = self.waiting.lock() {
+            waiting.insert(id, status);
+        }
+        self.filled.notify_one();
+    }
+
+    /// Waits for statuses and takes them all.
+    pub(super) async fn take(&self) -> HashMap<PodId, PodStatus> {
+        loop {
+            let taken = self.waiting.lock().map(|mut waiting| std::mem::take(&mut *waiting)).unwrap_or_default();
+            if !taken.is_empty() {
+                return taken;
+            }
+            self.filled.notified().await;
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The pods of one node, between the API server and a provider.
+
+mod controller;
+mod decide;
+pub mod environment;
+mod identity;
+mod lifecycle;
+pub mod references;
+mod resource_field;
+pub mod service_variables;
+
+pub use controller::{PodController, PodControllerOptions};
+pub use decide::{Operation, PodRecord};
+pub use identity::PodId;
+pub use lifecycle::{PodLifecycleHandler, PodNotifier, PodStatusSink};

@@ -1,0 +1,108 @@
+//! Single attempts of probes and hooks: an HTTP request, a connection, a command.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, LifecycleHandler, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+use super::probe::port;
+use super::site::order_file;
+
+/// A running container, as probes and hooks need it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its spec.
+    pub container: Container,
+    /// Its process.
+    pub pid: i32,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Address that its ports are reached at.
+    pub address: String,
+    /// Binary with the subcommand `container-exec`.
+    pub init_program: PathBuf,
+}
+
+impl Target {
+    /// One attempt of a probe, at most `timeout` long; an error is its failure.
+    pub async fn probe(&self, probe: &Probe, timeout: Duration) -> Result<(), String> {
+        let attempt = async {
+            if let Some(http) = &probe.http_get {
+                self.http(http).await
+            } else if let Some(tcp) = &probe.tcp_socket {
+                self.connect(tcp.host.as_deref(), &tcp.port).await.map(drop)
+            } else if let Some(exec) = &probe.exec {
+                self.exec(exec).await
+            } else {
+                Err("a probe of this kind is not supported".into())
+            }
+        };
+        tokio::time::timeout(timeout, attempt).await.unwrap_or_else(|_| Err(format!("no answer within {} s", timeout.as_secs())))
+    }
+
+    /// Runs a hook to its end.
+    pub async fn hook(&self, handler: &LifecycleHandler) -> Result<(), String> {
+        if let Some(sleep) = &handler.sleep {
+            tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or_default())).await;
+            return Ok(());
+        }
+        match (&handler.exec, &handler.http_get) {
+            (Some(exec), _) => self.exec(exec).await,
+            (_, Some(http)) => self.http(http).await,
+            _ => Err("a hook of this kind is not supported".into()),
+        }
+    }
+
+    async fn connect(&self, host: Option<&str>, wanted: &IntOrString) -> Result<TcpStream, String> {
+        let port = port(&self.container, wanted).ok_or_else(|| format!("no port {wanted:?}"))?;
+        let host = host.filter(|host| !host.is_empty()).unwrap_or(&self.address);
+        TcpStream::connect((host, port)).await.map_err(|error| format!("{host}:{port}: {error}"))
+    }
+
+    async fn http(&self, action: &HTTPGetAction) -> Result<(), String> {
+        if action.scheme.as_deref() == Some("HTTPS") {
+            return Err("httpGet with scheme HTTPS is not supported".into());
+        }
+        let stream = self.connect(action.host.as_deref(), &action.port).await?;
+        let authority = stream.peer_addr().map_err(|error| error.to_string())?.to_string();
+        let path = action.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let mut request = Request::get(path).header("connection", "close");
+        let mut defaults = vec![("host", authority.as_str()), ("user-agent", "kube-probe/1.36"), ("accept", "*/*")];
+        for header in action.http_headers.iter().flatten() {
+            defaults.retain(|(name, _)| !header.name.eq_ignore_ascii_case(name));
+            request = request.header(&header.name, &header.value);
+        }
+        for (name, value) in defaults {
+            request = request.header(name, value);
+        }
+        let request = request.body(String::new()).map_err(|error| error.to_string())?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        let answer = async { sender.send_request(request).await.map_err(|error| error.to_string()) };
+        let response = tokio::select! {
+            answer = answer => answer?,
+            ended = connection => return Err(format!("connection ended: {ended:?}")),
+        };
+        let status = response.status().as_u16();
+        if (200..400).contains(&status) { Ok(()) } else { Err(format!("HTTP probe failed with statuscode: {status}")) }
+    }
+
+    async fn exec(&self, action: &ExecAction) -> Result<(), String> {
+        let mut command = Command::new(&self.init_program);
+        command.arg("container-exec").arg(order_file(&self.dir)).arg(self.pid.to_string()).arg("--");
+        command.args(action.command.iter().flatten());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let output = command.output().await.map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(format!("command failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
+    }
+}

@@ -1,0 +1,54 @@
+//! What all pods of a process-backed node share.
+
+use std::path::{Path, PathBuf};
+
+use kube::Client;
+
+use super::credentials::Powers;
+use super::images::ImageTable;
+use crate::pod::PodId;
+use crate::pod::environment::NodeFacts;
+
+/// The place where pods run.
+#[derive(Clone)]
+pub struct Site {
+    /// Access to the API server with the node's identity.
+    pub client: Client,
+    /// The node's facts.
+    pub node: NodeFacts,
+    /// Where pods' directories are.
+    pub root: PathBuf,
+    /// From image names to programs.
+    pub images: ImageTable,
+    /// Who containers may run as.
+    pub powers: Powers,
+    /// A binary that has the subcommands `container-init` and `container-exec`.
+    pub init_program: PathBuf,
+}
+
+impl Site {
+    /// The directory of a pod.
+    pub fn pod_dir(&self, id: &PodId) -> PathBuf {
+        self.root.join("pods").join(format!("{}_{}_{}", id.namespace, id.name, id.uid))
+    }
+
+    /// The directory of a pod's volumes.
+    pub fn volumes_dir(&self, id: &PodId) -> PathBuf {
+        self.root.join("volumes").join(format!("{}_{}_{}", id.namespace, id.name, id.uid))
+    }
+
+    /// The directory of a container: its logs and the notes about its process.
+    pub fn container_dir(&self, id: &PodId, container: &str) -> PathBuf {
+        self.pod_dir(id).join(container)
+    }
+
+    /// A directory that exists and is covered by every container's mounts while they are made.
+    pub fn staging(&self) -> PathBuf {
+        self.root.join("staging")
+    }
+}
+
+/// Path of the order that a container is started with.
+pub fn order_file(container_dir: &Path) -> PathBuf {
+    container_dir.join("order.json")
+}

@@ -1,0 +1,82 @@
+//! Service account tokens of a pod.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{Api, PostParams};
+use kube::Client;
+
+use super::volumes::TokenWish;
+use crate::api_call::{ApiCallError, within};
+use crate::pod::PodId;
+
+/// When a token has to be renewed: after 80 % of its life, and after a day at the latest.
+pub fn renew_at(issued: Timestamp, expires: Timestamp) -> Timestamp {
+    let life = expires.duration_since(issued);
+    let wait = (life * 4 / 5).min(SignedDuration::from_hours(24));
+    issued.saturating_add(wait).unwrap_or(expires)
+}
+
+/// The tokens of one pod.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    held: BTreeMap<TokenWish, (String, Timestamp)>,
+}
+
+impl Tokens {
+    /// Requests what is missing or old, and returns all values.
+    pub async fn refresh(&mut self, client: &Client, pod: &Pod, wishes: &[TokenWish]) -> Result<BTreeMap<TokenWish, String>, ApiCallError> {
+        for wish in wishes {
+            let fresh = self.held.get(wish).is_some_and(|(_, renew)| *renew > Timestamp::now());
+            if !fresh {
+                let issued = Timestamp::now();
+                match request(client, pod, wish).await {
+                    Ok((token, expires)) => {
+                        self.held.insert(wish.clone(), (token, renew_at(issued, expires)));
+                    }
+                    Err(error) if self.held.contains_key(wish) => tracing::warn!(%error, "renewing a service account token failed"),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(self.held.iter().map(|(wish, (token, _))| (wish.clone(), token.clone())).collect())
+    }
+}
+
+async fn request(client: &Client, pod: &Pod, wish: &TokenWish) -> Result<(String, Timestamp), ApiCallError> {
+    let id = PodId::of(pod);
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
+    let body = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: (!wish.audience.is_empty()).then(|| vec![wish.audience.clone()]),
+            expiration_seconds: Some(wish.seconds),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Pod".into()),
+                name: Some(id.name),
+                uid: Some(id.uid),
+            }),
+        },
+        ..TokenRequest::default()
+    };
+    let api = Api::<ServiceAccount>::namespaced(client.clone(), &id.namespace);
+    let parameters = PostParams::default();
+    let answer: TokenRequest = within(api.create_subresource("token", account, &parameters, &body)).await?;
+    let status = answer.status.ok_or_else(|| ApiCallError::Transient("token request without an answer".into()))?;
+    Ok((status.token, status.expiration_timestamp.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_renewed_after_four_fifths_of_its_life_and_daily_at_least() {
+        let issued = Timestamp::UNIX_EPOCH;
+        let after = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        assert_eq!(renew_at(issued, after(3600)), after(2880));
+        assert_eq!(renew_at(issued, after(365 * 86_400)), after(86_400));
+    }
+}
