@@ -1,6 +1,7 @@
 //! The test bed: a real Kubernetes control plane, nodes made of processes, HAProxy and load, all inside namespaces of
 //! their own; and what is run on it: scenarios, the demo and benchmarks.
 
+pub mod auditor;
 pub mod bed;
 pub mod certificates;
 pub mod control_plane;
@@ -12,5 +13,7 @@ pub mod namespaces;
 pub mod network;
 pub mod node;
 pub mod process;
+pub mod recorder;
 pub mod scenario;
 pub mod scenarios;
+pub mod traffic;

@@ -61,7 +61,6 @@ impl NodeSpec {
 }
 
 /// A node of the bed.
-#[derive(Debug)]
 pub struct Node {
     spec: NodeSpec,
     index: u8,

@@ -1,2 +1,218 @@
-//! main
-fn main() {}
+//! `health-checker run` answers the load balancer for its node; `health-checker check` is the readiness probe of its pod.
+
+mod args;
+
+use anyhow::{Context, Result};
+use args::{Arguments, Command, LogFormat, Run};
+use clap::Parser;
+use crds::names::{NODE_HASH_LABEL, RESOURCE_LABEL};
+use health_checker::{
+    admin::{Admin, AdminAddress},
+    answer::{Answer, Identity},
+    connections::{Limits, Table},
+    evidence::{self, Candidates},
+    feed::{self, Source},
+    keeper::{Keeper, Outputs},
+    listener::{bind_exclusively, bind_unix},
+    metrics::Metrics,
+    objects,
+    probers::Probers,
+    ready::{self, State},
+    server::{self, HealthPort},
+    verdict::Reason,
+    view::{Update, View, Watch},
+};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{Notify, mpsc, watch},
+    time,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+/// The kubelet shows its content as the reason of a container's end.
+const TERMINATION_LOG: &str = "/dev/termination-log";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build();
+    let outcome = match (runtime, arguments.command) {
+        (Err(error), _) => Err(error.into()),
+        (Ok(runtime), Command::Check(check)) => {
+            runtime.block_on(ready::ask(&check.ready_socket, Duration::from_secs(1))).map_err(Into::into)
+        }
+        (Ok(runtime), Command::Run(run)) => {
+            start_log(&run);
+            let outcome = runtime.block_on(serve(run)).inspect_err(leave_message);
+            runtime.shutdown_background();
+            outcome
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(run: &Run) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&run.log_level);
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match run.log_format {
+        LogFormat::Text => log.with_ansi(false).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+fn leave_message(error: &anyhow::Error) {
+    error!("{error:#}");
+    if std::path::Path::new(TERMINATION_LOG).is_file() {
+        let _ = std::fs::write(TERMINATION_LOG, format!("{error:#}"));
+    }
+}
+
+async fn serve(run: Run) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let client = client().await?;
+    let identity = Identity { namespace: run.namespace.clone(), name: run.ingress_daemonset.clone(), node: run.node_name.clone() };
+    let (keeper, unsynced) = Keeper::new(identity, View::new(run.ready_policy));
+    let (answers, mut answer) = watch::channel(unsynced);
+    let (states, state) = watch::channel(State::Syncing);
+    let sockets = open_sockets(&run, answer.clone(), state).await?;
+    start_watching(&run, &client, keeper, answers);
+
+    tokio::select! {
+        synced = answer.wait_for(|answer| answer.verdict.reason != Reason::NotSynced) => drop(synced.context("the view is gone")?),
+        () = signals.next() => return Ok(()),
+    }
+    states.send_replace(State::NoPort);
+    let listener = bind_exclusively(SocketAddr::new(run.bind_address, run.port))?;
+    states.send_replace(State::Ready);
+    info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), "answering");
+
+    let leaving = Arc::new(AtomicBool::new(false));
+    let respond = HealthPort {
+        answer,
+        probers: sockets.probers,
+        requests: sockets.metrics.requests.clone(),
+        leaving: leaving.clone(),
+    };
+    let stop = CancellationToken::new();
+    let serving = server::serve(listener, sockets.table, Arc::new(respond), stop.clone());
+    let leave = async {
+        signals.next().await;
+        leaving.store(true, Relaxed);
+        info!(seconds = run.shutdown_grace, "asked to end; answering on meanwhile");
+        let _ = time::timeout(Duration::from_secs(run.shutdown_grace.into()), signals.next()).await;
+        stop.cancel();
+    };
+    tokio::join!(serving, leave);
+    Ok(())
+}
+
+async fn client() -> Result<kube::Client> {
+    // Another provider is installed only if this function is called twice, and then it is the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut config = kube::Config::infer().await.context("no configuration for the API server")?;
+    config.connect_timeout = Some(Duration::from_secs(3));
+    // The feeds have their own pauses, which know that a node is waiting.
+    config.default_retry = false;
+    kube::Client::try_from(config).context("the configuration for the API server cannot be used")
+}
+
+struct Sockets {
+    probers: Arc<Probers>,
+    metrics: Arc<Metrics>,
+    table: Arc<Table>,
+}
+
+/// Opens what is asked before the port is held: the ready socket and the admin socket.
+async fn open_sockets(run: &Run, answer: watch::Receiver<Arc<Answer>>, state: watch::Receiver<State>) -> Result<Sockets> {
+    let ready_socket = ready::open(&run.ready_socket).with_context(|| format!("cannot open {}", run.ready_socket.display()))?;
+    tokio::spawn(ready::tell(ready_socket, state.clone()));
+    let connections = usize::try_from(run.max_connections).unwrap_or(512);
+    let sockets = Sockets {
+        probers: Arc::new(Probers::default()),
+        metrics: Arc::new(Metrics::new()),
+        table: Table::new(Limits::new(connections)),
+    };
+    let admin = Arc::new(Admin {
+        answer,
+        state,
+        probers: sockets.probers.clone(),
+        metrics: sockets.metrics.clone(),
+        health_port: sockets.table.clone(),
+    });
+    let never = CancellationToken::new();
+    match &run.admin_socket {
+        None => {}
+        Some(AdminAddress::Path(path)) => {
+            let listener = bind_unix(path).with_context(|| format!("cannot open {}", path.display()))?;
+            tokio::spawn(server::serve(listener, server::small_table(), admin, never));
+        }
+        Some(AdminAddress::Loopback(address)) => {
+            let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+            tokio::spawn(server::serve(listener, server::small_table(), admin, never));
+        }
+    }
+    Ok(sockets)
+}
+
+fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watch::Sender<Arc<Answer>>) {
+    let (news, inbox) = mpsc::channel(64);
+    let refresh: BTreeMap<Watch, Arc<Notify>> = Watch::ALL.into_iter().map(|watch| (watch, Arc::default())).collect();
+    let hash = crds::hash::node_hash(&run.node_name);
+    let labels = Some(format!("{RESOURCE_LABEL}={},{NODE_HASH_LABEL}={hash}", run.resource_uid8));
+    // From 240 to 289 s, by the node: a fleet that starts together shall not come back together for ever.
+    let watch_seconds = 240 + hash.bytes().fold(0_u32, |sum, byte| (sum * 31 + u32::from(byte)) % 50);
+    let source = |watch: Watch, path: String, labels: Option<String>, fields: Option<String>| {
+        (Source { name: watch.as_str(), path, labels, fields, watch_seconds }, refresh[&watch].clone())
+    };
+    let namespace = &run.namespace;
+    let (deployments, again) = source(Watch::Deployments, format!("/apis/apps/v1/namespaces/{namespace}/deployments"), labels.clone(), None);
+    tokio::spawn(feed::follow::<objects::Deployment>(client.clone(), deployments, again, Update::Deployments, news.clone()));
+    let on_node = Some(format!("spec.nodeName={}", run.node_name));
+    let (pods, again) = source(Watch::Pods, format!("/api/v1/namespaces/{namespace}/pods"), labels, on_node);
+    tokio::spawn(feed::follow::<objects::Pod>(client.clone(), pods, again, Update::Pods, news.clone()));
+    let itself = Some(format!("metadata.name={}", run.node_name));
+    let (node, again) = source(Watch::Node, "/api/v1/nodes".into(), None, itself);
+    tokio::spawn(feed::follow::<objects::Node>(client.clone(), node, again, Update::Node, news.clone()));
+    let (candidates, to_probe) = watch::channel(Candidates::default());
+    if run.probe_after > 0 {
+        tokio::spawn(evidence::gather(to_probe, Duration::from_secs(run.probe_after.into()), news));
+    }
+    tokio::spawn(keeper.run(inbox, Outputs { answer, candidates, refresh }));
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+

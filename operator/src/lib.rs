@@ -1,1 +1,12 @@
-//! API types, names and tokens.
+//! The operator of `IngressDaemonSet`: watches become snapshots ([`observe`]), the planner decides, [`act`] makes one API
+//! call per action.
+
+pub mod act;
+pub mod args;
+pub mod leader;
+pub mod memory;
+pub mod metrics;
+pub mod observe;
+pub mod reconcile;
+pub mod telemetry;
+pub mod web;

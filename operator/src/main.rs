@@ -1,2 +1,127 @@
-//! main
-fn main() {}
+//! The operator's process: options, client, watches, leadership, web server.
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use futures::StreamExt as _;
+use k8s_controller::events::{EventRecorder, Reporter};
+use kube::{
+    Client, Config,
+    runtime::{
+        Controller, controller,
+        reflector::{ObjectRef, Store, store},
+    },
+};
+use operator::{
+    act::Announcer,
+    args::{Arguments, Command, Run},
+    leader::{Outcome, act_while_leading},
+    metrics::Metrics,
+    observe::{Guarded, Observer},
+    reconcile::{Context, back_off, reconcile},
+    telemetry, web,
+};
+use std::{process::ExitCode, sync::Arc, time::Duration};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Changes within this time are decided on together.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        Command::Crd => print_crds(),
+        Command::Run(run) => start(*run).await,
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_crds() -> anyhow::Result<()> {
+    print!("{}", crds::manifest::ingress_daemon_set_yaml().context("CustomResourceDefinition")?);
+    Ok(())
+}
+
+async fn start(run: Run) -> anyhow::Result<()> {
+    telemetry::start(run.log_format, &run.log_level)?;
+    rustls::crypto::ring::default_provider().install_default().map_err(|_| anyhow::anyhow!("a TLS provider was installed before"))?;
+    let stop = stop_on_signal()?;
+    let listener = web::listen(run.listen_address).await?;
+    let client = connect().await?;
+    let (triggers, triggered) = unbounded_channel();
+    let (resources, writer) = store();
+    let observer = Arc::new(Observer::new(triggers));
+    let metrics = Arc::new(Metrics::default());
+    let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
+    let reporter = Reporter { controller: "ingressdaemonsets.mumoshu.github.io/operator".into(), instance: Some(run.identity.clone()) };
+    let context = Arc::new(Context {
+        announcer: Announcer::new(EventRecorder::new(client.clone(), reporter)),
+        client: client.clone(),
+        observer: Arc::clone(&observer),
+        metrics: Arc::clone(&metrics),
+        health_checker_image: run.health_checker_image.clone(),
+        memories: tokio::sync::Mutex::default(),
+        failures: std::sync::Mutex::default(),
+    });
+    let outcome = tokio::select! {
+        outcome = act_while_leading(client.clone(), &run, stop.clone(), decide_for_ever(context, resources, triggered)) => outcome,
+        () = observer.follow(client, writer) => anyhow::bail!("the watches ended"),
+    };
+    stop.cancel();
+    // The server ends with `stop`; its own failure was already seen by whoever probed it.
+    let _ = server.await;
+    match outcome {
+        Outcome::Stopped => Ok(()),
+        Outcome::LeaseLost => anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it"),
+    }
+}
+
+/// Decides for one resource at a time each, whenever something that concerns it has changed.
+async fn decide_for_ever(context: Arc<Context>, resources: Store<Guarded>, mut triggered: UnboundedReceiver<ObjectRef<Guarded>>) {
+    context.metrics.leading(true);
+    tracing::info!("leading");
+    // A standby has heard of changes without acting on them: look at everything once.
+    let all: Vec<_> = resources.state().iter().map(|resource| ObjectRef::from_obj(resource.as_ref())).collect();
+    let triggers = futures::stream::iter(all).chain(futures::stream::poll_fn(move |cx| triggered.poll_recv(cx)));
+    Controller::for_stream(futures::stream::pending(), resources)
+        .with_config(controller::Config::default().debounce(DEBOUNCE))
+        .reconcile_on(triggers)
+        .run(reconcile, back_off, context)
+        .for_each(|result| async move {
+            if let Err(error) = result {
+                tracing::debug!(%error, "pass not run");
+            }
+        })
+        .await;
+}
+
+/// A client that does not retry by itself: the next pass does, with what is true by then.
+async fn connect() -> anyhow::Result<Client> {
+    let mut config = Config::infer().await.context("no cluster found: run inside a cluster, or set KUBECONFIG")?;
+    config.default_retry = false;
+    Client::try_from(config).context("client")
+}
+
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+        stopped.cancel();
+    });
+    Ok(stop)
+}

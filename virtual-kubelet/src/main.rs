@@ -1,1 +1,181 @@
-fn main() {}
+//! One Kubernetes node that runs its pods as local processes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+use virtual_kubelet::api_call::Recoveries;
+use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, NodeControllerOptions, new_node};
+use virtual_kubelet::pod::environment::NodeFacts;
+use virtual_kubelet::pod::{PodController, PodControllerOptions};
+use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init};
+
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Register a node and run the pods that land on it as local processes.
+    Run(RunArgs),
+    /// Become a container (used by `run` itself).
+    #[command(hide = true)]
+    ContainerInit {
+        /// File with the order.
+        order: PathBuf,
+    },
+    /// Run a command beside a container (used by `run` itself).
+    #[command(hide = true)]
+    ContainerExec {
+        /// File with the container's order.
+        order: PathBuf,
+        /// The container's process.
+        pid: i32,
+        /// Command and arguments.
+        #[arg(last = true)]
+        argv: Vec<String>,
+    },
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// Name of the node.
+    #[arg(long, env = "NODE_NAME")]
+    node_name: String,
+    /// Address of the node and of its pods; must exist on this machine.
+    #[arg(long, env = "NODE_IP")]
+    node_ip: String,
+    /// Kubeconfig with the identity system:node:<name>.
+    #[arg(long, env = "KUBECONFIG")]
+    kubeconfig: PathBuf,
+    /// JSON file: image name -> {"command": [...], ...}; read anew at each start of a container.
+    #[arg(long, env = "IMAGES")]
+    images: PathBuf,
+    /// Directory for volumes, logs and notes about processes; must be this node's alone.
+    #[arg(long, env = "ROOT_DIR")]
+    root_dir: PathBuf,
+    /// Labels of the node: key=value,…
+    #[arg(long, env = "NODE_LABELS", value_delimiter = ',', value_parser = parse_label)]
+    labels: Vec<(String, String)>,
+    /// Taints that the node is created with: key[=value]:Effect,…
+    #[arg(long, env = "NODE_TAINTS", value_delimiter = ',', value_parser = parse_taint)]
+    taints: Vec<Taint>,
+    /// CPUs that the node says it has.
+    #[arg(long, env = "NODE_CPU", default_value = "8")]
+    cpu: String,
+    /// Memory that the node says it has.
+    #[arg(long, env = "NODE_MEMORY", default_value = "16Gi")]
+    memory: String,
+    /// Most pods that the node says it takes.
+    #[arg(long, env = "NODE_PODS", default_value = "110")]
+    pods: String,
+    /// On SIGHUP all pods become unready for at least so many seconds, as after the restart of a kubelet
+    /// that forgot the results of its probes.
+    #[arg(long, env = "RESTART_UNREADY_SECONDS", default_value_t = 10)]
+    restart_unready_seconds: u64,
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected key=value")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn parse_taint(text: &str) -> Result<Taint, String> {
+    let (name, effect) = text.rsplit_once(':').ok_or("expected key[=value]:Effect")?;
+    let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value.to_owned())));
+    Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
+}
+
+fn main() -> Result<()> {
+    // The container subcommands must stay single-threaded: the kernel lets only such a process join mounts.
+    match Cli::parse().command {
+        Action::ContainerInit { order } => std::process::exit(container_init::run(&order)),
+        Action::ContainerExec { order, pid, argv } => std::process::exit(container_init::exec_beside(&order, pid, &argv)),
+        Action::Run(args) => {
+            let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=error"));
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(args))
+        }
+    }
+}
+
+async fn connect(args: &RunArgs) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // Retries are decided where the request is made.
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Ok(Client::try_from(config)?)
+}
+
+fn first_line(path: &str) -> String {
+    std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+async fn run(args: RunArgs) -> Result<()> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = connect(&args).await.context("connecting to the API server")?;
+    std::fs::create_dir_all(&args.root_dir).context("making the root directory")?;
+    let root = args.root_dir.canonicalize()?;
+    let facts = MachineFacts {
+        name: args.node_name.clone(),
+        internal_ip: args.node_ip.clone(),
+        labels: args.labels.into_iter().collect::<BTreeMap<_, _>>(),
+        taints: args.taints,
+        cpu: args.cpu.clone(),
+        memory: args.memory.clone(),
+        pods: args.pods,
+        boot_id: first_line("/proc/sys/kernel/random/boot_id"),
+        kernel_version: first_line("/proc/sys/kernel/osrelease"),
+    };
+    let (cancel, recoveries) = (CancellationToken::new(), Recoveries::default());
+    let node = new_node(&facts, Timestamp::now());
+    let options = NodeControllerOptions::default();
+    let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options, recoveries.clone());
+    let site = Site {
+        client: client.clone(),
+        node: NodeFacts { address: args.node_ip, cpu: args.cpu, memory: args.memory },
+        root,
+        images: ImageTable::new(args.images),
+        powers: Powers::of_this_process(),
+        init_program: PathBuf::from("/proc/self/exe"),
+    };
+    let mut registered = nodes.server_node();
+    let provider = Arc::new(ProcessProvider::new(site, args.node_name.clone(), registered.clone())?);
+    let mut node_task = tokio::spawn(nodes.run(cancel.clone()));
+    tokio::select! {
+        ended = &mut node_task => return Ok(ended??),
+        known = registered.wait_for(Option::is_some) => drop(known?),
+    }
+    let options = PodControllerOptions { node_name: args.node_name, workers: 16 };
+    let pods = PodController::new(client, provider.clone(), options, recoveries);
+    let mut pod_task = tokio::spawn(pods.run(cancel.clone()));
+    let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
+    loop {
+        tokio::select! {
+            ended = &mut node_task => return Ok(ended??),
+            ended = &mut pod_task => return Ok(ended?),
+            _ = hangup.recv() => {
+                tracing::warn!("SIGHUP: forgetting the readiness of all pods");
+                provider.forget_readiness(Duration::from_secs(args.restart_unready_seconds));
+            }
+            _ = terminate.recv() => break,
+            _ = tokio::signal::ctrl_c() => break,
+        }
+    }
+    cancel.cancel();
+    Ok(())
+}

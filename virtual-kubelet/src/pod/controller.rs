@@ -161,6 +161,7 @@ impl<P: PodLifecycleHandler> Work<P> {
         for id in missing {
             self.gone(&id);
         }
+        self.provider.retain(listed).await;
     }
 
     fn finish(&mut self, id: PodId, outcome: Outcome) {

@@ -1,6 +1,6 @@
 //! What a pod controller asks of a provider.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 
@@ -30,6 +30,12 @@ pub trait PodLifecycleHandler: Send + Sync + 'static {
 
     /// The pod's present status.
     fn get_pod_status(&self, id: &PodId) -> impl Future<Output = Result<Option<PodStatus>, ProviderError>> + Send;
+
+    /// All pods of the node are these, as a complete list has shown: what is kept of others may go.
+    fn retain(&self, present: &HashSet<PodId>) -> impl Future<Output = ()> + Send {
+        let _ = present;
+        std::future::ready(())
+    }
 
     /// All pods that the provider knows.
     fn get_pods(&self) -> impl Future<Output = Result<Vec<Arc<Pod>>, ProviderError>> + Send;

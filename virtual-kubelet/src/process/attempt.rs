@@ -85,11 +85,13 @@ impl Target {
         let request = request.body(String::new()).map_err(|error| error.to_string())?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-        let answer = async { sender.send_request(request).await.map_err(|error| error.to_string()) };
+        let mut answer = std::pin::pin!(sender.send_request(request));
+        // The connection may end in the very moment it delivers the answer.
         let response = tokio::select! {
-            answer = answer => answer?,
-            ended = connection => return Err(format!("connection ended: {ended:?}")),
+            answer = &mut answer => answer,
+            _ = connection => answer.await,
         };
+        let response = response.map_err(|error| error.to_string())?;
         let status = response.status().as_u16();
         if (200..400).contains(&status) { Ok(()) } else { Err(format!("HTTP probe failed with statuscode: {status}")) }
     }

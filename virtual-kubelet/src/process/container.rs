@@ -22,6 +22,9 @@ use super::site::{Site, order_file};
 use super::{logs, volumes};
 use crate::pod::{PodId, environment, references, service_variables};
 
+/// Subcommand that becomes a container.
+const INIT_COMMAND: &str = "container-init";
+
 /// Why a container does not run yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
@@ -68,7 +71,7 @@ pub async fn start(site: &Site, pod: &Pod, container: &Container, restart_count:
     fs::write(&file, serde_json::to_vec(&order).map_err(|error| StartError::Create(error.to_string()))?).map_err(failed)?;
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).map_err(failed)?;
     let mut command = Command::new(&site.init_program);
-    command.arg("container-init").arg(&file).process_group(0);
+    command.arg(INIT_COMMAND).arg(&file).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().map_err(failed)?;
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
@@ -125,6 +128,16 @@ fn own_files(image: &Image, dir: &Path) -> std::io::Result<Vec<Mount>> {
 }
 
 impl Run {
+    /// Waits until the program itself runs, its mounts being in place, or could not be started.
+    pub async fn begun(&self) {
+        const LOOK_EVERY: Duration = Duration::from_millis(2);
+        let path = format!("/proc/{}/cmdline", self.pid);
+        // A process that is gone has no words.
+        while fs::read(&path).is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(INIT_COMMAND.as_bytes())) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Waits for the end of the process, and ends what it leaves of its group, as the end of a
     /// container's first process does.
     pub async fn wait(mut self) -> Exit {

@@ -49,7 +49,7 @@ async fn request(client: &Client, pod: &Pod, wish: &TokenWish) -> Result<(String
     let id = PodId::of(pod);
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
     let body = TokenRequest {
-        spec: TokenRequestSpec {
+        spec: Some(TokenRequestSpec {
             audiences: (!wish.audience.is_empty()).then(|| vec![wish.audience.clone()]),
             expiration_seconds: Some(wish.seconds),
             bound_object_ref: Some(BoundObjectReference {
@@ -58,14 +58,15 @@ async fn request(client: &Client, pod: &Pod, wish: &TokenWish) -> Result<(String
                 name: Some(id.name),
                 uid: Some(id.uid),
             }),
-        },
+        }),
         ..TokenRequest::default()
     };
     let api = Api::<ServiceAccount>::namespaced(client.clone(), &id.namespace);
     let parameters = PostParams::default();
     let answer: TokenRequest = within(api.create_subresource("token", account, &parameters, &body)).await?;
-    let status = answer.status.ok_or_else(|| ApiCallError::Transient("token request without an answer".into()))?;
-    Ok((status.token, status.expiration_timestamp.0))
+    let granted = answer.status.and_then(|status| status.token.zip(status.expiration_timestamp));
+    let (token, expires) = granted.ok_or_else(|| ApiCallError::Transient("token request without an answer".into()))?;
+    Ok((token, expires.0))
 }
 
 #[cfg(test)]

@@ -1,0 +1,104 @@
+//! P1 and P2: how many nodes are out of service by the operator.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use crds::names;
+use serde_json::Value;
+
+use super::{
+    Audit, Property,
+    observation::{Object, Observation},
+    world::{holders, holds, is_detached, node_of, resource, token},
+};
+
+/// Taints of machines that somebody else is about to take away; that is not the operator's doing.
+const TAKEN_AWAY: [&str; 3] =
+    [names::CLUSTER_AUTOSCALER_TAINT, "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"];
+
+/// Nodes that are out, by resource, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    out: BTreeMap<String, BTreeMap<String, DateTime<Utc>>>,
+}
+
+impl Audit<'_> {
+    /// Counts after every change.
+    pub(super) fn judge_budget(&mut self, observation: &Observation) {
+        let mut resources: BTreeSet<String> = self.world.members().map(|d| resource(d).to_owned()).collect();
+        resources.extend(self.budget.out.keys().cloned());
+        for name in resources {
+            let out = self.out_of_service(&name);
+            let known = self.budget.out.entry(name.clone()).or_default();
+            if out.len() == known.len() && out.iter().all(|node| known.contains_key(node)) {
+                continue;
+            }
+            let mut longest = self.verdict.longest_out;
+            known.retain(|node, since| {
+                let stays = out.contains(node);
+                if !stays {
+                    longest = longest.max((observation.at - *since).to_std().unwrap_or_default());
+                }
+                stays
+            });
+            for node in &out {
+                known.entry(node.clone()).or_insert(observation.at);
+            }
+            self.verdict.longest_out = longest;
+            self.verdict.most_out = self.verdict.most_out.max(out.len());
+            if out.len() > self.expected.budget {
+                let what = format!("{} nodes of {name} are out of service, the budget is {}: {out:?}", out.len(), self.expected.budget);
+                self.report(Property::Budget, what);
+            }
+            self.judge_domains(&name, &out);
+        }
+    }
+
+    fn judge_domains(&mut self, resource: &str, out: &BTreeSet<String>) {
+        let Some((label, budget)) = self.expected.domain.clone() else { return };
+        let mut domains: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+        for node in out {
+            let domain = self.world.node(node).and_then(|object| object.label(&label)).unwrap_or_default();
+            domains.entry(domain.to_owned()).or_default().push(node);
+        }
+        for (domain, nodes) in domains {
+            if nodes.len() > budget {
+                let what = format!("in domain {label}={domain}, nodes of {resource} out of service are {nodes:?}, the budget is {budget}");
+                self.report(Property::DomainBudget, what);
+            }
+        }
+    }
+
+    /// Nodes that the operator holds out, and nodes that should serve and have too few ready pods.
+    fn out_of_service(&self, of: &str) -> BTreeSet<String> {
+        let serving = names::member_label(of);
+        let mut out = BTreeSet::new();
+        for deployment in self.world.members().filter(|deployment| resource(deployment) == of) {
+            let name = node_of(deployment);
+            let Some(node) = self.world.node(name) else { continue };
+            if taken_away(node) {
+                continue;
+            }
+            let holding = token(deployment).is_some_and(|token| holds(token.phase));
+            let unready = node.label(&serving) == Some("serving")
+                && !self.expected.unready_by_scenario.contains(name)
+                && !self.world.all_ready(deployment);
+            if holding || unready {
+                out.insert(name.to_owned());
+            }
+        }
+        for node in self.world.of(super::Kind::Node) {
+            if is_detached(node, of) && holders(node).contains_key(of) && !taken_away(node) {
+                out.insert(node.name().to_owned());
+            }
+        }
+        out
+    }
+}
+
+fn taken_away(node: &Value) -> bool {
+    let tainted = node["spec"]["taints"]
+        .as_array()
+        .is_some_and(|taints| taints.iter().any(|taint| TAKEN_AWAY.contains(&taint["key"].as_str().unwrap_or_default())));
+    tainted || node.being_deleted()
+}

@@ -1,0 +1,238 @@
+//! Small histories, good and bad.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use crds::names;
+use serde_json::{Value, json};
+
+use super::{Expectations, Kind, Observation, Property, audit};
+
+const UID8: &str = "0a1b2c3d";
+
+/// Writes a history: time in seconds, objects with just what the auditor reads.
+#[derive(Default)]
+struct Story {
+    observations: Vec<Observation>,
+}
+
+impl Story {
+    fn see(mut self, second: i64, kind: Kind, object: Value) -> Self {
+        let revision = self.observations.len() as u64 + 1;
+        let at = DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds(second);
+        self.observations.push(Observation { revision, at, kind, deleted: false, object });
+        self
+    }
+
+    fn gone(mut self, second: i64, kind: Kind, object: Value) -> Self {
+        self = self.see(second, kind, object);
+        self.observations.last_mut().unwrap().deleted = true;
+        self
+    }
+
+    /// Nodes `n1` and `n2`, attached and complete at revision `a` with id 1.
+    fn two_nodes() -> Self {
+        ["n1", "n2"].into_iter().fold(Self::default(), |story, name| {
+            story
+                .see(0, Kind::Node, node(name, None))
+                .see(0, Kind::Deployment, deployment(name, "1.New.0", "a"))
+                .see(0, Kind::ReplicaSet, replica_set(name))
+                .see(0, Kind::Pod, pod(name, "a", true))
+                .see(1, Kind::Deployment, deployment(name, "1.Closed.1", "a"))
+        })
+    }
+
+    fn violations(&self, expected: &Expectations) -> Vec<Property> {
+        audit(&self.observations, expected).violations.into_iter().map(|violation| violation.property).collect()
+    }
+}
+
+fn node(name: &str, entry: Option<(u64, &str)>) -> Value {
+    let holders = entry.map(|(id, phase)| json!({ UID8: { "id": id, "phase": phase, "key": "detached", "time": 0 } }).to_string());
+    json!({ "metadata": {
+        "name": name, "uid": format!("node-{name}"),
+        "labels": { names::member_label(UID8): "serving" },
+        "annotations": { names::HOLDERS_ANNOTATION: holders },
+    } })
+}
+
+fn deployment(name: &str, token: &str, revision: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("ids-{name}"), "uid": format!("deployment-{name}"), "generation": 1,
+            "labels": { names::TOKEN_LABEL: format!("{UID8}.{token}"), names::RESOURCE_LABEL: UID8 },
+            "annotations": { names::NODE_NAME_ANNOTATION: name },
+        },
+        "spec": { "replicas": 1, "template": { "metadata": { "labels": { names::REVISION_LABEL: revision } } } },
+        "status": { "observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1 },
+    })
+}
+
+fn incomplete(mut deployment: Value) -> Value {
+    deployment["metadata"]["generation"] = 2.into();
+    deployment
+}
+
+fn replica_set(name: &str) -> Value {
+    owned(&format!("rs-{name}"), &format!("deployment-{name}"), json!({}))
+}
+
+fn pod(name: &str, revision: &str, ready: bool) -> Value {
+    let mut pod = owned(&format!("pod-{name}-{revision}"), &format!("rs-{name}"), json!({ names::REVISION_LABEL: revision }));
+    let status = if ready { "True" } else { "False" };
+    pod["status"] = json!({ "conditions": [{ "type": "Ready", "status": status }] });
+    pod
+}
+
+fn going(mut pod: Value) -> Value {
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    pod
+}
+
+fn owned(name: &str, owner: &str, labels: Value) -> Value {
+    json!({ "metadata": { "name": name, "uid": name, "labels": labels, "ownerReferences": [{ "uid": owner, "controller": true }] } })
+}
+
+fn resource(paused: bool, grants: Value) -> Value {
+    json!({
+        "metadata": { "name": "ids", "uid": format!("{UID8}-0000") },
+        "spec": { "paused": paused },
+        "status": { "rollout": { "nextId": 9, "grants": grants } },
+    })
+}
+
+fn claiming() -> Expectations {
+    Expectations::budget(1).claiming(Duration::from_secs(10))
+}
+
+#[test]
+fn an_update_by_the_book_violates_nothing() {
+    let story = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(20, Kind::Deployment, incomplete(deployment("n1", "2.Updating.20", "b")))
+        .see(21, Kind::Pod, going(pod("n1", "a", true)))
+        .gone(22, Kind::Pod, going(pod("n1", "a", false)))
+        .see(23, Kind::Pod, pod("n1", "b", true))
+        .see(24, Kind::Deployment, deployment("n1", "2.Updating.20", "b"))
+        .see(25, Kind::Deployment, deployment("n1", "2.Closed.25", "b"));
+    let verdict = audit(&story.observations, &claiming());
+    assert_eq!(verdict.violations, []);
+    assert_eq!(verdict.most_out, 1);
+    assert_eq!(verdict.longest_out, Duration::from_secs(15));
+}
+
+#[test]
+fn two_tokens_that_hold_at_once_break_a_budget_of_one() {
+    let story = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(11, Kind::Deployment, deployment("n2", "3.Claimed.11", "a"));
+    assert_eq!(story.violations(&claiming()), [Property::Budget]);
+}
+
+#[test]
+fn an_unready_pod_on_a_serving_node_takes_from_the_budget_unless_the_scenario_broke_it() {
+    let story = Story::two_nodes()
+        .see(9, Kind::Pod, pod("n2", "a", false))
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"));
+    assert_eq!(story.violations(&claiming()), [Property::Budget]);
+    assert_eq!(story.violations(&claiming().unready(["n2"])), []);
+}
+
+#[test]
+fn the_grace_counts_from_the_mark_that_still_stands() {
+    let early = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(15, Kind::Deployment, deployment("n1", "2.Updating.15", "b"));
+    assert_eq!(early.violations(&claiming()), [Property::DetachFirst]);
+    let never = Story::two_nodes().see(15, Kind::Deployment, deployment("n1", "2.Updating.15", "b"));
+    assert_eq!(never.violations(&claiming()), [Property::DetachFirst]);
+    let retargeted = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(15, Kind::Deployment, deployment("n1", "3.Claimed.10", "a"))
+        .see(20, Kind::Deployment, deployment("n1", "3.Updating.20", "b"));
+    assert_eq!(retargeted.violations(&claiming()), []);
+}
+
+#[test]
+fn a_node_mark_must_carry_the_id_of_the_update() {
+    let expected = Expectations::budget(1).detaching(Duration::from_secs(5));
+    let good = Story::two_nodes()
+        .see(10, Kind::Node, node("n1", Some((2, "Detached"))))
+        .see(15, Kind::Deployment, deployment("n1", "2.Updating.15", "b"));
+    assert_eq!(good.violations(&expected), []);
+    let other = Story::two_nodes()
+        .see(10, Kind::Node, node("n1", Some((2, "Detached"))))
+        .see(15, Kind::Deployment, deployment("n1", "3.Updating.15", "b"));
+    assert_eq!(other.violations(&expected), [Property::DetachFirst]);
+}
+
+#[test]
+fn a_template_changed_under_a_closed_token_bypasses_the_protocol() {
+    let story = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "1.Closed.1", "b"))
+        .see(11, Kind::Pod, going(pod("n1", "a", true)));
+    assert_eq!(story.violations(&Expectations::budget(1)), [Property::NoBypass, Property::NoBypass]);
+    assert_eq!(story.violations(&Expectations::budget(1).edited(["n1"])), []);
+}
+
+#[test]
+fn closing_before_completion_is_found() {
+    let story = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(20, Kind::Deployment, incomplete(deployment("n1", "2.Updating.20", "b")))
+        .see(21, Kind::Deployment, incomplete(deployment("n1", "2.Closed.21", "b")));
+    assert_eq!(story.violations(&claiming()), [Property::CloseWhenComplete]);
+}
+
+#[test]
+fn tokens_that_go_back_or_repeat_are_found() {
+    let back = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "3.Claimed.10", "a"))
+        .see(11, Kind::Deployment, deployment("n1", "2.Claimed.11", "a"));
+    assert_eq!(back.violations(&claiming()), [Property::Monotone]);
+    let again = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(11, Kind::Deployment, deployment("n1", "2.Claimed.11", "a"));
+    assert_eq!(again.violations(&claiming()), [Property::OnlyOnce]);
+}
+
+#[test]
+fn an_entry_that_detaches_again_with_its_old_id_is_found() {
+    let story = Story::two_nodes()
+        .see(10, Kind::Node, node("n1", Some((2, "Detached"))))
+        .see(11, Kind::Node, node("n1", Some((2, "Attached"))))
+        .see(12, Kind::Node, node("n1", Some((2, "Detached"))));
+    assert_eq!(story.violations(&claiming()), [Property::Monotone]);
+}
+
+#[test]
+fn a_grant_given_while_paused_is_found_and_one_that_was_there_is_not() {
+    let grant = json!({ "n1": { "id": 2, "kind": "Update" } });
+    let new = Story::default().see(0, Kind::IngressDaemonSet, resource(true, json!({}))).see(
+        1,
+        Kind::IngressDaemonSet,
+        resource(true, grant.clone()),
+    );
+    assert_eq!(new.violations(&claiming()), [Property::PausedStartsNothing]);
+    let old = Story::default()
+        .see(0, Kind::IngressDaemonSet, resource(false, grant.clone()))
+        .see(1, Kind::IngressDaemonSet, resource(true, grant.clone()))
+        .see(2, Kind::IngressDaemonSet, resource(true, grant));
+    assert_eq!(old.violations(&claiming()), []);
+}
+
+#[test]
+fn labels_bindings_and_deployments_of_a_deleted_resource_are_found() {
+    let binding = json!({ "metadata": { "name": "checker", "uid": "b", "labels": { names::RESOURCE_LABEL: UID8 } } });
+    let story = Story::two_nodes()
+        .see(5, Kind::ClusterRoleBinding, binding)
+        .gone(6, Kind::IngressDaemonSet, resource(false, json!({})));
+    assert_eq!(story.violations(&claiming()), [Property::NothingRemains, Property::NothingRemains]);
+}
+
+#[test]
+fn a_history_out_of_order_is_not_trusted() {
+    let mut story = Story::two_nodes();
+    story.observations.swap(0, 1);
+    assert!(story.violations(&claiming()).contains(&Property::History));
+}

@@ -1,0 +1,223 @@
+//! Judges what the operator did, by what the API server recorded: a pure function over an ordered history.
+
+mod budget;
+mod changes;
+mod deletion;
+mod grants;
+mod observation;
+mod tokens;
+mod world;
+
+#[cfg(test)]
+mod history_tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+pub use observation::{Kind, Observation};
+use observation::Object;
+use world::World;
+
+/// The watch's own delay: what was first seen this much too late may still have been in time.
+const WATCH_DELAY: Duration = Duration::from_secs(1);
+
+/// A property of `docs`' list of what must always hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Property {
+    /// Never more nodes out of service by the operator than the budget.
+    Budget,
+    /// The same within one topology domain.
+    DomainBudget,
+    /// Pods are replaced only under a token that allows it.
+    NoBypass,
+    /// Nodes are detached, for the grace, before any pod changes.
+    DetachFirst,
+    /// A token closes only when the node is complete.
+    CloseWhenComplete,
+    /// Each phase of each id is written once.
+    OnlyOnce,
+    /// Ids never fall, and phases only move forward within one.
+    Monotone,
+    /// Nothing starts while the resource is paused.
+    PausedStartsNothing,
+    /// Nothing of ours remains after deletion.
+    NothingRemains,
+    /// The auditor itself missed something.
+    History,
+}
+
+/// Something that must not happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What did not hold.
+    pub property: Property,
+    /// Where in the history.
+    pub revision: u64,
+    /// What was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at resourceVersion {}: {}", self.property, self.revision, self.what)
+    }
+}
+
+/// What the scenario configured, and what it broke itself.
+#[derive(Clone, Debug, Default)]
+pub struct Expectations {
+    /// Nodes that may be out of service at once, for each resource. The greatest one when the scenario changes it.
+    pub budget: usize,
+    /// Label of Nodes that names their topology domain, and the budget within one.
+    pub domain: Option<(String, usize)>,
+    /// Grace after the Deployment mark; none when that mark is not used.
+    pub claim_grace: Option<Duration>,
+    /// Grace after the Node mark; none when that mark is not used.
+    pub detach_grace: Option<Duration>,
+    /// The detacher's timestamp annotation that must be there, newer than the Node mark, before pods change.
+    pub timestamp_key: Option<String>,
+    /// Nodes whose pods the scenario makes unready itself: there, only marks and tokens count as out of service.
+    pub unready_by_scenario: BTreeSet<String>,
+    /// Nodes on which the scenario changes Deployments, tokens or pods itself: what changes there is not judged.
+    pub edited_by_scenario: BTreeSet<String>,
+    /// Properties that this scenario cannot keep, with the reason next to where it says so.
+    pub except: BTreeSet<Property>,
+}
+
+impl Expectations {
+    /// Both marks unused: pods are replaced while nodes stay attached.
+    pub fn budget(budget: usize) -> Self {
+        Self { budget, ..Self::default() }
+    }
+
+    /// The Deployment mark is used, with this grace.
+    #[must_use]
+    pub fn claiming(mut self, grace: Duration) -> Self {
+        self.claim_grace = Some(grace);
+        self
+    }
+
+    /// The Node mark is used, with this grace.
+    #[must_use]
+    pub fn detaching(mut self, grace: Duration) -> Self {
+        self.detach_grace = Some(grace);
+        self
+    }
+
+    /// The scenario makes pods on these nodes unready itself.
+    #[must_use]
+    pub fn unready<'a>(mut self, nodes: impl IntoIterator<Item = &'a str>) -> Self {
+        self.unready_by_scenario.extend(nodes.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// The scenario changes objects on these nodes itself.
+    #[must_use]
+    pub fn edited<'a>(mut self, nodes: impl IntoIterator<Item = &'a str>) -> Self {
+        self.edited_by_scenario.extend(nodes.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// Without this property.
+    #[must_use]
+    pub fn except(mut self, property: Property) -> Self {
+        self.except.insert(property);
+        self
+    }
+}
+
+/// What was found, and the greatest numbers on the way.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// What must not have happened.
+    pub violations: Vec<Violation>,
+    /// Most nodes of one resource that were out of service by the operator at once.
+    pub most_out: usize,
+    /// The longest time that a node was out of service by the operator.
+    pub longest_out: Duration,
+    /// Observations judged.
+    pub observations: usize,
+}
+
+/// Judges a history, which must be sorted by revision.
+pub fn audit(history: &[Observation], expected: &Expectations) -> Verdict {
+    let mut audit = Audit::new(expected);
+    for observation in history {
+        audit.observe(observation);
+    }
+    audit.finish()
+}
+
+/// The judgement under way: the world so far, and what each property has to remember.
+#[derive(Debug)]
+pub struct Audit<'a> {
+    expected: &'a Expectations,
+    world: World,
+    budget: budget::Memory,
+    changes: changes::Memory,
+    tokens: tokens::Memory,
+    deleted_resources: BTreeMap<String, u64>,
+    verdict: Verdict,
+    now: u64,
+}
+
+impl<'a> Audit<'a> {
+    /// Begins with an empty cluster.
+    pub fn new(expected: &'a Expectations) -> Self {
+        Self {
+            expected,
+            world: World::default(),
+            budget: budget::Memory::default(),
+            changes: changes::Memory::default(),
+            tokens: tokens::Memory::default(),
+            deleted_resources: BTreeMap::new(),
+            verdict: Verdict::default(),
+            now: 0,
+        }
+    }
+
+    /// Takes the next observation.
+    pub fn observe(&mut self, observation: &Observation) {
+        if observation.revision <= self.now {
+            let what = format!("revision {} was seen after it", observation.revision);
+            self.report(Property::History, what);
+        }
+        self.now = observation.revision;
+        self.verdict.observations += 1;
+        let before = self.world.get(observation.kind, observation.object.uid()).cloned();
+        match observation.kind {
+            Kind::Deployment if !observation.deleted => {
+                self.judge_deployment(before.as_ref(), observation);
+                self.judge_token(before.as_ref(), &observation.object);
+            }
+            Kind::Node if !observation.deleted => self.judge_holders(before.as_ref(), observation),
+            Kind::Pod => self.judge_pod(observation),
+            Kind::IngressDaemonSet if !observation.deleted => self.judge_grants(before.as_ref(), &observation.object),
+            _ => {}
+        }
+        self.world.apply(observation);
+        if observation.kind == Kind::IngressDaemonSet && observation.deleted {
+            self.judge_remains(&observation.object);
+        }
+        self.judge_budget(observation);
+    }
+
+    /// Ends it.
+    pub fn finish(mut self) -> Verdict {
+        self.judge_late_remains();
+        self.verdict
+    }
+
+    fn report(&mut self, property: Property, what: String) {
+        if !self.expected.except.contains(&property) {
+            self.verdict.violations.push(Violation { property, revision: self.now, what });
+        }
+    }
+
+    fn edited(&self, node: &str) -> bool {
+        self.expected.edited_by_scenario.contains(node)
+    }
+}

@@ -1,0 +1,93 @@
+//! P5, P6 and P7: how tokens and entries move.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crds::{
+    holders::EntryPhase,
+    token::{Phase, Token},
+};
+use serde_json::Value;
+
+use super::{
+    Audit, Property,
+    observation::Object,
+    world::{holders, is_complete, is_member, node_of, resource, token},
+};
+
+/// What each Deployment, place and Node has carried.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    written: BTreeSet<(String, u64, Phase)>,
+    /// Greatest id at a place, a resource on a node: a Deployment that is made again continues there.
+    greatest: BTreeMap<(String, String), u64>,
+    /// Generation at which the Deployment was complete.
+    complete: BTreeMap<String, u64>,
+    entries: BTreeMap<(String, String), (u64, EntryPhase)>,
+}
+
+impl Audit<'_> {
+    /// Judges the token of a Deployment after a change.
+    pub(super) fn judge_token(&mut self, before: Option<&Value>, after: &Value) {
+        if !is_member(after) {
+            return;
+        }
+        let (old, new) = (before.and_then(token), token(after));
+        if let Some(new) = new.filter(|new| old.as_ref() != Some(new) && !self.edited(node_of(after))) {
+            self.judge_new_token(old.as_ref(), &new, after);
+        }
+        if is_complete(after) {
+            let generation = after["metadata"]["generation"].as_u64().unwrap_or(0);
+            self.tokens.complete.insert(after.uid().to_owned(), generation);
+        }
+    }
+
+    fn judge_new_token(&mut self, old: Option<&Token>, new: &Token, deployment: &Value) {
+        let node = node_of(deployment).to_owned();
+        if !self.tokens.written.insert((deployment.uid().to_owned(), new.id, new.phase)) {
+            self.report(Property::OnlyOnce, format!("the token of node {node} was written again as {new}"));
+        }
+        let place = (resource(deployment).to_owned(), node.clone());
+        let greatest = self.tokens.greatest.entry(place).or_default();
+        let last = *greatest;
+        *greatest = last.max(new.id);
+        if new.id < last || (old.is_none() && last > 0 && new.id == last) {
+            self.report(Property::Monotone, format!("the token of node {node} is {new}, id {last} was there before"));
+        }
+        let Some(old) = old else { return };
+        if old.id == new.id && new.phase < old.phase {
+            self.report(Property::Monotone, format!("the token of node {node} went from {old} back to {new}"));
+        }
+        if new.phase == Phase::Closed && old.phase != Phase::Closed {
+            let generation = deployment["metadata"]["generation"].as_u64().unwrap_or(0);
+            let was_complete = is_complete(deployment) || self.tokens.complete.get(deployment.uid()) == Some(&generation);
+            // A claim that is given up closes without having touched a pod.
+            let untouched = old.phase == Phase::Claimed;
+            if !was_complete && !untouched {
+                let status = &deployment["status"];
+                self.report(Property::CloseWhenComplete, format!("the token of node {node} closed at status {status}"));
+            }
+        }
+    }
+
+    /// Judges the entries of a Node after a change.
+    pub(super) fn judge_entries(&mut self, before: Option<&Value>, node: &Value) {
+        if self.edited(node.name()) {
+            return;
+        }
+        let old = before.map(holders).unwrap_or_default();
+        for (resource, entry) in holders(node) {
+            if old.get(&resource) == Some(&entry) {
+                continue;
+            }
+            let key = (node.uid().to_owned(), resource);
+            let last = self.tokens.entries.insert(key, (entry.id, entry.phase));
+            let Some((id, phase)) = last else { continue };
+            if entry.id < id || (entry.id == id && entry.phase < phase) {
+                let what = format!("the entry on node {} went from {id} {phase:?} back to {} {:?}", node.name(), entry.id, entry.phase);
+                self.report(Property::Monotone, what);
+            } else if entry.id == id && entry.phase == phase {
+                self.report(Property::OnlyOnce, format!("the entry {id} {phase:?} on node {} was written again", node.name()));
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! A whole bed: control plane, nodes and load balancer, started together.
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use kube::Client;
+use serde_json::Value;
+
+use crate::{
+    control_plane::{ControlPlane, Timing},
+    haproxy::{Check, HaProxy},
+    images, namespaces, network,
+    node::{Node, NodeSpec},
+    process::Process,
+};
+
+/// The node that the operator's pod runs on. It gets no traffic.
+pub const INFRA_NODE: &str = "infra";
+/// The label of [`INFRA_NODE`].
+pub const INFRA_LABEL: &str = "node-role.kubernetes.io/infra";
+
+/// What a bed consists of.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Nodes behind the load balancer.
+    pub nodes: Vec<NodeSpec>,
+    /// Whether there is also [`INFRA_NODE`], for pods that are not to share the fate of the others.
+    pub infra: bool,
+    /// How HAProxy checks the nodes.
+    pub check: Check,
+    /// Delays of the control plane.
+    pub timing: Timing,
+}
+
+impl Options {
+    /// `count` nodes named `n1`, `n2`, …, with the label `ingress=true`, alternating between zones `a` and `b`.
+    pub fn with_nodes(count: u8) -> Self {
+        let node = |index: u8| {
+            NodeSpec::new(&format!("n{index}")).label("ingress", "true").zone(if index % 2 == 1 { "a" } else { "b" })
+        };
+        Self { nodes: (1..=count).map(node).collect(), ..Self::default() }
+    }
+
+    /// With [`INFRA_NODE`].
+    #[must_use]
+    pub fn with_infra(mut self) -> Self {
+        self.infra = true;
+        self
+    }
+
+    /// With another health check.
+    #[must_use]
+    pub fn with_check(mut self, check: Check) -> Self {
+        self.check = check;
+        self
+    }
+}
+
+/// A running bed. It ends with the process that started it.
+pub struct Bed {
+    /// The API as admin.
+    pub client: Client,
+    /// The load balancer.
+    pub haproxy: HaProxy,
+    /// The control plane.
+    pub control_plane: ControlPlane,
+    nodes: BTreeMap<String, Node>,
+    haproxy_process: Process,
+    state: PathBuf,
+    next_index: u8,
+    started: Instant,
+}
+
+impl Bed {
+    /// Starts everything and waits until all nodes are Ready. Only inside the namespaces.
+    pub async fn start(options: Options) -> Result<Self> {
+        let started = Instant::now();
+        namespaces::check_tools(&["haproxy", "nginx", "wrk"])?;
+        let state = PathBuf::from(namespaces::STATE);
+        images::write_table(&state)?;
+        network::create().await.context("making the bed's network")?;
+        say(started, "starting the control plane");
+        let control_plane = ControlPlane::start(&state, &options.timing).await?;
+        say(started, "the control plane is ready");
+        let client = control_plane.admin_client().await?;
+        let (haproxy, haproxy_process) = HaProxy::start(&state, &[], options.check).await?;
+        let mut bed = Self {
+            client,
+            haproxy,
+            control_plane,
+            nodes: BTreeMap::new(),
+            haproxy_process,
+            state,
+            next_index: 1,
+            started,
+        };
+        let names: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
+        for spec in options.nodes {
+            let (name, address) = bed.create_node(spec).await?;
+            bed.haproxy.add(&name, address).await?;
+        }
+        if options.infra {
+            bed.create_node(NodeSpec::new(INFRA_NODE).label(INFRA_LABEL, "")).await?;
+        }
+        for node in bed.nodes.values_mut() {
+            node.ready().await?;
+        }
+        bed.say(&format!("nodes are ready: {}", names.join(", ")));
+        Ok(bed)
+    }
+
+    /// Prints a line of progress with the time since the bed was started.
+    pub fn say(&self, line: &str) {
+        say(self.started, line);
+    }
+
+    /// A node by its name.
+    pub fn node(&mut self, name: &str) -> Result<&mut Node> {
+        self.nodes.get_mut(name).with_context(|| format!("the bed has no node {name}"))
+    }
+
+    /// The nodes by name, the infra node included.
+    pub fn nodes(&self) -> &BTreeMap<String, Node> {
+        &self.nodes
+    }
+
+    /// Adds a node behind the load balancer and waits until it is Ready.
+    pub async fn add_node(&mut self, spec: NodeSpec) -> Result<()> {
+        let (name, address) = self.create_node(spec).await?;
+        self.haproxy.add(&name, address).await?;
+        self.node(&name)?.ready().await
+    }
+
+    /// Fails, with the end of the log, when a part of the bed has crashed.
+    pub fn check(&mut self) -> Result<()> {
+        self.control_plane.check()?;
+        self.haproxy_process.check()
+    }
+
+    /// Applies objects (server side, as field manager `bed`).
+    pub async fn apply(&self, objects: &[Value]) -> Result<()> {
+        let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        let path = self.state.join("apply.json");
+        tokio::fs::write(&path, serde_json::to_vec(&list)?).await.with_context(|| format!("writing {}", path.display()))?;
+        let path = path.to_string_lossy();
+        let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=bed", "-f", &path];
+        self.control_plane.kubectl(&apply).await.map(drop)
+    }
+
+    /// Applies a file, or all files of a directory, of the repository.
+    pub async fn apply_path(&self, path: &str) -> Result<()> {
+        let path = images::repository().join(path);
+        self.control_plane.kubectl(&["apply", "--server-side", "-f", &path.to_string_lossy()]).await.map(drop)
+    }
+
+    /// Runs `kubectl` as admin.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.control_plane.kubectl(arguments).await
+    }
+
+    /// Where the bed keeps everything, logs included. It vanishes with the bed.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    async fn create_node(&mut self, spec: NodeSpec) -> Result<(String, Ipv4Addr)> {
+        let index = self.next_index;
+        self.next_index = index.checked_add(1).context("the bed has addresses for 254 nodes")?;
+        let kubeconfig = self.control_plane.node_kubeconfig(&spec.name)?;
+        let mut node = Node::create(spec, index, kubeconfig, &self.state, self.client.clone()).await?;
+        node.start_agent()?;
+        let named = (node.name().to_owned(), node.address());
+        self.nodes.insert(named.0.clone(), node);
+        Ok(named)
+    }
+}
+
+fn say(started: Instant, line: &str) {
+    println!("{:6.1}s {line}", started.elapsed().as_secs_f32());
+}

@@ -1,0 +1,177 @@
+//! Local evidence: while the API is silent, pods that are ready by the last news are probed from the node. A failure can
+//! take the node out; nothing found here ever brings it back.
+
+use crate::{keeper::News, probe, probe::ReadinessProbe};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time,
+};
+
+/// Pods to probe, and whether to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Candidates {
+    /// Probes of the ready pods, by UID.
+    pub pods: BTreeMap<String, Vec<ReadinessProbe>>,
+    /// When the quietest watch was last heard of; `None` before the first sync.
+    pub heard: Option<Instant>,
+}
+
+type Key = (String, usize);
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    entries: BTreeMap<Key, Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    passed_before: bool,
+    failures: u32,
+    in_flight: bool,
+    next: Option<Instant>,
+}
+
+impl Tally {
+    /// Probes that are to be made now. Forgets pods that are no candidates any more.
+    pub fn due(&mut self, candidates: &Candidates, now: Instant) -> Vec<(Key, ReadinessProbe)> {
+        let wanted: BTreeMap<Key, &ReadinessProbe> = candidates
+            .pods
+            .iter()
+            .flat_map(|(uid, probes)| probes.iter().enumerate().map(move |(index, probe)| ((uid.clone(), index), probe)))
+            .collect();
+        self.entries.retain(|key, _| wanted.contains_key(key));
+        let mut due = Vec::new();
+        for (key, probe) in wanted {
+            let entry = self.entries.entry(key.clone()).or_default();
+            if !entry.in_flight && entry.next.is_none_or(|next| next <= now) {
+                entry.in_flight = true;
+                entry.next = Some(now + probe.period);
+                due.push((key, probe.clone()));
+            }
+        }
+        due
+    }
+
+    /// Takes in a result; true when it establishes that the pod fails from here. A probe that never passed from here
+    /// proves nothing: the network may not let this process reach the pod at all.
+    pub fn record(&mut self, key: &Key, threshold: u32, passed: bool) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        entry.in_flight = false;
+        if passed {
+            entry.passed_before = true;
+            entry.failures = 0;
+            return false;
+        }
+        entry.failures = entry.failures.saturating_add(1);
+        entry.passed_before && entry.failures >= threshold
+    }
+
+    /// The API has spoken: failures before that no longer count.
+    pub fn forget_failures(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.failures = 0);
+    }
+
+    /// Pods probed.
+    pub fn pods(&self) -> BTreeSet<&str> {
+        self.entries.keys().map(|(uid, _)| uid.as_str()).collect()
+    }
+}
+
+/// Probes whenever the view is older than `after`, until the candidates' sender is gone.
+pub async fn gather(mut candidates: watch::Receiver<Candidates>, after: Duration, news: mpsc::Sender<News>) {
+    let mut tally = Tally::default();
+    let mut running = JoinSet::new();
+    let mut ticks = time::interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                let now = time::Instant::now().into_std();
+                let known = candidates.borrow_and_update().clone();
+                if known.heard.is_none_or(|heard| now.saturating_duration_since(heard) <= after) {
+                    tally.forget_failures();
+                    continue;
+                }
+                for (key, probe) in tally.due(&known, now) {
+                    running.spawn(async move { (key, probe.failure_threshold, probe::passes(&probe).await) });
+                }
+            }
+            Some(result) = running.join_next() => {
+                let Ok((key, threshold, passed)) = result else { continue };
+                let at = time::Instant::now().into_std();
+                if tally.record(&key, threshold, passed) && news.send(News::FailsHere { uid: key.0, at }).await.is_err() {
+                    return;
+                }
+            }
+        }
+        if candidates.has_changed().is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Target;
+
+    fn candidates() -> Candidates {
+        let probe = ReadinessProbe {
+            target: Target::Tcp { host: "127.0.0.1".into(), port: 1 },
+            period: Duration::from_secs(10),
+            timeout: Duration::from_secs(1),
+            failure_threshold: 2,
+        };
+        Candidates { pods: BTreeMap::from([("a".to_owned(), vec![probe])]), heard: None }
+    }
+
+    fn attempt(tally: &mut Tally, now: Instant, passed: bool) -> bool {
+        let due = tally.due(&candidates(), now);
+        assert_eq!(due.len(), 1);
+        tally.record(&due[0].0, due[0].1.failure_threshold, passed)
+    }
+
+    #[test]
+    fn a_probe_that_passed_before_and_fails_often_enough_is_evidence() {
+        let (mut tally, start) = (Tally::default(), Instant::now());
+        assert!(!attempt(&mut tally, start, true));
+        assert!(!attempt(&mut tally, start + Duration::from_secs(10), false));
+        assert!(attempt(&mut tally, start + Duration::from_secs(20), false));
+    }
+
+    #[test]
+    fn a_probe_that_never_passed_from_here_is_no_evidence() {
+        let (mut tally, start) = (Tally::default(), Instant::now());
+        for seconds in (0..100).step_by(10) {
+            assert!(!attempt(&mut tally, start + Duration::from_secs(seconds), false));
+        }
+    }
+
+    #[test]
+    fn failures_before_fresh_news_do_not_count() {
+        let (mut tally, start) = (Tally::default(), Instant::now());
+        attempt(&mut tally, start, true);
+        attempt(&mut tally, start + Duration::from_secs(10), false);
+        tally.forget_failures();
+        assert!(!attempt(&mut tally, start + Duration::from_secs(20), false));
+        assert!(attempt(&mut tally, start + Duration::from_secs(30), false));
+    }
+
+    #[test]
+    fn a_probe_is_made_once_per_period_and_never_twice_at_a_time() {
+        let (mut tally, start) = (Tally::default(), Instant::now());
+        let due = tally.due(&candidates(), start);
+        assert_eq!(due.len(), 1);
+        assert!(tally.due(&candidates(), start + Duration::from_secs(60)).is_empty(), "the first has not ended");
+        tally.record(&due[0].0, 2, true);
+        assert_eq!(tally.due(&candidates(), start + Duration::from_secs(60)).len(), 1);
+        tally.due(&Candidates::default(), start + Duration::from_secs(61));
+        assert!(tally.pods().is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! Keeps the view: takes in news one at a time, decides, publishes.
+
+use crate::{
+    answer::{Answer, Identity, render},
+    evidence::Candidates,
+    verdict::{CONFIRM_AFTER, Reason, Verdict, verdict},
+    view::{Update, View, Watch},
+};
+use jiff::Timestamp;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time,
+};
+use tracing::info;
+
+/// What the keeper takes in.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A watch said something, true at least until `at`.
+    Watch {
+        /// What.
+        update: Update,
+        /// Until when it is certainly true.
+        at: Instant,
+    },
+    /// The readiness probe of a pod fails when repeated from here.
+    FailsHere {
+        /// The pod.
+        uid: String,
+        /// When that was established.
+        at: Instant,
+    },
+}
+
+/// Where the keeper publishes.
+#[derive(Debug)]
+pub struct Outputs {
+    /// What to answer.
+    pub answer: watch::Sender<Arc<Answer>>,
+    /// What to probe.
+    pub candidates: watch::Sender<Candidates>,
+    /// Makes a watch list anew.
+    pub refresh: BTreeMap<Watch, Arc<Notify>>,
+}
+
+/// The view with the verdict that was last published.
+#[derive(Debug)]
+pub struct Keeper {
+    identity: Identity,
+    view: View,
+    reason: Reason,
+    since: Timestamp,
+    confirmed: Option<Instant>,
+}
+
+impl Keeper {
+    /// Nothing known, and the answer that says so.
+    pub fn new(identity: Identity, view: View) -> (Self, Arc<Answer>) {
+        let (now, since) = (time::Instant::now().into_std(), Timestamp::now());
+        let verdict = verdict(&view, now);
+        let keeper = Self { reason: verdict.reason, since, confirmed: None, identity, view };
+        let answer = Arc::new(render(&keeper.identity, &keeper.view, verdict, since, now));
+        (keeper, answer)
+    }
+
+    /// Runs until every sender of news is gone.
+    pub async fn run(mut self, mut inbox: mpsc::Receiver<News>, outputs: Outputs) {
+        // The age in the body is at most this old.
+        let mut ticks = time::interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                news = inbox.recv() => match news {
+                    Some(news) => self.take_in(news),
+                    None => return,
+                },
+                _ = ticks.tick() => {}
+            }
+            self.publish(&outputs);
+        }
+    }
+
+    fn take_in(&mut self, news: News) {
+        match news {
+            News::Watch { update, at } => self.view.apply(update, at),
+            News::FailsHere { uid, at } => drop(self.view.failed_here.insert(uid, at)),
+        }
+    }
+
+    fn publish(&mut self, outputs: &Outputs) {
+        let now = time::Instant::now().into_std();
+        let verdict = verdict(&self.view, now);
+        if verdict.reason != self.reason {
+            self.note_change(&verdict);
+        }
+        self.view.serving = verdict.serving();
+        if verdict.reason == Reason::StaleView {
+            self.confirm(now, outputs);
+        }
+        let answer = render(&self.identity, &self.view, verdict, self.since, now);
+        outputs.answer.send_replace(Arc::new(answer));
+        let candidates = self.candidates();
+        outputs.candidates.send_if_modified(|known| {
+            let changed = *known != candidates;
+            *known = candidates;
+            changed
+        });
+    }
+
+    fn note_change(&mut self, verdict: &Verdict) {
+        info!(
+            from = self.reason.as_str(),
+            to = verdict.reason.as_str(),
+            serving = verdict.serving(),
+            ready = verdict.ready,
+            desired = verdict.desired,
+            phase = verdict.phase.map(crds::token::Phase::as_str),
+            grant = verdict.grant,
+            "verdict changed"
+        );
+        self.reason = verdict.reason;
+        self.since = Timestamp::now();
+    }
+
+    /// Asks the watches that are too old to start serving on, at most once a second.
+    fn confirm(&mut self, now: Instant, outputs: &Outputs) {
+        if self.confirmed.is_some_and(|last| now.saturating_duration_since(last) < Duration::from_secs(1)) {
+            return;
+        }
+        self.confirmed = Some(now);
+        for (watch, refresh) in &outputs.refresh {
+            if self.view.age_of(*watch, now).is_none_or(|age| age > CONFIRM_AFTER) {
+                refresh.notify_one();
+            }
+        }
+    }
+
+    fn candidates(&self) -> Candidates {
+        let pods = self.view.pods.objects.values().filter(|pod| pod.serves() && !pod.probes.is_empty());
+        Candidates {
+            pods: pods.map(|pod| (pod.uid.clone(), pod.probes.clone())).collect(),
+            heard: Watch::ALL.into_iter().map(|watch| self.view.seen(watch)).min().flatten(),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+use super::*;
+use crate::view::{Change, Node, Pod, Update};
+use crds::token::Token;
+use proptest::prelude::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn token(phase: &str) -> Option<Token> {
+    format!("0a1b2c3d.7.{phase}.1700000000").parse().ok()
+}
+
+fn deployment(desired: u32, phase: &str) -> Deployment {
+    Deployment { desired, token: token(phase), to_be_updated: false, deleting: false }
+}
+
+fn pod(uid: &str) -> Pod {
+    Pod { uid: uid.into(), ready: true, terminating: false, revision: Some("r1".into()), probes: vec![] }
+}
+
+/// A node with two ready pods of two, heard of just now.
+fn healthy(now: Instant) -> View {
+    let mut view = View::new(ReadyPolicy::All);
+    view.apply(Update::Deployments(Change::Replaced(vec![("d".into(), deployment(2, "Closed"))])), now);
+    view.apply(Update::Pods(Change::Replaced(vec![("a".into(), pod("a")), ("b".into(), pod("b"))])), now);
+    view.apply(Update::Node(Change::Replaced(vec![("n".into(), Node { to_be_deleted: false, deleting: false })])), now);
+    view
+}
+
+fn reason_after(change: impl FnOnce(&mut View)) -> Reason {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    change(&mut view);
+    verdict(&view, now).reason
+}
+
+fn the_deployment(view: &mut View) -> &mut Deployment {
+    view.deployments.objects.get_mut("d").expect("is there")
+}
+
+fn a_pod(view: &mut View) -> &mut Pod {
+    view.pods.objects.get_mut("a").expect("is there")
+}
+
+fn the_node(view: &mut View) -> &mut Node {
+    view.node.objects.get_mut("n").expect("is there")
+}
+
+#[test]
+fn a_node_serves_when_all_replicas_are_ready_and_nothing_is_scheduled() {
+    assert_eq!(reason_after(|_| {}), Reason::Serving);
+}
+
+#[test]
+fn the_token_decides_before_the_pods_do() {
+    for (phase, expected) in [
+        ("New", Reason::NeverComplete),
+        ("Claimed", Reason::DetachRequested),
+        ("Updating", Reason::Updating),
+        ("Degrading", Reason::Serving),
+        ("Closed", Reason::Serving),
+    ] {
+        assert_eq!(reason_after(|view| the_deployment(view).token = token(phase)), expected, "{phase}");
+    }
+}
+
+#[test]
+fn in_degrading_the_ready_policy_alone_decides() {
+    let degrading = |view: &mut View| {
+        the_deployment(view).token = token("Degrading");
+        a_pod(view).ready = false;
+    };
+    assert_eq!(reason_after(degrading), Reason::PodsNotReady);
+    let at_least_one = |view: &mut View| {
+        degrading(view);
+        view.policy = ReadyPolicy::AtLeast(1);
+    };
+    assert_eq!(reason_after(at_least_one), Reason::Serving);
+}
+
+#[test]
+fn an_unreadable_token_counts_as_closed() {
+    assert_eq!(reason_after(|view| the_deployment(view).token = None), Reason::Serving);
+}
+
+#[test]
+fn the_annotation_takes_the_node_out_in_every_phase() {
+    for phase in ["Closed", "Degrading", "garbage"] {
+        let change = |view: &mut View| {
+            the_deployment(view).token = token(phase);
+            the_deployment(view).to_be_updated = true;
+        };
+        assert_eq!(reason_after(change), Reason::TakenOutByHand, "{phase}");
+    }
+}
+
+#[test]
+fn without_a_deployment_the_pods_do_not_count() {
+    assert_eq!(reason_after(|view| view.deployments.objects.clear()), Reason::DeploymentMissing);
+    assert_eq!(reason_after(|view| the_deployment(view).deleting = true), Reason::DeploymentMissing);
+}
+
+#[test]
+fn a_deployment_that_is_recreated_under_another_name_counts_and_the_old_one_does_not() {
+    let change = |view: &mut View| {
+        the_deployment(view).deleting = true;
+        view.deployments.objects.insert("e".into(), deployment(2, "Closed"));
+    };
+    assert_eq!(reason_after(change), Reason::Serving);
+}
+
+#[test]
+fn of_two_deployments_each_can_hold_the_node_back() {
+    let second = |desired, phase: &'static str| move |view: &mut View| drop(view.deployments.objects.insert("e".into(), deployment(desired, phase)));
+    assert_eq!(reason_after(second(0, "Claimed")), Reason::DetachRequested);
+    assert_eq!(reason_after(second(1, "Closed")), Reason::PodsNotReady);
+}
+
+#[test]
+fn no_replica_wanted_is_503() {
+    assert_eq!(reason_after(|view| the_deployment(view).desired = 0), Reason::NoReplicasWanted);
+}
+
+#[test]
+fn a_terminating_or_unready_pod_does_not_count() {
+    assert_eq!(reason_after(|view| a_pod(view).terminating = true), Reason::PodsNotReady);
+    assert_eq!(reason_after(|view| a_pod(view).ready = false), Reason::PodsNotReady);
+    assert_eq!(reason_after(|view| drop(view.pods.objects.remove("a"))), Reason::PodsNotReady);
+}
+
+#[test]
+fn a_third_pod_makes_up_for_one_that_terminates() {
+    let change = |view: &mut View| {
+        a_pod(view).terminating = true;
+        view.pods.objects.insert("c".into(), pod("c"));
+    };
+    assert_eq!(reason_after(change), Reason::Serving);
+}
+
+#[test]
+fn at_least_n_is_enough_with_n_and_not_with_less() {
+    for (wanted, expected) in [(1, Reason::Serving), (2, Reason::Serving), (3, Reason::PodsNotReady)] {
+        assert_eq!(reason_after(|view| view.policy = ReadyPolicy::AtLeast(wanted)), expected);
+    }
+}
+
+#[test]
+fn a_node_that_is_being_deleted_serves_no_longer_one_that_is_missing_does() {
+    assert_eq!(reason_after(|view| the_node(view).to_be_deleted = true), Reason::NodeBeingDeleted);
+    assert_eq!(reason_after(|view| the_node(view).deleting = true), Reason::NodeBeingDeleted);
+    assert_eq!(reason_after(|view| view.node.objects.clear()), Reason::Serving);
+}
+
+#[test]
+fn nothing_is_served_before_all_three_watches_have_listed() {
+    assert_eq!(reason_after(|view| view.node.seen = None), Reason::NotSynced);
+    assert_eq!(reason_after(|view| view.pods.seen = None), Reason::NotSynced);
+    assert_eq!(reason_after(|view| view.deployments.seen = None), Reason::NotSynced);
+}
+
+#[test]
+fn a_node_that_serves_goes_on_serving_however_old_the_view_is() {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    view.serving = true;
+    assert_eq!(verdict(&view, now + 60 * MINUTE).reason, Reason::Serving);
+}
+
+#[test]
+fn a_node_that_does_not_serve_waits_for_a_fresh_view() {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    let later = now + MINUTE;
+    view.apply(Update::Pods(Change::Unchanged), later);
+    view.apply(Update::Deployments(Change::Unchanged), later);
+    assert_eq!(verdict(&view, later).reason, Reason::StaleView, "the Node was not heard of");
+    view.apply(Update::Node(Change::Unchanged), later);
+    assert_eq!(verdict(&view, later).reason, Reason::Serving);
+}
+
+#[test]
+fn a_probe_that_fails_here_counts_until_the_api_speaks_about_pods() {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    view.serving = true;
+    view.failed_here.insert("a".into(), now + MINUTE);
+    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, Reason::ProbesFailHere);
+    view.apply(Update::Deployments(Change::Unchanged), now + 2 * MINUTE);
+    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, Reason::ProbesFailHere, "nothing was said about pods");
+    view.apply(Update::Pods(Change::Unchanged), now + 2 * MINUTE);
+    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, Reason::Serving);
+    assert!(view.failed_here.is_empty());
+}
+
+#[test]
+fn the_revision_is_that_of_the_pods_that_stay() {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    assert_eq!(verdict(&view, now).revision.as_deref(), Some("r1"));
+    a_pod(&mut view).revision = Some("r2".into());
+    assert_eq!(verdict(&view, now).revision.as_deref(), Some("r1,r2"));
+    a_pod(&mut view).terminating = true;
+    assert_eq!(verdict(&view, now).revision.as_deref(), Some("r1"));
+}
+
+fn any_deployment() -> impl Strategy<Value = Deployment> {
+    let phase = prop::sample::select(vec!["New", "Claimed", "Degrading", "Updating", "Closed", "?"]);
+    (0..4_u32, phase, prop::bool::weighted(0.1), prop::bool::weighted(0.1))
+        .prop_map(|(desired, phase, to_be_updated, deleting)| Deployment { desired, token: token(phase), to_be_updated, deleting })
+}
+
+fn any_pods() -> impl Strategy<Value = Vec<(bool, bool, bool)>> {
+    prop::collection::vec((prop::bool::weighted(0.8), prop::bool::weighted(0.1), prop::bool::weighted(0.1)), 0..5)
+}
+
+prop_compose! {
+    fn any_view(start: Instant)(
+        deployments in prop::collection::vec(any_deployment(), 0..3),
+        pods in any_pods(),
+        node in prop::option::of((prop::bool::weighted(0.1), prop::bool::weighted(0.1))),
+        ages in prop::array::uniform3(0..30_u64),
+        policy in prop_oneof![Just(ReadyPolicy::All), (1..4_u32).prop_map(ReadyPolicy::AtLeast)],
+        serving: bool,
+    ) -> View {
+        let at = |age: u64| start + Duration::from_secs(30 - age);
+        let mut view = View::new(policy);
+        view.apply(Update::Deployments(Change::Replaced(deployments.into_iter().enumerate().map(|(i, d)| (i.to_string(), d)).collect())), at(ages[0]));
+        let kept = pods.iter().enumerate().map(|(i, (ready, terminating, _))| (i.to_string(), Pod { ready: *ready, terminating: *terminating, ..pod(&i.to_string()) }));
+        view.apply(Update::Pods(Change::Replaced(kept.collect())), at(ages[1]));
+        view.apply(Update::Node(Change::Replaced(node.map(|(to_be_deleted, deleting)| ("n".into(), Node { to_be_deleted, deleting })).into_iter().collect())), at(ages[2]));
+        for (i, _) in pods.iter().enumerate().filter(|(_, pod)| pod.2) {
+            view.failed_here.insert(i.to_string(), start + Duration::from_secs(30));
+        }
+        view.serving = serving;
+        view
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn only_a_node_with_enough_ready_pods_and_no_hold_serves(view in any_view(Instant::now())) {
+        let now = Instant::now() + Duration::from_secs(30);
+        if verdict(&view, now).serving() {
+            let live: Vec<_> = view.deployments.objects.values().filter(|deployment| !deployment.deleting).collect();
+            let desired: u32 = live.iter().map(|deployment| deployment.desired).sum();
+            let ready = view.pods.objects.values().filter(|pod| pod.ready && !pod.terminating).count() as u32;
+            prop_assert!(desired >= 1);
+            let enough = match view.policy {
+                ReadyPolicy::All => desired,
+                ReadyPolicy::AtLeast(number) => number,
+            };
+            prop_assert!(ready >= enough);
+            for deployment in live {
+                prop_assert!(!deployment.to_be_updated);
+                let phase = deployment.token.as_ref().map(|token| token.phase);
+                prop_assert!(!matches!(phase, Some(Phase::New | Phase::Claimed | Phase::Updating)));
+            }
+            prop_assert!(view.node.objects.values().all(|node| !node.deleting && !node.to_be_deleted));
+        }
+    }
+
+    #[test]
+    fn time_alone_never_turns_503_into_200_nor_200_into_503(view in any_view(Instant::now()), later in 0..10_000_u64) {
+        let now = Instant::now() + Duration::from_secs(30);
+        let mut view = view;
+        let first = verdict(&view, now).serving();
+        view.serving = first;
+        prop_assert_eq!(verdict(&view, now + Duration::from_secs(later)).serving(), first);
+    }
+
+    #[test]
+    fn failing_here_can_only_take_a_node_out(view in any_view(Instant::now())) {
+        let now = Instant::now() + Duration::from_secs(30);
+        let mut without = view.clone();
+        without.failed_here.clear();
+        prop_assert!(!verdict(&view, now).serving() || verdict(&without, now).serving());
+    }
+
+    #[test]
+    fn on_an_old_view_no_node_starts_to_serve(view in any_view(Instant::now()), later in 41..1_000_u64) {
+        let view = View { serving: false, ..view };
+        prop_assert!(!verdict(&view, Instant::now() + Duration::from_secs(later)).serving());
+    }
+
+    #[test]
+    fn a_pod_that_becomes_ready_never_takes_a_node_out(view in any_view(Instant::now())) {
+        let now = Instant::now() + Duration::from_secs(30);
+        let mut more = view.clone();
+        more.pods.objects.insert("more".into(), pod("more"));
+        prop_assert!(!verdict(&view, now).serving() || verdict(&more, now).serving());
+    }
+}

@@ -1,0 +1,85 @@
+//! What the user of the simulated cluster wants, in few knobs.
+
+use crds::IngressDaemonSetSpec;
+use serde_json::{Value, json};
+
+/// Keys of the annotation that asks the detacher.
+pub const KEYS: [&str; 2] = ["detacher.example.com/detach", "detacher.example.com/detach-too"];
+/// Key of the detacher's timestamp.
+pub const STAMP: &str = "detacher.example.com/detached-at";
+/// Keys of the annotation on the Deployment.
+const DEPLOYMENT_KEYS: [&str; 2] = ["example.com/out", "example.com/out-too"];
+/// Seconds.
+pub const GRACE: i64 = 4;
+/// Seconds.
+pub const STAMP_GRACE: i64 = 2;
+/// Seconds.
+pub const DETACH_TIMEOUT: i64 = 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marks {
+    /// The token alone.
+    Token,
+    /// An annotation on the Deployment.
+    Deployment,
+    /// An annotation on the Node.
+    Node,
+    /// Both.
+    Both,
+    /// On the Node, and the detacher says when.
+    Timestamp,
+    /// None: pods are replaced on attached nodes.
+    Degrade,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    pub image: u8,
+    pub budget: i32,
+    pub marks: Marks,
+    /// Which of the two keys.
+    pub key: usize,
+    pub pods: i32,
+    pub paused: bool,
+    pub on_timeout: &'static str,
+    pub attach_soak: u32,
+}
+
+impl Wish {
+    pub fn new(marks: Marks, budget: i32) -> Self {
+        Self { image: 1, budget, marks, key: 0, pods: 2, paused: false, on_timeout: "Halt", attach_soak: 0 }
+    }
+
+    pub fn spec(&self) -> IngressDaemonSetSpec {
+        let mut rolling = json!({"detachTimeoutSeconds": DETACH_TIMEOUT, "onDetachTimeout": self.on_timeout, "attachSoakSeconds": self.attach_soak});
+        if self.marks == Marks::Degrade {
+            rolling["maxDegradedNodes"] = self.budget.into();
+        } else {
+            rolling["maxUnavailableNodes"] = self.budget.into();
+        }
+        if matches!(self.marks, Marks::Deployment | Marks::Both) {
+            rolling["annotateDeploymentToDetach"] = json!({"key": DEPLOYMENT_KEYS[self.key], "gracePeriodSeconds": GRACE});
+        }
+        if matches!(self.marks, Marks::Node | Marks::Both | Marks::Timestamp) {
+            rolling["annotateNodeToDetach"] = json!({"key": KEYS[self.key], "gracePeriodSeconds": GRACE});
+        }
+        if self.marks == Marks::Timestamp {
+            rolling["waitForDetachmentByAnnotatedTimestamp"] = json!({"key": STAMP, "gracePeriodSeconds": STAMP_GRACE});
+        }
+        spec(json!({
+            "podsPerNode": self.pods,
+            "paused": self.paused,
+            "nodeSelector": {"ingress": "true"},
+            "healthCheckNodePorts": [10080],
+            "template": {
+                "metadata": {"labels": {"app": "edge"}},
+                "spec": {"containers": [{"name": "app", "image": format!("app:{}", self.image), "resources": {"requests": {"cpu": "1000m"}}}]},
+            },
+            "updateStrategy": {"rollingUpdate": rolling},
+        }))
+    }
+}
+
+pub fn spec(json: Value) -> IngressDaemonSetSpec {
+    serde_json::from_value(json).expect("a spec")
+}

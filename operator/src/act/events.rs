@@ -1,0 +1,101 @@
+//! Events on transitions: at most five per node update.
+
+use super::reference;
+use k8s_controller::events::{Event, EventRecorder, EventType};
+use planner::{Action, Hold, Plan, Snapshot, plan::Write};
+use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
+
+/// Publishes events; a failure is logged and never holds anything up.
+#[derive(Debug)]
+pub struct Announcer {
+    recorder: EventRecorder,
+    conditions: Mutex<BTreeMap<String, BTreeMap<String, (String, String)>>>,
+}
+
+impl Announcer {
+    /// Publishes through this recorder.
+    pub fn new(recorder: EventRecorder) -> Self {
+        Self { recorder, conditions: Mutex::default() }
+    }
+
+    /// Tells what an action has done.
+    pub async fn done(&self, snapshot: &Snapshot, action: &Action) {
+        match action {
+            Action::WriteStatus { granted, .. } => {
+                for node in granted {
+                    self.normal(snapshot, "NodeGranted", "Grant", format!("node {node} may be disrupted")).await;
+                }
+            }
+            Action::PatchDeployment { node, write, .. } | Action::PatchNode { node, write, .. } => {
+                let detaches_by_node = snapshot
+                    .resource
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.rollout.as_ref()?.grants.get(node))
+                    .is_some_and(|grant| grant.marks.node.is_some());
+                match write {
+                    Write::Claim if !detaches_by_node => {
+                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: its health check fails from now on")).await;
+                    }
+                    Write::Detach => self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: annotated for its detacher")).await,
+                    Write::Update => self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: its pods change now")).await,
+                    Write::Close => self.normal(snapshot, "NodeAttached", "Attach", format!("node {node}: complete, and in service again")).await,
+                    Write::FirstClose => self.normal(snapshot, "NodeJoined", "Attach", format!("node {node}: new, and in service")).await,
+                    Write::Breaker => {
+                        self.warning(snapshot, "AdmissionRejected", "Breaker", format!("node {node}: the kubelet refuses its pods again and again; scaled down for a while")).await;
+                    }
+                    Write::Claim | Write::Unmark | Write::Direct | Write::Fence | Write::Member | Write::Clean => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells of conditions that changed for the worse, and of nodes that failed.
+    pub async fn decided(&self, snapshot: &Snapshot, plan: &Plan) {
+        let mut now: BTreeMap<String, (String, String)> = plan
+            .status
+            .conditions
+            .iter()
+            .filter(|condition| (condition.type_ == "Valid") == (condition.status == "False") && !matches!(condition.type_.as_str(), "Available" | "Progressing" | "Paused" | "Degraded"))
+            .map(|condition| (condition.type_.clone(), (condition.reason.clone(), condition.message.clone())))
+            .collect();
+        for (node, held) in &plan.held {
+            let reason = held.hold.reason();
+            let failed = matches!(&held.hold, Hold::PodsNotReady { trouble: Some(_), .. }) || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp);
+            if failed {
+                now.insert(format!("node/{node}"), (reason.to_owned(), format!("node {node}: {}", held.hold.message())));
+            }
+        }
+        let news: Vec<_> = {
+            let mut known = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = known.insert(snapshot.resource.uid.clone(), now.clone()).unwrap_or_default();
+            now.into_iter().filter(|(key, (reason, _))| before.get(key).is_none_or(|(earlier, _)| earlier != reason)).collect()
+        };
+        for (key, (reason, message)) in news {
+            let reason = match (key.starts_with("node/"), reason.as_str()) {
+                (true, _) => "NodeFailed".to_owned(),
+                (false, "DetachTimeout") => "RolloutHalted".to_owned(),
+                (false, _) => reason,
+            };
+            self.warning(snapshot, &reason, "Decide", message).await;
+        }
+    }
+
+    /// Tells of a failure that people must act on.
+    pub async fn warning(&self, snapshot: &Snapshot, reason: &str, action: &str, note: String) {
+        self.publish(snapshot, EventType::Warning, reason, action, note).await;
+    }
+
+    async fn normal(&self, snapshot: &Snapshot, reason: &str, action: &str, note: String) {
+        self.publish(snapshot, EventType::Normal, reason, action, note).await;
+    }
+
+    async fn publish(&self, snapshot: &Snapshot, type_: EventType, reason: &str, action: &str, note: String) {
+        tracing::info!(resource = %snapshot.resource.name, namespace = %snapshot.resource.namespace, reason, "{note}");
+        let event = Event { type_, reason: reason.into(), action: action.into(), note: Some(note), related: None };
+        if let Err(error) = self.recorder.publish(&reference(snapshot), &event).await {
+            tracing::warn!(%error, reason, "event not published");
+        }
+    }
+}

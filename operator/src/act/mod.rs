@@ -1,0 +1,337 @@
+//! One API call per action, with a timeout and a precondition; afterwards the watches are believed, not the answer.
+
+mod events;
+
+pub use events::Announcer;
+
+use crate::{
+    memory::Memory,
+    metrics::Metrics,
+    observe::{Kind, version},
+};
+use crds::IngressDaemonSet;
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{Node, Pod, ServiceAccount},
+    rbac::v1::{ClusterRoleBinding, RoleBinding},
+};
+use kube::{
+    Api, Client, Resource,
+    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    core::Status,
+};
+use planner::{
+    Action, Snapshot, health_checker,
+    plan::{Supporting, Write},
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, future::Future, time::Duration};
+
+/// Longest time of one API call.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Field manager of the supporting objects.
+const FIELD_MANAGER: &str = "ingress-daemonset-operator/health-checker";
+
+/// Why an action had no effect, by what follows from it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The object is not what the decision was based on: look again, decide again.
+    #[error("the object had changed")]
+    Conflict,
+    /// The object's name belongs to somebody else.
+    #[error("`{0}` exists and belongs to somebody else")]
+    Foreign(String),
+    /// Another resource of this kind has an object of this name.
+    #[error("the name `{0}` is taken")]
+    Taken(String),
+    /// A right is missing.
+    #[error("forbidden: {0}")]
+    Forbidden(String),
+    /// The API server would refuse it again.
+    #[error("refused: {0}")]
+    Invalid(String),
+    /// It may go better next time.
+    #[error("{0}")]
+    Transient(String),
+}
+
+/// What one action brought about, to be remembered.
+#[derive(Debug, Default)]
+struct Done {
+    written: Option<(Kind, u64)>,
+    generation: Option<(String, i64)>,
+}
+
+/// Carries out actions on behalf of one resource.
+pub struct Actor<'a> {
+    /// API client without retries of its own.
+    pub client: &'a Client,
+    /// Metrics.
+    pub metrics: &'a Metrics,
+    /// Events.
+    pub announcer: &'a Announcer,
+    /// What the decision was based on.
+    pub snapshot: &'a Snapshot,
+}
+
+impl Actor<'_> {
+    /// Carries out one action and remembers what it brought about.
+    pub async fn act(&self, action: &Action, memory: &tokio::sync::Mutex<&mut Memory>) -> Result<(), Error> {
+        let result = tokio::time::timeout(TIMEOUT, self.call(action)).await.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into())));
+        let mut memory = memory.lock().await;
+        if let Action::CreateDeployment { id, .. } = action {
+            // Used up whatever came of it: the answer may have been lost, the object made.
+            memory.reserved.retain(|reserved| reserved != id);
+        }
+        let node = node_of(action).map(str::to_owned);
+        match result {
+            Ok(done) => {
+                if let Some((kind, version)) = done.written {
+                    memory.expect(kind, version);
+                }
+                if let Some((uid, generation)) = done.generation {
+                    memory.written_generations.insert(uid, generation);
+                }
+                if let Some(node) = node {
+                    memory.refusals.remove(&node);
+                }
+                self.remember(action, &mut memory);
+                drop(memory);
+                self.announcer.done(self.snapshot, action).await;
+                Ok(())
+            }
+            Err(error) => {
+                match (&error, node) {
+                    (Error::Foreign(name), _) => {
+                        memory.foreign_names.insert(name.clone());
+                    }
+                    (Error::Invalid(message) | Error::Forbidden(message), Some(node)) => {
+                        memory.refusals.insert(node, message.clone());
+                    }
+                    _ => {}
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn remember(&self, action: &Action, memory: &mut Memory) {
+        match action {
+            Action::WriteStatus { reserve, .. } => {
+                memory.reserved.extend(reserve);
+                memory.status_written = Some(std::time::Instant::now());
+            }
+            Action::Apply { object, body } if !matches!(object, Supporting::DaemonSet(_)) => memory.assert(health_checker::assertion(object, body)),
+            Action::PatchDeployment { write, .. } | Action::PatchNode { write, .. } => self.metrics.wrote(*write),
+            _ => {}
+        }
+    }
+
+    async fn call(&self, action: &Action) -> Result<Done, Error> {
+        let namespace = &self.snapshot.resource.namespace;
+        match action {
+            Action::WriteStatus { status, live_absent, .. } => {
+                for name in live_absent {
+                    self.check_absent(name).await?;
+                }
+                self.patch_resource(true, json!([{"op": "add", "path": "/status", "value": status}])).await
+            }
+            Action::SetFinalizers(finalizers) => self.patch_resource(false, json!([{"op": "add", "path": "/metadata/finalizers", "value": finalizers}])).await,
+            Action::CreateDeployment { name, body, .. } => self.create(name, body).await,
+            Action::PatchDeployment { name, patch, write, .. } => {
+                let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                let full = matches!(write, Write::Update | Write::Direct) && patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template"));
+                let generation = full.then(|| (patched.metadata.uid.clone().unwrap_or_default(), patched.metadata.generation.unwrap_or(0)));
+                Ok(Done { written: written(Kind::Deployments, &patched.metadata), generation })
+            }
+            Action::DeleteDeployment { name, uid, resource_version, .. } => {
+                let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: Some(resource_version.clone()) };
+                let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+                gone(api.delete(name, &DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }).await)
+            }
+            Action::PatchNode { node, patch, live_absent, .. } => {
+                if let Some(name) = live_absent {
+                    self.check_absent(name).await?;
+                }
+                let api: Api<Node> = Api::all(self.client.clone());
+                let patched = self.fenced(api.patch(node, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: written(Kind::Nodes, &patched.metadata), generation: None })
+            }
+            Action::Apply { object, body } => {
+                let applied = self.dynamic(object).patch(name_of(object), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(body)).await.map_err(classify)?;
+                let kind = matches!(object, Supporting::DaemonSet(_)).then(|| written(Kind::DaemonSets, &applied.metadata)).flatten();
+                Ok(Done { written: kind, generation: None })
+            }
+            Action::Delete { object, uid } => {
+                let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+                gone(self.dynamic(object).delete(name_of(object), &DeleteParams { preconditions, ..DeleteParams::background() }).await)
+            }
+            Action::DeletePod { name } => gone(Api::<Pod>::namespaced(self.client.clone(), namespace).delete(name, &DeleteParams::default()).await),
+        }
+    }
+
+    /// A patch whose failed `test` is a fencing rejection.
+    async fn fenced<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
+        call.await.map_err(classify).inspect_err(|error| {
+            if matches!(error, Error::Conflict) {
+                self.metrics.fenced();
+            }
+        })
+    }
+
+    /// Writes to the resource itself, with the resourceVersion that was read.
+    async fn patch_resource(&self, status: bool, operations: Value) -> Result<Done, Error> {
+        let resource = &self.snapshot.resource;
+        let mut all = vec![
+            json!({"op": "test", "path": "/metadata/uid", "value": resource.uid}),
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": resource.resource_version}),
+        ];
+        all.extend(operations.as_array().cloned().unwrap_or_default());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &resource.namespace, &ApiResource::erase::<IngressDaemonSet>(&()));
+        let patch: Patch<()> = json_patch(&Value::Array(all))?;
+        let params = PatchParams::default();
+        let patched = if status {
+            self.fenced(api.patch_status(&resource.name, &params, &patch)).await?
+        } else {
+            self.fenced(api.patch(&resource.name, &params, &patch)).await?
+        };
+        // Without finalizers the resource goes, and its watch shows no version of it any more.
+        let going = resource.deleting && !status;
+        Ok(Done { written: written(Kind::Resources, &patched.metadata).filter(|_| !going), generation: None })
+    }
+
+    async fn create(&self, name: &str, body: &Value) -> Result<Done, Error> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.snapshot.resource.namespace, &ApiResource::erase::<Deployment>(&()));
+        let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
+        match api.create(&PostParams::default(), &object).await {
+            Ok(created) => {
+                let generation = Some((created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0)));
+                Ok(Done { written: written(Kind::Deployments, &created.metadata), generation })
+            }
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Err(self.who_has(&api, name).await),
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    /// Whose object has the name that we wanted.
+    async fn who_has(&self, api: &Api<DynamicObject>, name: &str) -> Error {
+        match api.get_opt(name).await {
+            Ok(Some(object)) => {
+                let controller = object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+                match controller {
+                    Some(owner) if owner.uid == self.snapshot.resource.uid => Error::Conflict,
+                    Some(owner) if owner.kind == "IngressDaemonSet" => Error::Taken(name.to_owned()),
+                    _ => Error::Foreign(name.to_owned()),
+                }
+            }
+            Ok(None) => Error::Conflict,
+            Err(error) => classify(error),
+        }
+    }
+
+    async fn check_absent(&self, name: &str) -> Result<(), Error> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
+        match api.get_metadata_opt(name).await.map_err(classify)? {
+            Some(found) if found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == self.snapshot.resource.uid) => Err(Error::Conflict),
+            _ => Ok(()),
+        }
+    }
+
+    fn dynamic(&self, object: &Supporting) -> Api<DynamicObject> {
+        let namespace = &self.snapshot.resource.namespace;
+        let client = self.client.clone();
+        match object {
+            Supporting::DaemonSet(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<DaemonSet>(&())),
+            Supporting::ServiceAccount(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ServiceAccount>(&())),
+            Supporting::RoleBinding(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<RoleBinding>(&())),
+            Supporting::ClusterRoleBinding(_) => Api::all_with(client, &ApiResource::erase::<ClusterRoleBinding>(&())),
+        }
+    }
+}
+
+/// Names in the namespace that are still somebody else's; asked live, because such objects are not watched.
+pub async fn still_foreign(client: &Client, snapshot: &Snapshot, names: &BTreeSet<String>) -> BTreeSet<String> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), &snapshot.resource.namespace);
+    let mut foreign = BTreeSet::new();
+    for name in names {
+        let owned = |meta: &ObjectMeta| meta.owner_references.iter().flatten().any(|owner| owner.uid == snapshot.resource.uid);
+        match api.get_metadata_opt(name).await {
+            Ok(Some(found)) if owned(&found.metadata) => {}
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => {
+                foreign.insert(name.clone());
+            }
+        }
+    }
+    foreign
+}
+
+fn node_of(action: &Action) -> Option<&str> {
+    match action {
+        Action::CreateDeployment { node, .. } | Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } | Action::PatchNode { node, .. } => Some(node),
+        Action::WriteStatus { .. } | Action::SetFinalizers(_) | Action::Apply { .. } | Action::Delete { .. } | Action::DeletePod { .. } => None,
+    }
+}
+
+fn name_of(object: &Supporting) -> &str {
+    match object {
+        Supporting::DaemonSet(name) | Supporting::ServiceAccount(name) | Supporting::RoleBinding(name) | Supporting::ClusterRoleBinding(name) => name,
+    }
+}
+
+fn written(kind: Kind, meta: &ObjectMeta) -> Option<(Kind, u64)> {
+    Some((kind, version(meta.resource_version.as_deref())))
+}
+
+fn json_patch(operations: &Value) -> Result<Patch<()>, Error> {
+    serde_json::from_value(operations.clone()).map(Patch::Json).map_err(|error| Error::Invalid(format!("not a JSON Patch: {error}")))
+}
+
+/// Deleted, or already gone.
+fn gone<T>(result: kube::Result<T>) -> Result<Done, Error> {
+    match result.map_err(classify) {
+        Err(Error::Transient(message)) => Err(Error::Transient(message)),
+        Err(Error::Forbidden(message)) => Err(Error::Forbidden(message)),
+        Err(Error::Conflict) | Ok(_) => Ok(Done::default()),
+        Err(other) => Err(other),
+    }
+}
+
+/// A failed JSON Patch `test` is a 422 without causes (observed on 1.36); a 422 with causes is an object that the API
+/// server will not take.
+fn classify(error: kube::Error) -> Error {
+    let kube::Error::Api(status) = error else { return Error::Transient(chain(&error)) };
+    let causes = |status: &Status| status.details.as_ref().is_some_and(|details| !details.causes.is_empty());
+    match status.code {
+        409 | 404 => Error::Conflict,
+        422 if causes(&status) => Error::Invalid(status.message.clone()),
+        422 => Error::Conflict,
+        403 => Error::Forbidden(status.message.clone()),
+        400 | 405 | 413 | 415 => Error::Invalid(status.message.clone()),
+        _ => Error::Transient(status.message.clone()),
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// The reference of a resource for events.
+pub fn reference(snapshot: &Snapshot) -> IngressDaemonSet {
+    let resource = &snapshot.resource;
+    let mut object = IngressDaemonSet::new(&resource.name, resource.spec.clone());
+    object.meta_mut().namespace = Some(resource.namespace.clone());
+    object.meta_mut().uid = Some(resource.uid.clone());
+    object.meta_mut().resource_version = Some(resource.resource_version.clone());
+    object
+}

@@ -1,0 +1,83 @@
+//! What one process remembers of a resource between two passes. Losing it costs time, never safety.
+
+use crate::observe::{Kind, Observer};
+use planner::Snapshot;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+/// How long a written object is waited for before the watch is believed anyway: the object may have been deleted during
+/// a gap of the watch, and then it never shows.
+const EXPECTED_WITHIN: Duration = Duration::from_secs(10);
+/// How often supporting objects that nobody watches are written again.
+const ASSERT_EVERY: Duration = Duration::from_secs(600);
+
+/// What one process remembers of a resource.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// UID of the resource that this speaks of.
+    pub uid: String,
+    /// Ids taken from the ledger and not used.
+    pub reserved: Vec<u64>,
+    /// When marks were first seen, by node and id.
+    pub first_seen: BTreeMap<(String, u64), i64>,
+    /// The rebuilding id for which Deployments and Nodes were listed consistently.
+    pub listed_for: Option<u64>,
+    /// Names that belong to somebody else.
+    pub foreign_names: BTreeSet<String>,
+    /// What the API server refuses, by node.
+    pub refusals: BTreeMap<String, String>,
+    /// Generations that our last full writes gave Deployments.
+    pub written_generations: BTreeMap<String, i64>,
+    /// When the status was last written.
+    pub status_written: Option<Instant>,
+    /// Phases that nodes are in, for the metric.
+    pub phases: BTreeMap<String, (&'static str, Instant)>,
+    asserted: BTreeMap<String, Instant>,
+    expected: BTreeMap<Kind, (u64, Instant)>,
+}
+
+impl Memory {
+    /// Nothing is remembered of this resource.
+    pub fn of(uid: &str) -> Self {
+        Self { uid: uid.to_owned(), ..Self::default() }
+    }
+
+    /// A write gave an object this resourceVersion.
+    pub fn expect(&mut self, kind: Kind, version: u64) {
+        let expected = self.expected.entry(kind).or_insert((version, Instant::now()));
+        *expected = (expected.0.max(version), Instant::now());
+    }
+
+    /// The watches have shown all our writes.
+    pub fn is_caught_up(&mut self, observer: &Observer) -> bool {
+        self.expected.retain(|kind, (version, at)| observer.seen(*kind) < *version && at.elapsed() < EXPECTED_WITHIN);
+        self.expected.is_empty()
+    }
+
+    /// A supporting object was written.
+    pub fn assert(&mut self, assertion: String) {
+        self.asserted.insert(assertion, Instant::now());
+    }
+
+    /// Supporting objects written lately.
+    pub fn asserted_lately(&self) -> BTreeSet<String> {
+        self.asserted.iter().filter(|(_, at)| at.elapsed() < ASSERT_EVERY).map(|(assertion, _)| assertion.clone()).collect()
+    }
+
+    /// Notes when marks were first seen, and forgets those that are gone.
+    pub fn note_marks(&mut self, snapshot: &Snapshot) {
+        let Some(ledger) = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref()) else { return };
+        let under_way: BTreeMap<_, _> = ledger.grants.iter().map(|(node, grant)| ((node.clone(), grant.id), ())).collect();
+        self.first_seen.retain(|mark, _| under_way.contains_key(mark));
+        let uid8 = snapshot.resource.uid8();
+        for (node, id) in under_way.into_keys() {
+            let token = snapshot.deployments.get(&node).and_then(planner::snapshot::DeploymentFacts::readable_token);
+            let holders = snapshot.nodes.get(&node).and_then(|facts| facts.holders().ok()).unwrap_or_default();
+            if token.is_some_and(|token| token.id == id) || holders.get(uid8).is_some_and(|entry| entry.id == id) {
+                self.first_seen.entry((node, id)).or_insert(snapshot.now);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Prometheus metrics. Labels are enums and reasons from fixed lists, never names or error texts.
+
+use planner::plan::{Plan, Write};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+/// A node state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct State {
+    /// desired, current, updated, ready, available, unavailable, degraded or detached.
+    pub state: &'static str,
+}
+
+/// A reason, from [`planner::Hold::reason`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Reason {
+    /// The reason.
+    pub reason: &'static str,
+}
+
+/// A step of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Phase {
+    /// claim, detach, update, unmark, close and others.
+    pub phase: &'static str,
+}
+
+/// The outcome of a pass.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Result {
+    /// ok or failed.
+    pub result: &'static str,
+}
+
+/// All metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    nodes: Family<State, Gauge>,
+    grants: Gauge,
+    budget: Gauge,
+    held: Family<Reason, Gauge>,
+    writes: Family<Phase, Counter>,
+    fencing_rejections: Counter,
+    node_updates: Family<Result, Counter>,
+    passes: Family<Result, Counter>,
+    phase_seconds: Family<Phase, Histogram>,
+    leader: Gauge,
+    latest: Mutex<BTreeMap<String, Plan>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("ids");
+        let nodes = Family::<State, Gauge>::default();
+        registry.register("nodes", "Nodes of all resources by state", nodes.clone());
+        let grants = Gauge::default();
+        registry.register("grants", "Nodes that may be disrupted now", grants.clone());
+        let budget = Gauge::default();
+        registry.register("budget", "Nodes that may be disrupted at once, summed over all resources", budget.clone());
+        let held = Family::<Reason, Gauge>::default();
+        registry.register("held_nodes", "Nodes that are not further than they are, by reason", held.clone());
+        let writes = Family::<Phase, Counter>::default();
+        registry.register("writes", "Writes to Deployments and Nodes by step", writes.clone());
+        let fencing_rejections = Counter::default();
+        registry.register("fencing_rejections", "Writes that the API server refused because the object had changed", fencing_rejections.clone());
+        let node_updates = Family::<Result, Counter>::default();
+        registry.register("node_updates", "Nodes that were closed after a disruption", node_updates.clone());
+        let passes = Family::<Result, Counter>::default();
+        registry.register("passes", "Passes over a resource by outcome; alert when only failed ones grow", passes.clone());
+        let phase_seconds = Family::<Phase, Histogram>::new_with_constructor(|| {
+            // From a second to an hour: a grace period is seconds, a detacher may take minutes.
+            Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0])
+        });
+        registry.register("phase_duration_seconds", "Time that a node spent in a phase", phase_seconds.clone());
+        let leader = Gauge::default();
+        registry.register("leader", "1 while this replica acts", leader.clone());
+        Self { registry, nodes, grants, budget, held, writes, fencing_rejections, node_updates, passes, phase_seconds, leader, latest: Mutex::default() }
+    }
+}
+
+impl Metrics {
+    /// Remembers what was decided for a resource; `None` when it is gone.
+    pub fn decided(&self, key: &str, plan: Option<&Plan>) {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        match plan {
+            Some(plan) => {
+                let summary = Plan { actions: Vec::new(), ..plan.clone() };
+                latest.insert(key.to_owned(), summary);
+            }
+            None => {
+                latest.remove(key);
+            }
+        }
+    }
+
+    /// A write was made.
+    pub fn wrote(&self, write: Write) {
+        self.writes.get_or_create(&Phase { phase: write.as_str() }).inc();
+        if write == Write::Close {
+            self.node_updates.get_or_create(&Result { result: "closed" }).inc();
+        }
+    }
+
+    /// A node left a phase in which it spent this long.
+    pub fn spent(&self, phase: &'static str, seconds: f64) {
+        self.phase_seconds.get_or_create(&Phase { phase }).observe(seconds);
+    }
+
+    /// The API server refused a write because a test in it failed.
+    pub fn fenced(&self) {
+        self.fencing_rejections.inc();
+    }
+
+    /// A pass ended.
+    pub fn passed(&self, ok: bool) {
+        self.passes.get_or_create(&Result { result: if ok { "ok" } else { "failed" } }).inc();
+    }
+
+    /// This replica acts, or does not.
+    pub fn leading(&self, leading: bool) {
+        self.leader.set(i64::from(leading));
+    }
+
+    /// The text that Prometheus scrapes; gauges are computed now.
+    pub fn scrape(&self) -> String {
+        {
+            let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+            let sum = |of: &dyn Fn(&Plan) -> usize| i64::try_from(latest.values().map(of).sum::<usize>()).unwrap_or(i64::MAX);
+            let states: [(&'static str, fn(&Plan) -> u32); 8] = [
+                ("desired", |plan| plan.status.nodes.desired),
+                ("current", |plan| plan.status.nodes.current),
+                ("updated", |plan| plan.status.nodes.updated),
+                ("ready", |plan| plan.status.nodes.ready),
+                ("available", |plan| plan.status.nodes.available),
+                ("unavailable", |plan| plan.status.nodes.unavailable),
+                ("degraded", |plan| plan.status.nodes.degraded),
+                ("detached", |plan| plan.status.nodes.detached),
+            ];
+            for (state, of) in states {
+                self.nodes.get_or_create(&State { state }).set(sum(&|plan| of(plan) as usize));
+            }
+            self.grants.set(sum(&|plan| plan.gauges.grants));
+            self.budget.set(sum(&|plan| plan.gauges.budget));
+            let mut reasons: BTreeMap<&'static str, i64> = BTreeMap::new();
+            for held in latest.values().flat_map(|plan| plan.held.values()) {
+                *reasons.entry(held.hold.reason()).or_default() += 1;
+            }
+            self.held.clear();
+            for (reason, count) in reasons {
+                self.held.get_or_create(&Reason { reason }).set(count);
+            }
+        }
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = text::encode(&mut text, &self.registry);
+        text
+    }
+}

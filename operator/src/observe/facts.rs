@@ -1,0 +1,144 @@
+//! Objects of the API, cut down to what decisions read.
+
+use crds::names;
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, Deployment, ReplicaSet},
+        core::v1::{Node, Pod, PodStatus, Service},
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use planner::snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Seconds since 1970.
+pub fn seconds(time: &Time) -> i64 {
+    time.0.as_second()
+}
+
+/// What is read of a Node.
+pub fn node(node: Node) -> NodeFacts {
+    let spec = node.spec.unwrap_or_default();
+    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    let has_annotations = node.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty());
+    NodeFacts {
+        uid: node.metadata.uid.unwrap_or_default(),
+        resource_version: node.metadata.resource_version.unwrap_or_default(),
+        labels: node.metadata.labels.unwrap_or_default(),
+        annotations: node.metadata.annotations.unwrap_or_default(),
+        has_annotations,
+        taints: spec.taints.unwrap_or_default(),
+        unschedulable: spec.unschedulable.unwrap_or(false),
+        ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        deleting: node.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+/// What is read of a per-node Deployment. Ownership is judged when the snapshot is made.
+pub fn deployment(deployment: Deployment) -> DeploymentFacts {
+    let status = deployment.status.unwrap_or_default();
+    let refused = status.conditions.iter().flatten().any(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
+    let meta = deployment.metadata;
+    DeploymentFacts {
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        resource_version: meta.resource_version.unwrap_or_default(),
+        generation: meta.generation.unwrap_or(0),
+        labels: meta.labels.unwrap_or_default(),
+        annotations: meta.annotations.unwrap_or_default(),
+        spec: Arc::new(to_value(deployment.spec)),
+        status: DeploymentCounts {
+            observed_generation: status.observed_generation.unwrap_or(0),
+            replicas: status.replicas.unwrap_or(0),
+            updated: status.updated_replicas.unwrap_or(0),
+            ready: status.ready_replicas.unwrap_or(0),
+            available: status.available_replicas.unwrap_or(0),
+            terminating: status.terminating_replicas.unwrap_or(0),
+            refused,
+        },
+        owned: false,
+        deleting: meta.deletion_timestamp.is_some(),
+    }
+}
+
+/// The pod template of a `ReplicaSet`, as a Deployment would carry it.
+pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
+    let mut template = to_value(replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref()));
+    if let Some(labels) = template.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
+        labels.remove("pod-template-hash");
+    }
+    template
+}
+
+/// What is read of a pod.
+pub fn pod(pod: &Pod) -> PodFacts {
+    let empty = PodStatus::default();
+    let status = pod.status.as_ref().unwrap_or(&empty);
+    let phase = status.phase.as_deref().unwrap_or_default();
+    let ended = matches!(phase, "Failed" | "Succeeded");
+    let started = status.container_statuses.iter().flatten().any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()));
+    let created = pod.metadata.creation_timestamp.as_ref().map(seconds);
+    // A kubelet that refuses a pod says why in the pod's own status; its containers never started.
+    let rejected = phase == "Failed" && !started && status.reason.is_some() && status.reason.as_deref() != Some("Evicted");
+    PodFacts {
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        revision: pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::REVISION_LABEL)).cloned().unwrap_or_default(),
+        ready: status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        ended,
+        rejected_at: status.start_time.as_ref().map(seconds).or(created).filter(|_| rejected),
+        trouble: trouble(status, ended),
+    }
+}
+
+/// Reason and message of what keeps a pod from running.
+fn trouble(status: &PodStatus, ended: bool) -> Option<(String, String)> {
+    if ended && let Some(reason) = &status.reason {
+        return Some((reason.clone(), status.message.clone().unwrap_or_default()));
+    }
+    let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    let waiting = containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref());
+    let known = waiting.filter_map(|waiting| {
+        let reason = waiting.reason.clone().filter(|reason| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))?;
+        Some((reason, waiting.message.clone().unwrap_or_default()))
+    });
+    let scheduling = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+        .map(|condition| (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default()));
+    known.chain(scheduling).next()
+}
+
+/// What is read of a health-checker `DaemonSet`.
+pub fn daemon_set(set: DaemonSet) -> DaemonSetFacts {
+    let status = set.status.unwrap_or_default();
+    let meta = set.metadata;
+    let port = meta.annotations.as_ref().and_then(|annotations| annotations.get(names::HEALTH_PORT_ANNOTATION)).and_then(|port| port.parse().ok());
+    let desired = status.desired_number_scheduled;
+    let observed = status.observed_generation.unwrap_or(0) >= meta.generation.unwrap_or(0);
+    DaemonSetFacts {
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        port: port.unwrap_or(0),
+        spec: Arc::new(to_value(set.spec)),
+        settled: observed && status.updated_number_scheduled.unwrap_or(0) >= desired && status.number_ready >= desired,
+        desired,
+        ready: status.number_ready,
+        owned: false,
+    }
+}
+
+/// The node ports of a Service.
+pub fn node_ports(service: &Service) -> Vec<u16> {
+    let spec = service.spec.as_ref();
+    let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten().filter_map(|port| port.node_port);
+    let check = spec.and_then(|spec| spec.health_check_node_port);
+    ports.chain(check).filter_map(|port| u16::try_from(port).ok()).filter(|port| *port > 0).collect()
+}
+
+fn to_value(value: impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default() // came from JSON
+}

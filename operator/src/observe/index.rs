@@ -1,0 +1,329 @@
+//! Everything that is known of the cluster, as facts.
+
+use super::{Guarded, Kind, facts, version};
+use crds::{IngressDaemonSet, hash, names};
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, Deployment, ReplicaSet},
+        core::v1::{Node, Pod, Service},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::Resource;
+use planner::snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Namespace (empty for Nodes) and name.
+pub type Key = (String, String);
+
+/// Which resources an event concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// None.
+    Nothing,
+    /// This one.
+    Resource(Key),
+    /// The one of this namespace whose UID begins so.
+    Owner(String, String),
+    /// All.
+    All,
+}
+
+/// An object of one of our resources.
+#[derive(Clone, Debug)]
+pub struct Entry<T> {
+    /// First 8 characters of the resource's UID, from the label.
+    pub uid8: String,
+    /// Hash of the node name, from the label.
+    pub node_hash: String,
+    /// UID of the controller.
+    pub controller: Option<String>,
+    /// resourceVersion.
+    pub version: u64,
+    /// What is known of it.
+    pub facts: T,
+}
+
+/// Everything that is known of the cluster.
+#[derive(Debug, Default)]
+pub struct Index {
+    pub(super) resources: BTreeMap<Key, Arc<IngressDaemonSet>>,
+    pub(super) unreadable: BTreeMap<Key, String>,
+    pub(super) nodes: Arc<BTreeMap<String, NodeFacts>>,
+    pub(super) node_names: BTreeMap<String, String>,
+    pub(super) deployments: BTreeMap<Key, Entry<(String, DeploymentFacts)>>,
+    pub(super) replica_sets: BTreeMap<Key, Entry<Value>>,
+    pub(super) pods: BTreeMap<Key, Entry<PodFacts>>,
+    pub(super) daemon_sets: BTreeMap<Key, Entry<DaemonSetFacts>>,
+    pub(super) services: BTreeMap<Key, Vec<u16>>,
+}
+
+/// A kind that the index knows.
+pub trait Observed: Sized {
+    /// Which.
+    const KIND: Kind;
+    /// Takes an object in.
+    fn insert(self, index: &mut Index) -> Touched;
+    /// Takes an object out.
+    fn remove(index: &mut Index, key: &Key) -> Touched;
+    /// Keys and versions of all that are in.
+    fn entries(index: &Index) -> Vec<(Key, u64)>;
+}
+
+/// Namespace and name.
+pub fn key(meta: &ObjectMeta) -> Key {
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+}
+
+impl Index {
+    /// Takes in an object that a watch delivered.
+    pub fn apply<K: Observed + Resource>(&mut self, object: K) -> Touched {
+        // After a consistent list the watch may still deliver what is older than that.
+        let known = K::entries_version(self, &key(object.meta()));
+        if known > version(object.meta().resource_version.as_deref()) {
+            return Touched::Nothing;
+        }
+        object.insert(self)
+    }
+
+    /// Takes out an object.
+    pub fn delete<K: Observed>(&mut self, key: &Key) -> Touched {
+        K::remove(self, key)
+    }
+
+    /// Exactly these objects exist.
+    pub fn replace<K: Observed + Resource>(&mut self, objects: Vec<K>) {
+        let listed: BTreeSet<Key> = objects.iter().map(|object| key(object.meta())).collect();
+        for (gone, _) in K::entries(self).into_iter().filter(|(known, _)| !listed.contains(known)) {
+            K::remove(self, &gone);
+        }
+        for object in objects {
+            object.insert(self);
+        }
+    }
+
+    /// A consistent list of version `at` over the keys in `scope`: newer entries stay.
+    pub fn reconcile_list<K: Observed + Resource>(&mut self, objects: Vec<K>, at: u64, scope: impl Fn(&Key) -> bool) {
+        let listed: BTreeSet<Key> = objects.iter().map(|object| key(object.meta())).collect();
+        for (gone, known) in K::entries(self).into_iter().filter(|(known, _)| scope(known) && !listed.contains(known)) {
+            if known <= at {
+                K::remove(self, &gone);
+            }
+        }
+        for object in objects {
+            self.apply(object);
+        }
+    }
+
+    /// The resources that an event concerns.
+    pub fn resources_of(&self, touched: &Touched) -> Vec<Key> {
+        let all = || self.resources.keys().chain(self.unreadable.keys());
+        match touched {
+            Touched::Nothing => Vec::new(),
+            Touched::Resource(key) => all().filter(|known| *known == key).cloned().collect(),
+            Touched::Owner(namespace, uid8) => self
+                .resources
+                .iter()
+                .filter(|((known, _), resource)| known == namespace && resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8))
+                .map(|(key, _)| key.clone())
+                .collect(),
+            Touched::All => all().cloned().collect(),
+        }
+    }
+}
+
+trait EntryVersion: Observed {
+    fn entries_version(index: &Index, key: &Key) -> u64;
+}
+
+impl<K: Observed> EntryVersion for K {
+    fn entries_version(index: &Index, key: &Key) -> u64 {
+        // Only Deployments and Nodes are ever listed beside their watch.
+        match K::KIND {
+            Kind::Deployments => index.deployments.get(key).map_or(0, |entry| entry.version),
+            Kind::Nodes => index.nodes.get(&key.1).map_or(0, |node| version(Some(&node.resource_version))),
+            Kind::Resources | Kind::ReplicaSets | Kind::Pods | Kind::DaemonSets | Kind::Services => 0,
+        }
+    }
+}
+
+fn entry<T>(meta: &ObjectMeta, facts: T) -> Entry<T> {
+    let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
+    let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    Entry {
+        uid8: label(names::RESOURCE_LABEL),
+        node_hash: label(names::NODE_HASH_LABEL),
+        controller: controller.map(|owner| owner.uid.clone()),
+        version: version(meta.resource_version.as_deref()),
+        facts,
+    }
+}
+
+fn owner<T>(key: &Key, entry: Option<&Entry<T>>) -> Touched {
+    entry.map_or(Touched::Nothing, |entry| Touched::Owner(key.0.clone(), entry.uid8.clone()))
+}
+
+fn versions<T>(map: &BTreeMap<Key, Entry<T>>) -> Vec<(Key, u64)> {
+    map.iter().map(|(key, entry)| (key.clone(), entry.version)).collect()
+}
+
+impl Observed for Guarded {
+    const KIND: Kind = Kind::Resources;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let key = key(self.meta());
+        match self.0 {
+            Ok(resource) => {
+                index.unreadable.remove(&key);
+                // Another resource's ports and detach annotation may concern every other one.
+                let before = index.resources.insert(key.clone(), Arc::new(resource));
+                let same = before.is_some_and(|before| index.resources.get(&key).is_some_and(|after| before.spec == after.spec));
+                if same { Touched::Resource(key) } else { Touched::All }
+            }
+            Err(error) => {
+                index.resources.remove(&key);
+                index.unreadable.insert(key.clone(), error.error);
+                Touched::Resource(key)
+            }
+        }
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        index.resources.remove(key);
+        index.unreadable.remove(key);
+        Touched::All
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        index.resources.keys().chain(index.unreadable.keys()).map(|key| (key.clone(), 0)).collect()
+    }
+}
+
+impl Observed for Node {
+    const KIND: Kind = Kind::Nodes;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let after = facts::node(self);
+        // Heartbeats change the resourceVersion alone; at thousands of nodes they must not wake anybody.
+        let same = index.nodes.get(&name).is_some_and(|before| NodeFacts { resource_version: after.resource_version.clone(), ..before.clone() } == after);
+        index.node_names.insert(hash::node_hash(&name), name.clone());
+        Arc::make_mut(&mut index.nodes).insert(name, after);
+        if same { Touched::Nothing } else { Touched::All }
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        Arc::make_mut(&mut index.nodes).remove(&key.1);
+        Touched::All
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        index.nodes.iter().map(|(name, node)| ((String::new(), name.clone()), version(Some(&node.resource_version)))).collect()
+    }
+}
+
+impl Observed for Deployment {
+    const KIND: Kind = Kind::Deployments;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let key = key(&self.metadata);
+        let node = self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(names::NODE_NAME_ANNOTATION)).cloned();
+        let empty = entry(&self.metadata, ());
+        let facts = (node.unwrap_or_default(), facts::deployment(self));
+        let entry = Entry { uid8: empty.uid8, node_hash: empty.node_hash, controller: empty.controller, version: empty.version, facts };
+        if !entry.facts.0.is_empty() {
+            index.node_names.insert(hash::node_hash(&entry.facts.0), entry.facts.0.clone());
+        }
+        index.deployments.insert(key.clone(), entry);
+        owner(&key, index.deployments.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.deployments.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.deployments)
+    }
+}
+
+impl Observed for ReplicaSet {
+    const KIND: Kind = Kind::ReplicaSets;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let key = key(&self.metadata);
+        let entry = entry(&self.metadata, facts::orphan_template(&self));
+        index.replica_sets.insert(key.clone(), entry);
+        owner(&key, index.replica_sets.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.replica_sets.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.replica_sets)
+    }
+}
+
+impl Observed for Pod {
+    const KIND: Kind = Kind::Pods;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let key = key(&self.metadata);
+        let entry = entry(&self.metadata, facts::pod(&self));
+        index.pods.insert(key.clone(), entry);
+        owner(&key, index.pods.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.pods.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.pods)
+    }
+}
+
+impl Observed for DaemonSet {
+    const KIND: Kind = Kind::DaemonSets;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let key = key(&self.metadata);
+        let empty = entry(&self.metadata, ());
+        let entry = Entry { uid8: empty.uid8, node_hash: empty.node_hash, controller: empty.controller, version: empty.version, facts: facts::daemon_set(self) };
+        index.daemon_sets.insert(key.clone(), entry);
+        owner(&key, index.daemon_sets.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.daemon_sets.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.daemon_sets)
+    }
+}
+
+impl Observed for Service {
+    const KIND: Kind = Kind::Services;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let ports = facts::node_ports(&self);
+        let key = key(&self.metadata);
+        let before = if ports.is_empty() { index.services.remove(&key) } else { index.services.insert(key, ports.clone()) };
+        if before.unwrap_or_default() == ports { Touched::Nothing } else { Touched::All }
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        if index.services.remove(key).is_some() { Touched::All } else { Touched::Nothing }
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        index.services.keys().map(|key| (key.clone(), 0)).collect()
+    }
+}

@@ -1,0 +1,214 @@
+//! Watches become one index in memory, and that becomes the snapshot of one resource.
+//!
+//! Objects are turned into facts as they arrive, and nothing else of them is kept. No snapshot exists before every watch
+//! has listed once.
+
+mod facts;
+mod index;
+mod snapshot;
+
+use crate::memory::Memory;
+use crds::IngressDaemonSet;
+use futures::StreamExt as _;
+use index::{Index, Observed, Touched};
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment, ReplicaSet},
+    core::v1::{Node, Pod, Service},
+};
+use kube::{
+    Api, Client, Resource,
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{ObjectRef, store::Writer},
+        watcher::{self, Event},
+    },
+};
+use planner::Snapshot;
+use serde::de::DeserializeOwned;
+use std::{
+    fmt::Debug,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A resource that may be undecodable.
+pub type Guarded = DeserializeGuard<IngressDaemonSet>;
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Our resources.
+    Resources,
+    /// All Nodes.
+    Nodes,
+    /// Per-node Deployments.
+    Deployments,
+    /// Their `ReplicaSets`.
+    ReplicaSets,
+    /// Their pods.
+    Pods,
+    /// Health checkers.
+    DaemonSets,
+    /// Services, for their node ports.
+    Services,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Resources => "ingressdaemonsets",
+            Self::Nodes => "nodes",
+            Self::Deployments => "deployments",
+            Self::ReplicaSets => "replicasets",
+            Self::Pods => "pods",
+            Self::DaemonSets => "daemonsets",
+            Self::Services => "services",
+        }
+    }
+}
+
+/// The view of the cluster.
+#[derive(Debug)]
+pub struct Observer {
+    index: Mutex<Index>,
+    listed: [AtomicBool; Kind::ALL.len()],
+    seen: [AtomicU64; Kind::ALL.len()],
+    triggers: UnboundedSender<ObjectRef<Guarded>>,
+}
+
+impl Observer {
+    /// An empty view that names the resources to look at again to `triggers`.
+    pub fn new(triggers: UnboundedSender<ObjectRef<Guarded>>) -> Self {
+        Self { index: Mutex::default(), listed: Default::default(), seen: Default::default(), triggers }
+    }
+
+    /// Watches that have not listed yet.
+    pub fn missing(&self) -> Vec<&'static str> {
+        Kind::ALL.into_iter().filter(|kind| !self.listed[*kind as usize].load(Ordering::Acquire)).map(Kind::name).collect()
+    }
+
+    /// The newest resourceVersion that the watch of this kind has delivered.
+    pub fn seen(&self, kind: Kind) -> u64 {
+        self.seen[kind as usize].load(Ordering::Acquire)
+    }
+
+    /// The snapshot of one resource; `None` when there is no such resource, or not everything was listed.
+    pub fn snapshot(&self, namespace: &str, name: &str, memory: &Memory, now: i64, health_checker_image: &str) -> Option<Snapshot> {
+        if !self.missing().is_empty() {
+            return None;
+        }
+        snapshot::build(&self.index(), namespace, name, memory, now, health_checker_image)
+    }
+
+    /// Why a resource cannot be decoded, when it cannot.
+    pub fn unreadable(&self, namespace: &str, name: &str) -> Option<String> {
+        self.index().unreadable.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        // The index is only changed by code that does not panic half-way through an entry.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists Deployments and Nodes consistently and takes the result for the truth: the cache may be older than what
+    /// another process wrote before it died.
+    pub async fn relist(&self, client: &Client, namespace: &str) -> kube::Result<()> {
+        let labelled = kube::api::ListParams::default().labels(crds::names::RESOURCE_LABEL);
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+        let deployments = deployments.list(&labelled).await?;
+        let nodes = Api::<Node>::all(client.clone()).list(&kube::api::ListParams::default()).await?;
+        let index = &mut *self.index();
+        let (listed_deployments, listed_nodes) = (version(deployments.metadata.resource_version.as_deref()), version(nodes.metadata.resource_version.as_deref()));
+        index.reconcile_list(deployments.items, listed_deployments, |key| key.0 == namespace);
+        index.reconcile_list(nodes.items, listed_nodes, |_| true);
+        Ok(())
+    }
+
+    /// Follows everything, for ever, and keeps `writer`'s store of the resources themselves.
+    pub async fn follow(&self, client: Client, writer: Writer<Guarded>) {
+        let writer = Mutex::new(writer);
+        let ours = watcher::Config::default().labels(crds::names::RESOURCE_LABEL);
+        let checkers = watcher::Config::default().labels(crds::names::HEALTH_CHECKER_LABEL);
+        let all = watcher::Config::default;
+        let resources = self.follow_kind(Api::<Guarded>::all(client.clone()), all(), |event| {
+            writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(event);
+        });
+        tokio::join!(
+            resources,
+            self.follow_kind(Api::<Node>::all(client.clone()), all(), |_| {}),
+            self.follow_kind(Api::<Deployment>::all(client.clone()), ours.clone(), |_| {}),
+            self.follow_kind(Api::<ReplicaSet>::all(client.clone()), ours.clone(), |_| {}),
+            self.follow_kind(Api::<Pod>::all(client.clone()), ours, |_| {}),
+            self.follow_kind(Api::<DaemonSet>::all(client.clone()), checkers, |_| {}),
+            self.follow_kind(Api::<Service>::all(client), all(), |_| {}),
+        );
+    }
+
+    async fn follow_kind<K>(&self, api: Api<K>, config: watcher::Config, mut tee: impl FnMut(&Event<K>))
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let mut listing = Vec::new();
+        let mut events = watcher::watcher(api, config).default_backoff().boxed();
+        while let Some(event) = events.next().await {
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    tracing::warn!(kind = K::KIND.name(), %error, "watch failed; trying again");
+                    continue;
+                }
+            };
+            tee(&event);
+            match event {
+                Event::Init => listing.clear(),
+                Event::InitApply(object) => listing.push(object),
+                Event::InitDone => {
+                    self.replace(std::mem::take(&mut listing));
+                    self.listed[K::KIND as usize].store(true, Ordering::Release);
+                    self.trigger(&Touched::All);
+                }
+                Event::Apply(object) => self.apply(object),
+                Event::Delete(object) => self.delete(&object),
+            }
+        }
+    }
+
+    fn note<K: Observed + Resource>(&self, object: &K) {
+        self.seen[K::KIND as usize].fetch_max(version(object.meta().resource_version.as_deref()), Ordering::AcqRel);
+    }
+
+    fn replace<K: Observed + Resource>(&self, objects: Vec<K>) {
+        objects.iter().for_each(|object| self.note(object));
+        self.index().replace(objects);
+    }
+
+    fn apply<K: Observed + Resource>(&self, object: K) {
+        self.note(&object);
+        let touched = self.index().apply(object);
+        self.trigger(&touched);
+    }
+
+    fn delete<K: Observed + Resource>(&self, object: &K) {
+        self.note(object);
+        let touched = self.index().delete::<K>(&index::key(object.meta()));
+        self.trigger(&touched);
+    }
+
+    fn trigger(&self, touched: &Touched) {
+        for (namespace, name) in self.index().resources_of(touched) {
+            // The receiver ends only with the process.
+            let _ = self.triggers.send(ObjectRef::new(&name).within(&namespace));
+        }
+    }
+}
+
+/// A resourceVersion as a number: comparable within one API server since 1.35, and in fact before.
+pub fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,104 @@
+//! The snapshot of one resource, cut out of the index.
+
+use super::{facts, index::Index};
+use crate::memory::Memory;
+use crds::{hash, names};
+use planner::{
+    Snapshot,
+    snapshot::{DeploymentFacts, OtherResource, PodFacts, Resource},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory, now: i64, health_checker_image: &str) -> Option<Snapshot> {
+    let resource = index.resources.get(&(namespace.to_owned(), name.to_owned()))?;
+    let uid = resource.metadata.uid.clone().unwrap_or_default();
+    let uid8 = names::uid8(&uid).to_owned();
+    let deployments = deployments(index, namespace, &uid);
+    let orphans = index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && entry.controller.is_none());
+    let orphans = orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.clone()))).collect();
+    let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
+    let daemon_sets = index.daemon_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
+    Some(Snapshot {
+        now,
+        health_checker_image: health_checker_image.to_owned(),
+        nodes: Arc::clone(&index.nodes),
+        pods: pods(index, namespace, &uid8, &deployments),
+        orphans,
+        daemon_sets: daemon_sets
+            .map(|(_, entry)| planner::snapshot::DaemonSetFacts { owned: entry.controller.as_deref() == Some(uid.as_str()), ..entry.facts.clone() })
+            .collect(),
+        others: others(index, &uid),
+        service_ports: Arc::new(
+            index.services.iter().flat_map(|((namespace, name), ports)| ports.iter().map(move |port| (*port, format!("{namespace}/{name}")))).collect(),
+        ),
+        foreign_names: memory.foreign_names.clone(),
+        taken_names: taken(index, namespace, &uid8),
+        reserved: memory.reserved.clone(),
+        first_seen: memory.first_seen.clone(),
+        listed_since_rebuild: rebuilding.is_some() && memory.listed_for == rebuilding,
+        asserted: memory.asserted_lately(),
+        refusals: memory.refusals.clone(),
+        written_generations: memory.written_generations.clone(),
+        deployments,
+        resource: Resource {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            uid,
+            resource_version: resource.metadata.resource_version.clone().unwrap_or_default(),
+            generation: resource.metadata.generation.unwrap_or(0),
+            created: resource.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
+            deleting: resource.metadata.deletion_timestamp.is_some(),
+            finalizers: resource.metadata.finalizers.clone().unwrap_or_default(),
+            spec: resource.spec.clone(),
+            status: resource.status.clone(),
+        },
+    })
+}
+
+/// The resource's Deployments by node; a lost annotation is made good by the label.
+fn deployments(index: &Index, namespace: &str, uid: &str) -> BTreeMap<String, DeploymentFacts> {
+    let ours = index.deployments.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == names::uid8(uid));
+    ours.filter_map(|(_, entry)| {
+        let (annotated, facts) = &entry.facts;
+        let node = if annotated.is_empty() { index.node_names.get(&entry.node_hash)?.clone() } else { annotated.clone() };
+        Some((node, DeploymentFacts { owned: entry.controller.as_deref() == Some(uid), ..facts.clone() }))
+    })
+    .collect()
+}
+
+fn pods(index: &Index, namespace: &str, uid8: &str, deployments: &BTreeMap<String, DeploymentFacts>) -> BTreeMap<String, Vec<PodFacts>> {
+    let hashes: BTreeMap<String, &String> = deployments.keys().map(|node| (hash::node_hash(node), node)).collect();
+    let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
+    let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && !entry.node_hash.is_empty());
+    for (_, entry) in ours {
+        if let Some(node) = hashes.get(&entry.node_hash).copied().or_else(|| index.node_names.get(&entry.node_hash)) {
+            pods.entry(node.clone()).or_default().push(entry.facts.clone());
+        }
+    }
+    pods
+}
+
+/// Names that other resources of this kind have given to their objects.
+fn taken(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {
+    let deployments = index.deployments.iter().map(|(key, entry)| (key, &entry.uid8));
+    let daemon_sets = index.daemon_sets.iter().map(|(key, entry)| (key, &entry.uid8));
+    deployments.chain(daemon_sets).filter(|((known, _), owner)| known == namespace && *owner != uid8).map(|((_, name), _)| name.clone()).collect()
+}
+
+fn others(index: &Index, uid: &str) -> Vec<OtherResource> {
+    index
+        .resources
+        .iter()
+        .filter(|(_, other)| other.metadata.uid.as_deref() != Some(uid))
+        .map(|((namespace, name), other)| OtherResource {
+            key: format!("{namespace}/{name}"),
+            uid: other.metadata.uid.clone().unwrap_or_default(),
+            created: other.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
+            spec: Arc::new(other.spec.clone()),
+        })
+        .collect()
+}

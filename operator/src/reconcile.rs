@@ -1,0 +1,196 @@
+//! The loop of one resource: observe, decide, act, and again.
+
+use crate::{
+    act::{Actor, Announcer, Error, still_foreign},
+    memory::Memory,
+    metrics::Metrics,
+    observe::{Guarded, Observer},
+};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
+use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
+use planner::{Action, Plan, Snapshot, decide, plan::Held};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::Mutex;
+
+/// Writes to different objects under way at once.
+const PARALLEL: usize = 16;
+/// Least time between two writes of status that change no grant.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// How soon to look again after an object turned out to be newer than its watch had shown.
+const AFTER_CONFLICT: Duration = Duration::from_millis(300);
+/// First and longest wait after a failed pass; doubled in between.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What every pass shares.
+pub struct Context {
+    /// API client without retries of its own.
+    pub client: Client,
+    /// The view of the cluster.
+    pub observer: Arc<Observer>,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Events.
+    pub announcer: Announcer,
+    /// Image for health checkers.
+    pub health_checker_image: String,
+    /// By namespace and name.
+    pub memories: Mutex<BTreeMap<(String, String), Arc<Mutex<Memory>>>>,
+    /// Failed passes in a row, by namespace and name.
+    pub failures: std::sync::Mutex<BTreeMap<(String, String), u32>>,
+}
+
+/// A pass failed; it is tried again.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failed(String);
+
+/// One pass over one resource.
+pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, Failed> {
+    let key = (resource.namespace().unwrap_or_default(), resource.name_any());
+    let memory = Arc::clone(context.memories.lock().await.entry(key.clone()).or_default());
+    let mut memory = memory.lock().await;
+    let now = chrono::Utc::now().timestamp();
+    if !memory.is_caught_up(&context.observer) {
+        // The watch that lags wakes us; the time is for one that never does.
+        return Ok(Requeue::requeue(Duration::from_secs(1)));
+    }
+    let Some(mut snapshot) = context.observer.snapshot(&key.0, &key.1, &memory, now, &context.health_checker_image) else {
+        if let Some(error) = context.observer.unreadable(&key.0, &key.1) {
+            tracing::error!(namespace = key.0, name = key.1, error, "the resource cannot be decoded; its last good state keeps running");
+        }
+        return Ok(Requeue::requeue(Duration::from_secs(5)));
+    };
+    if memory.uid != snapshot.resource.uid {
+        // A resource that was deleted and made again under its name is another one.
+        *memory = Memory::of(&snapshot.resource.uid);
+        return Ok(Requeue::requeue(Duration::ZERO));
+    }
+    if relist_for_rebuild(&context, &mut memory, &snapshot).await? {
+        return Ok(Requeue::requeue(Duration::ZERO));
+    }
+    memory.note_marks(&snapshot);
+    if !memory.foreign_names.is_empty() {
+        memory.foreign_names = still_foreign(&context.client, &snapshot, &memory.foreign_names).await;
+        snapshot.foreign_names = memory.foreign_names.clone();
+    }
+    snapshot.first_seen = memory.first_seen.clone();
+    let plan = decide(&snapshot);
+    context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
+    note_phases(&context.metrics, &mut memory, &plan);
+    let outcome = carry_out(&context, &snapshot, &plan, &mut memory).await;
+    context.announcer.decided(&snapshot, &plan).await;
+    context.metrics.passed(outcome.is_ok());
+    let soon = outcome?;
+    lock(&context.failures).remove(&key);
+    let due = plan.recheck_at.map_or(300, |at| at.saturating_sub(now).max(1));
+    let due = Duration::from_secs(due.unsigned_abs());
+    Ok(Requeue::requeue(soon.map_or(due, |soon| soon.min(due))))
+}
+
+/// How long to wait after a failed pass.
+pub fn back_off(resource: Arc<Guarded>, error: &Failed, context: Arc<Context>) -> Requeue {
+    let key = (resource.namespace().unwrap_or_default(), resource.name_any());
+    let mut failures = lock(&context.failures);
+    let failed = failures.entry(key.clone()).or_default();
+    let wait = BACKOFF.0.saturating_mul(1 << (*failed).min(10)).min(BACKOFF.1);
+    *failed = failed.saturating_add(1);
+    tracing::warn!(namespace = key.0, name = key.1, %error, again_in = ?wait, "pass failed");
+    Requeue::requeue(wait)
+}
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// While a ledger is rebuilt, the cache is replaced once by a consistent list; `true` when that happened.
+async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &Snapshot) -> Result<bool, Failed> {
+    let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
+    if rebuilding.is_none() || memory.listed_for == rebuilding {
+        return Ok(false);
+    }
+    context.observer.relist(&context.client, &snapshot.resource.namespace).await.map_err(|error| Failed(format!("consistent list: {error}")))?;
+    memory.listed_for = rebuilding;
+    Ok(true)
+}
+
+/// Nodes first and side by side, then the status with the ledger, then the finalizers.
+///
+/// Returns how soon to look again, when that is sooner than the plan says.
+async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: &mut Memory) -> Result<Option<Duration>, Failed> {
+    let status_written = memory.status_written;
+    let memory = Mutex::new(memory);
+    let actor = Actor { client: &context.client, metrics: &context.metrics, announcer: &context.announcer, snapshot };
+    let last = |action: &&Action| matches!(action, Action::WriteStatus { .. } | Action::SetFinalizers(_));
+    let first: Vec<_> = plan.actions.iter().filter(|action| !last(action)).map(|action| attempt(&actor, action, &memory)).collect();
+    let mut results: Vec<_> = futures::stream::iter(first).buffer_unordered(PARALLEL).collect().await;
+    let mut soon = None;
+    for action in plan.actions.iter().filter(last) {
+        let since = status_written.map(|at| at.elapsed());
+        match action {
+            Action::WriteStatus { urgent: false, .. } if since.is_some_and(|since| since < STATUS_EVERY) => {
+                soon = Some(STATUS_EVERY.saturating_sub(since.unwrap_or_default()));
+            }
+            // The finalizer goes only when everything before it went well.
+            Action::SetFinalizers(_) if snapshot.resource.deleting && results.iter().any(|(_, result)| result.is_err()) => {}
+            _ => results.push((action, actor.act(action, &memory).await)),
+        }
+    }
+    let failures: Vec<_> = results.into_iter().filter_map(|(action, result)| result.err().map(|error| (action, error))).collect();
+    report(context, snapshot, &failures).await;
+    let conflicts = failures.iter().all(|(_, error)| matches!(error, Error::Conflict | Error::Taken(_)));
+    match failures.first() {
+        None => Ok(soon),
+        Some(_) if conflicts => Ok(Some(AFTER_CONFLICT)),
+        Some((_, error)) => Err(Failed(error.to_string())),
+    }
+}
+
+fn attempt<'a>(actor: &'a Actor<'_>, action: &'a Action, memory: &'a Mutex<&mut Memory>) -> BoxFuture<'a, (&'a Action, Result<(), Error>)> {
+    async move { (action, actor.act(action, memory).await) }.boxed()
+}
+
+async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Error)]) {
+    for (action, error) in failures {
+        match error {
+            Error::Conflict | Error::Taken(_) => tracing::info!(what = brief(action), %error, "not written; deciding again"),
+            Error::Transient(_) => tracing::warn!(what = brief(action), %error, "not written; trying again"),
+            Error::Foreign(_) | Error::Forbidden(_) | Error::Invalid(_) => {
+                context.announcer.warning(snapshot, "WriteRefused", "Act", format!("{}: {error}", brief(action))).await;
+            }
+        }
+    }
+}
+
+/// An action in a few words, for the log.
+fn brief(action: &Action) -> String {
+    match action {
+        Action::WriteStatus { .. } => "status".into(),
+        Action::SetFinalizers(_) => "finalizers".into(),
+        Action::CreateDeployment { name, .. } => format!("create Deployment {name}"),
+        Action::PatchDeployment { name, write, .. } => format!("{} Deployment {name}", write.as_str()),
+        Action::DeleteDeployment { name, .. } => format!("delete Deployment {name}"),
+        Action::PatchNode { node, write, .. } => format!("{} Node {node}", write.as_str()),
+        Action::Apply { object, .. } => format!("apply {}", object.key()),
+        Action::Delete { object, .. } => format!("delete {}", object.key()),
+        Action::DeletePod { name } => format!("delete refused pod {name}"),
+    }
+}
+
+/// Measures how long nodes stay in a phase.
+fn note_phases(metrics: &Metrics, memory: &mut Memory, plan: &Plan) {
+    let phases = std::mem::take(&mut memory.phases);
+    for (node, (phase, since)) in &phases {
+        if plan.held.get(node).is_none_or(|held: &Held| held.phase != *phase) {
+            metrics.spent(phase, since.elapsed().as_secs_f64());
+        }
+    }
+    for (node, held) in &plan.held {
+        let since = phases.get(node).filter(|(phase, _)| *phase == held.phase).map_or_else(Instant::now, |(_, since)| *since);
+        memory.phases.insert(node.clone(), (held.phase, since));
+    }
+}

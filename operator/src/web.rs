@@ -1,0 +1,40 @@
+//! `/livez`, `/readyz`, `/metrics`.
+
+use crate::{metrics::Metrics, observe::Observer};
+use anyhow::Context as _;
+use axum::{Router, extract::State, http::StatusCode, routing::get};
+use std::{net::SocketAddr, sync::Arc};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Clone)]
+struct Shared {
+    metrics: Arc<Metrics>,
+    observer: Arc<Observer>,
+}
+
+/// Takes the port; an error says what to do.
+pub async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        // A host without IPv6 refuses the default address.
+        Err(_) if address.ip().is_unspecified() && address.is_ipv6() => TcpListener::bind(("0.0.0.0", address.port())).await,
+        result => result,
+    }
+    .with_context(|| format!("port {address} cannot be taken; choose another with --listen-address"))
+}
+
+/// Serves until `stop`.
+pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, observer: Arc<Observer>, stop: CancellationToken) -> anyhow::Result<()> {
+    let router = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.scrape() }))
+        .with_state(Shared { metrics, observer });
+    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await.context("web server")
+}
+
+/// Ready when every watch has listed once: a standby with a warm view is ready, too.
+async fn ready(State(shared): State<Shared>) -> (StatusCode, String) {
+    let missing = shared.observer.missing();
+    if missing.is_empty() { (StatusCode::OK, "ok\n".into()) } else { (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of: {}\n", missing.join(", "))) }
+}

@@ -1,0 +1,103 @@
+//! One container of a pod as its worker keeps it.
+
+use k8s_openapi::api::core::v1::Container;
+use jiff::Timestamp;
+use nix::sys::signal::Signal;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::attempt::Target;
+use super::backoff::Backoff;
+use super::status::{ContainerRecord, Role, State};
+
+/// A run that lives.
+pub(super) struct Active {
+    pub target: Target,
+    pub signal: Signal,
+    /// Cancelled when the process is gone.
+    pub ended: CancellationToken,
+    pub stopping: bool,
+    /// Turns true when the startup probe has succeeded.
+    pub startup: watch::Sender<bool>,
+}
+
+/// A container, its present run and what decides about the next one.
+pub(super) struct Slot {
+    pub spec: Container,
+    pub record: ContainerRecord,
+    /// Tells reports of the present run from those of an earlier one.
+    pub attempt: u64,
+    /// Present while a run is being prepared.
+    pub starting: Option<CancellationToken>,
+    pub active: Option<Active>,
+    /// The restart count that the next run will have.
+    pub next_count: i32,
+    /// When the run ended that the next one follows.
+    pub follows: Option<Timestamp>,
+    /// Runs again whatever the restart policy says: its definition changed.
+    pub forced: bool,
+    pub backoff: Backoff,
+    pub pull_backoff: Backoff,
+    /// When the last pull failed.
+    pub pull_failed_at: Option<Timestamp>,
+    pub config_failures: u32,
+    pub retry_at: Option<Timestamp>,
+    /// The last verdict of the readiness probe.
+    pub readiness: bool,
+    /// Why the present run is being stopped.
+    pub doom: Option<String>,
+}
+
+impl Slot {
+    pub fn new(spec: Container, role: Role, initializing: bool) -> Self {
+        let reason = if initializing { "PodInitializing" } else { "ContainerCreating" };
+        Self {
+            record: ContainerRecord {
+                name: spec.name.clone(),
+                image: spec.image.clone().unwrap_or_default(),
+                role,
+                state: State::waiting(reason, None),
+                last: None,
+                restart_count: 0,
+                ready: false,
+                started: false,
+                id: None,
+            },
+            spec,
+            attempt: 0,
+            starting: None,
+            active: None,
+            next_count: 0,
+            follows: None,
+            forced: false,
+            backoff: Backoff::default(),
+            pull_backoff: Backoff::default(),
+            pull_failed_at: None,
+            config_failures: 0,
+            retry_at: None,
+            readiness: false,
+            doom: None,
+        }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.active.is_some() || self.starting.is_some()
+    }
+
+    /// A waiting state takes the end that was shown so far along as the last one.
+    pub fn wait(&mut self, reason: &str, message: Option<String>) {
+        if let State::Terminated(end) = &self.record.state {
+            self.record.last = Some(end.clone());
+        }
+        self.record.state = State::waiting(reason, message);
+    }
+
+    /// Whether traffic may come, given whether readiness counts at all now.
+    pub fn refresh_ready(&mut self, counts: bool) {
+        let has_probe = self.spec.readiness_probe.is_some();
+        self.record.ready = match self.record.role {
+            Role::Init => matches!(&self.record.state, State::Terminated(end) if end.exit_code == 0),
+            _ => self.active.is_some() && self.record.started && counts && (self.readiness || !has_probe),
+        };
+    }
+}

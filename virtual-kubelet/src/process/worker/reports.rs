@@ -1,0 +1,151 @@
+//! What a worker makes of the reports of its tasks.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use nix::sys::signal::Signal;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Report, Worker};
+use crate::api_call::retry_delay;
+use crate::process::attempt::Target;
+use crate::process::backoff::Backoff;
+use crate::process::container::{Exit, StartError};
+use crate::process::probe::ProbeKind;
+use crate::process::prober;
+use crate::process::slot::Active;
+use crate::process::status::{State, Termination};
+
+impl Worker {
+    pub(super) fn take(&mut self, report: Report) {
+        let current = |worker: &Self, index: usize, attempt: u64| worker.slots[index].attempt == attempt;
+        match report {
+            Report::VolumesFilled => self.volumes_filled = true,
+            Report::Started { index, attempt, pid, signal, ended } if current(self, index, attempt) => {
+                self.started(index, pid, signal, ended);
+            }
+            Report::NotStarted { index, attempt, error } if current(self, index, attempt) => self.not_started(index, &error),
+            Report::PostStarted { index, attempt, outcome } if current(self, index, attempt) => match outcome {
+                Ok(()) => self.slots[index].record.started = self.slots[index].spec.startup_probe.is_none(),
+                Err(error) => self.doom(index, format!("FailedPostStartHook: {error}"), None),
+            },
+            Report::Exited { index, attempt, exit } if current(self, index, attempt) => self.exited(index, exit),
+            Report::Probed { index, attempt, kind, success, message } if current(self, index, attempt) => {
+                self.probed(index, kind, success, &message);
+            }
+            _ => {}
+        }
+    }
+
+    fn started(&mut self, index: usize, pid: i32, signal: Signal, ended: CancellationToken) {
+        let (site, id, reports) = (self.site.clone(), self.id.clone(), self.reports.clone());
+        let slot = &mut self.slots[index];
+        let target = Target {
+            container: slot.spec.clone(),
+            pid,
+            dir: site.container_dir(&id, &slot.spec.name),
+            address: site.node.address.clone(),
+            init_program: site.init_program.clone(),
+        };
+        if let State::Terminated(end) = &slot.record.state {
+            slot.record.last = Some(end.clone());
+        }
+        slot.record.state = State::Running { since: Timestamp::now() };
+        slot.record.restart_count = slot.next_count;
+        slot.record.id = Some(format!("process://{}/{}/{}", id.uid, slot.spec.name, slot.record.restart_count));
+        slot.record.image = slot.spec.image.clone().unwrap_or_default();
+        (slot.starting, slot.config_failures, slot.readiness, slot.doom) = (None, 0, false, None);
+        (slot.pull_backoff, slot.retry_at) = (Backoff::default(), None);
+        let post_start = slot.spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.clone());
+        slot.record.started = slot.spec.startup_probe.is_none() && post_start.is_none();
+        let startup = watch::Sender::new(slot.spec.startup_probe.is_none());
+        let attempt = slot.attempt;
+        prober::start(&target, index, attempt, &startup, &ended, &reports);
+        if let Some(hook) = post_start {
+            let (target, ended) = (target.clone(), ended.clone());
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = ended.cancelled() => {}
+                    outcome = target.hook(&hook) => drop(reports.send(Report::PostStarted { index, attempt, outcome })),
+                }
+            });
+        }
+        slot.active = Some(Active { target, signal, ended, stopping: false, startup });
+    }
+
+    fn not_started(&mut self, index: usize, error: &StartError) {
+        let now = Timestamp::now();
+        let slot = &mut self.slots[index];
+        slot.starting = None;
+        tracing::warn!(pod = %self.id, container = slot.record.name, %error, "a container cannot start");
+        match error {
+            StartError::Image(message) => {
+                slot.wait("ErrImagePull", Some(message.clone()));
+                slot.pull_failed_at = Some(now);
+                slot.pull_backoff.repeat(now, now);
+                slot.retry_at = slot.pull_backoff.wait(now).map(|(until, _)| until);
+            }
+            StartError::Config(message) | StartError::Create(message) => {
+                let reason = if matches!(error, StartError::Config(_)) { "CreateContainerConfigError" } else { "CreateContainerError" };
+                slot.wait(reason, Some(message.clone()));
+                slot.config_failures += 1;
+                let pause = retry_delay(slot.config_failures, Duration::from_secs(1), Duration::from_secs(10));
+                slot.retry_at = now.saturating_add(pause).ok();
+            }
+        }
+    }
+
+    fn exited(&mut self, index: usize, exit: Exit) {
+        let slot = &mut self.slots[index];
+        let started_at = match &slot.record.state {
+            State::Running { since } => Some(*since),
+            _ => None,
+        };
+        let reason = match (&exit.start_error, exit.code) {
+            (Some(_), _) => "StartError",
+            (None, 0) => "Completed",
+            (None, _) => "Error",
+        };
+        let finished_at = Timestamp::now();
+        tracing::info!(pod = %self.id, container = slot.record.name, code = exit.code, "a container ended");
+        slot.record.state = State::Terminated(Termination {
+            exit_code: exit.code,
+            reason: reason.into(),
+            message: exit.start_error,
+            started_at,
+            finished_at,
+            container_id: slot.record.id.clone(),
+        });
+        slot.active = None;
+        slot.record.started = false;
+        slot.readiness = false;
+        slot.follows = Some(finished_at);
+    }
+
+    fn probed(&mut self, index: usize, kind: ProbeKind, success: bool, message: &str) {
+        let ending = self.kill_at.is_some();
+        let slot = &mut self.slots[index];
+        match (kind, success) {
+            (ProbeKind::Readiness, _) => {
+                if slot.readiness != success {
+                    tracing::info!(pod = %self.id, container = slot.record.name, success, message, "readiness changed");
+                }
+                slot.readiness = success;
+            }
+            (ProbeKind::Startup, true) => {
+                slot.record.started = true;
+                if let Some(active) = &slot.active {
+                    active.startup.send_replace(true);
+                }
+            }
+            (ProbeKind::Startup | ProbeKind::Liveness, false) if !ending => {
+                let probe = if kind == ProbeKind::Startup { &slot.spec.startup_probe } else { &slot.spec.liveness_probe };
+                let grace = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
+                let why = format!("Container {} failed {kind:?} probe, will be restarted: {message}", slot.record.name);
+                self.doom(index, why, grace);
+            }
+            _ => {}
+        }
+    }
+}
