@@ -46,7 +46,9 @@ pub struct Source {
 #[derive(Debug, thiserror::Error)]
 enum Broken {
     #[error("{0}")]
-    Client(#[from] kube::Error),
+    Refused(String),
+    #[error("{0}")]
+    Client(#[source] kube::Error),
     #[error("the request could not be built: {0}")]
     Request(#[from] kube::core::request::Error),
     #[error("no answer for {0:?}")]
@@ -176,7 +178,7 @@ impl<K: Watched> Feed<K> {
             let event = match event {
                 Err(_) => return Ok(Some(End::ListAgain)),
                 Ok(None) => return Ok(None),
-                Ok(Some(event)) => event?,
+                Ok(Some(event)) => event.map_err(broken)?,
             };
             let (change, seen) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -204,7 +206,15 @@ impl<K: Watched> Feed<K> {
 
 async fn answered<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Broken> {
     match time::timeout(REQUEST_TIMEOUT, request).await {
-        Ok(answer) => Ok(answer?),
+        Ok(answer) => answer.map_err(broken),
         Err(_) => Err(Broken::NoAnswer(REQUEST_TIMEOUT)),
+    }
+}
+
+/// The server's own words say all; the rest of its status fills a screen.
+fn broken(error: kube::Error) -> Broken {
+    match error {
+        kube::Error::Api(status) => Broken::Refused(format!("{} {}", status.code, status.message)),
+        error => Broken::Client(error),
     }
 }

@@ -47,25 +47,27 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build();
-    let outcome = match (runtime, arguments.command) {
-        (Err(error), _) => Err(error.into()),
-        (Ok(runtime), Command::Check(check)) => {
-            runtime.block_on(ready::ask(&check.ready_socket, Duration::from_secs(1))).map_err(Into::into)
-        }
-        (Ok(runtime), Command::Run(run)) => {
-            start_log(&run);
-            let outcome = runtime.block_on(serve(run)).inspect_err(leave_message);
-            runtime.shutdown_background();
-            outcome
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("cannot start: {error}");
+            return ExitCode::FAILURE;
         }
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
+    let succeeded = match arguments.command {
+        Command::Check(check) => {
+            let outcome = runtime.block_on(ready::ask(&check.ready_socket, Duration::from_secs(1)));
+            // The kubelet shows it in the event of the failed probe.
+            outcome.inspect_err(|error| eprintln!("{error}")).is_ok()
         }
-    }
+        Command::Run(run) => {
+            start_log(&run);
+            let outcome = runtime.block_on(serve(run));
+            runtime.shutdown_background();
+            outcome.inspect_err(leave_message).is_ok()
+        }
+    };
+    if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn start_log(run: &Run) {

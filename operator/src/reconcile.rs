@@ -56,6 +56,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     let now = chrono::Utc::now().timestamp();
     if !memory.is_caught_up(&context.observer) {
         // The watch that lags wakes us; the time is for one that never does.
+        tracing::debug!("waiting to see own writes");
         return Ok(Requeue::requeue(Duration::from_secs(1)));
     }
     let Some(mut snapshot) = context.observer.snapshot(&key.0, &key.1, &memory, now, &context.health_checker_image) else {
@@ -81,6 +82,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     let plan = decide(&snapshot);
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     note_phases(&context.metrics, &mut memory, &plan);
+    tracing::debug!(actions = ?plan.actions.iter().map(brief).collect::<Vec<_>>(), recheck_at = plan.recheck_at, "decided");
     let outcome = carry_out(&context, &snapshot, &plan, &mut memory).await;
     context.announcer.decided(&snapshot, &plan).await;
     context.metrics.passed(outcome.is_ok());

@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 use virtual_kubelet::api_call::Recoveries;
 use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, NodeControllerOptions, new_node};
 use virtual_kubelet::pod::environment::NodeFacts;
-use virtual_kubelet::pod::{PodController, PodControllerOptions};
+use virtual_kubelet::pod::{Events, PodController, PodControllerOptions};
 use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init};
 
 #[derive(Parser)]
@@ -147,6 +147,7 @@ async fn run(args: RunArgs) -> Result<()> {
     let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options, recoveries.clone());
     let site = Site {
         client: client.clone(),
+        events: Events::start(client.clone(), args.node_name.clone()),
         node: NodeFacts { address: args.node_ip, cpu: args.cpu, memory: args.memory },
         root,
         images: ImageTable::new(args.images),

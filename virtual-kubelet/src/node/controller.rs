@@ -196,12 +196,7 @@ impl<P: NodeProvider> NodeController<P> {
     }
 
     fn start_lease(&self, options: LeaseOptions, healthy: watch::Receiver<bool>, cancel: &CancellationToken) {
-        let mut keeper = LeaseKeeper {
-            api: self.leases.clone(),
-            node_name: self.node.name_any(),
-            duration: options.duration,
-            last: None,
-        };
+        let mut keeper = LeaseKeeper { api: self.leases.clone(), node_name: self.node.name_any(), duration: options.duration, last: None };
         let every = renew_interval(options.duration);
         let (mut server, recoveries, cancel) = (self.server.subscribe(), self.recoveries.clone(), cancel.clone());
         tokio::spawn(async move {

@@ -82,11 +82,7 @@ fn renewed(lease: Lease, node_name: &str, node_uid: &str, duration: Duration, no
         ..OwnerReference::default()
     };
     Lease {
-        metadata: ObjectMeta {
-            name: Some(node_name.into()),
-            owner_references: Some(vec![owner]),
-            ..lease.metadata
-        },
+        metadata: ObjectMeta { name: Some(node_name.into()), owner_references: Some(vec![owner]), ..lease.metadata },
         spec: Some(LeaseSpec {
             holder_identity: Some(node_name.into()),
             lease_duration_seconds: i32::try_from(duration.as_secs()).ok(),

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
-};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
@@ -47,26 +45,16 @@ pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
     labels.insert("kubernetes.io/hostname".into(), facts.name.clone());
     labels.insert("kubernetes.io/os".into(), "linux".into());
     labels.insert("kubernetes.io/arch".into(), architecture.into());
-    let resources: BTreeMap<String, Quantity> = [
-        ("cpu", &facts.cpu),
-        ("memory", &facts.memory),
-        ("pods", &facts.pods),
-    ]
-    .into_iter()
-    .map(|(name, quantity)| (name.to_owned(), Quantity(quantity.clone())))
-    .collect();
+    let resources: BTreeMap<String, Quantity> = [("cpu", &facts.cpu), ("memory", &facts.memory), ("pods", &facts.pods)]
+        .into_iter()
+        .map(|(name, quantity)| (name.to_owned(), Quantity(quantity.clone())))
+        .collect();
     let address = |type_: &str, address: &str| NodeAddress { type_: type_.into(), address: address.into() };
     Node {
         metadata: ObjectMeta { name: Some(facts.name.clone()), labels: Some(labels), ..ObjectMeta::default() },
-        spec: Some(NodeSpec {
-            taints: (!facts.taints.is_empty()).then(|| facts.taints.clone()),
-            ..NodeSpec::default()
-        }),
+        spec: Some(NodeSpec { taints: (!facts.taints.is_empty()).then(|| facts.taints.clone()), ..NodeSpec::default() }),
         status: Some(NodeStatus {
-            addresses: Some(vec![
-                address("InternalIP", &facts.internal_ip),
-                address("Hostname", &facts.name),
-            ]),
+            addresses: Some(vec![address("InternalIP", &facts.internal_ip), address("Hostname", &facts.name)]),
             allocatable: Some(resources.clone()),
             capacity: Some(resources),
             conditions: Some(conditions(now)),
@@ -149,9 +137,8 @@ pub fn metadata_patch(ours: &Node, server: &Node) -> Option<Value> {
     };
     let labels = missing(&ours.metadata.labels, &server.metadata.labels);
     let annotations = missing(&ours.metadata.annotations, &server.metadata.annotations);
-    (!labels.is_empty() || !annotations.is_empty()).then(|| {
-        json!({ "metadata": { "uid": server.metadata.uid, "labels": labels, "annotations": annotations } })
-    })
+    (!labels.is_empty() || !annotations.is_empty())
+        .then(|| json!({ "metadata": { "uid": server.metadata.uid, "labels": labels, "annotations": annotations } }))
 }
 
 #[cfg(test)]
@@ -193,9 +180,8 @@ mod tests {
     fn a_heartbeat_moves_no_transition_time_and_a_repair_does() {
         let (ours, mut server) = (node(1), node(1));
         let now = Timestamp::from_second(100).unwrap();
-        let ready = |patch: &Value| {
-            patch["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone()
-        };
+        let ready =
+            |patch: &Value| patch["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone();
         let beat = ready(&status_patch(&ours, &server, now));
         assert_eq!(beat["lastTransitionTime"], "1970-01-01T00:00:01Z");
         assert_eq!(beat["lastHeartbeatTime"], "1970-01-01T00:01:40Z");

@@ -243,13 +243,11 @@ async fn perform<P: PodLifecycleHandler>(client: &Client, provider: &P, id: &Pod
             Err(ProviderError::NotFound(_)) => Outcome::Lost,
             Err(error) => Outcome::Failed(error.to_string()),
         },
-        Operation::Patch(patch) => {
-            match within(api().patch_status(&id.name, &PatchParams::default(), &Patch::Strategic(&patch))).await {
-                Ok(pod) => Outcome::Written(Box::new(pod)),
-                Err(ApiCallError::NotFound(_)) => Outcome::Gone,
-                Err(error) => Outcome::Failed(error.to_string()),
-            }
-        }
+        Operation::Patch(patch) => match within(api().patch_status(&id.name, &PatchParams::default(), &Patch::Strategic(&patch))).await {
+            Ok(pod) => Outcome::Written(Box::new(pod)),
+            Err(ApiCallError::NotFound(_)) => Outcome::Gone,
+            Err(error) => Outcome::Failed(error.to_string()),
+        },
         Operation::Remove => {
             let parameters = DeleteParams {
                 grace_period_seconds: Some(0),

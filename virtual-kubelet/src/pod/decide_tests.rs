@@ -92,10 +92,8 @@ fn a_pod_that_others_declared_failed_is_ended() {
 #[test]
 fn a_ready_condition_changed_by_others_is_repaired_and_their_own_conditions_survive() {
     let mut server = pod();
-    server.status = Some(PodStatus {
-        conditions: Some(vec![condition("Ready", "False"), condition("example.org/gate", "True")]),
-        ..status("Running")
-    });
+    server.status =
+        Some(PodStatus { conditions: Some(vec![condition("Ready", "False"), condition("example.org/gate", "True")]), ..status("Running") });
     let wanted = PodStatus { conditions: Some(vec![condition("Ready", "True")]), ..status("Running") };
     let Some(Operation::Patch(patch)) = running(server, wanted).next(NOW) else { panic!("no patch") };
     let conditions = patch["status"]["conditions"].as_array().unwrap();

@@ -1,6 +1,4 @@
-use k8s_openapi::api::core::v1::{
-    ConfigMap, ConfigMapEnvSource, ConfigMapKeySelector, EnvFromSource, EnvVar, ObjectFieldSelector,
-};
+use k8s_openapi::api::core::v1::{ConfigMap, ConfigMapEnvSource, ConfigMapKeySelector, EnvFromSource, EnvVar, ObjectFieldSelector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
@@ -73,7 +71,12 @@ fn fields_of_the_pod_and_its_address_are_told() {
         let source = EnvVarSource { field_ref: Some(selector), ..EnvVarSource::default() };
         EnvVar { name: name.into(), value: None, value_from: Some(source) }
     };
-    let env = vec![field("N", "metadata.name"), field("L", "metadata.labels['app']"), field("IP", "status.podIP"), field("ALL", "metadata.labels")];
+    let env = vec![
+        field("N", "metadata.name"),
+        field("L", "metadata.labels['app']"),
+        field("IP", "status.podIP"),
+        field("ALL", "metadata.labels"),
+    ];
     let variables = resolved(&Container { env: Some(env), ..Container::default() }, &References::default()).unwrap();
     assert_eq!(variables["N"], "p");
     assert_eq!(variables["L"], "web");

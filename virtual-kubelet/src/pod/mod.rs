@@ -3,6 +3,7 @@
 mod controller;
 mod decide;
 pub mod environment;
+mod events;
 mod identity;
 mod lifecycle;
 pub mod references;
@@ -11,5 +12,6 @@ pub mod service_variables;
 
 pub use controller::{PodController, PodControllerOptions};
 pub use decide::{Operation, PodRecord};
+pub use events::Events;
 pub use identity::PodId;
 pub use lifecycle::{PodLifecycleHandler, PodNotifier, PodStatusSink};

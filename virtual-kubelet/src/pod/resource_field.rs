@@ -63,7 +63,8 @@ mod tests {
         let container = Container { resources: Some(resources), ..Container::default() };
         let node = NodeFacts { cpu: "8".into(), ..NodeFacts::default() };
         let read = |resource: &str, divisor: &str| {
-            let selector = ResourceFieldSelector { resource: resource.into(), divisor: Some(Quantity(divisor.into())), container_name: None };
+            let selector =
+                ResourceFieldSelector { resource: resource.into(), divisor: Some(Quantity(divisor.into())), container_name: None };
             value(&container, &selector, &node).unwrap()
         };
         assert_eq!(read("limits.memory", "1Mi"), "100");

@@ -51,7 +51,12 @@ fn collide(a: &HostPort, b: &HostPort) -> bool {
 }
 
 /// Checks `pod` against the node's labels and the pods that run on it, those that are ending included.
-pub fn admit<'a>(pod: &Pod, node_name: &str, labels: &BTreeMap<String, String>, others: impl Iterator<Item = &'a Pod>) -> Result<(), Refusal> {
+pub fn admit<'a>(
+    pod: &Pod,
+    node_name: &str,
+    labels: &BTreeMap<String, String>,
+    others: impl Iterator<Item = &'a Pod>,
+) -> Result<(), Refusal> {
     if !selects(pod, node_name, labels) {
         return Err(Refusal::predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
     }

@@ -154,7 +154,8 @@ fn bind(source: &Path, target: &Path) -> Result<()> {
 }
 
 fn tmpfs(at: &Path) -> Result<()> {
-    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).with_context(|| format!("mounting tmpfs at {}", at.display()))
+    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), Some("mode=0755"))
+        .with_context(|| format!("mounting tmpfs at {}", at.display()))
 }
 
 fn make(path: &Path, kind: Kind) -> Result<()> {

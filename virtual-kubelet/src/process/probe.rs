@@ -34,9 +34,8 @@ pub struct ProbeTiming {
 impl ProbeTiming {
     /// The numbers of `probe`.
     pub fn of(probe: &Probe) -> Self {
-        let seconds = |value: Option<i32>, default: u64| {
-            Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).unwrap_or(default))
-        };
+        let seconds =
+            |value: Option<i32>, default: u64| Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).unwrap_or(default));
         let count = |value: Option<i32>, default: u32| value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default).max(1);
         Self {
             initial_delay: seconds(probe.initial_delay_seconds, 0),

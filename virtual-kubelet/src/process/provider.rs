@@ -89,6 +89,7 @@ impl PodLifecycleHandler for ProcessProvider {
         let active = pods.values().filter(|entry| entry.is_active()).map(|entry| &*entry.pod);
         if let Err(refusal) = admit(&pod, &self.node_name, &labels, active) {
             tracing::warn!(pod = %id, reason = refusal.reason, message = refusal.message, "refused a pod");
+            self.site.events.warning(&pod, refusal.reason, refusal.message.clone());
             let status = rejected(&pod, refusal.reason, &refusal.message);
             sink.notify(id.clone(), status.clone());
             pods.insert(id, Entry { pod, status: Arc::new(Mutex::new(status)), orders: None });

@@ -6,7 +6,7 @@ use kube::Client;
 
 use super::credentials::Powers;
 use super::images::ImageTable;
-use crate::pod::PodId;
+use crate::pod::{Events, PodId};
 use crate::pod::environment::NodeFacts;
 
 /// The place where pods run.
@@ -14,6 +14,8 @@ use crate::pod::environment::NodeFacts;
 pub struct Site {
     /// Access to the API server with the node's identity.
     pub client: Client,
+    /// Where events about pods go.
+    pub events: Events,
     /// The node's facts.
     pub node: NodeFacts,
     /// Where pods' directories are.

@@ -1,7 +1,7 @@
 //! One container of a pod as its worker keeps it.
 
-use k8s_openapi::api::core::v1::Container;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod,
-    PodCondition, PodIP, PodStatus,
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod, PodCondition,
+    PodIP, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -212,9 +212,7 @@ pub fn is_over(pod: &Pod, record: &ContainerRecord) -> bool {
 fn phase(view: &PodView<'_>) -> &'static str {
     let of = |role: Role| view.containers.iter().filter(move |record| record.role == role);
     let initialized = of(Role::Main).any(|record| record.id.is_some());
-    let failed_init = of(Role::Init).any(|record| {
-        latest_end(record).is_some_and(|end| end.exit_code != 0) && is_over(view.pod, record)
-    });
+    let failed_init = of(Role::Init).any(|record| latest_end(record).is_some_and(|end| end.exit_code != 0) && is_over(view.pod, record));
     if failed_init {
         return "Failed";
     }
@@ -298,12 +296,8 @@ fn containers_ready(view: &PodView<'_>, phase: &str) -> Result<(), (&'static str
         "Failed" => return Err(("PodFailed", String::new())),
         _ => {}
     }
-    let unready: Vec<&str> = view
-        .containers
-        .iter()
-        .filter(|record| record.role != Role::Init && !record.ready)
-        .map(|record| record.name.as_str())
-        .collect();
+    let unready: Vec<&str> =
+        view.containers.iter().filter(|record| record.role != Role::Init && !record.ready).map(|record| record.name.as_str()).collect();
     if unready.is_empty() {
         return Ok(());
     }
@@ -320,9 +314,7 @@ fn gates_open(pod: &Pod) -> Result<(), (&'static str, String)> {
             match present.iter().find(|condition| condition.type_ == *kind) {
                 None => Some(format!("corresponding condition of pod readiness gate \"{kind}\" does not exist.")),
                 Some(condition) if condition.status == "True" => None,
-                Some(condition) => {
-                    Some(format!("the status of pod readiness gate \"{kind}\" is not \"True\", but {}", condition.status))
-                }
+                Some(condition) => Some(format!("the status of pod readiness gate \"{kind}\" is not \"True\", but {}", condition.status)),
             }
         })
         .collect();

@@ -58,10 +58,7 @@ pub fn token_wishes(pod: &Pod) -> Vec<TokenWish> {
     let sources = volumes.flat_map(|volume| volume.projected.iter()).flat_map(|projected| projected.sources.iter().flatten());
     let tokens = sources.filter_map(|source| source.service_account_token.as_ref());
     let mut wishes: Vec<_> = tokens
-        .map(|token| TokenWish {
-            audience: token.audience.clone().unwrap_or_default(),
-            seconds: token.expiration_seconds.unwrap_or(3600),
-        })
+        .map(|token| TokenWish { audience: token.audience.clone().unwrap_or_default(), seconds: token.expiration_seconds.unwrap_or(3600) })
         .collect();
     wishes.sort();
     wishes.dedup();
@@ -120,7 +117,14 @@ pub struct Ingredients<'a> {
 }
 
 impl Ingredients<'_> {
-    fn config_map(&self, files: &mut Files, name: &str, items: Option<&Vec<KeyToPath>>, optional: bool, default: Option<i32>) -> Result<(), VolumeError> {
+    fn config_map(
+        &self,
+        files: &mut Files,
+        name: &str,
+        items: Option<&Vec<KeyToPath>>,
+        optional: bool,
+        default: Option<i32>,
+    ) -> Result<(), VolumeError> {
         match self.references.config_maps.get(name) {
             Some(map) => pick(files, &format!("configmap {name}"), &config_map_data(map), items, optional, default),
             None if optional => Ok(()),
@@ -128,7 +132,14 @@ impl Ingredients<'_> {
         }
     }
 
-    fn secret(&self, files: &mut Files, name: &str, items: Option<&Vec<KeyToPath>>, optional: bool, default: Option<i32>) -> Result<(), VolumeError> {
+    fn secret(
+        &self,
+        files: &mut Files,
+        name: &str,
+        items: Option<&Vec<KeyToPath>>,
+        optional: bool,
+        default: Option<i32>,
+    ) -> Result<(), VolumeError> {
         match self.references.secrets.get(name) {
             Some(secret) => pick(files, &format!("secret {name}"), &secret_data(secret), items, optional, default),
             None if optional => Ok(()),
@@ -235,11 +246,12 @@ pub fn write(directory: &Path, files: &Files) -> Result<()> {
 
 fn is_written(directory: &Path, files: &Files) -> bool {
     let present = directory.join(PRESENT);
-    let count = fs::read_dir(directory).map_or(0, |entries| {
-        entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with("..")).count()
-    });
+    let count = fs::read_dir(directory)
+        .map_or(0, |entries| entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with("..")).count());
     let tops: std::collections::BTreeSet<_> = files.keys().filter_map(|path| path.split('/').next()).collect();
-    present.exists() && count == tops.len() && files.iter().all(|(path, (content, _))| fs::read(present.join(path)).is_ok_and(|now| now == *content))
+    present.exists()
+        && count == tops.len()
+        && files.iter().all(|(path, (content, _))| fs::read(present.join(path)).is_ok_and(|now| now == *content))
 }
 
 /// Makes the directory of a volume that is one by itself: `emptyDir`, or a `hostPath` to be created.
@@ -280,9 +292,14 @@ pub fn mounts(pod: &Pod, container: &Container, volumes: &Path, environment: &BT
             }
             None => base,
         };
-        let projected = volume.config_map.is_some() || volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
+        let projected =
+            volume.config_map.is_some() || volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
         mounts.push(Mount { source, target: wanted.mount_path.clone().into(), read_only: projected || wanted.read_only == Some(true) });
     }
     mounts.sort_by_key(|mount| mount.target.components().count());
     Ok(mounts)
 }
+
+#[cfg(test)]
+#[path = "volumes_tests.rs"]
+mod tests;

@@ -94,7 +94,10 @@ impl Worker {
         if slot.retry_at.is_some_and(|at| at > now) {
             let is_shown = matches!(&slot.record.state, State::Waiting { reason, .. } if reason == "ErrImagePull");
             if is_shown && slot.pull_failed_at.is_none_or(|at| now.duration_since(at) >= PULL_ERROR_SHOWN) {
-                slot.wait("ImagePullBackOff", Some(format!("Back-off pulling image \"{}\"", slot.spec.image.as_deref().unwrap_or_default())));
+                slot.wait(
+                    "ImagePullBackOff",
+                    Some(format!("Back-off pulling image \"{}\"", slot.spec.image.as_deref().unwrap_or_default())),
+                );
             }
             return;
         }
@@ -106,7 +109,11 @@ impl Worker {
                 if let Some((until, pause)) = slot.backoff.wait(ended_at).filter(|(until, _)| *until > now) {
                     let message = format!(
                         "back-off {} restarting failed container={} pod={}_{}({})",
-                        printed(pause), slot.record.name, self.id.name, self.id.namespace, self.id.uid
+                        printed(pause),
+                        slot.record.name,
+                        self.id.name,
+                        self.id.namespace,
+                        self.id.uid
                     );
                     slot.wait("CrashLoopBackOff", Some(message));
                     slot.retry_at = Some(until);
