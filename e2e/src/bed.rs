@@ -4,25 +4,31 @@ use std::{
     collections::BTreeMap,
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
-use kube::Client;
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::{
     control_plane::{ControlPlane, Timing},
+    eventually::eventually,
     haproxy::{Check, HaProxy},
     images, namespaces, network,
     node::{Node, NodeSpec},
     process::Process,
+    recorder::Recorder,
 };
 
 /// The node that the operator's pod runs on. It gets no traffic.
 pub const INFRA_NODE: &str = "infra";
 /// The label of [`INFRA_NODE`].
 pub const INFRA_LABEL: &str = "node-role.kubernetes.io/infra";
+
+/// How long a Deployment may take to become available.
+const AVAILABLE: Duration = Duration::from_secs(60);
 
 /// What a bed consists of.
 #[derive(Clone, Debug, Default)]
@@ -40,9 +46,7 @@ pub struct Options {
 impl Options {
     /// `count` nodes named `n1`, `n2`, …, with the label `ingress=true`, alternating between zones `a` and `b`.
     pub fn with_nodes(count: u8) -> Self {
-        let node = |index: u8| {
-            NodeSpec::new(&format!("n{index}")).label("ingress", "true").zone(if index % 2 == 1 { "a" } else { "b" })
-        };
+        let node = |index: u8| NodeSpec::new(&format!("n{index}")).label("ingress", "true").zone(if index % 2 == 1 { "a" } else { "b" });
         Self { nodes: (1..=count).map(node).collect(), ..Self::default() }
     }
 
@@ -69,6 +73,8 @@ pub struct Bed {
     pub haproxy: HaProxy,
     /// The control plane.
     pub control_plane: ControlPlane,
+    /// Everything that happened, for the auditor.
+    pub recorder: Recorder,
     nodes: BTreeMap<String, Node>,
     haproxy_process: Process,
     state: PathBuf,
@@ -88,17 +94,10 @@ impl Bed {
         let control_plane = ControlPlane::start(&state, &options.timing).await?;
         say(started, "the control plane is ready");
         let client = control_plane.admin_client().await?;
+        let recorder = Recorder::start(&client);
         let (haproxy, haproxy_process) = HaProxy::start(&state, &[], options.check).await?;
-        let mut bed = Self {
-            client,
-            haproxy,
-            control_plane,
-            nodes: BTreeMap::new(),
-            haproxy_process,
-            state,
-            next_index: 1,
-            started,
-        };
+        let mut bed =
+            Self { client, haproxy, control_plane, recorder, nodes: BTreeMap::new(), haproxy_process, state, next_index: 1, started };
         let names: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
         for spec in options.nodes {
             let (name, address) = bed.create_node(spec).await?;
@@ -156,6 +155,54 @@ impl Bed {
     pub async fn apply_path(&self, path: &str) -> Result<()> {
         let path = images::repository().join(path);
         self.control_plane.kubectl(&["apply", "--server-side", "-f", &path.to_string_lossy()]).await.map(drop)
+    }
+
+    /// Installs the product as a user would: the CRDs, then everything in `deploy/`, and waits until it is available.
+    ///
+    /// Its pods run on [`INFRA_NODE`] here, because scenarios break the other nodes.
+    pub async fn install(&self) -> Result<()> {
+        self.apply_path("crds/manifests").await.context("installing the CRDs")?;
+        let path = images::repository().join("deploy");
+        let rendered = self.kubectl(&["create", "--dry-run=client", "-o", "json", "-f", &path.to_string_lossy()]).await?;
+        let mut objects: Vec<Value> = Vec::new();
+        for value in serde_json::Deserializer::from_str(&rendered).into_iter::<Value>() {
+            let value = value.context("reading the objects in deploy/")?;
+            match value["items"].as_array() {
+                Some(items) => objects.extend(items.iter().cloned()),
+                None => objects.push(value),
+            }
+        }
+        for deployment in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
+            deployment["spec"]["template"]["spec"]["nodeSelector"][INFRA_LABEL] = "".into();
+        }
+        // Namespaces and accounts come before what lives in them.
+        objects.sort_by_key(|object| match object["kind"].as_str() {
+            Some("Namespace") => 0,
+            Some("Deployment") => 2,
+            _ => 1,
+        });
+        self.apply(&objects).await.context("installing the operator")?;
+        for deployment in objects.iter().filter(|object| object["kind"] == "Deployment") {
+            let name = deployment["metadata"]["name"].as_str().unwrap_or_default();
+            let namespace = deployment["metadata"]["namespace"].as_str().unwrap_or("default");
+            self.deployment_available(namespace, name).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a Deployment has all its replicas available.
+    pub async fn deployment_available(&self, namespace: &str, name: &str) -> Result<()> {
+        let api = Api::<Deployment>::namespaced(self.client.clone(), namespace);
+        eventually(AVAILABLE, &format!("Deployment {namespace}/{name} is available"), async || {
+            let deployment = api.get(name).await?;
+            let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+            let status = deployment.status.unwrap_or_default();
+            let available = status.available_replicas.unwrap_or(0);
+            let current = status.observed_generation >= deployment.metadata.generation;
+            ensure!(current && available == wanted, "{available} of {wanted} replicas are available");
+            Ok(())
+        })
+        .await
     }
 
     /// Runs `kubectl` as admin.

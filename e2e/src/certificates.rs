@@ -120,8 +120,7 @@ impl Authority {
 /// Writes a file that only its owner may read.
 pub fn write_private(path: &Path, text: &str) -> Result<PathBuf> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .with_context(|| format!("restricting {}", path.display()))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(|| format!("restricting {}", path.display()))?;
     Ok(path.to_owned())
 }
 

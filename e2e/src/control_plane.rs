@@ -63,8 +63,7 @@ impl ControlPlane {
         let admin = state.join("admin.kubeconfig");
         let config = authority.kubeconfig(&server(), Credential::Token(ADMIN_TOKEN))?;
         write_private(&admin, &serde_json::to_string_pretty(&config)?)?;
-        let mut this =
-            Self { authority, components: Vec::new(), binary, logs: state.join("logs"), state: state.to_owned(), admin };
+        let mut this = Self { authority, components: Vec::new(), binary, logs: state.join("logs"), state: state.to_owned(), admin };
         let (signing_key, public_key) = this.authority.service_account_keys()?;
         this.start_etcd()?;
         this.start_api_server(&signing_key, &public_key, timing)?;
@@ -122,16 +121,19 @@ impl ControlPlane {
 
     fn start_etcd(&mut self) -> Result<()> {
         let data = self.state.join("etcd");
-        self.component("etcd", &[
-            ("data-dir", text(&data)),
-            ("listen-client-urls", ETCD.into()),
-            ("advertise-client-urls", ETCD.into()),
-            ("listen-peer-urls", ETCD_PEERS.into()),
-            ("initial-advertise-peer-urls", ETCD_PEERS.into()),
-            ("initial-cluster", format!("default={ETCD_PEERS}")),
-            ("unsafe-no-fsync", "true".into()),
-            ("log-level", "warn".into()),
-        ])
+        self.component(
+            "etcd",
+            &[
+                ("data-dir", text(&data)),
+                ("listen-client-urls", ETCD.into()),
+                ("advertise-client-urls", ETCD.into()),
+                ("listen-peer-urls", ETCD_PEERS.into()),
+                ("initial-advertise-peer-urls", ETCD_PEERS.into()),
+                ("initial-cluster", format!("default={ETCD_PEERS}")),
+                ("unsafe-no-fsync", "true".into()),
+                ("log-level", "warn".into()),
+            ],
+        )
     }
 
     fn start_api_server(&mut self, signing_key: &Path, public_key: &Path, timing: &Timing) -> Result<()> {
@@ -141,27 +143,30 @@ impl ControlPlane {
         let serving = self.authority.server("kube-apiserver", &names, &addresses)?;
         let kubelet_client = self.authority.client("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters"))?;
         let authority = self.authority.certificate();
-        self.component("kube-apiserver", &[
-            ("etcd-servers", ETCD.into()),
-            ("bind-address", "0.0.0.0".into()),
-            ("secure-port", "443".into()),
-            ("advertise-address", network::BED.to_string()),
-            ("service-cluster-ip-range", network::SERVICE_RANGE.into()),
-            ("tls-cert-file", text(&serving.certificate)),
-            ("tls-private-key-file", text(&serving.key)),
-            ("client-ca-file", text(&authority)),
-            ("token-auth-file", text(&tokens)),
-            ("kubelet-client-certificate", text(&kubelet_client.certificate)),
-            ("kubelet-client-key", text(&kubelet_client.key)),
-            ("service-account-issuer", "https://kubernetes.default.svc".into()),
-            ("service-account-key-file", text(public_key)),
-            ("service-account-signing-key-file", text(signing_key)),
-            ("authorization-mode", "Node,RBAC".into()),
-            ("enable-admission-plugins", "NodeRestriction".into()),
-            ("allow-privileged", "true".into()),
-            ("default-not-ready-toleration-seconds", timing.eviction_seconds.to_string()),
-            ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),
-        ])
+        self.component(
+            "kube-apiserver",
+            &[
+                ("etcd-servers", ETCD.into()),
+                ("bind-address", "0.0.0.0".into()),
+                ("secure-port", "443".into()),
+                ("advertise-address", network::BED.to_string()),
+                ("service-cluster-ip-range", network::SERVICE_RANGE.into()),
+                ("tls-cert-file", text(&serving.certificate)),
+                ("tls-private-key-file", text(&serving.key)),
+                ("client-ca-file", text(&authority)),
+                ("token-auth-file", text(&tokens)),
+                ("kubelet-client-certificate", text(&kubelet_client.certificate)),
+                ("kubelet-client-key", text(&kubelet_client.key)),
+                ("service-account-issuer", "https://kubernetes.default.svc".into()),
+                ("service-account-key-file", text(public_key)),
+                ("service-account-signing-key-file", text(signing_key)),
+                ("authorization-mode", "Node,RBAC".into()),
+                ("enable-admission-plugins", "NodeRestriction".into()),
+                ("allow-privileged", "true".into()),
+                ("default-not-ready-toleration-seconds", timing.eviction_seconds.to_string()),
+                ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),
+            ],
+        )
     }
 
     fn start_controller_manager(&mut self, signing_key: &Path, timing: &Timing) -> Result<()> {
@@ -169,31 +174,37 @@ impl ControlPlane {
         let identity = self.authority.client(name, "system:kube-controller-manager", None)?;
         let kubeconfig = self.write_kubeconfig(name, &identity)?;
         let authority = self.authority.certificate();
-        self.component(name, &[
-            ("kubeconfig", text(&kubeconfig)),
-            ("use-service-account-credentials", "true".into()),
-            ("leader-elect", "false".into()),
-            ("kube-api-qps", "500".into()),
-            ("kube-api-burst", "1000".into()),
-            ("service-account-private-key-file", text(signing_key)),
-            ("root-ca-file", text(&authority)),
-            ("bind-address", "127.0.0.1".into()),
-            ("node-monitor-period", "2s".into()),
-            ("node-monitor-grace-period", format!("{}s", timing.node_grace_seconds)),
-        ])
+        self.component(
+            name,
+            &[
+                ("kubeconfig", text(&kubeconfig)),
+                ("use-service-account-credentials", "true".into()),
+                ("leader-elect", "false".into()),
+                ("kube-api-qps", "500".into()),
+                ("kube-api-burst", "1000".into()),
+                ("service-account-private-key-file", text(signing_key)),
+                ("root-ca-file", text(&authority)),
+                ("bind-address", "127.0.0.1".into()),
+                ("node-monitor-period", "2s".into()),
+                ("node-monitor-grace-period", format!("{}s", timing.node_grace_seconds)),
+            ],
+        )
     }
 
     fn start_scheduler(&mut self) -> Result<()> {
         let name = "kube-scheduler";
         let identity = self.authority.client(name, "system:kube-scheduler", None)?;
         let kubeconfig = self.write_kubeconfig(name, &identity)?;
-        self.component(name, &[
-            ("kubeconfig", text(&kubeconfig)),
-            ("authentication-kubeconfig", text(&kubeconfig)),
-            ("authorization-kubeconfig", text(&kubeconfig)),
-            ("leader-elect", "false".into()),
-            ("bind-address", "127.0.0.1".into()),
-        ])
+        self.component(
+            name,
+            &[
+                ("kubeconfig", text(&kubeconfig)),
+                ("authentication-kubeconfig", text(&kubeconfig)),
+                ("authorization-kubeconfig", text(&kubeconfig)),
+                ("leader-elect", "false".into()),
+                ("bind-address", "127.0.0.1".into()),
+            ],
+        )
     }
 
     fn component(&mut self, name: &str, flags: &[(&str, String)]) -> Result<()> {

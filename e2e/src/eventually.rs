@@ -30,9 +30,7 @@ pub async fn eventually<T>(deadline: Duration, what: &str, mut attempt: impl Asy
 pub async fn throughout(period: Duration, what: &str, mut check: impl AsyncFnMut() -> Result<()>) -> Result<()> {
     let started = Instant::now();
     while started.elapsed() < period {
-        check().await.map_err(|error| {
-            error.context(format!("did not hold for {} s: {what}", period.as_secs_f32()))
-        })?;
+        check().await.map_err(|error| error.context(format!("did not hold for {} s: {what}", period.as_secs_f32())))?;
         tokio::time::sleep(INTERVAL).await;
     }
     Ok(())

@@ -213,8 +213,7 @@ impl HaProxy {
     }
 
     async fn ask(&self, command: &str) -> Result<String> {
-        let mut stream =
-            UnixStream::connect(&self.socket).await.with_context(|| format!("connecting to {}", self.socket.display()))?;
+        let mut stream = UnixStream::connect(&self.socket).await.with_context(|| format!("connecting to {}", self.socket.display()))?;
         stream.write_all(format!("{command}\n").as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.with_context(|| format!("reading HAProxy's answer to `{command}`"))?;

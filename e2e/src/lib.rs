@@ -5,6 +5,8 @@ pub mod auditor;
 pub mod bed;
 pub mod certificates;
 pub mod control_plane;
+pub mod detacher;
+pub mod dump;
 pub mod eventually;
 pub mod haproxy;
 pub mod images;

@@ -62,8 +62,7 @@ pub struct Summary {
 impl Load {
     /// Starts wrk.
     pub fn start(options: &LoadOptions) -> Result<Self> {
-        let wrk: PathBuf =
-            crate::namespaces::find_program("wrk").context("wrk is not installed; `make deps` installs it")?;
+        let wrk: PathBuf = crate::namespaces::find_program("wrk").context("wrk is not installed; `make deps` installs it")?;
         let child = Command::new(wrk)
             .arg(format!("-t{}", options.threads))
             .arg(format!("-c{}", options.connections))

@@ -53,13 +53,8 @@ impl Outside {
         check_tools(&["setpriv", "unshare", "nsenter", "ip"])?;
         check_namespaces()?;
         let program = std::env::current_exe().context("finding this program's own path")?;
-        let mut child = unshare()
-            .arg(program)
-            .arg(INIT_ARGUMENT)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .spawn()
-            .context("starting `setpriv`")?;
+        let mut child =
+            unshare().arg(program).arg(INIT_ARGUMENT).args(arguments).stdin(Stdio::piped()).spawn().context("starting `setpriv`")?;
         let lifeline = child.stdin.take().context("the bed was started without a lifeline")?;
         Ok(Self { child, lifeline })
     }

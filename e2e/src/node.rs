@@ -151,10 +151,7 @@ impl Node {
 
     /// Lets the agent report every pod as unready once, as a kubelet does when it restarts.
     pub fn forget_readiness(&self) -> Result<()> {
-        self.agent
-            .as_ref()
-            .with_context(|| format!("the agent of node {} is not running", self.spec.name))?
-            .signal(Signal::SIGHUP)
+        self.agent.as_ref().with_context(|| format!("the agent of node {} is not running", self.spec.name))?.signal(Signal::SIGHUP)
     }
 
     /// Pulls the cable: nothing reaches the node, and it reaches nothing.

@@ -27,11 +27,7 @@ impl Process {
     pub fn start(name: &str, logs: &Path, mut command: Command) -> Result<Self> {
         std::fs::create_dir_all(logs).with_context(|| format!("creating {}", logs.display()))?;
         let log = logs.join(format!("{name}.log"));
-        let output = File::options()
-            .create(true)
-            .append(true)
-            .open(&log)
-            .with_context(|| format!("opening {}", log.display()))?;
+        let output = File::options().create(true).append(true).open(&log).with_context(|| format!("opening {}", log.display()))?;
         let errors = output.try_clone().context("sharing the log file")?;
         let child = command
             .stdin(Stdio::null())
@@ -86,11 +82,6 @@ pub async fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl In
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let shown = format!("{:?}", command.as_std());
     let output = command.output().await.with_context(|| format!("running {shown}"))?;
-    ensure!(
-        output.status.success(),
-        "{shown} failed ({}): {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    ensure!(output.status.success(), "{shown} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -5,8 +5,9 @@ use std::{pin::Pin, time::Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    auditor::{Expectations, Verdict, audit},
     bed::{Bed, Options},
-    scenarios,
+    dump, scenarios,
 };
 
 /// A scenario's body.
@@ -19,6 +20,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// The bed that it needs.
     pub options: fn() -> Options,
+    /// What the auditor holds the operator to.
+    pub expected: fn() -> Expectations,
     /// What it does.
     pub body: Body,
 }
@@ -40,6 +43,34 @@ pub async fn run(name: &str) -> Result<()> {
 
 async fn run_in_own_bed(scenario: &Scenario) -> Result<()> {
     let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
-    (scenario.body)(&mut bed).await?;
-    bed.check()
+    let mut outcome = (scenario.body)(&mut bed).await.and_then(|()| bed.check());
+    match judge(&bed, scenario).await {
+        Ok(verdict) if verdict.violations.is_empty() => {}
+        Ok(verdict) => {
+            for violation in &verdict.violations {
+                println!("auditor: {violation}");
+            }
+            let found = format!("the auditor found {} violations, see above", verdict.violations.len());
+            outcome = match outcome {
+                Ok(()) => Err(anyhow::anyhow!(found)),
+                Err(error) => Err(error.context(found)),
+            };
+        }
+        // A scenario that failed may have left no API to read.
+        Err(error) => outcome = outcome.and(Err(error)),
+    }
+    if outcome.is_err() {
+        match dump::write(&bed, scenario.name).await {
+            Ok(path) => println!("objects, history and logs are in {}", path.display()),
+            Err(error) => println!("writing the dump failed as well: {error:#}"),
+        }
+    }
+    outcome
+}
+
+async fn judge(bed: &Bed, scenario: &Scenario) -> Result<Verdict> {
+    let history = bed.recorder.history().await?;
+    let verdict = audit(&history, &(scenario.expected)());
+    bed.say(&format!("the auditor judged {} changes: {} violations", verdict.observations, verdict.violations.len()));
+    Ok(verdict)
 }

@@ -161,7 +161,7 @@ async fn run(args: RunArgs) -> Result<()> {
         ended = &mut node_task => return Ok(ended??),
         known = registered.wait_for(Option::is_some) => drop(known?),
     }
-    let options = PodControllerOptions { node_name: args.node_name, workers: 16 };
+    let options = PodControllerOptions { node_name: args.node_name, workers: 16, resolve_environment: None };
     let pods = PodController::new(client, provider.clone(), options, recoveries);
     let mut pod_task = tokio::spawn(pods.run(cancel.clone()));
     let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);

@@ -13,8 +13,7 @@ use super::{
 };
 
 /// Taints of machines that somebody else is about to take away; that is not the operator's doing.
-const TAKEN_AWAY: [&str; 3] =
-    [names::CLUSTER_AUTOSCALER_TAINT, "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"];
+const TAKEN_AWAY: [&str; 3] = [names::CLUSTER_AUTOSCALER_TAINT, "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"];
 
 /// Nodes that are out, by resource, and since when.
 #[derive(Debug, Default)]

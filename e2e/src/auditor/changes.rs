@@ -87,15 +87,7 @@ impl Audit<'_> {
         }
     }
 
-    fn judge_grace(
-        &mut self,
-        change: &str,
-        node: &str,
-        mark: &str,
-        since: Option<DateTime<Utc>>,
-        grace: Duration,
-        at: DateTime<Utc>,
-    ) {
+    fn judge_grace(&mut self, change: &str, node: &str, mark: &str, since: Option<DateTime<Utc>>, grace: Duration, at: DateTime<Utc>) {
         match since.map(|since| (at - since).to_std().unwrap_or_default()) {
             None => self.report(Property::DetachFirst, format!("{change} on node {node} without the {mark}")),
             Some(stood) if stood + WATCH_DELAY < grace => {
@@ -108,11 +100,8 @@ impl Audit<'_> {
 
     fn judge_timestamp(&mut self, change: &str, node: &str, since: Option<DateTime<Utc>>) {
         let (Some(key), Some(since)) = (&self.expected.timestamp_key, since) else { return };
-        let written = self
-            .world
-            .node(node)
-            .and_then(|object| object.annotation(key))
-            .and_then(|text| DateTime::parse_from_rfc3339(text).ok());
+        let written =
+            self.world.node(node).and_then(|object| object.annotation(key)).and_then(|text| DateTime::parse_from_rfc3339(text).ok());
         // Clocks of detachers may be off by five seconds; that much the operator allows too.
         let new_enough = written.is_some_and(|written| written >= since - chrono::TimeDelta::seconds(6));
         if !new_enough {

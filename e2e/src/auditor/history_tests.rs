@@ -123,26 +123,29 @@ fn an_update_by_the_book_violates_nothing() {
 
 #[test]
 fn two_tokens_that_hold_at_once_break_a_budget_of_one() {
-    let story = Story::two_nodes()
-        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
-        .see(11, Kind::Deployment, deployment("n2", "3.Claimed.11", "a"));
+    let story = Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a")).see(
+        11,
+        Kind::Deployment,
+        deployment("n2", "3.Claimed.11", "a"),
+    );
     assert_eq!(story.violations(&claiming()), [Property::Budget]);
 }
 
 #[test]
 fn an_unready_pod_on_a_serving_node_takes_from_the_budget_unless_the_scenario_broke_it() {
-    let story = Story::two_nodes()
-        .see(9, Kind::Pod, pod("n2", "a", false))
-        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"));
+    let story =
+        Story::two_nodes().see(9, Kind::Pod, pod("n2", "a", false)).see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"));
     assert_eq!(story.violations(&claiming()), [Property::Budget]);
     assert_eq!(story.violations(&claiming().unready(["n2"])), []);
 }
 
 #[test]
 fn the_grace_counts_from_the_mark_that_still_stands() {
-    let early = Story::two_nodes()
-        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
-        .see(15, Kind::Deployment, deployment("n1", "2.Updating.15", "b"));
+    let early = Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a")).see(
+        15,
+        Kind::Deployment,
+        deployment("n1", "2.Updating.15", "b"),
+    );
     assert_eq!(early.violations(&claiming()), [Property::DetachFirst]);
     let never = Story::two_nodes().see(15, Kind::Deployment, deployment("n1", "2.Updating.15", "b"));
     assert_eq!(never.violations(&claiming()), [Property::DetachFirst]);
@@ -156,21 +159,24 @@ fn the_grace_counts_from_the_mark_that_still_stands() {
 #[test]
 fn a_node_mark_must_carry_the_id_of_the_update() {
     let expected = Expectations::budget(1).detaching(Duration::from_secs(5));
-    let good = Story::two_nodes()
-        .see(10, Kind::Node, node("n1", Some((2, "Detached"))))
-        .see(15, Kind::Deployment, deployment("n1", "2.Updating.15", "b"));
+    let good = Story::two_nodes().see(10, Kind::Node, node("n1", Some((2, "Detached")))).see(
+        15,
+        Kind::Deployment,
+        deployment("n1", "2.Updating.15", "b"),
+    );
     assert_eq!(good.violations(&expected), []);
-    let other = Story::two_nodes()
-        .see(10, Kind::Node, node("n1", Some((2, "Detached"))))
-        .see(15, Kind::Deployment, deployment("n1", "3.Updating.15", "b"));
+    let other = Story::two_nodes().see(10, Kind::Node, node("n1", Some((2, "Detached")))).see(
+        15,
+        Kind::Deployment,
+        deployment("n1", "3.Updating.15", "b"),
+    );
     assert_eq!(other.violations(&expected), [Property::DetachFirst]);
 }
 
 #[test]
 fn a_template_changed_under_a_closed_token_bypasses_the_protocol() {
-    let story = Story::two_nodes()
-        .see(10, Kind::Deployment, deployment("n1", "1.Closed.1", "b"))
-        .see(11, Kind::Pod, going(pod("n1", "a", true)));
+    let story =
+        Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "1.Closed.1", "b")).see(11, Kind::Pod, going(pod("n1", "a", true)));
     assert_eq!(story.violations(&Expectations::budget(1)), [Property::NoBypass, Property::NoBypass]);
     assert_eq!(story.violations(&Expectations::budget(1).edited(["n1"])), []);
 }
@@ -186,13 +192,17 @@ fn closing_before_completion_is_found() {
 
 #[test]
 fn tokens_that_go_back_or_repeat_are_found() {
-    let back = Story::two_nodes()
-        .see(10, Kind::Deployment, deployment("n1", "3.Claimed.10", "a"))
-        .see(11, Kind::Deployment, deployment("n1", "2.Claimed.11", "a"));
+    let back = Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "3.Claimed.10", "a")).see(
+        11,
+        Kind::Deployment,
+        deployment("n1", "2.Claimed.11", "a"),
+    );
     assert_eq!(back.violations(&claiming()), [Property::Monotone]);
-    let again = Story::two_nodes()
-        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
-        .see(11, Kind::Deployment, deployment("n1", "2.Claimed.11", "a"));
+    let again = Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a")).see(
+        11,
+        Kind::Deployment,
+        deployment("n1", "2.Claimed.11", "a"),
+    );
     assert_eq!(again.violations(&claiming()), [Property::OnlyOnce]);
 }
 
@@ -224,9 +234,7 @@ fn a_grant_given_while_paused_is_found_and_one_that_was_there_is_not() {
 #[test]
 fn labels_bindings_and_deployments_of_a_deleted_resource_are_found() {
     let binding = json!({ "metadata": { "name": "checker", "uid": "b", "labels": { names::RESOURCE_LABEL: UID8 } } });
-    let story = Story::two_nodes()
-        .see(5, Kind::ClusterRoleBinding, binding)
-        .gone(6, Kind::IngressDaemonSet, resource(false, json!({})));
+    let story = Story::two_nodes().see(5, Kind::ClusterRoleBinding, binding).gone(6, Kind::IngressDaemonSet, resource(false, json!({})));
     assert_eq!(story.violations(&claiming()), [Property::NothingRemains, Property::NothingRemains]);
 }
 

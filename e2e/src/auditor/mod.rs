@@ -17,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-pub use observation::{Kind, Observation};
 use observation::Object;
+pub use observation::{Kind, Observation};
 use world::World;
 
 /// The watch's own delay: what was first seen this much too late may still have been in time.

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
+use anyhow::Result;
 
 use crate::{
+    auditor::Expectations,
     bed::{Bed, Options},
-    eventually::{eventually, throughout},
+    eventually::throughout,
     haproxy::Check,
     load::LoadOptions,
     scenario::Scenario,
@@ -20,6 +19,7 @@ use crate::{
 pub const A_PLAIN_DEPLOYMENT: Scenario = Scenario {
     name: "a_plain_deployment_serves_through_haproxy",
     options: || Options::with_nodes(2).with_check(Check::on_port(workload::PORT)),
+    expected: || Expectations::budget(0),
     body: |bed| Box::pin(a_plain_deployment_serves_through_haproxy(bed)),
 };
 
@@ -28,15 +28,8 @@ async fn a_plain_deployment_serves_through_haproxy(bed: &mut Bed) -> Result<()> 
     let mut objects = vec![workload::config_map("default")];
     objects.extend(names.iter().map(|node| workload::deployment("default", node, 2)));
     bed.apply(&objects).await?;
-    let deployments = Api::<Deployment>::namespaced(bed.client.clone(), "default");
     for node in names {
-        let name = format!("nginx-{node}");
-        eventually(Duration::from_secs(30), &format!("both pods of {name} are ready"), async || {
-            let status = deployments.get(&name).await?.status.unwrap_or_default();
-            ensure!(status.ready_replicas == Some(2), "{} are ready", status.ready_replicas.unwrap_or(0));
-            Ok(())
-        })
-        .await?;
+        bed.deployment_available("default", &format!("nginx-{node}")).await?;
     }
     bed.haproxy.serves(Duration::from_secs(10), &names).await?;
     bed.say("both nodes serve; load for 5 s");

@@ -57,9 +57,8 @@ pub fn deployment(namespace: &str, node: &str, replicas: u8) -> Value {
 }
 
 fn configuration() -> String {
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("  {kind}_temp_path /cache/{kind};\n"))
-        .concat();
+    let temporary =
+        ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|kind| format!("  {kind}_temp_path /cache/{kind};\n")).concat();
     format!(
         "user root;\ndaemon off;\nworker_processes 1;\npid /cache/nginx.pid;\nerror_log stderr warn;\n\
          events {{ worker_connections 1024; }}\n\

@@ -41,7 +41,7 @@ impl Default for NodeControllerOptions {
         Self {
             ping_interval: Duration::from_secs(10),
             ping_timeout: Duration::from_secs(10),
-            status_interval: Duration::from_secs(60),
+            status_interval: Duration::from_mins(1),
             lease: Some(LeaseOptions::default()),
         }
     }

@@ -51,18 +51,15 @@ impl LeaseKeeper {
             None => within(self.api.get_opt(&self.node_name)).await?,
         };
         let parameters = PostParams::default();
-        let written = match known {
-            Some(lease) => {
-                if let Some(holder) = foreign_holder(&lease, &self.node_name) {
-                    tracing::warn!(holder, "taking the lease over from a foreign holder");
-                }
-                let renewed = renewed(lease, &self.node_name, node_uid, self.duration, Timestamp::now());
-                within(self.api.replace(&self.node_name, &parameters, &renewed)).await?
+        let written = if let Some(lease) = known {
+            if let Some(holder) = foreign_holder(&lease, &self.node_name) {
+                tracing::warn!(holder, "taking the lease over from a foreign holder");
             }
-            None => {
-                let new = renewed(Lease::default(), &self.node_name, node_uid, self.duration, Timestamp::now());
-                within(self.api.create(&parameters, &new)).await?
-            }
+            let renewed = renewed(lease, &self.node_name, node_uid, self.duration, Timestamp::now());
+            within(self.api.replace(&self.node_name, &parameters, &renewed)).await?
+        } else {
+            let new = renewed(Lease::default(), &self.node_name, node_uid, self.duration, Timestamp::now());
+            within(self.api.create(&parameters, &new)).await?
         };
         self.last = Some(written);
         Ok(())

@@ -16,7 +16,7 @@ const KUBELET_VERSION: &str = "v1.36.3";
 pub struct MachineFacts {
     /// Name of the node.
     pub name: String,
-    /// Address reported as InternalIP.
+    /// Address reported as `InternalIP`.
     pub internal_ip: String,
     /// Labels beside `kubernetes.io/hostname`, `/os` and `/arch`.
     pub labels: BTreeMap<String, String>,

@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{Operation, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink};
+use super::environment::NodeFacts;
+use super::{Operation, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink, resolved};
 use crate::api_call::{ApiCallError, Recoveries, retry_delay, within};
 use crate::errdefs::ProviderError;
 use crate::reopening_watch;
@@ -29,6 +30,9 @@ pub struct PodControllerOptions {
     pub node_name: String,
     /// Most operations in flight; one per pod at a time in any case.
     pub workers: usize,
+    /// Facts with which the controller resolves the environment before the provider gets a pod; `None`
+    /// leaves that to the provider, which can then do it at each start of a container.
+    pub resolve_environment: Option<NodeFacts>,
 }
 
 /// The controller of one node's pods.
@@ -78,6 +82,7 @@ impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
         let mut work = Work {
             client: self.client,
             slots: Arc::new(Semaphore::new(self.options.workers.max(1))),
+            node: self.options.resolve_environment.map(Arc::new),
             provider: self.provider,
             entries: HashMap::new(),
             operations: JoinSet::new(),
@@ -107,7 +112,7 @@ impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
                     }
                 }
                 Some(done) = work.operations.join_next() => match done {
-                    Ok((id, outcome)) => work.finish(id, outcome),
+                    Ok((id, outcome)) => work.finish(&id, outcome),
                     Err(error) => tracing::error!(%error, "an operation on a pod broke off"),
                 },
             }
@@ -118,6 +123,7 @@ impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
 struct Work<P> {
     client: Client,
     slots: Arc<Semaphore>,
+    node: Option<Arc<NodeFacts>>,
     provider: Arc<P>,
     entries: HashMap<PodId, Entry>,
     operations: JoinSet<(PodId, Outcome)>,
@@ -164,8 +170,8 @@ impl<P: PodLifecycleHandler> Work<P> {
         self.provider.retain(listed).await;
     }
 
-    fn finish(&mut self, id: PodId, outcome: Outcome) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+    fn finish(&mut self, id: &PodId, outcome: Outcome) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
         let wake = matches!(outcome, Outcome::Wake);
         if !wake {
             entry.busy = false;
@@ -183,7 +189,7 @@ impl<P: PodLifecycleHandler> Work<P> {
             Outcome::Gone => entry.record.server = None,
             Outcome::Forgotten => {
                 if entry.record.server.is_none() {
-                    self.entries.remove(&id);
+                    self.entries.remove(id);
                     return;
                 }
                 entry.record = PodRecord { server: entry.record.server.take(), ..PodRecord::default() };
@@ -206,7 +212,7 @@ impl<P: PodLifecycleHandler> Work<P> {
             if !wake {
                 entry.failures = 0;
             }
-            self.advance(&id);
+            self.advance(id);
         }
     }
 
@@ -218,25 +224,42 @@ impl<P: PodLifecycleHandler> Work<P> {
         let Some(operation) = entry.record.next(Timestamp::now()) else { return };
         entry.busy = true;
         let (client, provider, slots, id) = (self.client.clone(), self.provider.clone(), self.slots.clone(), id.clone());
+        let node = self.node.clone();
         self.operations.spawn(async move {
             let _slot = slots.acquire().await;
-            let outcome = perform(&client, &*provider, &id, operation).await;
+            let outcome = perform(&client, &*provider, node.as_deref(), &id, operation).await;
             (id, outcome)
         });
     }
 }
 
-async fn perform<P: PodLifecycleHandler>(client: &Client, provider: &P, id: &PodId, operation: Operation) -> Outcome {
+async fn perform<P: PodLifecycleHandler>(
+    client: &Client,
+    provider: &P,
+    node: Option<&NodeFacts>,
+    id: &PodId,
+    operation: Operation,
+) -> Outcome {
+    let ready = async |pod: &Arc<Pod>| match node {
+        Some(node) => resolved::resolve(client, pod, node).await.map_err(|error| error.to_string()),
+        None => Ok(pod.clone()),
+    };
     let api = || Api::<Pod>::namespaced(client.clone(), &id.namespace);
     match operation {
-        Operation::Create(pod) => match provider.create_pod(pod.clone()).await {
-            Ok(()) => Outcome::Created(pod),
-            Err(error) => Outcome::Failed(error.to_string()),
+        Operation::Create(pod) => match ready(&pod).await {
+            Ok(given) => match provider.create_pod(given).await {
+                Ok(()) => Outcome::Created(pod),
+                Err(error) => Outcome::Failed(error.to_string()),
+            },
+            Err(error) => Outcome::Failed(error),
         },
-        Operation::Update(pod) => match provider.update_pod(pod.clone()).await {
-            Ok(()) => Outcome::Updated(pod),
-            Err(ProviderError::NotFound(_)) => Outcome::Lost,
-            Err(error) => Outcome::Failed(error.to_string()),
+        Operation::Update(pod) => match ready(&pod).await {
+            Ok(given) => match provider.update_pod(given).await {
+                Ok(()) => Outcome::Updated(pod),
+                Err(ProviderError::NotFound(_)) => Outcome::Lost,
+                Err(error) => Outcome::Failed(error.to_string()),
+            },
+            Err(error) => Outcome::Failed(error),
         },
         Operation::Delete(pod, grace) => match provider.delete_pod(pod, grace).await {
             Ok(()) => Outcome::EndOrdered(grace),

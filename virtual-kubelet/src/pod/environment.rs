@@ -10,7 +10,7 @@ use crate::pod::resource_field;
 /// Why an environment cannot be made (yet).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
-    /// A mandatory ConfigMap or Secret does not exist.
+    /// A mandatory `ConfigMap` or Secret does not exist.
     #[error("{kind} \"{name}\" not found")]
     MissingObject {
         /// `configmap` or `secret`.
@@ -217,13 +217,10 @@ pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
             result.push('$');
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
-            match lookup(name) {
-                Some(value) => result.push_str(&value),
-                None => {
-                    result.push_str("$(");
-                    result.push_str(name);
-                    result.push(')');
-                }
+            if let Some(value) = lookup(name) { result.push_str(&value) } else {
+                result.push_str("$(");
+                result.push_str(name);
+                result.push(')');
             }
             rest = after;
         } else {

@@ -7,6 +7,7 @@ mod events;
 mod identity;
 mod lifecycle;
 pub mod references;
+mod resolved;
 mod resource_field;
 pub mod service_variables;
 

@@ -1,4 +1,4 @@
-//! ConfigMaps, Secrets and Services that pods refer to, read by name as a node is allowed to.
+//! `ConfigMaps`, Secrets and Services that pods refer to, read by name as a node is allowed to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use kube::api::{Api, ListParams};
 
 use crate::api_call::{ApiCallError, within};
 
-/// Names of ConfigMaps and Secrets of one namespace.
+/// Names of `ConfigMaps` and Secrets of one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// ConfigMaps by name.
+    /// `ConfigMaps` by name.
     pub config_maps: BTreeSet<String>,
     /// Secrets by name.
     pub secrets: BTreeSet<String>,
@@ -20,7 +20,7 @@ pub struct Wanted {
 /// The objects themselves; what does not exist is absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct References {
-    /// ConfigMaps by name.
+    /// `ConfigMaps` by name.
     pub config_maps: BTreeMap<String, ConfigMap>,
     /// Secrets by name.
     pub secrets: BTreeMap<String, Secret>,

@@ -6,8 +6,8 @@ use kube::Client;
 
 use super::credentials::Powers;
 use super::images::ImageTable;
-use crate::pod::{Events, PodId};
 use crate::pod::environment::NodeFacts;
+use crate::pod::{Events, PodId};
 
 /// The place where pods run.
 #[derive(Clone)]

@@ -44,8 +44,6 @@ pub(super) struct Slot {
     pub retry_at: Option<Timestamp>,
     /// The last verdict of the readiness probe.
     pub readiness: bool,
-    /// Why the present run is being stopped.
-    pub doom: Option<String>,
 }
 
 impl Slot {
@@ -76,7 +74,6 @@ impl Slot {
             config_failures: 0,
             retry_at: None,
             readiness: false,
-            doom: None,
         }
     }
 

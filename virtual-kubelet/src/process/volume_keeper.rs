@@ -14,7 +14,7 @@ use super::volumes::{self, Ingredients};
 use crate::api_call::retry_delay;
 use crate::pod::{PodId, references};
 
-/// How often changes of ConfigMaps and Secrets are looked for, and tokens renewed.
+/// How often changes of `ConfigMaps` and Secrets are looked for, and tokens renewed.
 const REFRESH: Duration = Duration::from_secs(20);
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_CAP: Duration = Duration::from_secs(5);
@@ -38,6 +38,7 @@ pub(super) async fn keep(site: Arc<Site>, mut pod: watch::Receiver<Arc<Pod>>, fi
                 }
                 Err(error) => {
                     failures += 1;
+                    site.events.warning(&present, "FailedMount", format!("{error:#}"));
                     tracing::warn!(pod = %PodId::of(&present), "volumes are not ready: {error:#}");
                     retry_delay(failures, RETRY_FIRST, if filled.is_some() { RETRY_CAP } else { REFRESH })
                 }

@@ -38,7 +38,7 @@ pub struct TokenWish {
 /// Files by relative path, with their mode.
 pub type Files = BTreeMap<String, (Vec<u8>, u32)>;
 
-/// ConfigMaps and Secrets that the pod's volumes refer to.
+/// `ConfigMaps` and Secrets that the pod's volumes refer to.
 pub fn wanted(pod: &Pod) -> Wanted {
     let mut wanted = Wanted::default();
     for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {

@@ -204,7 +204,7 @@ impl Worker {
         let slot = &mut self.slots[index];
         if slot.active.as_ref().is_some_and(|active| !active.stopping) {
             tracing::info!(pod = %self.id, container = slot.record.name, "{why}");
-            slot.doom = Some(why);
+            self.site.events.normal(&self.pod, "Killing", why);
             self.stop(index, grace, true);
         }
     }

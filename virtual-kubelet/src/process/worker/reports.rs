@@ -28,7 +28,10 @@ impl Worker {
             Report::NotStarted { index, attempt, error } if current(self, index, attempt) => self.not_started(index, &error),
             Report::PostStarted { index, attempt, outcome } if current(self, index, attempt) => match outcome {
                 Ok(()) => self.slots[index].record.started = self.slots[index].spec.startup_probe.is_none(),
-                Err(error) => self.doom(index, format!("FailedPostStartHook: {error}"), None),
+                Err(error) => {
+                    self.site.events.warning(&self.pod, "FailedPostStartHook", error.clone());
+                    self.doom(index, format!("FailedPostStartHook: {error}"), None);
+                }
             },
             Report::Exited { index, attempt, exit } if current(self, index, attempt) => self.exited(index, exit),
             Report::Probed { index, attempt, kind, success, message } if current(self, index, attempt) => {
@@ -55,7 +58,8 @@ impl Worker {
         slot.record.restart_count = slot.next_count;
         slot.record.id = Some(format!("process://{}/{}/{}", id.uid, slot.spec.name, slot.record.restart_count));
         slot.record.image = slot.spec.image.clone().unwrap_or_default();
-        (slot.starting, slot.config_failures, slot.readiness, slot.doom) = (None, 0, false, None);
+        site.events.normal(&self.pod, "Started", format!("Container started: {}", slot.spec.name));
+        (slot.starting, slot.config_failures, slot.readiness) = (None, 0, false);
         (slot.pull_backoff, slot.retry_at) = (Backoff::default(), None);
         let post_start = slot.spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.clone());
         slot.record.started = slot.spec.startup_probe.is_none() && post_start.is_none();
@@ -79,6 +83,7 @@ impl Worker {
         let slot = &mut self.slots[index];
         slot.starting = None;
         tracing::warn!(pod = %self.id, container = slot.record.name, %error, "a container cannot start");
+        self.site.events.warning(&self.pod, "Failed", format!("Error: {error}"));
         match error {
             StartError::Image(message) => {
                 slot.wait("ErrImagePull", Some(message.clone()));
@@ -124,6 +129,9 @@ impl Worker {
     }
 
     fn probed(&mut self, index: usize, kind: ProbeKind, success: bool, message: &str) {
+        if !success {
+            self.site.events.warning(&self.pod, "Unhealthy", format!("{kind:?} probe failed: {message}"));
+        }
         let ending = self.kill_at.is_some();
         let slot = &mut self.slots[index];
         match (kind, success) {

@@ -115,6 +115,7 @@ impl Worker {
                         self.id.namespace,
                         self.id.uid
                     );
+                    self.site.events.warning(&self.pod, "BackOff", message.clone());
                     slot.wait("CrashLoopBackOff", Some(message));
                     slot.retry_at = Some(until);
                     return;

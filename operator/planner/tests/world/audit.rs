@@ -1,0 +1,220 @@
+//! What must hold in every state of the cluster, checked on the cluster itself and never on what an operator believes.
+
+use super::{
+    api::text,
+    cluster::{Cluster, UID8, node_of},
+    wish::{GRACE, KEYS, STAMP, STAMP_GRACE},
+};
+use crds::{
+    holders::{self, Entry, EntryPhase},
+    ledger::{Grant, Kind, Ledger, Marks},
+    names,
+    token::{Phase, Token},
+};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    pub violations: Vec<String>,
+    /// The detacher's timestamp is expected before any pod changes.
+    pub expects_stamp: bool,
+    /// Every grant there ever was.
+    pub grants: BTreeMap<u64, (String, Grant)>,
+    created: BTreeSet<u64>,
+    effects: BTreeSet<(String, u64, u8)>,
+    last: BTreeMap<String, (u64, u8)>,
+    served: BTreeSet<String>,
+    claimed_since: BTreeMap<String, i64>,
+    asked_since: BTreeMap<(String, &'static str), i64>,
+    allowance: usize,
+    /// Nodes whose pods somebody else disturbs: completeness may be stale there.
+    pub disturbed: BTreeSet<String>,
+}
+
+pub fn token(deployment: &Value) -> Option<Token> {
+    deployment["metadata"]["labels"][names::TOKEN_LABEL].as_str()?.parse().ok()
+}
+
+pub fn entry(node: &Value) -> Option<Entry> {
+    holders::parse(node["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str()).ok()?.remove(UID8)
+}
+
+fn is_free(grant: &Grant) -> bool {
+    grant.kind == Kind::Remove && grant.marks == Marks::default()
+}
+
+impl Audit {
+    fn fail(&mut self, cluster: &Cluster, what: String) {
+        self.violations.push(format!("at {}: {what}", cluster.now - 1_000_000));
+    }
+
+    /// Somebody tampered with the object, or restored it from a backup: its ids start over.
+    pub fn forget(&mut self, uid: &str) {
+        self.last.remove(uid);
+        self.effects.retain(|(other, ..)| other != uid);
+    }
+
+    /// The properties that speak of a state.
+    pub fn state(&mut self, cluster: &Cluster) {
+        self.remember_marks(cluster);
+        let counted: Vec<_> = cluster.ledger().map(|ledger| ledger.grants.values().filter(|grant| !is_free(grant)).count()).into_iter().collect();
+        let settled = cluster.ledger().is_some_and(|ledger| ledger.rebuilding.is_none()) && counted.first().is_some_and(|grants| *grants <= cluster.budget());
+        self.allowance = if settled { cluster.budget() } else { self.allowance.max(cluster.budget()) };
+        let out: Vec<_> = cluster.nodes.iter().filter(|(name, node)| self.is_out(cluster, name, node)).map(|(name, _)| name.clone()).collect();
+        let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
+        if !deleting && out.len() > self.allowance {
+            self.fail(cluster, format!("P1: {out:?} are out of service by the operator, the budget is {}", self.allowance));
+        }
+    }
+
+    /// Held out of service by the operator, on a node that has served.
+    fn is_out(&self, cluster: &Cluster, name: &str, node: &Value) -> bool {
+        let free = |id: u64| self.grants.get(&id).is_some_and(|(_, grant)| is_free(grant));
+        let detached = entry(node).is_some_and(|entry| entry.phase == EntryPhase::Detached && !free(entry.id));
+        let holding = cluster.deployment_on(name).is_some_and(|deployment| {
+            self.served.contains(text(deployment, "/metadata/uid"))
+                && token(deployment).is_some_and(|token| !matches!(token.phase, Phase::New | Phase::Closed) && !free(token.id))
+        });
+        detached || holding
+    }
+
+    fn remember_marks(&mut self, cluster: &Cluster) {
+        for deployment in cluster.deployments.values() {
+            let uid = text(deployment, "/metadata/uid").to_owned();
+            let phase = token(deployment).map(|token| token.phase);
+            if phase == Some(Phase::Closed) {
+                self.served.insert(uid.clone());
+            }
+            if matches!(phase, Some(Phase::Claimed | Phase::Updating)) {
+                self.claimed_since.entry(uid).or_insert(cluster.now);
+            } else {
+                self.claimed_since.remove(&uid);
+            }
+        }
+        for node in cluster.nodes.values() {
+            for key in KEYS {
+                let mark = (text(node, "/metadata/uid").to_owned(), key);
+                if node["metadata"]["annotations"].get(key).is_some() {
+                    self.asked_since.entry(mark).or_insert(cluster.now);
+                } else {
+                    self.asked_since.remove(&mark);
+                }
+            }
+        }
+    }
+
+    pub fn creation(&mut self, cluster: &Cluster, id: u64, deployment: &Value) {
+        if !self.created.insert(id) || self.grants.contains_key(&id) {
+            self.fail(cluster, format!("P6: id {id} is used twice"));
+        }
+        self.effect(cluster, deployment, token(deployment).map(|token| (token.id, token.phase as u8)));
+    }
+
+    pub fn deployment_write(&mut self, cluster: &Cluster, before: &Value, after: &Value) {
+        let (old, new) = (token(before), token(after));
+        if before["metadata"]["labels"][names::TOKEN_LABEL] != after["metadata"]["labels"][names::TOKEN_LABEL] {
+            self.effect(cluster, after, new.as_ref().map(|token| (token.id, token.phase as u8)));
+        }
+        let template = before["spec"]["template"] != after["spec"]["template"];
+        let replicas = before["spec"]["replicas"] != after["spec"]["replicas"] && before["spec"]["replicas"] != 0;
+        let served = self.served.contains(text(before, "/metadata/uid"));
+        if served && (template || replicas) {
+            self.pods_change(cluster, before, old.as_ref(), new.as_ref());
+        }
+        let closes = new.as_ref().is_some_and(|token| token.phase == Phase::Closed) && old.as_ref().is_some_and(|token| token.phase != Phase::Closed);
+        if closes {
+            self.is_complete(cluster, after);
+        }
+    }
+
+    pub fn node_write(&mut self, cluster: &Cluster, before: &Value, after: &Value) {
+        let (old, new) = (entry(before), entry(after));
+        if old != new && new.is_some() {
+            self.effect(cluster, after, new.as_ref().map(|entry| (entry.id, entry.phase as u8)));
+        }
+        let released = old.is_some_and(|old| old.phase == EntryPhase::Detached) && new.is_none_or(|new| new.phase == EntryPhase::Attached);
+        let name = text(before, "/metadata/name");
+        if let Some(deployment) = cluster.deployment_on(name).filter(|_| released) {
+            self.is_complete(cluster, deployment);
+        }
+    }
+
+    /// P6 and P7: a pair of id and phase takes effect once per object, ids and phases only grow.
+    fn effect(&mut self, cluster: &Cluster, object: &Value, next: Option<(u64, u8)>) {
+        let uid = text(object, "/metadata/uid").to_owned();
+        let name = text(object, "/metadata/name");
+        let Some((id, phase)) = next else { return self.fail(cluster, format!("P7: {name} lost its token")) };
+        if !self.effects.insert((uid.clone(), id, phase)) {
+            self.fail(cluster, format!("P6: ({id}, {phase}) took effect twice on {name}"));
+        }
+        if let Some(last) = self.last.insert(uid, (id, phase)).filter(|last| *last >= (id, phase)) {
+            self.fail(cluster, format!("P7: {name} went from {last:?} to ({id}, {phase})"));
+        }
+    }
+
+    /// P4: marks and grace before any pod of a node that serves changes.
+    fn pods_change(&mut self, cluster: &Cluster, deployment: &Value, old: Option<&Token>, new: Option<&Token>) {
+        let (name, uid) = (node_of(deployment), text(deployment, "/metadata/uid"));
+        let Some(new) = new.filter(|new| old != Some(new) && matches!(new.phase, Phase::Updating | Phase::Degrading)) else {
+            return self.fail(cluster, format!("P4: pods of {name} change without a step"));
+        };
+        let Some((node, grant)) = self.grants.get(&new.id).cloned() else {
+            return self.fail(cluster, format!("P4: pods of {name} change without a grant"));
+        };
+        if node != name {
+            self.fail(cluster, format!("P4: pods of {name} change under the grant of {node}"));
+        }
+        let claimed = self.claimed_since.get(uid).is_some_and(|since| since + GRACE <= cluster.now);
+        if grant.marks.deployment && !claimed {
+            self.fail(cluster, format!("P4: pods of {name} change before the grace of its Deployment is over"));
+        }
+        let Some(mark) = &grant.marks.node else { return };
+        let Some(live) = cluster.nodes.get(name).filter(|live| text(live, "/metadata/uid") == grant.node_uid) else { return };
+        let key = KEYS.into_iter().find(|key| *key == mark.key).expect("one of the keys");
+        let since = self.asked_since.get(&(grant.node_uid.clone(), key)).copied();
+        let held = entry(live).is_some_and(|entry| entry.id == new.id && entry.phase == EntryPhase::Detached);
+        if !held || since.is_none_or(|since| since + GRACE > cluster.now) {
+            self.fail(cluster, format!("P4: pods of {name} change before the grace of its Node is over"));
+        }
+        let stamp = live["metadata"]["annotations"][STAMP].as_str().and_then(|text| chrono::DateTime::parse_from_rfc3339(text).ok());
+        let answered = stamp.is_some_and(|stamp| since.is_some_and(|since| stamp.timestamp() >= since) && stamp.timestamp() + STAMP_GRACE <= cluster.now);
+        if self.expects_stamp && !answered {
+            self.fail(cluster, format!("P4: pods of {name} change before the detacher answered"));
+        }
+    }
+
+    /// P5: attached only when exactly the wanted pods are there and all of them came up.
+    fn is_complete(&mut self, cluster: &Cluster, deployment: &Value) {
+        let node = node_of(deployment);
+        let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == node).collect();
+        let wanted = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
+        let exact = pods.len() as u64 == wanted && pods.iter().all(|pod| *pod.template == deployment["spec"]["template"] && pod.was_ready && pod.ends_at.is_none());
+        if !exact && !self.disturbed.contains(node) {
+            let pods: Vec<_> = pods.iter().map(|pod| (&pod.name, pod.revision(), pod.was_ready, pod.ends_at)).collect();
+            self.fail(cluster, format!("P5: {node} is attached with {pods:?}, {wanted} wanted"));
+        }
+    }
+
+    /// P7 for the ledger, P8, and that an id stands for one grant.
+    pub fn status_write(&mut self, cluster: &Cluster, before: Option<&Ledger>, after: &Ledger) {
+        let none = BTreeMap::new();
+        let earlier = before.map_or(&none, |ledger| &ledger.grants);
+        if before.is_some_and(|before| after.next_id < before.next_id) {
+            self.fail(cluster, "P7: the next id went back".into());
+        }
+        for (node, grant) in &after.grants {
+            if earlier.get(node) == Some(grant) {
+                continue;
+            }
+            if self.created.contains(&grant.id) || self.grants.insert(grant.id, (node.clone(), grant.clone())).is_some() {
+                self.fail(cluster, format!("P6: id {} is used twice", grant.id));
+            }
+            let updating = cluster.deployment_on(node).and_then(token).is_some_and(|token| matches!(token.phase, Phase::Updating | Phase::Degrading));
+            let rebuilt = before.is_some_and(|before| before.rebuilding.is_some());
+            if cluster.wish.paused && !matches!(grant.kind, Kind::Remove | Kind::Abort) && !updating && !rebuilt {
+                self.fail(cluster, format!("P8: {node} starts {:?} while paused", grant.kind));
+            }
+        }
+    }
+}

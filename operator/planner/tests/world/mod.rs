@@ -1,0 +1,262 @@
+//! A simulated cluster for whole rollouts: an API server that applies what the planner says, the controllers and kubelets
+//! that follow, operators that see the past, and an audit of every state. Nothing here reads a clock or sleeps.
+#![allow(dead_code, reason = "each test binary uses its own part of the world")]
+
+pub mod api;
+pub mod audit;
+pub mod cluster;
+pub mod operator;
+pub mod wish;
+
+use api::{patched, store, store_deployment, text};
+use audit::Audit;
+use cluster::{Cluster, deployment_facts, node_facts, node_of, pod_facts};
+use operator::{Operator, Request};
+use planner::{
+    Action, Plan,
+    plan::Supporting,
+    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, Resource},
+};
+use serde_json::Value;
+use std::{collections::BTreeMap, sync::Arc};
+use wish::Wish;
+
+/// The cluster as it was at one moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub resource: Option<Arc<Resource>>,
+    pub nodes: Arc<BTreeMap<String, NodeFacts>>,
+    pub deployments: Arc<(BTreeMap<String, DeploymentFacts>, BTreeMap<String, Value>)>,
+    pub pods: Arc<BTreeMap<String, Vec<PodFacts>>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct World {
+    pub cluster: Cluster,
+    pub audit: Audit,
+    pub history: Vec<View>,
+}
+
+impl World {
+    pub fn new(wish: Wish, nodes: usize) -> Self {
+        let mut world = Self { cluster: Cluster::new(wish, nodes), audit: Audit::default(), history: Vec::new() };
+        world.record();
+        world
+    }
+
+    /// Changes the cluster from outside.
+    pub fn change<T>(&mut self, change: impl FnOnce(&mut Cluster) -> T) -> T {
+        let result = change(&mut self.cluster);
+        self.record();
+        result
+    }
+
+    /// Checks the state and keeps it for those who lag.
+    fn record(&mut self) {
+        self.audit.state(&self.cluster);
+        let cluster = &self.cluster;
+        let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
+        for pod in &cluster.pods {
+            pods.entry(pod.node.clone()).or_default().push(pod_facts(pod));
+        }
+        let deployments = cluster.deployments.values().map(|deployment| (node_of(deployment).to_owned(), deployment_facts(deployment))).collect();
+        let view = View {
+            resource: cluster.resource.clone(),
+            nodes: Arc::new(cluster.nodes.iter().map(|(name, node)| (name.clone(), node_facts(node))).collect()),
+            deployments: Arc::new((deployments, cluster.orphans.clone())),
+            pods: Arc::new(pods),
+        };
+        let same = |last: &View| {
+            let version = |view: &View| view.resource.as_ref().map(|resource| resource.resource_version.clone());
+            version(last) == version(&view) && last.nodes == view.nodes && last.deployments == view.deployments && last.pods == view.pods
+        };
+        if !self.history.last().is_some_and(same) {
+            self.history.push(view);
+        }
+    }
+
+    pub fn tick(&mut self) {
+        self.change(|cluster| cluster.tick(|_| true));
+    }
+
+    /// One API call; false when it was refused or changed nothing that matters.
+    pub fn apply(&mut self, request: &Request) -> bool {
+        let done = self.carry_out(request);
+        self.record();
+        done
+    }
+
+    fn is_current(&self, version: &str) -> bool {
+        self.cluster.resource.as_ref().is_some_and(|resource| resource.resource_version == version)
+    }
+
+    fn carry_out(&mut self, request: &Request) -> bool {
+        match &request.action {
+            Action::WriteStatus { status, live_absent, .. } => {
+                if !self.is_current(&request.resource_version) || live_absent.iter().any(|name| self.cluster.deployments.contains_key(name)) {
+                    return false;
+                }
+                if let Some(ledger) = &status.rollout {
+                    self.audit.status_write(&self.cluster, self.cluster.ledger(), ledger);
+                }
+                self.cluster.edit_resource(|resource| resource.status = Some((**status).clone()));
+                true
+            }
+            Action::SetFinalizers(finalizers) => {
+                let current = self.is_current(&request.resource_version);
+                if current {
+                    self.cluster.edit_resource(|resource| resource.finalizers.clone_from(finalizers));
+                    if finalizers.is_empty() {
+                        self.collect_garbage();
+                    }
+                }
+                current
+            }
+            Action::CreateDeployment { id, name, body, .. } => self.create(*id, name, body),
+            Action::PatchDeployment { name, patch, .. } => self.patch_deployment(name, patch),
+            Action::DeleteDeployment { name, uid, resource_version, .. } => {
+                let same = |deployment: &Value| text(deployment, "/metadata/uid") == uid && text(deployment, "/metadata/resourceVersion") == resource_version;
+                let found = self.cluster.deployments.get(name).is_some_and(same);
+                if found {
+                    self.cluster.delete_deployment(name, false);
+                }
+                found
+            }
+            Action::PatchNode { node, patch, live_absent, .. } => {
+                if live_absent.as_ref().is_some_and(|name| self.cluster.deployments.contains_key(name)) {
+                    return false;
+                }
+                self.patch_node(node, patch)
+            }
+            Action::Apply { object, body } => {
+                self.cluster.supporting.insert(object.clone());
+                self.apply_daemon_set(object, body);
+                true
+            }
+            Action::Delete { object, .. } => {
+                self.cluster.daemon_sets.retain(|set| Supporting::DaemonSet(set.name.clone()) != *object);
+                self.cluster.supporting.remove(object)
+            }
+            Action::DeletePod { name } => {
+                self.cluster.pods.retain(|pod| pod.name != *name);
+                true
+            }
+        }
+    }
+
+    /// The last finalizer is gone: what an owner reference reaches goes too.
+    fn collect_garbage(&mut self) {
+        if self.cluster.resource.as_ref().is_some_and(|resource| resource.deleting) {
+            self.cluster.resource = None;
+            self.cluster.daemon_sets.clear();
+            self.cluster.supporting.retain(|object| matches!(object, Supporting::ClusterRoleBinding(_)));
+        }
+    }
+
+    fn create(&mut self, id: u64, name: &str, body: &Value) -> bool {
+        if self.cluster.deployments.contains_key(name) || self.cluster.resource.is_none() {
+            return false;
+        }
+        let mut deployment = body.clone();
+        deployment["metadata"]["uid"] = self.cluster.uid().into();
+        self.cluster.version += 1;
+        deployment["metadata"]["resourceVersion"] = self.cluster.version.to_string().into();
+        deployment["metadata"]["generation"] = 1.into();
+        api::add_defaults(&mut deployment);
+        self.audit.creation(&self.cluster, id, &deployment);
+        self.cluster.deployments.insert(name.to_owned(), deployment);
+        true
+    }
+
+    fn patch_deployment(&mut self, name: &str, patch: &Value) -> bool {
+        let Some(before) = self.cluster.deployments.get(name).cloned() else { return false };
+        let Ok(after) = patched(&before, patch) else { return false };
+        let after = store_deployment(&before, after, &mut self.cluster.version);
+        self.audit.deployment_write(&self.cluster, &before, &after);
+        self.cluster.deployments.insert(name.to_owned(), after);
+        true
+    }
+
+    fn patch_node(&mut self, name: &str, patch: &Value) -> bool {
+        let Some(before) = self.cluster.nodes.get(name).cloned() else { return false };
+        let Ok(after) = patched(&before, patch) else { return false };
+        let after = store(&before, after, &mut self.cluster.version);
+        self.audit.node_write(&self.cluster, &before, &after);
+        self.cluster.nodes.insert(name.to_owned(), after);
+        true
+    }
+
+    fn apply_daemon_set(&mut self, object: &Supporting, body: &Value) {
+        let Supporting::DaemonSet(name) = object else { return };
+        let port = body["metadata"]["annotations"][crds::names::HEALTH_PORT_ANNOTATION].as_str().and_then(|port| port.parse().ok());
+        self.cluster.daemon_sets.retain(|set| set.name != *name);
+        self.cluster.daemon_sets.push(DaemonSetFacts {
+            name: name.clone(),
+            uid: format!("uid-of-{name}"),
+            port: port.expect("a port"),
+            spec: Arc::new(body["spec"].clone()),
+            settled: true,
+            desired: 0,
+            ready: 0,
+            owned: true,
+        });
+    }
+
+    /// One second of a world in which nothing goes wrong; the plan that was carried out.
+    pub fn fair_second(&mut self, operator: &mut Operator) -> Option<Plan> {
+        operator.catch_up(self);
+        let planned = operator.plan(self);
+        for request in planned.iter().flat_map(|planned| &planned.requests) {
+            operator.send(self, request);
+        }
+        self.tick();
+        planned.map(|planned| planned.plan)
+    }
+
+    /// Runs until `done`; says what held when that takes too long.
+    pub fn run_until(&mut self, operator: &mut Operator, seconds: usize, done: impl Fn(&World) -> bool) -> Result<usize, String> {
+        let mut last = None;
+        for second in 0..seconds {
+            if done(self) {
+                return Ok(second);
+            }
+            last = self.fair_second(operator);
+        }
+        let last = last.map(|plan| (plan.held, plan.actions.into_iter().filter(|action| !matches!(action, Action::WriteStatus { .. })).collect::<Vec<_>>()));
+        Err(format!("not done after {seconds} s: {last:#?}\nledger {:#?}", self.cluster.ledger()))
+    }
+
+    /// Every chosen node serves what is wanted, and nobody has a grant.
+    pub fn is_converged(&self) -> bool {
+        let cluster = &self.cluster;
+        let Some(resource) = &cluster.resource else { return false };
+        let revision = crds::hash::revision(&resource.spec.template);
+        let wanted = usize::try_from(cluster.wish.pods).unwrap_or(0);
+        let serves = |name: &String| {
+            cluster.deployment_on(name).is_some_and(|deployment| {
+                let closed = audit::token(deployment).is_some_and(|token| token.phase == crds::token::Phase::Closed || wanted == 0);
+                let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == *name).collect();
+                closed && pods.len() == wanted && pods.iter().all(|pod| pod.ready && pod.revision() == revision)
+            })
+        };
+        let chosen = |node: &Value| node["metadata"]["labels"]["ingress"] == "true";
+        let detached = |node: &Value| audit::entry(node).is_some_and(|entry| entry.phase == crds::holders::EntryPhase::Detached);
+        let ours = |name: &String| cluster.deployment_on(name).is_some();
+        cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none())
+            && cluster.nodes.iter().all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
+            && cluster.deployments.values().all(|deployment| cluster.nodes.contains_key(node_of(deployment)))
+    }
+
+    /// What of ours is left, which must be nothing once the resource is gone.
+    pub fn leftovers(&self) -> Vec<String> {
+        let cluster = &self.cluster;
+        let mut found: Vec<_> = cluster.deployments.keys().map(|name| format!("Deployment {name}")).collect();
+        found.extend(cluster.supporting.iter().map(Supporting::key));
+        for (name, node) in &cluster.nodes {
+            let metadata = &node["metadata"];
+            let keys = metadata["labels"].as_object().into_iter().chain(metadata["annotations"].as_object()).flatten().map(|(key, _)| key);
+            found.extend(keys.filter(|key| key.starts_with(crds::names::GROUP) || wish::KEYS.contains(&key.as_str())).map(|key| format!("{key} on {name}")));
+        }
+        found
+    }
+}

@@ -1,0 +1,233 @@
+//! What goes over the wire for each action: exact method, path, query and body, and no further call.
+
+use crds::{
+    ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec},
+    status::IngressDaemonSetStatus,
+};
+use k8s_controller::events::{EventRecorder, Reporter};
+use kube::{Client, client::Body};
+use operator::{
+    act::{Actor, Announcer, Error},
+    memory::Memory,
+    metrics::Metrics,
+    observe::Kind,
+};
+use planner::{
+    Action, Snapshot,
+    plan::{Supporting, Write},
+    snapshot::Resource,
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::Mutex;
+
+/// A request as it was sent, and the answer to give.
+type Exchange = (&'static str, String, Option<Value>, u16, Value);
+
+/// An API server that expects exactly these requests in this order.
+fn server(expected: Vec<Exchange>) -> (Client, tokio::task::JoinHandle<()>) {
+    let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let task = tokio::spawn(async move {
+        for (method, path, body, code, answer) in expected {
+            let (request, send) = handle.next_request().await.expect("a request is expected");
+            assert_eq!((request.method().as_str(), request.uri().to_string()), (method, path));
+            let sent = request.into_body().collect_bytes().await.unwrap();
+            let sent: Option<Value> = (!sent.is_empty()).then(|| serde_json::from_slice(&sent).unwrap());
+            if let Some(body) = body {
+                assert_eq!(sent, Some(body));
+            }
+            send.send_response(http::Response::builder().status(code).body(Body::from(serde_json::to_vec(&answer).unwrap())).unwrap());
+        }
+        assert!(handle.next_request().await.is_none(), "no further call is expected");
+    });
+    (Client::new(service, "default"), task)
+}
+
+fn snapshot() -> Snapshot {
+    let spec: IngressDaemonSetSpec = serde_json::from_value(json!({"template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}}})).unwrap();
+    Snapshot {
+        now: 1_000,
+        resource: Resource {
+            name: "web".into(),
+            namespace: "edge".into(),
+            uid: "0a1b2c3d-0000".into(),
+            resource_version: "7".into(),
+            generation: 1,
+            created: 0,
+            deleting: false,
+            finalizers: Vec::new(),
+            spec,
+            status: None,
+        },
+        health_checker_image: "checker:1".into(),
+        nodes: Arc::default(),
+        deployments: BTreeMap::new(),
+        pods: BTreeMap::new(),
+        orphans: BTreeMap::new(),
+        daemon_sets: Vec::new(),
+        others: Vec::new(),
+        service_ports: Arc::default(),
+        foreign_names: Default::default(),
+        taken_names: Default::default(),
+        reserved: Vec::new(),
+        first_seen: BTreeMap::new(),
+        listed_since_rebuild: false,
+        asserted: Default::default(),
+        refusals: BTreeMap::new(),
+        written_generations: BTreeMap::new(),
+    }
+}
+
+/// Carries out one action against a server that expects exactly `expected`.
+async fn act(action: Action, expected: Vec<Exchange>) -> (Result<(), Error>, Memory) {
+    let (client, task) = server(expected);
+    let metrics = Metrics::default();
+    let reporter = Reporter { controller: "test/operator".into(), instance: None };
+    // Events go elsewhere: they are not part of what is asserted here.
+    let (silent, _handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    drop(_handle);
+    let announcer = Announcer::new(EventRecorder::new(Client::new(silent, "default"), reporter));
+    let snapshot = snapshot();
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    memory.reserved.push(5);
+    let result = {
+        let shared = Mutex::new(&mut memory);
+        Actor { client: &client, metrics: &metrics, announcer: &announcer, snapshot: &snapshot }.act(&action, &shared).await
+    };
+    drop(client);
+    task.await.unwrap();
+    (result, memory)
+}
+
+fn resource(version: &str) -> Value {
+    let mut object = serde_json::to_value(IngressDaemonSet::new("web", snapshot().resource.spec)).unwrap();
+    object["metadata"] = json!({"name": "web", "namespace": "edge", "resourceVersion": version});
+    object
+}
+
+fn deployment(version: &str) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web-a", "namespace": "edge", "uid": "d1", "resourceVersion": version, "generation": 3}})
+}
+
+fn failure(code: u16, reason: &str, causes: bool) -> Value {
+    let details = if causes { json!({"causes": [{"reason": "FieldValueRequired", "message": "Required value", "field": "spec"}]}) } else { json!({}) };
+    json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "because", "details": details})
+}
+
+const RESOURCE: &str = "/apis/ingressdaemonsets.mumoshu.github.io/v1alpha1/namespaces/edge/ingressdaemonsets/web";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/edge/deployments";
+
+#[tokio::test]
+async fn the_ledger_is_written_with_the_version_that_was_read_and_its_ids_are_reserved_afterwards() {
+    let status = IngressDaemonSetStatus { replicas: 2, ..Default::default() };
+    let body = json!([
+        {"op": "test", "path": "/metadata/uid", "value": "0a1b2c3d-0000"},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+        {"op": "add", "path": "/status", "value": serde_json::to_value(&status).unwrap()},
+    ]);
+    let action = Action::WriteStatus { status: Box::new(status), urgent: true, live_absent: vec!["web-a".into()], reserve: vec![8, 9], granted: vec![] };
+    let expected = vec![
+        ("GET", format!("{DEPLOYMENTS}/web-a"), None, 404, failure(404, "NotFound", false)),
+        ("PATCH", format!("{RESOURCE}/status?"), Some(body), 200, resource("8")),
+    ];
+    let (result, memory) = act(action, expected).await;
+    result.unwrap();
+    assert_eq!(memory.reserved, [5, 8, 9]);
+}
+
+#[tokio::test]
+async fn a_release_is_not_written_while_the_deployment_is_still_there() {
+    let mut found = deployment("3");
+    found["metadata"]["ownerReferences"] = json!([{"apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": "0a1b2c3d-0000", "controller": true}]);
+    let action = Action::WriteStatus { status: Box::default(), urgent: true, live_absent: vec!["web-a".into()], reserve: vec![8], granted: vec![] };
+    let (result, memory) = act(action, vec![("GET", format!("{DEPLOYMENTS}/web-a"), None, 200, found)]).await;
+    assert!(matches!(result, Err(Error::Conflict)), "{result:?}");
+    assert_eq!(memory.reserved, [5]);
+}
+
+#[tokio::test]
+async fn a_patch_of_a_deployment_is_sent_as_decided_and_its_version_is_waited_for() {
+    let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "d1"}, {"op": "add", "path": "/spec/template", "value": {}}]);
+    let action = Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: patch.clone(), write: Write::Update };
+    let (result, mut memory) = act(action, vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch), 200, deployment("41"))]).await;
+    result.unwrap();
+    assert_eq!(memory.written_generations, BTreeMap::from([("d1".to_owned(), 3)]));
+    let (triggers, _triggered) = tokio::sync::mpsc::unbounded_channel();
+    let observer = operator::observe::Observer::new(triggers);
+    assert_eq!(observer.seen(Kind::Deployments), 0);
+    assert!(!memory.is_caught_up(&observer), "no decision before the watch has shown the write");
+}
+
+#[tokio::test]
+async fn a_failed_test_in_a_patch_is_a_conflict_and_a_422_with_causes_is_a_refusal() {
+    let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "d1"}]);
+    let action = || Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: patch.clone(), write: Write::Claim };
+    let exchange = |answer| vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch.clone()), 422, answer)];
+    let (result, memory) = act(action(), exchange(failure(422, "Invalid", false))).await;
+    assert!(matches!(result, Err(Error::Conflict)), "{result:?}");
+    assert!(memory.refusals.is_empty());
+    let (result, memory) = act(action(), exchange(failure(422, "Invalid", true))).await;
+    assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
+    assert_eq!(memory.refusals.get("a").map(String::as_str), Some("because"));
+}
+
+#[tokio::test]
+async fn an_id_is_used_up_even_when_its_creation_fails() {
+    let body = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web-a", "namespace": "edge"}});
+    let action = Action::CreateDeployment { node: "a".into(), id: 5, name: "web-a".into(), body: Box::new(body.clone()) };
+    let (result, memory) = act(action, vec![("POST", format!("{DEPLOYMENTS}?"), Some(body), 500, failure(500, "InternalError", false))]).await;
+    assert!(matches!(result, Err(Error::Transient(_))), "{result:?}");
+    assert!(memory.reserved.is_empty());
+}
+
+#[tokio::test]
+async fn an_object_of_somebody_else_is_never_adopted() {
+    let body = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web-a"}});
+    let action = Action::CreateDeployment { node: "a".into(), id: 5, name: "web-a".into(), body: Box::new(body) };
+    let expected = vec![
+        ("POST", format!("{DEPLOYMENTS}?"), None, 409, failure(409, "AlreadyExists", false)),
+        ("GET", format!("{DEPLOYMENTS}/web-a"), None, 200, deployment("9")),
+    ];
+    let (result, memory) = act(action, expected).await;
+    assert!(matches!(result, Err(Error::Foreign(_))), "{result:?}");
+    assert!(memory.foreign_names.contains("web-a"));
+}
+
+#[tokio::test]
+async fn a_deployment_is_deleted_only_as_it_was_seen() {
+    let body = json!({"propagationPolicy": "Background", "preconditions": {"uid": "d1", "resourceVersion": "12"}});
+    let action = Action::DeleteDeployment { node: "a".into(), name: "web-a".into(), uid: "d1".into(), resource_version: "12".into() };
+    act(action, vec![("DELETE", format!("{DEPLOYMENTS}/web-a?"), Some(body), 200, deployment("13"))]).await.0.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_label_goes_only_when_the_deployment_is_gone() {
+    let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "n1"}]);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "resourceVersion": "5"}});
+    let action = Action::PatchNode { node: "a".into(), patch: patch.clone(), write: Write::Clean, live_absent: Some("web-a".into()) };
+    let expected = vec![
+        ("GET", format!("{DEPLOYMENTS}/web-a"), None, 404, failure(404, "NotFound", false)),
+        ("PATCH", "/api/v1/nodes/a?".to_owned(), Some(patch), 200, node),
+    ];
+    act(action, expected).await.0.unwrap();
+}
+
+#[tokio::test]
+async fn supporting_objects_are_applied_under_a_field_manager_of_their_own() {
+    let body = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "health-checker-0a1b2c3d"}});
+    let action = Action::Apply { object: Supporting::ServiceAccount("health-checker-0a1b2c3d".into()), body: Box::new(body.clone()) };
+    let path = "/api/v1/namespaces/edge/serviceaccounts/health-checker-0a1b2c3d?&force=true&fieldManager=ingress-daemonset-operator%2Fhealth-checker";
+    let (result, memory) = act(action, vec![("PATCH", path.to_owned(), Some(body.clone()), 200, body)]).await;
+    result.unwrap();
+    assert_eq!(memory.asserted_lately().len(), 1);
+}
+
+#[tokio::test]
+async fn finalizers_are_replaced_with_the_version_that_was_read() {
+    let body = json!([
+        {"op": "test", "path": "/metadata/uid", "value": "0a1b2c3d-0000"},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+        {"op": "add", "path": "/metadata/finalizers", "value": ["a/b"]},
+    ]);
+    act(Action::SetFinalizers(vec!["a/b".into()]), vec![("PATCH", format!("{RESOURCE}?"), Some(body), 200, resource("8"))]).await.0.unwrap();
+}
