@@ -20,37 +20,38 @@ use crate::{
     node::{Node, NodeSpec},
     process::Process,
     recorder::Recorder,
+    single_user,
 };
 
-/// The node that the operator's pod runs on. It gets no traffic.
-pub const INFRA_NODE: &str = "infra";
-/// The label of [`INFRA_NODE`].
+/// The nodes that the operator's pods run on, one each. They get no traffic.
+pub const INFRA_NODES: [&str; 2] = ["infra1", "infra2"];
+/// The label of [`INFRA_NODES`].
 pub const INFRA_LABEL: &str = "node-role.kubernetes.io/infra";
 
 /// How long a Deployment may take to become available.
-const AVAILABLE: Duration = Duration::from_secs(60);
+const AVAILABLE: Duration = Duration::from_mins(1);
 
 /// What a bed consists of.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Nodes behind the load balancer.
     pub nodes: Vec<NodeSpec>,
-    /// Whether there is also [`INFRA_NODE`], for pods that are not to share the fate of the others.
+    /// Whether there are also [`INFRA_NODES`], for pods that are not to share the fate of the others.
     pub infra: bool,
-    /// How HAProxy checks the nodes.
+    /// How `HAProxy` checks the nodes.
     pub check: Check,
     /// Delays of the control plane.
     pub timing: Timing,
 }
 
 impl Options {
-    /// `count` nodes named `n1`, `n2`, …, with the label `ingress=true`, alternating between zones `a` and `b`.
+    /// `count` nodes named `n1`, `n2`, …, with the label `ingress=true`, alternating between the zones `a` and `b`.
     pub fn with_nodes(count: u8) -> Self {
         let node = |index: u8| NodeSpec::new(&format!("n{index}")).label("ingress", "true").zone(if index % 2 == 1 { "a" } else { "b" });
         Self { nodes: (1..=count).map(node).collect(), ..Self::default() }
     }
 
-    /// With [`INFRA_NODE`].
+    /// With [`INFRA_NODES`].
     #[must_use]
     pub fn with_infra(mut self) -> Self {
         self.infra = true;
@@ -94,6 +95,7 @@ impl Bed {
         let control_plane = ControlPlane::start(&state, &options.timing).await?;
         say(started, "the control plane is ready");
         let client = control_plane.admin_client().await?;
+        single_user::allow(&client).await?;
         let recorder = Recorder::start(&client);
         let (haproxy, haproxy_process) = HaProxy::start(&state, &[], options.check).await?;
         let mut bed =
@@ -104,7 +106,9 @@ impl Bed {
             bed.haproxy.add(&name, address).await?;
         }
         if options.infra {
-            bed.create_node(NodeSpec::new(INFRA_NODE).label(INFRA_LABEL, "")).await?;
+            for name in INFRA_NODES {
+                bed.create_node(NodeSpec::new(name).label(INFRA_LABEL, "")).await?;
+            }
         }
         for node in bed.nodes.values_mut() {
             node.ready().await?;
@@ -123,7 +127,7 @@ impl Bed {
         self.nodes.get_mut(name).with_context(|| format!("the bed has no node {name}"))
     }
 
-    /// The nodes by name, the infra node included.
+    /// The nodes by name, the infra nodes included.
     pub fn nodes(&self) -> &BTreeMap<String, Node> {
         &self.nodes
     }
@@ -159,7 +163,7 @@ impl Bed {
 
     /// Installs the product as a user would: the CRDs, then everything in `deploy/`, and waits until it is available.
     ///
-    /// Its pods run on [`INFRA_NODE`] here, because scenarios break the other nodes.
+    /// Its pods run on [`INFRA_NODES`] here, because scenarios break the other nodes.
     pub async fn install(&self) -> Result<()> {
         self.apply_path("crds/manifests").await.context("installing the CRDs")?;
         let path = images::repository().join("deploy");

@@ -1,4 +1,4 @@
-//! Plays node-detacher: drains a node in HAProxy when the Node asks for it, and says when it did.
+//! Plays node-detacher: drains a node in `HAProxy` when the Node asks for it, and says when it did.
 
 use std::{
     collections::BTreeMap,

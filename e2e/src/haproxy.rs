@@ -1,4 +1,4 @@
-//! HAProxy as the external load balancer: health checks, no retries, no redispatch, so that nothing is hidden.
+//! `HAProxy` as the external load balancer: health checks, no retries, no redispatch, so that nothing is hidden.
 
 use std::{
     collections::BTreeMap,
@@ -54,7 +54,7 @@ pub struct HaProxy {
     check: Check,
 }
 
-/// What HAProxy says about one server.
+/// What `HAProxy` says about one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Server {
     /// `UP`, `DOWN`, `DRAIN`, `UP 1/2`, `MAINT`, …
@@ -67,7 +67,7 @@ pub struct Server {
     pub connection_errors: u64,
     /// Connections that broke before or in the answer.
     pub response_errors: u64,
-    /// Answers with a 5xx status, HAProxy's own included.
+    /// Answers with a 5xx status, `HAProxy`'s own included.
     pub server_errors: u64,
 }
 

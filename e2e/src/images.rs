@@ -11,7 +11,7 @@ use crate::namespaces::find_program;
 pub const OPERATOR: &str = "ingress-daemonset/operator:0.1.0";
 /// The health checker's image, the operator's default.
 pub const HEALTH_CHECKER: &str = "ingress-daemonset/health-checker:0.1.0";
-/// Unmodified nginx, under several tags so that a template can change its image.
+/// Unmodified nginx.
 pub const NGINX: &str = "nginx:1.22";
 /// The same nginx under a newer tag.
 pub const NEWER_NGINX: &str = "nginx:1.23";
@@ -36,11 +36,18 @@ pub fn write_table(state: &Path) -> Result<PathBuf> {
     let table: Value = json!({
         NGINX: nginx,
         NEWER_NGINX: nginx,
-        OPERATOR: { "command": [workspace_binary("ingress-daemonset-operator")?] },
-        HEALTH_CHECKER: { "command": [workspace_binary("health-checker")?] },
+        OPERATOR: program("ingress-daemonset-operator")?,
+        HEALTH_CHECKER: program("health-checker")?,
         "busybox:1.36": { "command": ["/bin/sh"] },
     });
     let path = state.join("images.json");
     std::fs::write(&path, serde_json::to_string_pretty(&table)?).with_context(|| format!("writing {}", path.display()))?;
     Ok(path)
+}
+
+/// An image with one program of the workspace at its root. It is mounted there, because the pod's user may not be
+/// allowed into the checkout.
+fn program(name: &str) -> Result<Value> {
+    let path = format!("/{name}");
+    Ok(json!({ "command": [path], "files": { (path.as_str()): workspace_binary(name)? } }))
 }

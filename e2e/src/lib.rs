@@ -1,4 +1,4 @@
-//! The test bed: a real Kubernetes control plane, nodes made of processes, HAProxy and load, all inside namespaces of
+//! The test bed: a real Kubernetes control plane, nodes made of processes, `HAProxy` and load, all inside namespaces of
 //! their own; and what is run on it: scenarios, the demo and benchmarks.
 
 pub mod auditor;
@@ -18,4 +18,5 @@ pub mod process;
 pub mod recorder;
 pub mod scenario;
 pub mod scenarios;
+pub mod single_user;
 pub mod traffic;

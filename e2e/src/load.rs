@@ -29,7 +29,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: 1, connections: 32, at_most: Duration::from_secs(600), url: format!("http://{}/", network::BED) }
+        Self { threads: 1, connections: 32, at_most: Duration::from_mins(10), url: format!("http://{}/", network::BED) }
     }
 }
 
@@ -135,10 +135,8 @@ impl Summary {
 /// `850.12ms`, `10.03s`, `1.50m`, `1.00h`.
 fn seconds(time: &str) -> Option<f64> {
     for (unit, factor) in [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)] {
-        if let Some(number) = time.strip_suffix(unit) {
-            if let Ok(number) = number.parse::<f64>() {
-                return Some(number * factor);
-            }
+        if let Some(number) = time.strip_suffix(unit).and_then(|number| number.parse::<f64>().ok()) {
+            return Some(number * factor);
         }
     }
     None

@@ -46,11 +46,11 @@ fn start() -> Result<ExitCode> {
         let program = OsString::from("bed");
         return inside(Arguments::parse_from(std::iter::once(&program).chain(rest)).command);
     }
-    outside(Arguments::parse().command, &arguments)
+    outside(&Arguments::parse().command, &arguments)
 }
 
 /// In the user's shell.
-fn outside(command: Command, arguments: &[OsString]) -> Result<ExitCode> {
+fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
     match command {
         Command::List => {
             for scenario in scenarios::ALL {

@@ -106,7 +106,7 @@ pub fn init(arguments: &[OsString]) -> Result<ExitCode> {
     }
 }
 
-/// HAProxy, etcd and wrk each want more files than the usual soft limit; the hard limit is the most we may take.
+/// `HAProxy`, etcd and wrk each want more files than the usual soft limit; the hard limit is the most we may take.
 fn raise_open_files() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // A refusal only means that the soft limit stays, which is enough for small beds.

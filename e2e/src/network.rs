@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::process::run;
 
-/// The bed itself on the bridge: API server, HAProxy, load.
+/// The bed itself on the bridge: API server, `HAProxy`, load.
 pub const BED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The `kubernetes` Service. It is an address of the bed's loopback, so that pods reach the API server by the address
 /// that Kubernetes gives them, without kube-proxy.

@@ -10,7 +10,7 @@ use crate::{
     load::{Load, LoadOptions, Summary},
 };
 
-/// Load that is running, with HAProxy's counters from before it.
+/// Load that is running, with `HAProxy`'s counters from before it.
 #[derive(Debug)]
 pub struct Traffic {
     load: Load,
@@ -23,7 +23,7 @@ pub struct Traffic {
 pub struct Outcome {
     /// What the clients saw.
     pub clients: Summary,
-    /// Failures that HAProxy counted meanwhile.
+    /// Failures that `HAProxy` counted meanwhile.
     pub at_load_balancer: u64,
 }
 

@@ -33,4 +33,5 @@ macro_rules! scenarios {
 
 scenarios! {
     a_plain_deployment_serves_through_haproxy,
+    three_rollouts_in_a_row_lose_no_request,
 }

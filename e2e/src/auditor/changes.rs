@@ -71,11 +71,16 @@ impl Audit<'_> {
 
     fn judge_marks(&mut self, change: &str, deployment: &Value, id: u64, at: DateTime<Utc>) {
         let name = node_of(deployment).to_owned();
-        if let Some(grace) = self.expected.claim_grace {
+        // A scenario may change the marks between two rollouts: the grant says which ones this change must respect.
+        let (claims, detaches) = self.world.marks_of(deployment, id).unwrap_or((true, true));
+        if !claims && !detaches {
+            self.report(Property::DetachFirst, format!("{change} on node {name} under a grant without marks"));
+        }
+        if let Some(grace) = self.expected.claim_grace.filter(|_| claims) {
             let since = self.changes.claimed.get(deployment.uid()).copied();
             self.judge_grace(change, &name, "Deployment mark", since, grace, at);
         }
-        if let Some(grace) = self.expected.detach_grace {
+        if let Some(grace) = self.expected.detach_grace.filter(|_| detaches) {
             let key = (name.clone(), resource(deployment).to_owned());
             let since = self.changes.detached.get(&key).copied();
             self.judge_grace(change, &name, "Node mark", since, grace, at);

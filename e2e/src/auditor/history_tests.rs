@@ -1,4 +1,5 @@
 //! Small histories, good and bad.
+#![allow(clippy::needless_pass_by_value)] // values are built in the call, by `json!`
 
 use std::time::Duration;
 

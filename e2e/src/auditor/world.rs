@@ -44,6 +44,14 @@ impl World {
         self.of(Kind::Deployment).filter(|deployment| is_member(deployment))
     }
 
+    /// Whether the grant `id` of a Deployment's node marks the Deployment, and the Node; none when no ledger has it.
+    pub(crate) fn marks_of(&self, deployment: &Value, id: u64) -> Option<(bool, bool)> {
+        let owner = self.of(Kind::IngressDaemonSet).find(|owner| names::uid8(owner.uid()) == resource(deployment))?;
+        let grant = &owner["status"]["rollout"]["grants"][node_of(deployment)];
+        let marks = &grant["marks"];
+        (grant["id"].as_u64() == Some(id)).then(|| (marks["deployment"] == true, marks["node"].is_object()))
+    }
+
     /// The Deployment that a pod belongs to.
     pub(crate) fn deployment_of(&self, pod: &Value) -> Option<&Value> {
         let replica_set = self.get(Kind::ReplicaSet, pod.controller_uid()?)?;

@@ -7,7 +7,7 @@ use crate::images;
 /// What nginx listens on, on every node.
 pub const PORT: u16 = 80;
 
-/// The ConfigMap that [`pod_spec`] mounts. nginx puts all its files into an emptyDir, so that two share nothing but
+/// The `ConfigMap` that [`pod_spec`] mounts. nginx puts all its files into an emptyDir, so that two share nothing but
 /// the port.
 pub fn config_map(namespace: &str) -> Value {
     json!({

@@ -145,7 +145,7 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
         },
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
         "securityContext": {
-            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true, "runAsUser": 65532,
+            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true,
             "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumeMounts": [{"name": "run", "mountPath": "/run/health-checker"}],

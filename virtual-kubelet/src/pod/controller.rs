@@ -86,6 +86,7 @@ impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
             provider: self.provider,
             entries: HashMap::new(),
             operations: JoinSet::new(),
+            listed_once: false,
         };
         let mut listed: HashSet<PodId> = HashSet::new();
         loop {
@@ -127,6 +128,8 @@ struct Work<P> {
     provider: Arc<P>,
     entries: HashMap<PodId, Entry>,
     operations: JoinSet<(PodId, Outcome)>,
+    /// Nothing is done before the first list is complete.
+    listed_once: bool,
 }
 
 /// Resource versions of one kind grow; an older view than the one at hand says nothing new.
@@ -167,7 +170,34 @@ impl<P: PodLifecycleHandler> Work<P> {
         for id in missing {
             self.gone(&id);
         }
+        if !std::mem::replace(&mut self.listed_once, true) {
+            self.create_oldest_first().await;
+        }
         self.provider.retain(listed).await;
+    }
+
+    /// Where two pods want the same thing of the node, the older one must get it: it had it before this
+    /// agent started.
+    async fn create_oldest_first(&mut self) {
+        let mut ids: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(id, entry)| {
+                let created = entry.record.server.as_ref().and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+                (created, id.clone())
+            })
+            .collect();
+        ids.sort();
+        for (_, id) in ids {
+            let operation = self.entries.get(&id).and_then(|entry| entry.record.next(Timestamp::now()));
+            match operation {
+                Some(operation @ Operation::Create(_)) => {
+                    let outcome = perform(&self.client, &*self.provider, self.node.as_deref(), &id, operation).await;
+                    self.finish(&id, outcome);
+                }
+                _ => self.advance(&id),
+            }
+        }
     }
 
     fn finish(&mut self, id: &PodId, outcome: Outcome) {
@@ -218,7 +248,7 @@ impl<P: PodLifecycleHandler> Work<P> {
 
     fn advance(&mut self, id: &PodId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        if entry.busy || entry.not_before.is_some_and(|at| at > Instant::now()) {
+        if !self.listed_once || entry.busy || entry.not_before.is_some_and(|at| at > Instant::now()) {
             return;
         }
         let Some(operation) = entry.record.next(Timestamp::now()) else { return };

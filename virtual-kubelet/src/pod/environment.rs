@@ -217,7 +217,9 @@ pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
             result.push('$');
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
-            if let Some(value) = lookup(name) { result.push_str(&value) } else {
+            if let Some(value) = lookup(name) {
+                result.push_str(&value)
+            } else {
                 result.push_str("$(");
                 result.push_str(name);
                 result.push(')');

@@ -164,13 +164,13 @@ impl Run {
         let _ = killpg(Pid::from_raw(self.pid), Signal::SIGKILL);
         // A process that left the group may hold the stream open for ever.
         let _ = timeout(Duration::from_secs(1), copying).await;
-        let code = status.as_ref().map_or(255, exit_code);
+        let code = status.map_or(255, exit_code);
         let reason = fs::read_to_string(self.dir.join("start-error")).ok().filter(|text| !text.is_empty());
         Exit { code, start_error: reason.filter(|_| code == START_FAILED) }
     }
 }
 
-fn exit_code(status: &ExitStatus) -> i32 {
+fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255)
 }
 

@@ -103,10 +103,9 @@ pub struct PodView<'a> {
 /// Whether a container of this role and outcome runs again.
 pub fn restarts(role: Role, pod_policy: &str, own_policy: Option<&str>, exit_code: i32) -> bool {
     match (role, own_policy.unwrap_or(pod_policy)) {
-        (Role::Sidecar, _) => true,
         (Role::Main, "Never") => false,
         (Role::Main, "OnFailure") => exit_code != 0,
-        (Role::Main, _) => true,
+        (Role::Sidecar | Role::Main, _) => true,
         (Role::Init, policy) => exit_code != 0 && policy != "Never",
     }
 }

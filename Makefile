@@ -1,0 +1,49 @@
+# Each target is a command or two. What a machine lacks is installed where that is allowed, else named.
+
+CONTROL_PLANE := target/bed/control-plane
+# What a release build of Kubernetes would say of itself; clients and tests ask for it.
+VERSION := k8s.io/component-base/version
+LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
+	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
+
+.PHONY: help demo test lint generate bench build deps control-plane
+
+help:
+	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
+	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
+	@echo "make lint            formatting and clippy"
+	@echo "make generate        writes what is generated: CRDs"
+	@echo "make bench           tables of the benchmarks"
+	@echo "make deps            installs the Debian packages that demo and tests need"
+
+demo: deps control-plane build
+	@target/debug/bed demo $(if $(KEEP),--keep)
+
+test: deps control-plane
+	@.ci/test
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+generate:
+	cargo run --locked -p crds --example generate
+
+bench: deps control-plane
+	cargo build --release --locked --workspace --bins
+	target/release/bed bench
+
+build:
+	@echo "building the workspace (a few minutes the first time)"
+	@cargo build --workspace --bins --locked
+
+deps:
+	@.ci/deps
+
+control-plane: $(CONTROL_PLANE)
+
+$(CONTROL_PLANE): $(wildcard e2e/control-plane/*.go) e2e/control-plane/go.mod e2e/control-plane/go.sum
+	@echo "building etcd and Kubernetes into $@ (about five minutes on two cores, once)"
+	@mkdir -p $(@D)
+	cd e2e/control-plane && go build -trimpath -ldflags "$(LDFLAGS)" -o ../../$@ .
+	@touch $@

@@ -1,0 +1,161 @@
+//! The product in a bed: installing it, its resource, and waiting for what its status says.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::IngressDaemonSet;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    bed::{Bed, Options},
+    detacher::{DETACHED_KEY, TIMESTAMP_KEY},
+    eventually::eventually,
+    images,
+    scenarios::workload,
+};
+
+/// Name of the resource in every scenario.
+pub const NAME: &str = "edge";
+/// Its health port.
+pub const HEALTH_PORT: u16 = 10080;
+/// Grace of each mark in seconds: `HAProxy` looks every 200 ms and needs two bad answers.
+pub const GRACE: u32 = 2;
+
+/// Four nodes behind the load balancer, and one for the operator.
+pub fn four_nodes() -> Options {
+    Options::with_nodes(4).with_infra()
+}
+
+/// A rolling update with these fields beside the budget.
+pub fn rolling_update(budget: u32, more: Value) -> Value {
+    let mut rolling = json!({ "maxUnavailableNodes": budget });
+    merge(&mut rolling, more);
+    json!({ "type": "RollingUpdate", "rollingUpdate": rolling })
+}
+
+/// The mark on the Deployment.
+pub fn deployment_mark() -> Value {
+    json!({ "annotateDeploymentToDetach": { "gracePeriodSeconds": GRACE }, "annotateNodeToDetach": null, "waitForDetachmentByAnnotatedTimestamp": null })
+}
+
+/// The mark on the Node, with the detacher's timestamp.
+pub fn node_mark() -> Value {
+    json!({
+        "annotateDeploymentToDetach": null,
+        "annotateNodeToDetach": { "key": DETACHED_KEY, "value": "true", "gracePeriodSeconds": 1 },
+        "waitForDetachmentByAnnotatedTimestamp": { "key": TIMESTAMP_KEY, "format": "RFC3339", "gracePeriodSeconds": GRACE },
+    })
+}
+
+/// Both marks.
+pub fn both_marks() -> Value {
+    let mut both = node_mark();
+    both["annotateDeploymentToDetach"] = deployment_mark()["annotateDeploymentToDetach"].clone();
+    both
+}
+
+/// Two nginx on every node labelled `ingress=true`; `version` is an environment variable, so that each is a revision.
+pub fn resource(version: &str, update_strategy: Value) -> Value {
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1",
+        "kind": "IngressDaemonSet",
+        "metadata": { "name": NAME, "namespace": "default" },
+        "spec": {
+            "podsPerNode": 2,
+            "nodeSelector": { "ingress": "true" },
+            "healthCheckNodePorts": [HEALTH_PORT],
+            "updateStrategy": update_strategy,
+            "template": template(version),
+        },
+    })
+}
+
+fn template(version: &str) -> Value {
+    let mut pod = workload::pod_spec();
+    pod["containers"][0]["env"] = json!([{ "name": "VERSION", "value": version }]);
+    json!({ "metadata": { "labels": { "app": "nginx" } }, "spec": pod })
+}
+
+/// Installs the product and the resource, and waits until all of `nodes` serve through the load balancer.
+pub async fn serve(bed: &Bed, update_strategy: Value, nodes: &[&str]) -> Result<()> {
+    bed.install().await?;
+    bed.say("the operator runs");
+    bed.apply(&[workload::config_map("default"), resource("1", update_strategy)]).await?;
+    bed.haproxy.serves(Duration::from_secs(60), nodes).await?;
+    is_complete(bed, nodes.len(), Duration::from_secs(30)).await?;
+    bed.say(&format!("{} nodes serve", nodes.len()));
+    Ok(())
+}
+
+/// The API of the resource.
+pub fn api(bed: &Bed) -> Api<IngressDaemonSet> {
+    Api::namespaced(bed.client.clone(), "default")
+}
+
+/// Changes the resource's spec; `null` removes a field.
+pub async fn change(bed: &Bed, spec: Value) -> Result<()> {
+    api(bed).patch(NAME, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await.context("changing the resource").map(drop)
+}
+
+/// Rolls out another version.
+pub async fn roll_to(bed: &Bed, version: &str) -> Result<()> {
+    change(bed, json!({ "template": template(version) })).await
+}
+
+/// Rolls out an image that does not exist.
+pub async fn roll_to_missing_image(bed: &Bed) -> Result<()> {
+    let mut template = template("broken");
+    template["spec"]["containers"][0]["image"] = "nginx:does-not-exist".into();
+    change(bed, json!({ "template": template })).await
+}
+
+/// Waits until the status speaks of the newest spec, all of `nodes` are updated and available, and nothing is under way.
+pub async fn is_complete(bed: &Bed, nodes: usize, deadline: Duration) -> Result<()> {
+    eventually(deadline, &format!("{NAME} is complete on {nodes} nodes"), async || {
+        let resource = api(bed).get(NAME).await?;
+        let generation = resource.metadata.generation;
+        let status = resource.status.context("no status")?;
+        let (want, counts) = (u32::try_from(nodes)?, &status.nodes);
+        let current = status.observed_generation == generation;
+        let idle = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none());
+        let counted = [counts.desired, counts.current, counts.updated, counts.available] == [want; 4];
+        ensure!(current && idle && counted, "{}", summary(&status));
+        Ok(())
+    })
+    .await
+}
+
+/// The status in a line, for messages.
+fn summary(status: &crds::IngressDaemonSetStatus) -> String {
+    let states: Vec<_> = status.node_states.iter().map(|state| format!("{} {} {}: {}", state.name, state.phase, state.reason, state.message)).collect();
+    let grants: Vec<_> = status.rollout.iter().flat_map(|ledger| &ledger.grants).map(|(node, grant)| format!("{node} {:?} {}", grant.kind, grant.id)).collect();
+    format!("generation {:?}, {:?}, grants {grants:?}, {states:?}", status.observed_generation, status.nodes)
+}
+
+/// Waits until the status fulfils `test`.
+pub async fn status_says(bed: &Bed, what: &str, deadline: Duration, test: impl Fn(&crds::IngressDaemonSetStatus) -> bool) -> Result<crds::IngressDaemonSetStatus> {
+    eventually(deadline, what, async || {
+        let status = api(bed).get(NAME).await?.status.context("no status")?;
+        ensure!(test(&status), "{} {:?}", summary(&status), status.conditions);
+        Ok(status)
+    })
+    .await
+}
+
+/// Status of a condition: whether it has this status and reason.
+pub fn has_condition(status: &crds::IngressDaemonSetStatus, type_: &str, value: &str, reason: &str) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == type_ && condition.status == value && condition.reason == reason)
+}
+
+fn merge(into: &mut Value, more: Value) {
+    if let (Some(into), Value::Object(more)) = (into.as_object_mut(), more) {
+        into.extend(more);
+    }
+}
+
+/// The tag under which a second nginx is known, for templates that change the image.
+pub const NEWER_IMAGE: &str = images::NEWER_NGINX;

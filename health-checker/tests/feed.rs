@@ -1,0 +1,183 @@
+//! What a feed asks of the API server, and what it makes of the answers.
+
+use futures::{FutureExt, StreamExt};
+use health_checker::{
+    feed::{Source, follow},
+    keeper::News,
+    objects,
+    view::{Change, Node, Update},
+};
+use hyper::{
+    Request, Response,
+    body::{Bytes, Frame},
+};
+use kube::client::{Body, Client};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, timeout},
+};
+use tower_test::mock::{Handle, SendResponse};
+
+type Api = Handle<Request<Body>, Response<Stream>>;
+
+struct Bed {
+    api: Api,
+    news: mpsc::Receiver<News>,
+    refresh: Arc<Notify>,
+}
+
+fn start() -> Bed {
+    let (service, api) = tower_test::mock::pair::<Request<Body>, Response<Stream>>();
+    let (sender, news) = mpsc::channel(64);
+    let refresh = Arc::new(Notify::new());
+    let source = Source { name: "node", path: "/api/v1/nodes".into(), labels: None, fields: Some("metadata.name=n1".into()), watch_seconds: 250 };
+    tokio::spawn(follow::<objects::Node>(Client::new(service, "default"), source, refresh.clone(), Update::Node, sender));
+    Bed { api, news, refresh }
+}
+
+impl Bed {
+    async fn request(&mut self) -> (String, SendResponse<Response<Stream>>) {
+        let (request, answer) = timeout(Duration::from_secs(600), self.api.next_request()).await.expect("asks in time").expect("asks");
+        (request.uri().to_string(), answer)
+    }
+
+    async fn answer(&mut self, expected: &str, body: String) {
+        let (uri, answer) = self.request().await;
+        assert_eq!(uri, expected);
+        answer.send_response(whole(body));
+    }
+
+    /// A watch that says the lines and then stays silent.
+    async fn watch(&mut self, expected: &str, lines: Vec<String>) {
+        let (uri, answer) = self.request().await;
+        assert_eq!(uri, expected);
+        answer.send_response(Response::new(Stream(Box::pin(frames(lines).chain(futures::stream::pending())))));
+    }
+
+    async fn change(&mut self) -> (Change<Node>, std::time::Instant) {
+        match timeout(Duration::from_secs(600), self.news.recv()).await.expect("news in time") {
+            Some(News::Watch { update: Update::Node(change), at }) => (change, at),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+type Frames = std::pin::Pin<Box<dyn futures::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send>>;
+
+struct Stream(Frames);
+
+fn frames(lines: Vec<String>) -> impl futures::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send {
+    futures::stream::iter(lines.into_iter().map(|line| Ok(Frame::data(Bytes::from(line)))))
+}
+
+fn whole(text: String) -> Response<Stream> {
+    Response::new(Stream(Box::pin(frames(vec![text]))))
+}
+
+impl hyper::body::Body for Stream {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.0.as_mut().poll_next(context)
+    }
+}
+
+const LIST: &str = "/api/v1/nodes?&fieldSelector=metadata.name%3Dn1";
+
+fn watch_from(version: &str) -> String {
+    format!("/api/v1/nodes?&watch=true&timeoutSeconds=250&fieldSelector=metadata.name%3Dn1&allowWatchBookmarks=true&resourceVersion={version}")
+}
+
+fn list(version: &str) -> String {
+    format!(r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":[{{"metadata":{{"name":"n1","uid":"u"}}}}]}}"#)
+}
+
+fn event(kind: &str, version: &str) -> String {
+    format!(r#"{{"type":"{kind}","object":{{"kind":"Node","apiVersion":"v1","metadata":{{"name":"n1","resourceVersion":"{version}"}}}}}}{}"#, '\n')
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_lists_once_watches_from_there_and_reports_bookmarks() {
+    let mut bed = start();
+    bed.answer(LIST, list("5")).await;
+    assert!(matches!(bed.change().await.0, Change::Replaced(nodes) if nodes.len() == 1));
+    bed.watch(&watch_from("5"), vec![event("MODIFIED", "6"), event("BOOKMARK", "9"), event("DELETED", "10")]).await;
+    assert!(matches!(bed.change().await.0, Change::Applied(name, _) if name == "n1"));
+    assert!(matches!(bed.change().await.0, Change::Unchanged));
+    assert!(matches!(bed.change().await.0, Change::Deleted(name) if name == "n1"));
+    assert!(bed.api.next_request().now_or_never().is_none(), "and asks for nothing else");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_as_old_as_its_request() {
+    let mut bed = start();
+    let asked = Instant::now().into_std();
+    let (_, answer) = bed.request().await;
+    tokio::time::advance(Duration::from_secs(4)).await;
+    answer.send_response(whole(list("5")));
+    let (_, at) = bed.change().await;
+    assert!(at < asked + Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_silent_for_longer_than_bookmarks_take_is_given_up() {
+    let mut bed = start();
+    bed.answer(LIST, list("5")).await;
+    bed.watch(&watch_from("5"), vec![]).await;
+    let before = Instant::now();
+    bed.answer(LIST, list("7")).await;
+    assert_eq!(before.elapsed().as_secs(), 75);
+    bed.watch(&watch_from("7"), vec![]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_request_a_feed_lists_anew_at_once() {
+    let mut bed = start();
+    bed.answer(LIST, list("5")).await;
+    bed.watch(&watch_from("5"), vec![]).await;
+    bed.refresh.notify_one();
+    let before = Instant::now();
+    bed.answer(LIST, list("7")).await;
+    assert!(before.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_version_leads_to_a_new_list() {
+    let mut bed = start();
+    bed.answer(LIST, list("5")).await;
+    let gone = r#"{"type":"ERROR","object":{"kind":"Status","status":"Failure","code":410,"reason":"Expired","message":"too old"}}"#;
+    bed.watch(&watch_from("5"), vec![format!("{gone}\n")]).await;
+    bed.answer(LIST, list("8")).await;
+    bed.watch(&watch_from("8"), vec![]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_is_asked_again_and_never_at_a_pause_above_two_seconds() {
+    let mut bed = start();
+    let mut hung = Vec::new();
+    for attempt in 0..10 {
+        let before = Instant::now();
+        let (uri, answer) = bed.request().await;
+        assert_eq!(uri, LIST);
+        hung.push(answer);
+        assert!(attempt == 0 || before.elapsed() <= Duration::from_secs(7), "{:?}", before.elapsed());
+    }
+    bed.answer(LIST, list("5")).await;
+    assert!(matches!(bed.change().await.0, Change::Replaced(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_at_once_every_time_does_not_make_the_feed_spin() {
+    let mut bed = start();
+    let before = Instant::now();
+    for version in 0..20 {
+        bed.answer(LIST, list(&version.to_string())).await;
+        bed.answer(&watch_from(&version.to_string()), String::new()).await;
+    }
+    assert!(before.elapsed() >= Duration::from_secs(1), "{:?}", before.elapsed());
+}
