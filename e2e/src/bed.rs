@@ -20,7 +20,6 @@ use crate::{
     node::{Node, NodeSpec},
     process::Process,
     recorder::Recorder,
-    single_user,
 };
 
 /// The nodes that the operator's pods run on, one each. They get no traffic.
@@ -95,7 +94,6 @@ impl Bed {
         let control_plane = ControlPlane::start(&state, &options.timing).await?;
         say(started, "the control plane is ready");
         let client = control_plane.admin_client().await?;
-        single_user::allow(&client).await?;
         let recorder = Recorder::start(&client);
         let (haproxy, haproxy_process) = HaProxy::start(&state, &[], options.check).await?;
         let mut bed =

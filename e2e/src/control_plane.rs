@@ -90,6 +90,12 @@ impl ControlPlane {
         self.components.iter_mut().try_for_each(Process::check)
     }
 
+    /// Sends a signal to a component, such as `SIGSTOP` to `kube-apiserver`.
+    pub fn signal(&self, component: &str, signal: nix::sys::signal::Signal) -> Result<()> {
+        let process = self.components.iter().find(|process| process.name() == component);
+        process.with_context(|| format!("the control plane has no component {component}"))?.signal(signal)
+    }
+
     /// A client that may do everything.
     pub async fn admin_client(&self) -> Result<Client> {
         let text = std::fs::read_to_string(&self.admin).context("reading the admin's kubeconfig")?;
@@ -239,7 +245,8 @@ fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
     http::Request::get(path).body(Vec::new()).context("building a request")
 }
 
-fn server() -> String {
+/// The API server's address.
+pub fn server() -> String {
     format!("https://{}", network::BED)
 }
 

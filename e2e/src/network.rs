@@ -39,6 +39,9 @@ pub async fn create_node(name: &str, index: u8) -> Result<()> {
     ip(&["link", "set", &port, "master", BRIDGE, "up"]).await?;
     ip(&["-n", name, "link", "set", "lo", "up"]).await?;
     ip(&["-n", name, "addr", "add", &format!("{}/16", node_address(index)), "dev", "eth0"]).await?;
+    // Container runtimes set this, so that programs that are not root can listen on ports below 1024.
+    let unprivileged = ["netns", "exec", name, "sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=0"];
+    ip(&unprivileged).await?;
     ip(&["-n", name, "link", "set", "eth0", "up"]).await?;
     ip(&["-n", name, "route", "add", "default", "via", &BED.to_string()]).await
 }

@@ -38,6 +38,11 @@ impl Process {
         Ok(Self { name: name.to_owned(), log, child })
     }
 
+    /// The name it was started under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Fails, with the end of its log, when the process has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait().with_context(|| format!("looking after {}", self.name))? {

@@ -1,4 +1,6 @@
 //! The command line.
+// Comments here become the text of --help, where back quotes around names only disturb.
+#![allow(clippy::doc_markdown)]
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use health_checker::{admin::AdminAddress, view::ReadyPolicy};
@@ -78,7 +80,7 @@ pub struct Run {
     pub log_format: LogFormat,
 
     /// Least level of the log: error, warn, info, debug, trace, or directives such as `info,health_checker=debug`.
-    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = log_level)]
     pub log_level: String,
 }
 
@@ -97,6 +99,10 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+fn log_level(text: &str) -> Result<String, String> {
+    tracing_subscriber::EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// It becomes part of a selector.

@@ -168,9 +168,9 @@ mod tests {
         let (mut tally, start) = (Tally::default(), Instant::now());
         let due = tally.due(&candidates(), start);
         assert_eq!(due.len(), 1);
-        assert!(tally.due(&candidates(), start + Duration::from_secs(60)).is_empty(), "the first has not ended");
+        assert!(tally.due(&candidates(), start + Duration::from_mins(1)).is_empty(), "the first has not ended");
         tally.record(&due[0].0, 2, true);
-        assert_eq!(tally.due(&candidates(), start + Duration::from_secs(60)).len(), 1);
+        assert_eq!(tally.due(&candidates(), start + Duration::from_mins(1)).len(), 1);
         tally.due(&Candidates::default(), start + Duration::from_secs(61));
         assert!(tally.pods().is_empty());
     }

@@ -82,24 +82,20 @@ pub async fn follow<K: Watched>(
         .with_max_delay(LONGEST_PAUSE / 2)
         .with_jitter()
         .without_max_times();
-    let mut feed: Feed<K> = Feed { client, source, refresh, wrap, news, listed: false };
+    let mut feed: Feed<K> = Feed { client, source, refresh, wrap, news, failures: 0, listed: false };
     let mut pause = pauses.build();
-    let mut failures = 0_u32;
     loop {
         feed.listed = false;
         let outcome = feed.once().await;
         if feed.listed {
-            if failures > 0 {
-                info!(watch = feed.source.name, failures, "the API server answers again");
-            }
-            failures = 0;
             pause = pauses.build();
         }
         match outcome {
             Ok(End::ListAgain) => {}
             Ok(End::Unwanted) => return,
             Err(error) => {
-                failures += 1;
+                feed.failures = feed.failures.saturating_add(1);
+                let failures = feed.failures;
                 // One line per outage and one a minute or so, not one per attempt.
                 if failures % 64 == 1 {
                     warn!(watch = feed.source.name, failures, %error, "cannot list or watch; the last verdict stays");
@@ -118,15 +114,14 @@ struct Feed<K: Watched> {
     refresh: Arc<Notify>,
     wrap: fn(Change<K::Kept>) -> Update,
     news: mpsc::Sender<News>,
+    /// In a row.
+    failures: u32,
     listed: bool,
 }
 
 impl<K: Watched> Feed<K> {
     async fn once(&mut self) -> Result<End, Broken> {
-        let mut version = match self.list().await? {
-            Some(version) => version,
-            None => return Ok(End::Unwanted),
-        };
+        let Some(mut version) = self.list().await? else { return Ok(End::Unwanted) };
         loop {
             let started = Instant::now();
             let mut events = self.watch(&version).await?;
@@ -151,6 +146,10 @@ impl<K: Watched> Feed<K> {
             return Err(Broken::NoResourceVersion);
         }
         self.listed = true;
+        if self.failures > 0 {
+            info!(watch = self.source.name, failures = self.failures, "the API server answers again");
+            self.failures = 0;
+        }
         let objects = list.items.unwrap_or_default().into_iter().map(|object| (object.metadata().name.clone(), object.keep())).collect();
         let wanted = self.send(Change::Replaced(objects), asked).await;
         Ok(wanted.then_some(list.metadata.resource_version))

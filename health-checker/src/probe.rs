@@ -65,20 +65,18 @@ async fn get(host: &str, port: u16, path: &str, headers: &[(String, String)]) ->
 }
 
 fn request(host: &str, port: u16, path: &str, headers: &[(String, String)]) -> String {
-    let mut text = format!("GET {path} HTTP/1.1\r\n");
+    let mut lines = vec![format!("GET {path} HTTP/1.1")];
     let given = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
     if !given("host") {
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        text.push_str(&format!("Host: {host}:{port}\r\n"));
+        lines.push(format!("Host: {host}:{port}"));
     }
     if !given("user-agent") {
-        text.push_str(concat!("User-Agent: ingress-daemonset-health-checker/", env!("CARGO_PKG_VERSION"), "\r\n"));
+        lines.push(concat!("User-Agent: ingress-daemonset-health-checker/", env!("CARGO_PKG_VERSION")).into());
     }
-    for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
-    }
-    text.push_str("Accept: */*\r\nConnection: close\r\n\r\n");
-    text
+    lines.extend(headers.iter().map(|(name, value)| format!("{name}: {value}")));
+    lines.extend(["Accept: */*", "Connection: close", "", ""].map(str::to_owned));
+    lines.join("\r\n")
 }
 
 fn status(line: &[u8; 12]) -> Option<u16> {

@@ -179,5 +179,5 @@ where
 
 /// A table with the limits of the admin socket and the like, which few clients use.
 pub fn small_table() -> Arc<Table> {
-    Table::new(Limits { idle: Duration::from_secs(60), ..Limits::new(16) })
+    Table::new(Limits { idle: Duration::from_mins(1), ..Limits::new(16) })
 }

@@ -3,7 +3,7 @@ use crate::view::{Change, Node, Pod, Update};
 use crds::token::Token;
 use proptest::prelude::*;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 fn token(phase: &str) -> Option<Token> {
     format!("0a1b2c3d.7.{phase}.1700000000").parse().ok()
@@ -244,7 +244,7 @@ proptest! {
         if verdict(&view, now).serving() {
             let live: Vec<_> = view.deployments.objects.values().filter(|deployment| !deployment.deleting).collect();
             let desired: u32 = live.iter().map(|deployment| deployment.desired).sum();
-            let ready = view.pods.objects.values().filter(|pod| pod.ready && !pod.terminating).count() as u32;
+            let ready = view.pods.objects.values().filter(|pod| pod.ready && !pod.terminating).map(|_| 1_u32).sum::<u32>();
             prop_assert!(desired >= 1);
             let enough = match view.policy {
                 ReadyPolicy::All => desired,

@@ -38,7 +38,7 @@ fn start() -> Bed {
 
 impl Bed {
     async fn request(&mut self) -> (String, SendResponse<Response<Stream>>) {
-        let (request, answer) = timeout(Duration::from_secs(600), self.api.next_request()).await.expect("asks in time").expect("asks");
+        let (request, answer) = timeout(Duration::from_mins(10), self.api.next_request()).await.expect("asks in time").expect("asks");
         (request.uri().to_string(), answer)
     }
 
@@ -56,10 +56,9 @@ impl Bed {
     }
 
     async fn change(&mut self) -> (Change<Node>, std::time::Instant) {
-        match timeout(Duration::from_secs(600), self.news.recv()).await.expect("news in time") {
-            Some(News::Watch { update: Update::Node(change), at }) => (change, at),
-            other => panic!("{other:?}"),
-        }
+        let news = timeout(Duration::from_mins(10), self.news.recv()).await.expect("news in time");
+        let Some(News::Watch { update: Update::Node(change), at }) = news else { unreachable!("{news:?}") };
+        (change, at)
     }
 }
 

@@ -12,9 +12,9 @@ struct Place(PathBuf);
 impl Place {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("vk-init-{name}-{}", std::process::id()));
-        fs::create_dir_all(path.join("staging")).unwrap();
-        fs::create_dir_all(path.join("volume")).unwrap();
-        fs::write(path.join("volume/file"), "content").unwrap();
+        fs::create_dir_all(path.join("staging")).expect("the temporary directory can be written");
+        fs::create_dir_all(path.join("volume")).expect("the temporary directory can be written");
+        fs::write(path.join("volume/file"), "content").expect("the temporary directory can be written");
         Self(path)
     }
 
@@ -34,7 +34,7 @@ impl Place {
             error_file: self.0.join("start-error"),
         };
         let file = self.0.join("order.json");
-        fs::write(&file, serde_json::to_vec(&order).unwrap()).unwrap();
+        fs::write(&file, serde_json::to_vec(&order).expect("an order is plain data")).expect("the temporary directory can be written");
         let program = env!("CARGO_BIN_EXE_virtual-kubelet");
         let output = Command::new("unshare")
             .args(["--user", "--map-root-user", program, "container-init"])

@@ -69,6 +69,7 @@ fn deployment(name: &str, token: &str, revision: &str) -> Value {
     })
 }
 
+/// The Deployment controller has not looked at the newest write yet.
 fn incomplete(mut deployment: Value) -> Value {
     deployment["metadata"]["generation"] = 2.into();
     deployment
@@ -189,6 +190,16 @@ fn closing_before_completion_is_found() {
         .see(20, Kind::Deployment, incomplete(deployment("n1", "2.Updating.20", "b")))
         .see(21, Kind::Deployment, incomplete(deployment("n1", "2.Closed.21", "b")));
     assert_eq!(story.violations(&claiming()), [Property::CloseWhenComplete]);
+}
+
+#[test]
+fn closing_may_raise_the_generation_of_a_complete_deployment() {
+    let story = Story::two_nodes()
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(20, Kind::Deployment, incomplete(deployment("n1", "2.Updating.20", "b")))
+        .see(21, Kind::Deployment, deployment("n1", "2.Updating.20", "b"))
+        .see(22, Kind::Deployment, incomplete(deployment("n1", "2.Closed.22", "b")));
+    assert_eq!(story.violations(&claiming()), []);
 }
 
 #[test]

@@ -20,8 +20,9 @@ pub(super) struct Memory {
     written: BTreeSet<(String, u64, Phase)>,
     /// Greatest id at a place, a resource on a node: a Deployment that is made again continues there.
     greatest: BTreeMap<(String, String), u64>,
-    /// Generation at which the Deployment was complete.
-    complete: BTreeMap<String, u64>,
+    /// Deployments that were complete since their pods last changed. Not by generation: an annotation raises that too,
+    /// and the write that closes removes one.
+    complete: BTreeSet<String>,
     entries: BTreeMap<(String, String), (u64, EntryPhase)>,
 }
 
@@ -31,13 +32,15 @@ impl Audit<'_> {
         if !is_member(after) {
             return;
         }
+        if before.is_some_and(|before| before["spec"] != after["spec"]) {
+            self.tokens.complete.remove(after.uid());
+        }
         let (old, new) = (before.and_then(token), token(after));
         if let Some(new) = new.filter(|new| old.as_ref() != Some(new) && !self.edited(node_of(after))) {
             self.judge_new_token(old.as_ref(), &new, after);
         }
         if is_complete(after) {
-            let generation = after["metadata"]["generation"].as_u64().unwrap_or(0);
-            self.tokens.complete.insert(after.uid().to_owned(), generation);
+            self.tokens.complete.insert(after.uid().to_owned());
         }
     }
 
@@ -58,8 +61,7 @@ impl Audit<'_> {
             self.report(Property::Monotone, format!("the token of node {node} went from {old} back to {new}"));
         }
         if new.phase == Phase::Closed && old.phase != Phase::Closed {
-            let generation = deployment["metadata"]["generation"].as_u64().unwrap_or(0);
-            let was_complete = is_complete(deployment) || self.tokens.complete.get(deployment.uid()) == Some(&generation);
+            let was_complete = is_complete(deployment) || self.tokens.complete.contains(deployment.uid());
             // A claim that is given up closes without having touched a pod.
             let untouched = old.phase == Phase::Claimed;
             if !was_complete && !untouched {

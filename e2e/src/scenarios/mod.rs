@@ -1,5 +1,10 @@
 //! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`.
 
+mod changes;
+mod deletion;
+mod failures;
+mod health;
+mod membership;
 pub mod product;
 mod rollout;
 mod serving;
@@ -8,4 +13,22 @@ pub mod workload;
 use crate::scenario::Scenario;
 
 /// Every scenario.
-pub const ALL: &[Scenario] = &[serving::A_PLAIN_DEPLOYMENT, rollout::THREE_ROLLOUTS];
+pub const ALL: &[Scenario] = &[
+    serving::A_PLAIN_DEPLOYMENT,
+    rollout::THREE_ROLLOUTS,
+    membership::WHILE_SERVING,
+    membership::DURING_A_ROLLOUT,
+    changes::TEMPLATE,
+    changes::SETTINGS,
+    changes::DEGRADE,
+    changes::DRIFT,
+    failures::MISSING_IMAGE,
+    failures::KUBELET_RESTART,
+    failures::SILENT_DETACHER,
+    failures::OPERATOR_KILLED,
+    failures::HAND_OVER,
+    failures::BAD_EDIT,
+    deletion::DELETED_UNDER_LOAD,
+    deletion::NAME_TAKEN,
+    health::ANSWERS,
+];

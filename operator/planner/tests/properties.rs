@@ -265,7 +265,7 @@ fn survive(marks: usize, budget: i32, events: &[Event]) -> Result<(), TestCaseEr
         run.world.fair_second(&mut operator);
     }
     let end = Event::CatchUp(false);
-    if let Err(why) = run.world.run_until(&mut operator, 1500, World::is_converged) {
+    if let Err(why) = run.world.run_until(&mut operator, 600, World::is_converged) {
         prop_assert!(false, "{why}");
     }
     check(&run.world, &end)?;
@@ -281,7 +281,7 @@ fn survive(marks: usize, budget: i32, events: &[Event]) -> Result<(), TestCaseEr
 
 fn runs(default: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default);
-    ProptestConfig { cases, max_shrink_iters: 3000, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases, max_shrink_iters: 3000, max_shrink_time: 12_000, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {

@@ -218,7 +218,7 @@ pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
             if let Some(value) = lookup(name) {
-                result.push_str(&value)
+                result.push_str(&value);
             } else {
                 result.push_str("$(");
                 result.push_str(name);

@@ -1,0 +1,133 @@
+//! What is wanted changes half-way.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use crds::names;
+use serde_json::json;
+
+use crate::{
+    auditor::Expectations,
+    bed::Bed,
+    detacher::{Detacher, Variant},
+    load::LoadOptions,
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, rolling_update},
+    traffic::Traffic,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn expected() -> Expectations {
+    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).detaching(Duration::from_secs(1))
+}
+
+/// To a third version, and back to the first.
+pub const TEMPLATE: Scenario = Scenario {
+    name: "the_template_changes_half_way_to_a_third_version_and_back",
+    options: four_nodes,
+    expected,
+    body: |bed| Box::pin(template(bed)),
+};
+
+async fn template(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node runs version 2", MINUTE, |status| status.nodes.updated == 1 && status.nodes.available == 3).await?;
+    product::roll_to(bed, "3").await?;
+    bed.say("version 3 in the middle of version 2");
+    product::status_says(bed, "two nodes run version 3", MINUTE, |status| status.nodes.updated == 2).await?;
+    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    product::roll_to(bed, "1").await?;
+    bed.say("back to version 1 in the middle of version 3");
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)
+}
+
+/// Marks, keys, budget, mode and pause change under way.
+pub const SETTINGS: Scenario = Scenario {
+    name: "marks_keys_budget_mode_and_pause_change_half_way",
+    options: four_nodes,
+    // The greatest budget of the scenario.
+    expected: || Expectations { budget: 2, ..Expectations::default() },
+    body: |bed| Box::pin(settings(bed)),
+};
+
+async fn settings(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let detached = |status: &crds::IngressDaemonSetStatus| status.nodes.detached > 0;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", MINUTE, detached).await?;
+    product::change(bed, json!({ "updateStrategy": rolling_update(2, both_marks()) })).await?;
+    bed.say("both marks and a budget of 2");
+    product::status_says(bed, "two nodes are detached", MINUTE, |status| status.nodes.detached == 2).await?;
+    product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "annotateDeploymentToDetach": { "key": "example.com/out" } } }, "paused": true })).await?;
+    bed.say("another key, and paused");
+    product::status_says(bed, "nodes under way have finished", MINUTE, |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty()) && product::has_condition(status, "Progressing", "False", "Paused")
+    })
+    .await?;
+    product::change(bed, json!({ "paused": false, "updateStrategy": rolling_update(0, json!({ "maxDegradedNodes": 1, "annotateDeploymentToDetach": null, "annotateNodeToDetach": null, "waitForDetachmentByAnnotatedTimestamp": null })) })).await?;
+    bed.say("degrade mode");
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    no_mark_is_left(bed).await
+}
+
+/// Neither the user's keys nor ours hold anything.
+async fn no_mark_is_left(bed: &Bed) -> Result<()> {
+    let deployments = bed.kubectl(&["get", "deployments", "-o", "json"]).await?;
+    let nodes = bed.kubectl(&["get", "nodes", "-o", "json"]).await?;
+    for key in [names::TO_BE_UPDATED_ANNOTATION, "example.com/out"] {
+        ensure!(!deployments.contains(&format!("\"{key}\"")), "{key} is left on a Deployment");
+    }
+    ensure!(!nodes.contains("\"node-detacher.variant.run/detached\""), "the detach annotation is left on a Node");
+    Ok(())
+}
+
+/// Pods per node change, and pods are replaced without detachment.
+pub const DEGRADE: Scenario = Scenario {
+    name: "degrade_mode_updates_within_its_budget_and_scale_works",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(degrade(bed)),
+};
+
+async fn degrade(bed: &mut Bed) -> Result<()> {
+    let strategy = json!({ "rollingUpdate": { "maxDegradedNodes": 1, "maxUnavailablePodsPerNode": 1 } });
+    product::serve(bed, strategy, &NODES).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    for replicas in ["3", "1"] {
+        bed.kubectl(&["scale", "ids", product::NAME, &format!("--replicas={replicas}")]).await?;
+        product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+        let column = bed.kubectl(&["get", "ids", product::NAME, "-o", "jsonpath={.status.replicas} {.status.nodes.available}"]).await?;
+        ensure!(column == format!("{replicas} 4"), "status says {column}");
+        bed.say(&format!("{replicas} pods on each node"));
+    }
+    Ok(())
+}
+
+/// Deployments that people change, scale or delete come back to what the resource says, within the budget.
+pub const DRIFT: Scenario = Scenario {
+    name: "drift_is_repaired_within_the_budget",
+    options: four_nodes,
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n1", "n2", "n3"]).unready(["n1", "n2", "n3"]),
+    body: |bed| Box::pin(drift(bed)),
+};
+
+async fn drift(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
+    bed.kubectl(&["scale", "deployment/edge-n2", "--replicas=1"]).await?;
+    bed.kubectl(&["delete", "deployment/edge-n3", "--wait=false"]).await?;
+    product::status_says(bed, "the operator has noticed", MINUTE, |status| status.nodes.available < 4).await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
+    let versions = bed.kubectl(&["get", "deployments", "-o", "jsonpath={range .items[*]}{.spec.replicas}{.spec.template.spec.containers[0].env[0].value} {end}"]).await?;
+    ensure!(versions.trim() == "21 21 21 21", "replicas and versions are {versions}");
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Deleting the resource, and names that are taken.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node as ApiNode;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    auditor::Expectations,
+    bed::Bed,
+    detacher::{Detacher, Variant},
+    eventually::eventually,
+    load::LoadOptions,
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
+    traffic::Traffic,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Under load that another workload takes over is not possible here: what counts is that detachment comes first, and
+/// that only what is ours goes.
+pub const DELETED_UNDER_LOAD: Scenario = Scenario {
+    name: "deleting_the_resource_under_load_detaches_first_and_leaves_nothing",
+    options: four_nodes,
+    // Everything goes: that is no rolling update.
+    expected: || Expectations::budget(4).claiming(Duration::from_secs(GRACE.into())).detaching(Duration::from_secs(1)),
+    body: |bed| Box::pin(deleted_under_load(bed)),
+};
+
+async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let nodes = Api::<ApiNode>::all(bed.client.clone());
+    let foreign = json!({ "metadata": { "annotations": { "example.com/kept": "yes" }, "labels": { "example.com/kept": "yes" } } });
+    nodes.patch("n1", &PatchParams::default(), &Patch::Merge(foreign)).await?;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::api(bed).delete(product::NAME, &DeleteParams::default()).await?;
+    let gone = eventually(MINUTE * 2, "the resource is gone", async || {
+        ensure!(product::api(bed).get_opt(product::NAME).await?.is_none(), "it is still there");
+        Ok(())
+    });
+    gone.await?;
+    drop(traffic);
+    eventually(MINUTE, "nothing of the product is left", async || {
+        let left = bed.kubectl(&["get", "deployments,replicasets,daemonsets,serviceaccounts,rolebindings,pods", "-o", "name"]).await?;
+        let left: Vec<_> = left.lines().filter(|line| *line != "serviceaccount/default").collect();
+        ensure!(left.is_empty(), "{left:?}");
+        let bindings = bed.kubectl(&["get", "clusterrolebindings", "-o", "name"]).await?;
+        ensure!(!bindings.contains("health-checker"), "{bindings}");
+        for node in NODES {
+            let meta = nodes.get(node).await?.metadata;
+            let keys: Vec<_> = meta.labels.iter().flatten().chain(meta.annotations.iter().flatten()).map(|(key, _)| key.clone()).collect();
+            ensure!(!keys.iter().any(|key| key.starts_with("ingressdaemonsets.") || key.starts_with("node-detacher.")), "{node} has {keys:?}");
+        }
+        Ok(())
+    })
+    .await?;
+    let kept = nodes.get("n1").await?.metadata;
+    ensure!(kept.annotations.context("no annotations")?.get("example.com/kept").is_some(), "a foreign annotation went");
+    ensure!(kept.labels.context("no labels")?.get("example.com/kept").is_some(), "a foreign label went");
+    Ok(())
+}
+
+/// A Deployment of somebody else has the name that one of ours should get.
+pub const NAME_TAKEN: Scenario = Scenario {
+    name: "an_object_of_somebody_else_is_never_adopted",
+    options: four_nodes,
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    body: |bed| Box::pin(name_taken(bed)),
+};
+
+async fn name_taken(bed: &mut Bed) -> Result<()> {
+    bed.kubectl(&["create", "deployment", "edge-n1", "--image=busybox:1.36", "--replicas=0"]).await?;
+    bed.install().await?;
+    bed.apply(&[crate::scenarios::workload::config_map("default"), product::resource("1", rolling_update(1, deployment_mark()))]).await?;
+    bed.haproxy.serves(MINUTE, &["n2", "n3", "n4"]).await?;
+    product::status_says(bed, "the condition NameConflict", MINUTE, |status| has_condition(status, "NameConflict", "True", "NameConflict")).await?;
+    let owner = bed.kubectl(&["get", "deployment", "edge-n1", "-o", "jsonpath={.metadata.ownerReferences}{.spec.template.spec.containers[0].image}"]).await?;
+    ensure!(owner == "busybox:1.36", "the foreign Deployment became {owner}");
+    bed.kubectl(&["delete", "deployment", "edge-n1"]).await?;
+    product::is_complete(bed, 4, MINUTE * 2).await
+}

@@ -1,0 +1,215 @@
+//! When the new version does not work, the kubelet restarts, the detacher is silent, or the operator dies.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use crds::names;
+use serde_json::{Value, json};
+
+use crate::{
+    auditor::{Expectations, Kind},
+    bed::Bed,
+    detacher::{Detacher, Variant},
+    eventually::{eventually, throughout},
+    load::LoadOptions,
+    operator_process::OperatorProcess,
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
+    traffic::Traffic,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn claiming() -> Expectations {
+    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))
+}
+
+/// The template's image does not exist.
+pub const MISSING_IMAGE: Scenario = Scenario {
+    name: "a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through",
+    options: four_nodes,
+    expected: claiming,
+    body: |bed| Box::pin(missing_image(bed)),
+};
+
+async fn missing_image(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to_missing_image(bed).await?;
+    let status = product::status_says(bed, "the status names the node and the image", MINUTE, |status| {
+        has_condition(status, "Degraded", "True", "ImagePull") && status.node_states.iter().any(|state| state.reason == "ImagePull" && state.message.contains("nginx:does-not-exist"))
+    })
+    .await?;
+    bed.say(&format!("{:?}", status.node_states.first().map(|state| (&state.name, &state.reason))));
+    throughout(Duration::from_secs(5), "three nodes serve", async || {
+        let counters = bed.haproxy.counters().await?;
+        let serving = counters.servers.values().filter(|server| server.takes_traffic()).count();
+        ensure!(serving == 3, "{serving} nodes take traffic");
+        Ok(())
+    })
+    .await?;
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)
+}
+
+/// Every pod is unready at once, while a new version waits.
+pub const KUBELET_RESTART: Scenario = Scenario {
+    name: "a_kubelet_restart_replaces_no_more_nodes_than_the_budget",
+    options: four_nodes,
+    expected: || claiming().unready(NODES),
+    body: |bed| Box::pin(kubelet_restart(bed)),
+};
+
+async fn kubelet_restart(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    for node in NODES {
+        bed.node(node)?.forget_readiness()?;
+    }
+    product::status_says(bed, "no node is ready", MINUTE, |status| status.nodes.ready == 0).await?;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "one node has a grant", MINUTE, |status| status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1)).await?;
+    // The auditor judges every moment between here and the end.
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await
+}
+
+/// The detacher does not answer.
+pub const SILENT_DETACHER: Scenario = Scenario {
+    name: "a_silent_detacher_halts_aborts_or_is_passed_over_as_told",
+    options: four_nodes,
+    expected: || Expectations::budget(1).detaching(Duration::from_secs(1)),
+    body: |bed| Box::pin(silent_detacher(bed)),
+};
+
+async fn silent_detacher(bed: &mut Bed) -> Result<()> {
+    let strategy = |policy: &str| {
+        let mut strategy = rolling_update(1, node_mark());
+        strategy["rollingUpdate"]["detachTimeoutSeconds"] = 3.into();
+        strategy["rollingUpdate"]["onDetachTimeout"] = policy.into();
+        strategy
+    };
+    product::serve(bed, strategy("Halt"), &NODES).await?;
+    product::roll_to(bed, "2").await?;
+    let halted = product::status_says(bed, "the rollout halts and says so", MINUTE, |status| has_condition(status, "Stalled", "True", "DetachTimeout")).await?;
+    ensure!(halted.nodes.detached == 1 && halted.nodes.updated == 0, "{:?}", halted.nodes);
+    bed.say("halted");
+    product::change(bed, json!({ "updateStrategy": strategy("Abort") })).await?;
+    let aborted = product::status_says(bed, "the node is attached again and given up", MINUTE, |status| {
+        status.nodes.detached == 0 && status.node_states.iter().any(|state| state.phase == "Blocked" && state.reason == "DetachTimeout")
+    })
+    .await?;
+    ensure!(aborted.nodes.available == 4 && aborted.nodes.updated == 0, "{:?}", aborted.nodes);
+    bed.say("aborted, its pods untouched");
+    product::change(bed, json!({ "updateStrategy": strategy("Proceed") })).await?;
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    bed.say("proceeded without the detacher");
+    Ok(())
+}
+
+/// Ten times in one rollout.
+pub const OPERATOR_KILLED: Scenario = Scenario {
+    name: "an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice",
+    options: four_nodes,
+    expected: || claiming().detaching(Duration::from_secs(1)),
+    body: |bed| Box::pin(operator_killed(bed)),
+};
+
+async fn operator_killed(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let mut operator = OperatorProcess::instead_of_pods(bed).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let mut live = bed.recorder.live();
+    product::roll_to(bed, "2").await?;
+    let mut written = BTreeSet::new();
+    let mut kills = 0;
+    while kills < 10 {
+        let seen = tokio::time::timeout(MINUTE, live.recv()).await.context("no write of the operator within a minute")??;
+        // Each write of the protocol leaves another token or entry; after every second one the operator dies.
+        let mark = match seen.kind {
+            Kind::Deployment => seen.object["metadata"]["labels"][names::TOKEN_LABEL].as_str(),
+            Kind::Node => seen.object["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str(),
+            _ => None,
+        };
+        let new = mark.is_some_and(|mark| written.insert(mark.to_owned()));
+        if new && written.len() % 2 == 0 {
+            operator.kill().await?;
+            kills += 1;
+            operator.run()?;
+        }
+    }
+    bed.say("killed ten times");
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+    let revision = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.update;
+    let history = bed.recorder.history().await?;
+    let replaced: BTreeSet<_> = history
+        .iter()
+        .filter(|observation| observation.kind == Kind::Pod && observation.object["metadata"]["labels"][names::REVISION_LABEL] == revision.as_str())
+        .filter_map(|observation| observation.object["metadata"]["uid"].as_str())
+        .collect();
+    ensure!(replaced.len() == 8, "{} pods of the new version were made for 4 nodes of 2", replaced.len());
+    Ok(())
+}
+
+/// The replica that leads ends orderly; the other one goes on.
+pub const HAND_OVER: Scenario = Scenario {
+    name: "a_leader_that_ends_hands_over_at_once",
+    options: four_nodes,
+    expected: claiming,
+    body: |bed| Box::pin(hand_over(bed)),
+};
+
+async fn hand_over(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let holder = async || -> Result<String> {
+        let lease = bed.kubectl(&["get", "lease", "-n", "ingress-daemonset-system", "ingress-daemonset-operator", "-o", "jsonpath={.spec.holderIdentity}"]).await?;
+        ensure!(!lease.is_empty(), "nobody holds the lease");
+        Ok(lease)
+    };
+    let first = holder().await?;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    bed.kubectl(&["delete", "pod", "-n", "ingress-daemonset-system", &first, "--wait=false"]).await?;
+    let started = std::time::Instant::now();
+    let second = eventually(Duration::from_secs(5), "another replica holds the lease", async || {
+        let now = holder().await?;
+        ensure!(now != first, "{now} still holds it");
+        Ok(now)
+    })
+    .await?;
+    bed.say(&format!("{second} took over {:.2} s after the deletion of {first}", started.elapsed().as_secs_f32()));
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await
+}
+
+/// A bad edit while all serve.
+pub const BAD_EDIT: Scenario = Scenario {
+    name: "a_bad_edit_is_named_and_the_last_good_state_keeps_running",
+    options: four_nodes,
+    expected: claiming,
+    body: |bed| Box::pin(bad_edit(bed)),
+};
+
+async fn bad_edit(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let invalid = |reason: &'static str| move |status: &crds::IngressDaemonSetStatus| has_condition(status, "Valid", "False", reason);
+    let edits: [(&str, Value, Value); 3] = [
+        ("ConflictingAliases", json!({ "replicas": 5 }), json!({ "replicas": null })),
+        ("ReservedKey", json!({ "selector": { "matchLabels": { names::NODE_LABEL: "x" } } }), json!({ "selector": null })),
+        ("InvalidSpec", json!({ "loadBalancer": { "interval": "999h", "unhealthyThreshold": 1, "healthyThreshold": 1 } }), json!({ "loadBalancer": null })),
+    ];
+    for (reason, edit, repair) in edits {
+        product::change(bed, edit).await?;
+        product::status_says(bed, reason, MINUTE, invalid(reason)).await?;
+        bed.haproxy.serves(Duration::from_secs(1), &NODES).await?;
+        product::change(bed, repair).await?;
+        product::is_complete(bed, NODES.len(), MINUTE).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! The health checker, as the load balancer sees it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::names;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::{
+    auditor::Expectations,
+    bed::Bed,
+    eventually::{eventually, throughout},
+    load::LoadOptions,
+    operator_process::OperatorProcess,
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
+    traffic::Traffic,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
+/// Reaction time, and an API server that stands still.
+pub const ANSWERS: Scenario = Scenario {
+    name: "health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server",
+    options: four_nodes,
+    // The scenario writes tokens itself.
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(NODES).unready(NODES),
+    body: |bed| Box::pin(answers(bed)),
+};
+
+/// One question, as a load balancer asks it.
+async fn ask(bed: &Bed, node: &str) -> Result<(u16, String)> {
+    let address = bed.nodes().get(node).context("no such node")?.address();
+    let mut stream = TcpStream::connect((address, HEALTH_PORT)).await?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).with_context(|| format!("not HTTP: {answer}"))?;
+    Ok((code, answer.split("\r\n\r\n").nth(1).unwrap_or_default().to_owned()))
+}
+
+async fn answers(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    // Nobody but the scenario writes tokens now.
+    let mut operator = OperatorProcess::instead_of_pods(bed).await?;
+    operator.kill().await?;
+    reaction_times(bed).await?;
+    still_api_server(bed).await
+}
+
+/// From the answer to the write of a token to the first 503.
+async fn reaction_times(bed: &Bed) -> Result<()> {
+    let api = Api::<Deployment>::namespaced(bed.client.clone(), "default");
+    let token = |phase: &str, id: u64, old: &str| format!("{}.{id}.{phase}.0", old.split('.').next().unwrap_or_default());
+    let mut times = Vec::new();
+    for id in 1..=20_u64 {
+        let deployment = api.get("edge-n1").await?;
+        let old = deployment.metadata.labels.context("no labels")?.get(names::TOKEN_LABEL).cloned().context("no token")?;
+        let write = async |phase| {
+            let patch = json!({ "metadata": { "labels": { names::TOKEN_LABEL: token(phase, id, &old) } } });
+            api.patch("edge-n1", &PatchParams::default(), &Patch::Merge(patch)).await
+        };
+        write("Claimed").await?;
+        let written = Instant::now();
+        while ask(bed, "n1").await?.0 != 503 {
+            ensure!(written.elapsed() < Duration::from_secs(5), "no 503 within 5 s");
+        }
+        times.push(written.elapsed());
+        write("Closed").await?;
+        eventually(Duration::from_secs(5), "n1 answers 200 again", async || {
+            let (code, body) = ask(bed, "n1").await?;
+            ensure!(code == 200, "{body}");
+            Ok(())
+        })
+        .await?;
+    }
+    times.sort();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default().as_secs_f64() * 1000.0;
+    bed.say(&format!("token written -> first 503, 20 times: median {:.1} ms, p95 {:.1} ms, longest {:.1} ms", at(50), at(95), at(99)));
+    Ok(())
+}
+
+async fn still_api_server(bed: &Bed) -> Result<()> {
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
+    let held = throughout(Duration::from_secs(20), "every node answers 200 while the API server stands still", async || {
+        for node in NODES {
+            let (code, body) = ask(bed, node).await?;
+            ensure!(code == 200, "{node} answers {code}: {body}");
+        }
+        Ok(())
+    })
+    .await;
+    bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
+    held?;
+    throughout(Duration::from_secs(5), "nothing flaps when it goes on", async || {
+        for node in NODES {
+            let (code, body) = ask(bed, node).await?;
+            ensure!(code == 200, "{node} answers {code}: {body}");
+        }
+        Ok(())
+    })
+    .await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("API server stopped for 20 s: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)
+}

@@ -1,0 +1,104 @@
+//! Nodes that join, leave, are deleted and come back.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Node as ApiNode};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    auditor::Expectations,
+    bed::Bed,
+    eventually::eventually,
+    load::LoadOptions,
+    node::NodeSpec,
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
+    traffic::Traffic,
+};
+
+/// A name that is longer than a label and has dots.
+const LONG_NAME: &str = "ip-198-18-1-5.a-rather-long-region-name-1.compute.internal.example.com";
+
+/// While all serve, under load.
+pub const WHILE_SERVING: Scenario = Scenario {
+    name: "nodes_join_leave_and_come_back_while_serving",
+    options: four_nodes,
+    // A node that is deleted loses its pods to the pod garbage collector; the operator has no say in that.
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n2"]).unready(["n2"]),
+    body: |bed| Box::pin(while_serving(bed)),
+};
+
+/// In the middle of a rollout.
+pub const DURING_A_ROLLOUT: Scenario = Scenario {
+    name: "nodes_join_leave_and_come_back_during_a_rollout",
+    options: four_nodes,
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n2"]).unready(["n2"]),
+    body: |bed| Box::pin(during_a_rollout(bed)),
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn while_serving(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    bed.add_node(NodeSpec::new(LONG_NAME).label("ingress", "true")).await?;
+    product::is_complete(bed, 5, MINUTE).await?;
+    bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", LONG_NAME]).await?;
+    bed.say("a fifth node joined");
+    label(bed, "n1", false).await?;
+    nothing_of_ours_is_on(bed, "n1").await?;
+    product::is_complete(bed, 4, MINUTE).await?;
+    bed.say("n1 left by its label");
+    label(bed, "n1", true).await?;
+    product::is_complete(bed, 5, MINUTE).await?;
+    bed.say("n1 came back");
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+    bed.node("n2")?.re_register().await?;
+    bed.say("n2 is another Node of the same name");
+    product::is_complete(bed, 5, MINUTE * 2).await?;
+    bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", LONG_NAME]).await?;
+    bed.node("n2")?.remove().await?;
+    bed.say("n2 is gone");
+    product::is_complete(bed, 4, MINUTE * 2).await
+}
+
+async fn during_a_rollout(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is under way", MINUTE, |status| status.nodes.detached > 0).await?;
+    label(bed, "n1", false).await?;
+    bed.node("n2")?.re_register().await?;
+    bed.add_node(NodeSpec::new("n5").label("ingress", "true")).await?;
+    bed.say("n1 left, n2 was replaced, n5 joined");
+    nothing_of_ours_is_on(bed, "n1").await?;
+    product::is_complete(bed, 4, MINUTE * 3).await?;
+    label(bed, "n1", true).await?;
+    product::is_complete(bed, 5, MINUTE * 2).await?;
+    bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", "n5"]).await
+}
+
+async fn label(bed: &Bed, node: &str, on: bool) -> Result<()> {
+    let value = if on { json!("true") } else { json!(null) };
+    let patch = Patch::Merge(json!({ "metadata": { "labels": { "ingress": value } } }));
+    Api::<ApiNode>::all(bed.client.clone()).patch(node, &PatchParams::default(), &patch).await.context("labelling a Node").map(drop)
+}
+
+/// Waits until neither the Node nor a Deployment carries anything of the product.
+async fn nothing_of_ours_is_on(bed: &Bed, node: &str) -> Result<()> {
+    eventually(MINUTE, &format!("nothing of the product is left on {node}"), async || {
+        let meta = Api::<ApiNode>::all(bed.client.clone()).get(node).await?.metadata;
+        let keys: Vec<_> = meta.labels.iter().flatten().chain(meta.annotations.iter().flatten()).map(|(key, _)| key.clone()).collect();
+        ensure!(!keys.iter().any(|key| key.starts_with("ingressdaemonsets.")), "the Node has {keys:?}");
+        let found = Api::<Deployment>::namespaced(bed.client.clone(), "default").get_opt(&format!("{}-{node}", product::NAME)).await?;
+        ensure!(found.is_none(), "its Deployment is still there");
+        Ok(())
+    })
+    .await
+}
