@@ -120,6 +120,11 @@ impl Bed {
         say(self.started, line);
     }
 
+    /// When it was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     /// A node by its name.
     pub fn node(&mut self, name: &str) -> Result<&mut Node> {
         self.nodes.get_mut(name).with_context(|| format!("the bed has no node {name}"))

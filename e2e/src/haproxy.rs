@@ -184,6 +184,11 @@ impl HaProxy {
         self.command(&format!("set server {BACKEND}/{node} state ready")).await
     }
 
+    /// Asks a node for its health on another port from now on.
+    pub async fn check_on(&self, node: &str, port: u16) -> Result<()> {
+        self.command(&format!("set server {BACKEND}/{node} check-port {port}")).await
+    }
+
     /// Reads all counters.
     pub async fn counters(&self) -> Result<Counters> {
         Counters::parse(&self.ask("show stat").await?)
@@ -207,7 +212,7 @@ impl HaProxy {
     async fn command(&self, command: &str) -> Result<()> {
         let answer = self.ask(command).await?;
         let answer = answer.trim();
-        let good = answer.is_empty() || answer.contains("registered") || answer.contains("deleted");
+        let good = answer.is_empty() || answer.contains("registered") || answer.contains("deleted") || answer.contains("updated");
         ensure!(good, "HAProxy refused `{command}`: {answer}");
         Ok(())
     }
@@ -231,7 +236,7 @@ impl HaProxy {
              defaults\n  mode http\n  maxconn 4000\n  timeout connect 2s\n  timeout client 30s\n  timeout server 30s\n  \
              timeout check 1s\n  retries 0\n  no option redispatch\n\n\
              frontend web\n  bind {bed}:80\n  default_backend {BACKEND}\n\n\
-             backend {BACKEND}\n  balance roundrobin\n  option httpchk GET /\n",
+             backend {BACKEND}\n  balance roundrobin\n  http-reuse always\n  option httpchk GET /\n",
             socket = self.socket.display(),
             bed = network::BED,
         );

@@ -5,6 +5,8 @@ use std::{ffi::OsString, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use e2e::{
+    demo::{self, Ports},
+    front::{Door, Front},
     namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
     scenario, scenarios,
 };
@@ -25,6 +27,18 @@ enum Command {
     },
     /// Lists the scenarios.
     List,
+    /// Rolling updates under load, beside a plain DaemonSet.
+    Demo {
+        /// Leave everything running, reachable from outside.
+        #[arg(long)]
+        keep: bool,
+        /// Port of 127.0.0.1 that leads to the API server; any that is free without it.
+        #[arg(long, default_value_t = 0, env = "API_PORT")]
+        api_port: u16,
+        /// Port of 127.0.0.1 that leads to HAProxy; any that is free without it.
+        #[arg(long, default_value_t = 0, env = "WEB_PORT")]
+        web_port: u16,
+    },
 }
 
 fn main() -> ExitCode {
@@ -58,8 +72,21 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Scenario { .. } => Outside::start(arguments)?.wait(),
+        Command::Scenario { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
+        Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
     }
+}
+
+/// Takes the ports first, so that one in use is said at once and not after minutes.
+fn demo_with_front(api_port: u16, web_port: u16) -> Result<ExitCode> {
+    let (api, web) = (Front::take(Door::Api, api_port)?, Front::take(Door::Web, web_port)?);
+    let ports = [format!("--api-port={}", api.port()?), format!("--web-port={}", web.port()?)];
+    let arguments: Vec<OsString> = ["demo".to_owned(), "--keep".to_owned()].into_iter().chain(ports).map(OsString::from).collect();
+    let outside = Outside::start(&arguments)?;
+    for front in [api, web] {
+        front.forward(&outside.root());
+    }
+    outside.wait()
 }
 
 /// In the namespaces.
@@ -73,6 +100,10 @@ fn inside(command: Command) -> Result<ExitCode> {
             Command::Scenario { name } => {
                 // The scenario has printed why.
                 Ok(if scenario::run(&name).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            }
+            Command::Demo { keep, api_port, web_port } => {
+                demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;
+                Ok(ExitCode::SUCCESS)
             }
             Command::List => Ok(ExitCode::SUCCESS),
         }

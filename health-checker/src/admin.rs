@@ -75,7 +75,11 @@ impl Respond for Admin {
             }
             "/metrics" => {
                 let answer = self.answer.borrow().clone();
-                typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", self.metrics.scrape(&answer, &self.health_port))
+                typed(
+                    StatusCode::OK,
+                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                    self.metrics.scrape(&answer, &self.health_port),
+                )
             }
             "/probes" => typed(StatusCode::OK, "application/json", serde_json::to_string(&self.probers.snapshot()).unwrap_or_default()),
             _ => text(StatusCode::NOT_FOUND, "/livez /readyz /metrics /probes\n".into()),

@@ -156,7 +156,8 @@ impl Table {
     /// Closes every connection that is over a limit.
     pub fn sweep(&self) {
         let now = millis(self.started);
-        let closed = self.locked(|open| open.values().filter(|connection| connection.overdue(now, &self.limits)).filter(|late| late.close()).count());
+        let closed = self
+            .locked(|open| open.values().filter(|connection| connection.overdue(now, &self.limits)).filter(|late| late.close()).count());
         self.timed_out.fetch_add(u64::try_from(closed).unwrap_or_default(), Relaxed);
     }
 
@@ -205,7 +206,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tracked<S> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[std::io::IoSlice<'_>]) -> Poll<std::io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
     }
 
@@ -262,7 +267,14 @@ mod tests {
         }
         assert_eq!(
             seen,
-            [(false, false, false), (true, false, false), (true, false, false), (true, true, false), (true, true, false), (true, true, true)]
+            [
+                (false, false, false),
+                (true, false, false),
+                (true, false, false),
+                (true, true, false),
+                (true, true, false),
+                (true, true, true)
+            ]
         );
         assert_eq!(table.timed_out.load(Relaxed), 3);
     }

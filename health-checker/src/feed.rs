@@ -137,7 +137,8 @@ impl<K: Watched> Feed<K> {
 
     /// Returns the version to watch from; `None` when nobody listens.
     async fn list(&mut self) -> Result<Option<String>, Broken> {
-        let params = ListParams { label_selector: self.source.labels.clone(), field_selector: self.source.fields.clone(), ..ListParams::default() };
+        let params =
+            ListParams { label_selector: self.source.labels.clone(), field_selector: self.source.fields.clone(), ..ListParams::default() };
         let request = Request::new(&self.source.path).list(&params)?;
         // What the list says was true after this moment, not necessarily when it arrives.
         let asked = Instant::now();
@@ -184,7 +185,9 @@ impl<K: Watched> Feed<K> {
                     let (name, seen) = (object.metadata().name.clone(), object.metadata().resource_version.clone());
                     (Change::Applied(name, object.keep()), seen)
                 }
-                WatchEvent::Deleted(object) => (Change::Deleted(object.metadata().name.clone()), object.metadata().resource_version.clone()),
+                WatchEvent::Deleted(object) => {
+                    (Change::Deleted(object.metadata().name.clone()), object.metadata().resource_version.clone())
+                }
                 WatchEvent::Bookmark(bookmark) => (Change::Unchanged, bookmark.metadata.resource_version),
                 WatchEvent::Error(status) => return Err(Broken::Ended(format!("{} {}", status.code, status.message))),
             };

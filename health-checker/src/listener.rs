@@ -118,4 +118,3 @@ pub fn bind_unix(path: &std::path::Path) -> io::Result<UnixListener> {
     }
     UnixListener::bind(path)
 }
-

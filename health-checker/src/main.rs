@@ -107,12 +107,7 @@ async fn serve(run: Run) -> Result<()> {
     info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), "answering");
 
     let leaving = Arc::new(AtomicBool::new(false));
-    let respond = HealthPort {
-        answer,
-        probers: sockets.probers,
-        requests: sockets.metrics.requests.clone(),
-        leaving: leaving.clone(),
-    };
+    let respond = HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: leaving.clone() };
     let stop = CancellationToken::new();
     let serving = server::serve(listener, sockets.table, Arc::new(respond), stop.clone());
     let leave = async {
@@ -147,11 +142,8 @@ async fn open_sockets(run: &Run, answer: watch::Receiver<Arc<Answer>>, state: wa
     let ready_socket = ready::open(&run.ready_socket).with_context(|| format!("cannot open {}", run.ready_socket.display()))?;
     tokio::spawn(ready::tell(ready_socket, state.clone()));
     let connections = usize::try_from(run.max_connections).unwrap_or(512);
-    let sockets = Sockets {
-        probers: Arc::new(Probers::default()),
-        metrics: Arc::new(Metrics::new()),
-        table: Table::new(Limits::new(connections)),
-    };
+    let sockets =
+        Sockets { probers: Arc::new(Probers::default()), metrics: Arc::new(Metrics::new()), table: Table::new(Limits::new(connections)) };
     let admin = Arc::new(Admin {
         answer,
         state,
@@ -185,7 +177,8 @@ fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watc
         (Source { name: watch.as_str(), path, labels, fields, watch_seconds }, refresh[&watch].clone())
     };
     let namespace = &run.namespace;
-    let (deployments, again) = source(Watch::Deployments, format!("/apis/apps/v1/namespaces/{namespace}/deployments"), labels.clone(), None);
+    let (deployments, again) =
+        source(Watch::Deployments, format!("/apis/apps/v1/namespaces/{namespace}/deployments"), labels.clone(), None);
     tokio::spawn(feed::follow::<objects::Deployment>(client.clone(), deployments, again, Update::Deployments, news.clone()));
     let on_node = Some(format!("spec.nodeName={}", run.node_name));
     let (pods, again) = source(Watch::Pods, format!("/api/v1/namespaces/{namespace}/pods"), labels, on_node);
@@ -217,4 +210,3 @@ impl Signals {
         }
     }
 }
-

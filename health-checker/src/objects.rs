@@ -255,7 +255,9 @@ fn probe(container: Container, pod_ip: Option<&str>) -> Option<ReadinessProbe> {
         (None, Some(tcp)) => Target::Tcp { host: host(tcp.host, pod_ip)?, port: port(tcp.port?, &ports)? },
         (None, None) => return None,
     };
-    let seconds = |value: Option<i64>, default: u64| Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).unwrap_or(default).clamp(1, 3600));
+    let seconds = |value: Option<i64>, default: u64| {
+        Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).unwrap_or(default).clamp(1, 3600))
+    };
     // 10, 1 and 3 are the API's defaults.
     Some(ReadinessProbe {
         target,
@@ -344,7 +346,10 @@ mod tests {
                 Target::Tcp { host: host(), port: 9000 },
             ]
         );
-        assert_eq!((pod.probes[0].period, pod.probes[0].timeout, pod.probes[0].failure_threshold), (Duration::from_secs(2), Duration::from_secs(1), 3));
+        assert_eq!(
+            (pod.probes[0].period, pod.probes[0].timeout, pod.probes[0].failure_threshold),
+            (Duration::from_secs(2), Duration::from_secs(1), 3)
+        );
     }
 
     #[test]

@@ -110,7 +110,8 @@ fn a_deployment_that_is_recreated_under_another_name_counts_and_the_old_one_does
 
 #[test]
 fn of_two_deployments_each_can_hold_the_node_back() {
-    let second = |desired, phase: &'static str| move |view: &mut View| drop(view.deployments.objects.insert("e".into(), deployment(desired, phase)));
+    let second =
+        |desired, phase: &'static str| move |view: &mut View| drop(view.deployments.objects.insert("e".into(), deployment(desired, phase)));
     assert_eq!(reason_after(second(0, "Claimed")), Reason::DetachRequested);
     assert_eq!(reason_after(second(1, "Closed")), Reason::PodsNotReady);
 }

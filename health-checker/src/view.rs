@@ -205,9 +205,8 @@ impl View {
             Update::Pods(change) => {
                 self.pods.apply(change, at);
                 let (seen, objects) = (self.pods.seen, &self.pods.objects);
-                self.failed_here.retain(|uid, failed_at| {
-                    seen.is_none_or(|seen| *failed_at > seen) && objects.values().any(|pod| pod.uid == *uid)
-                });
+                self.failed_here
+                    .retain(|uid, failed_at| seen.is_none_or(|seen| *failed_at > seen) && objects.values().any(|pod| pod.uid == *uid));
             }
         }
     }

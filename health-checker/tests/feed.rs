@@ -31,7 +31,8 @@ fn start() -> Bed {
     let (service, api) = tower_test::mock::pair::<Request<Body>, Response<Stream>>();
     let (sender, news) = mpsc::channel(64);
     let refresh = Arc::new(Notify::new());
-    let source = Source { name: "node", path: "/api/v1/nodes".into(), labels: None, fields: Some("metadata.name=n1".into()), watch_seconds: 250 };
+    let source =
+        Source { name: "node", path: "/api/v1/nodes".into(), labels: None, fields: Some("metadata.name=n1".into()), watch_seconds: 250 };
     tokio::spawn(follow::<objects::Node>(Client::new(service, "default"), source, refresh.clone(), Update::Node, sender));
     Bed { api, news, refresh }
 }
@@ -89,15 +90,22 @@ impl hyper::body::Body for Stream {
 const LIST: &str = "/api/v1/nodes?&fieldSelector=metadata.name%3Dn1";
 
 fn watch_from(version: &str) -> String {
-    format!("/api/v1/nodes?&watch=true&timeoutSeconds=250&fieldSelector=metadata.name%3Dn1&allowWatchBookmarks=true&resourceVersion={version}")
+    format!(
+        "/api/v1/nodes?&watch=true&timeoutSeconds=250&fieldSelector=metadata.name%3Dn1&allowWatchBookmarks=true&resourceVersion={version}"
+    )
 }
 
 fn list(version: &str) -> String {
-    format!(r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":[{{"metadata":{{"name":"n1","uid":"u"}}}}]}}"#)
+    format!(
+        r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":[{{"metadata":{{"name":"n1","uid":"u"}}}}]}}"#
+    )
 }
 
 fn event(kind: &str, version: &str) -> String {
-    format!(r#"{{"type":"{kind}","object":{{"kind":"Node","apiVersion":"v1","metadata":{{"name":"n1","resourceVersion":"{version}"}}}}}}{}"#, '\n')
+    format!(
+        r#"{{"type":"{kind}","object":{{"kind":"Node","apiVersion":"v1","metadata":{{"name":"n1","resourceVersion":"{version}"}}}}}}{}"#,
+        '\n'
+    )
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,7 +45,8 @@ fn start(limits: Limits) -> Server {
     let address = listener.local_addr().expect("bound");
     let identity = Identity { namespace: "edge".into(), name: "contour".into(), node: "n1".into() };
     let (answers, answer) = watch::channel(Keeper::new(identity, View::new(ReadyPolicy::All)).1);
-    let (table, stop, probers, leaving) = (Table::new(limits), CancellationToken::new(), Arc::new(Probers::default()), Arc::new(AtomicBool::new(false)));
+    let (table, stop, probers, leaving) =
+        (Table::new(limits), CancellationToken::new(), Arc::new(Probers::default()), Arc::new(AtomicBool::new(false)));
     let respond = HealthPort { answer, probers: probers.clone(), requests: Metrics::new().requests, leaving: leaving.clone() };
     let task = tokio::spawn(serve(listener, table.clone(), Arc::new(respond), stop.clone()));
     Server { address, answers, table, probers, leaving, stop, task }
@@ -97,7 +98,10 @@ async fn any_path_answers_the_verdict_and_a_new_verdict_is_served_at_once() {
     assert!(ask(&mut stream).await.starts_with("HTTP/1.1 200 OK\r\n"));
     for path in ["/", "/ok", "/healthz?x=y", "/a/b/c"] {
         let answer = server.exchange(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains(r#""service":{"namespace":"edge","name":"contour"}"#), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains(r#""service":{"namespace":"edge","name":"contour"}"#),
+            "{answer}"
+        );
     }
     assert_eq!(server.probers.snapshot()[0].probes, 6);
 }
@@ -107,7 +111,12 @@ async fn head_has_the_headers_of_get_and_no_body() {
     let server = start(Limits::new(8));
     let answer = server.exchange("HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("\r\n\r\n"), "{answer}");
-    for header in ["content-type: application/json", "cache-control: no-store", "x-content-type-options: nosniff", "x-load-balancing-endpoint-weight: 0"] {
+    for header in [
+        "content-type: application/json",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "x-load-balancing-endpoint-weight: 0",
+    ] {
         assert!(answer.contains(header), "{answer}");
     }
     assert!(!answer.contains("content-length: 0"), "{answer}");
@@ -122,7 +131,9 @@ async fn http_1_0_without_a_host_is_answered_and_closed() {
 #[tokio::test]
 async fn other_methods_are_refused_and_their_bodies_not_waited_for() {
     let server = start(Limits::new(8));
-    for request in ["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n", "DELETE / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"] {
+    for request in
+        ["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n", "DELETE / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"]
+    {
         let answer = server.exchange(request).await;
         assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD"), "{answer}");
     }

@@ -27,7 +27,9 @@ impl Audit<'_> {
         let mut resources: BTreeSet<String> = self.world.members().map(|d| resource(d).to_owned()).collect();
         resources.extend(self.budget.out.keys().cloned());
         for name in resources {
-            let out = self.out_of_service(&name);
+            // A resource that is deleted takes its nodes out, all at once: nobody wants them to serve any more.
+            let goes = self.deleted_resources.contains_key(&name) || self.world.is_being_deleted(&name);
+            let out = if goes { BTreeSet::new() } else { self.out_of_service(&name) };
             let known = self.budget.out.entry(name.clone()).or_default();
             if out.len() == known.len() && out.iter().all(|node| known.contains_key(node)) {
                 continue;

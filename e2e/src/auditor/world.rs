@@ -52,6 +52,11 @@ impl World {
         (grant["id"].as_u64() == Some(id)).then(|| (marks["deployment"] == true, marks["node"].is_object()))
     }
 
+    /// Somebody has deleted the resource, and the operator is clearing up.
+    pub(crate) fn is_being_deleted(&self, resource: &str) -> bool {
+        self.of(Kind::IngressDaemonSet).any(|object| names::uid8(object.uid()) == resource && object.being_deleted())
+    }
+
     /// The Deployment that a pod belongs to.
     pub(crate) fn deployment_of(&self, pod: &Value) -> Option<&Value> {
         let replica_set = self.get(Kind::ReplicaSet, pod.controller_uid()?)?;

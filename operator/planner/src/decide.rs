@@ -374,6 +374,9 @@ impl<'a> Pass<'a> {
         // One write per Deployment and pass: the second would test a token that the first may have changed.
         let written = |action: &Action| matches!(action, Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } if node == case.name);
         if !self.plan.actions.iter().any(written) {
+            if case.phase() == Some(Phase::New) || deployment.replicas() == 0 {
+                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
+            }
             self.plan.actions.push(Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write });
         }
     }
@@ -388,7 +391,7 @@ impl<'a> Pass<'a> {
                 None if deployment.status.refused && case.pods.is_empty() => Hold::PodsRefused,
                 None => Hold::Joining { trouble: readiness::trouble(case.pods) },
             };
-            if wanted > 0 {
+            if wanted > 0 || !case.settled {
                 self.hold(case.name, "Joining", hold);
             }
         } else if case.member == Some("serving") {
@@ -413,6 +416,7 @@ impl<'a> Pass<'a> {
     fn set_member(&mut self, case: &Case<'_>, value: &str) {
         let Some(node) = case.node else { return };
         let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
+        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
         self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
     }
 

@@ -154,8 +154,8 @@ impl Case<'_> {
             _ if self.drifted || stuck => Some(Kind::Repair),
             _ if breaker::read(deployment).is_some_and(|breaker| breaker.until > now) => None,
             std::cmp::Ordering::Greater => Some(Kind::Shrink),
-            // A node without pods does not serve: they are added without a grant.
-            std::cmp::Ordering::Less if current > 0 => Some(Kind::Grow),
+            // A node without pods does not serve: they are added without a grant, unless one is under way and must say so.
+            std::cmp::Ordering::Less if current > 0 || self.grant.is_some() => Some(Kind::Grow),
             std::cmp::Ordering::Less | std::cmp::Ordering::Equal => None,
         }
     }

@@ -71,7 +71,8 @@ pub struct Cluster {
     pub daemon_sets: Vec<DaemonSetFacts>,
     pub supporting: BTreeSet<Supporting>,
     pub detacher: Detacher,
-    detached: BTreeSet<String>,
+    /// Nodes that the detacher has answered for, and the key it was asked by.
+    pub answered: BTreeMap<String, &'static str>,
 }
 
 impl Cluster {
@@ -101,7 +102,7 @@ impl Cluster {
             daemon_sets: Vec::new(),
             supporting: BTreeSet::new(),
             detacher: Detacher::Good,
-            detached: BTreeSet::new(),
+            answered: BTreeMap::new(),
         };
         for index in 0..nodes {
             cluster.join(&format!("n{index}"));
@@ -219,12 +220,14 @@ impl Cluster {
         let now = self.now;
         let names: Vec<_> = self.nodes.keys().cloned().collect();
         for name in names {
-            let asked = KEYS.iter().any(|key| self.nodes[&name]["metadata"]["annotations"].get(key).is_some());
-            if asked && self.detached.insert(name.clone()) {
+            let asked = KEYS.into_iter().find(|key| self.nodes[&name]["metadata"]["annotations"].get(key).is_some());
+            if let Some(key) = asked
+                && self.answered.insert(name.clone(), key) != asked
+            {
                 let at = if self.detacher == Detacher::Stale { 1 } else { now };
                 let time = chrono::DateTime::from_timestamp(at, 0).unwrap().to_rfc3339();
                 self.edit_node(&name, |node| node["metadata"]["annotations"][STAMP] = time.into());
-            } else if !asked && self.detacher == Detacher::Good && self.detached.remove(&name) {
+            } else if asked.is_none() && self.detacher == Detacher::Good && self.answered.remove(&name).is_some() {
                 self.edit_node(&name, |node| {
                     if let Some(annotations) = node["metadata"]["annotations"].as_object_mut() {
                         annotations.remove(STAMP);
@@ -240,9 +243,9 @@ impl Cluster {
         let node = node_of(&deployment).to_owned();
         let template = Arc::new(deployment["spec"]["template"].clone());
         let wanted = usize::try_from(deployment["spec"]["replicas"].as_i64().unwrap_or(1)).unwrap();
-        if self.orphans.get(&node) == Some(&*template) {
-            self.orphans.remove(&node);
-            self.pods.iter_mut().filter(|pod| pod.node == node && pod.owner.is_none()).for_each(|pod| pod.owner = Some(uid.clone()));
+        // Adopted by its labels, whatever its template is.
+        if self.orphans.remove(&node).is_some() {
+            self.pods.iter_mut().filter(|pod| pod.node == node && pod.owner.is_none() && pod.ends_at.is_none()).for_each(|pod| pod.owner = Some(uid.clone()));
         }
         let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
         let count = |key: &str| rolling[key].as_i64().map_or(wanted, |number| usize::try_from(number).unwrap());

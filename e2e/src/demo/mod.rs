@@ -1,0 +1,200 @@
+//! `make demo`: the product at work under load, and the same load over a plain `DaemonSet`.
+
+mod commentary;
+mod control;
+mod outage;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    auditor::{Expectations, audit},
+    bed::{Bed, Options},
+    front, images,
+    load::LoadOptions,
+    network,
+    scenarios::product::{self, GRACE},
+    traffic::{Outcome, Traffic},
+};
+
+use commentary::Commentary;
+use outage::{Outages, Worst};
+
+/// Requests that the product's part is to serve without a failure.
+const REQUESTS: u64 = 1_000_000;
+/// Nodes that may be out at once.
+const BUDGET: u32 = 1;
+const NODES: u8 = 4;
+/// How long one rollout over four nodes may take.
+const ROLLOUT: Duration = Duration::from_mins(3);
+/// The demo gives up after so many rollouts, however slow the machine.
+const MOST_ROLLOUTS: u32 = 30;
+
+/// Ports outside that lead inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// To the API server.
+    pub api: u16,
+    /// To `HAProxy`.
+    pub web: u16,
+}
+
+/// One column of the table at the end.
+#[derive(Debug)]
+struct Column {
+    name: &'static str,
+    rollouts: u32,
+    outcome: Outcome,
+    worst: Worst,
+    kept: String,
+}
+
+/// Runs the demo inside the namespaces; with `keep`, leaves everything running for people outside.
+pub async fn run(keep: Option<Ports>) -> Result<()> {
+    let bed = Bed::start(Options::with_nodes(NODES).with_infra()).await.context("starting the bed")?;
+    if let Some(ports) = keep {
+        open_front(&bed, ports)?;
+    }
+    let ours = product_part(&bed).await?;
+    product_is_gone(&bed).await?;
+    let violations = judge(&bed).await?;
+    let plain = control::run(&bed, &node_names()).await?;
+    bed.say("that was all; the two side by side:\n");
+    print_table(&[&ours, &plain]);
+    for violation in &violations {
+        println!("auditor: {violation}");
+    }
+    ensure!(violations.is_empty(), "the auditor found {} violations", violations.len());
+    ensure!(ours.outcome.failed() == 0, "{} requests failed", ours.outcome.failed());
+    if let Some(ports) = keep {
+        stay(&bed, ports).await?;
+    }
+    Ok(())
+}
+
+fn node_names() -> Vec<String> {
+    (1..=NODES).map(|index| format!("n{index}")).collect()
+}
+
+fn resource(version: u32) -> serde_json::Value {
+    product::resource(&version.to_string(), product::rolling_update(BUDGET, product::deployment_mark()))
+}
+
+/// Rolls out new templates under load until there were enough requests.
+async fn product_part(bed: &Bed) -> Result<Column> {
+    let names = node_names();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    bed.say("installing the CRDs and the operator from deploy/");
+    product::serve(bed, product::rolling_update(BUDGET, product::deployment_mark()), &names).await?;
+    bed.say(&format!("two nginx on each of {NODES} nodes in 2 zones serve behind HAProxy; load begins"));
+    let commentary = Commentary::start(bed);
+    let outages = Outages::start(&bed.haproxy);
+    let traffic = Traffic::start(&bed.haproxy, &load()).await?;
+    let mut rollouts = 0;
+    while rollouts == 0 || (traffic.requests().await? < REQUESTS && rollouts < MOST_ROLLOUTS) {
+        rollouts += 1;
+        bed.say(&format!("rollout {rollouts}: the template changes; at most {BUDGET} node may be out at a time"));
+        product::roll_to(bed, &(rollouts + 1).to_string()).await?;
+        product::is_complete(bed, names.len(), ROLLOUT).await?;
+        bed.say(&format!("rollout {rollouts} is complete; {} requests so far", thousands(traffic.requests().await?)));
+    }
+    let outcome = traffic.stop().await?;
+    let worst = outages.stop().await;
+    drop(commentary);
+    bed.say(&format!("{} requests, {} failed", thousands(outcome.clients.requests), outcome.failed()));
+    let within = worst.most <= usize::try_from(BUDGET)?;
+    let kept = format!("{} ({} of {BUDGET} at once)", if within { "yes" } else { "NO" }, worst.most);
+    Ok(Column { name: "IngressDaemonSet", rollouts, outcome, worst, kept })
+}
+
+fn load() -> LoadOptions {
+    LoadOptions { at_most: Duration::from_mins(15), ..LoadOptions::default() }
+}
+
+async fn product_is_gone(bed: &Bed) -> Result<()> {
+    bed.say("now the same with a plain DaemonSet: the IngressDaemonSet is deleted");
+    bed.kubectl(&["delete", "ingressdaemonset", product::NAME, "--timeout=120s"]).await.map(drop)
+}
+
+async fn judge(bed: &Bed) -> Result<Vec<crate::auditor::Violation>> {
+    let history = bed.recorder.history().await?;
+    let grace = Duration::from_secs(GRACE.into());
+    let verdict = audit(&history, &Expectations::budget(usize::try_from(BUDGET)?).claiming(grace));
+    bed.say(&format!("the auditor judged {} changes: {} violations", verdict.observations, verdict.violations.len()));
+    Ok(verdict.violations)
+}
+
+fn print_table(columns: &[&Column]) {
+    type Cell = fn(&Column) -> String;
+    let rows: [(&str, Cell); 6] = [
+        ("", |column| column.name.to_owned()),
+        ("rollouts", |column| column.rollouts.to_string()),
+        ("requests", |column| thousands(column.outcome.clients.requests)),
+        ("failed", |column| thousands(column.outcome.failed())),
+        ("longest time a node was out", |column| format!("{:.1} s", column.worst.longest.as_secs_f32())),
+        ("budget kept, seen by HAProxy", |column| column.kept.clone()),
+    ];
+    for (title, cell) in rows {
+        print!("  {title:<30}");
+        for column in columns {
+            print!("{:>24}", cell(column));
+        }
+        println!();
+    }
+    println!();
+}
+
+/// `1234567` as `1,234,567`.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Where people outside find the kubeconfig.
+pub fn kubeconfig_path() -> std::path::PathBuf {
+    images::repository().join("target/bed/kubeconfig")
+}
+
+fn open_front(bed: &Bed, ports: Ports) -> Result<()> {
+    front::serve()?;
+    let config = bed.control_plane.admin_kubeconfig_for(&format!("https://127.0.0.1:{}", ports.api))?;
+    crate::certificates::write_private(&kubeconfig_path(), &serde_json::to_string_pretty(&config)?)?;
+    bed.say(&format!("look in from another terminal: KUBECONFIG={} kubectl get nodes", kubeconfig_path().display()));
+    Ok(())
+}
+
+/// Puts the product back and waits for the user to end it.
+async fn stay(bed: &Bed, ports: Ports) -> Result<()> {
+    let names = node_names();
+    for (name, _) in bed.nodes().iter().filter(|(name, _)| names.contains(name)) {
+        bed.haproxy.check_on(name, product::HEALTH_PORT).await?;
+    }
+    bed.apply(&[resource(1)]).await?;
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    bed.haproxy.serves(Duration::from_mins(1), &names).await?;
+    println!("everything stays up until Ctrl-C:");
+    println!("  HAProxy      http://127.0.0.1:{}/        (inside: http://{}/)", ports.web, network::BED);
+    println!("  API server   https://127.0.0.1:{}/", ports.api);
+    println!("  kubeconfig   {}", kubeconfig_path().display());
+    println!("  kubectl      {} kubectl", images::repository().join("target/bed/control-plane").display());
+    println!("  to roll out  kubectl edit ingressdaemonset {}", product::NAME);
+    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thousands;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+    }
+}
