@@ -95,13 +95,13 @@ impl Bed {
         say(started, "the control plane is ready");
         let client = control_plane.admin_client().await?;
         let recorder = Recorder::start(&client);
-        let (haproxy, haproxy_process) = HaProxy::start(&state, &[], options.check).await?;
+        let names: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
+        let servers: Vec<_> = (1..).zip(&names).map(|(index, name)| (name.clone(), network::node_address(index))).collect();
+        let (haproxy, haproxy_process) = HaProxy::start(&state, &servers, options.check).await?;
         let mut bed =
             Self { client, haproxy, control_plane, recorder, nodes: BTreeMap::new(), haproxy_process, state, next_index: 1, started };
-        let names: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
         for spec in options.nodes {
-            let (name, address) = bed.create_node(spec).await?;
-            bed.haproxy.add(&name, address).await?;
+            bed.create_node(spec).await?;
         }
         if options.infra {
             for name in INFRA_NODES {

@@ -59,6 +59,8 @@ pub struct HaProxy {
 pub struct Server {
     /// `UP`, `DOWN`, `DRAIN`, `UP 1/2`, `MAINT`, …
     pub status: String,
+    /// Outcome of the last check: `L7OK`, `L4CON`, `INI` before the first one, …
+    pub last_check: String,
     /// Requests in flight.
     pub sessions: u64,
     /// Requests so far.
@@ -124,6 +126,7 @@ impl Counters {
                 (BACKEND, server) => {
                     let server_counters = Server {
                         status: field("status").to_owned(),
+                        last_check: field("check_status").to_owned(),
                         sessions: count("scur"),
                         requests: count("stot"),
                         connection_errors: count("econ"),
@@ -159,11 +162,21 @@ impl HaProxy {
         Ok((this, process))
     }
 
-    /// Adds a node while it runs.
+    /// Adds a node while it runs. `HAProxy` 2.6 opens a connection per request to such a server and closes it again; load
+    /// that is measured goes to the nodes given at the start.
     pub async fn add(&self, node: &str, address: Ipv4Addr) -> Result<()> {
-        self.command(&format!("add server {BACKEND}/{node} {address}:80 {}", self.check_words())).await?;
+        // HAProxy takes a new server for healthy until its checks say otherwise: no weight before they have spoken.
+        self.command(&format!("add server {BACKEND}/{node} {address}:80 weight 0 {}", self.check_words())).await?;
         self.command(&format!("enable health {BACKEND}/{node}")).await?;
-        self.command(&format!("set server {BACKEND}/{node} state ready")).await
+        self.command(&format!("set server {BACKEND}/{node} state ready")).await?;
+        eventually(START, &format!("HAProxy has checked {node}"), async || {
+            let counters = self.counters().await?;
+            let server = counters.servers.get(node).context("it does not know the server")?;
+            ensure!(server.last_check == "L7OK" || server.status.starts_with("DOWN"), "{server:?}");
+            Ok(())
+        })
+        .await?;
+        self.command(&format!("set server {BACKEND}/{node} weight 1")).await
     }
 
     /// Takes a node out for good; connections to it are cut.
@@ -236,7 +249,7 @@ impl HaProxy {
              defaults\n  mode http\n  maxconn 4000\n  timeout connect 2s\n  timeout client 30s\n  timeout server 30s\n  \
              timeout check 1s\n  retries 0\n  no option redispatch\n\n\
              frontend web\n  bind {bed}:80\n  default_backend {BACKEND}\n\n\
-             backend {BACKEND}\n  balance roundrobin\n  http-reuse always\n  option httpchk GET /\n",
+             backend {BACKEND}\n  balance roundrobin\n  option httpchk GET /\n",
             socket = self.socket.display(),
             bed = network::BED,
         );

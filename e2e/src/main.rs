@@ -27,7 +27,7 @@ enum Command {
     },
     /// Lists the scenarios.
     List,
-    /// Rolling updates under load, beside a plain DaemonSet.
+    /// Rolling updates under load, beside a plain `DaemonSet`.
     Demo {
         /// Leave everything running, reachable from outside.
         #[arg(long)]
@@ -35,7 +35,7 @@ enum Command {
         /// Port of 127.0.0.1 that leads to the API server; any that is free without it.
         #[arg(long, default_value_t = 0, env = "API_PORT")]
         api_port: u16,
-        /// Port of 127.0.0.1 that leads to HAProxy; any that is free without it.
+        /// Port of 127.0.0.1 that leads to `HAProxy`; any that is free without it.
         #[arg(long, default_value_t = 0, env = "WEB_PORT")]
         web_port: u16,
     },

@@ -211,9 +211,8 @@ impl Node {
     }
 }
 
-/// What the admission plugin `NodeRestriction` lets a node say about itself, as far as the bed needs it.
+/// Labels that the agent itself sets. All others are the administrator's, as on a real cluster where somebody may take
+/// them away again: an agent would put its own back.
 fn may_label_itself(key: &str) -> bool {
-    let Some((prefix, _)) = key.split_once('/') else { return true };
-    let reserved = ["kubernetes.io", "k8s.io"].iter().any(|domain| prefix == *domain || prefix.ends_with(&format!(".{domain}")));
-    !reserved || prefix == "topology.kubernetes.io" || prefix.ends_with("node.kubernetes.io")
+    key.starts_with("topology.kubernetes.io/")
 }

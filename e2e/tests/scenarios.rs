@@ -21,7 +21,10 @@ fn run(name: &str) {
 
 macro_rules! scenarios {
     ($($name:ident),+ $(,)?) => {
-        $(#[test] fn $name() { run(stringify!($name)); })+
+        // The module is a name to choose or to leave them out by.
+        mod scenario {
+            $(#[test] fn $name() { super::run(stringify!($name)); })+
+        }
 
         #[test]
         fn every_scenario_is_a_test() {

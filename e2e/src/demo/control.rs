@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{bed::Bed, eventually::eventually, scenarios::workload, traffic::Traffic};
 
-use super::{Column, load, outage::Outages, thousands};
+use super::{Column, load, outage, thousands};
 
 const NAME: &str = "plain";
 const ROLLOUT: Duration = Duration::from_mins(3);
@@ -25,13 +25,13 @@ pub(super) async fn run(bed: &Bed, nodes: &[String]) -> Result<Column> {
     let names: Vec<_> = nodes.iter().map(String::as_str).collect();
     bed.haproxy.serves(Duration::from_secs(30), &names).await?;
     bed.say("the DaemonSet serves; load begins and its template changes");
-    let outages = Outages::start(&bed.haproxy);
+    let since = chrono::Utc::now();
     let traffic = Traffic::start(&bed.haproxy, &load()).await?;
     bed.apply(&[daemon_set("2")]).await?;
     complete(bed, nodes.len()).await?;
     bed.haproxy.serves(Duration::from_secs(30), &names).await?;
     let outcome = traffic.stop().await?;
-    let worst = outages.stop().await;
+    let worst = outage::by_pods(&bed.recorder.history().await?, NAME, since);
     bed.say(&format!("{} requests, {} failed", thousands(outcome.clients.requests), thousands(outcome.failed())));
     bed.kubectl(&["delete", "daemonset", NAME, "--cascade=foreground", "--timeout=60s"]).await?;
     let kept = format!("{} ({} of 1 at once)", if worst.most <= 1 { "yes" } else { "NO" }, worst.most);

@@ -127,13 +127,14 @@ async fn judge(bed: &Bed) -> Result<Vec<crate::auditor::Violation>> {
 
 fn print_table(columns: &[&Column]) {
     type Cell = fn(&Column) -> String;
-    let rows: [(&str, Cell); 6] = [
+    let rows: [(&str, Cell); 7] = [
         ("", |column| column.name.to_owned()),
         ("rollouts", |column| column.rollouts.to_string()),
         ("requests", |column| thousands(column.outcome.clients.requests)),
         ("failed", |column| thousands(column.outcome.failed())),
+        ("failed of a million", |column| thousands(column.outcome.failed() * 1_000_000 / column.outcome.clients.requests.max(1))),
         ("longest time a node was out", |column| format!("{:.1} s", column.worst.longest.as_secs_f32())),
-        ("budget kept, seen by HAProxy", |column| column.kept.clone()),
+        ("budget kept", |column| column.kept.clone()),
     ];
     for (title, cell) in rows {
         print!("  {title:<30}");

@@ -1,14 +1,18 @@
-//! How long, and how many at once, nodes are out in the eyes of the load balancer.
+//! How long, and how many at once, nodes are out.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
+use chrono::{DateTime, Utc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::haproxy::HaProxy;
+use crate::{
+    auditor::{Kind, Observation},
+    haproxy::HaProxy,
+};
 
 /// How often `HAProxy` is asked; it checks nodes every 200 ms itself.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -20,7 +24,7 @@ pub(super) struct Worst {
     pub(super) most: usize,
 }
 
-/// Looks until it is stopped.
+/// Looks through the eyes of the load balancer until it is stopped.
 pub(super) struct Outages {
     task: JoinHandle<Worst>,
     stop: CancellationToken,
@@ -36,6 +40,38 @@ impl Outages {
         self.stop.cancel();
         self.task.await.unwrap_or_default()
     }
+}
+
+/// The worst by the pods labelled `app=<app>`, for what never tells the load balancer: a node is out while it has no
+/// ready pod that stays.
+pub(super) fn by_pods(history: &[Observation], app: &str, since: DateTime<Utc>) -> Worst {
+    let mut worst = Worst::default();
+    let mut ready: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut out: BTreeMap<String, DateTime<Utc>> = BTreeMap::new();
+    for observation in history.iter().filter(|observation| observation.kind == Kind::Pod) {
+        let pod = &observation.object;
+        let (Some(node), Some(uid)) = (pod["spec"]["nodeName"].as_str(), pod["metadata"]["uid"].as_str()) else { continue };
+        if pod["metadata"]["labels"]["app"] != app {
+            continue;
+        }
+        let conditions = pod["status"]["conditions"].as_array();
+        let is_ready = conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"));
+        let of_node = ready.entry(node.to_owned()).or_default();
+        if is_ready && !observation.deleted && pod["metadata"]["deletionTimestamp"].is_null() {
+            of_node.insert(uid.to_owned());
+        } else {
+            of_node.remove(uid);
+        }
+        if !of_node.is_empty() {
+            if let Some(began) = out.remove(node) {
+                worst.longest = worst.longest.max((observation.at - began).to_std().unwrap_or_default());
+            }
+        } else if observation.at >= since {
+            out.entry(node.to_owned()).or_insert(observation.at);
+            worst.most = worst.most.max(out.len());
+        }
+    }
+    worst
 }
 
 async fn watch(haproxy: HaProxy, stop: CancellationToken) -> Worst {

@@ -66,10 +66,15 @@ async fn settings(bed: &mut Bed) -> Result<()> {
     product::change(bed, json!({ "updateStrategy": rolling_update(2, both_marks()) })).await?;
     bed.say("both marks and a budget of 2");
     product::status_says(bed, "two nodes are detached", MINUTE, |status| status.nodes.detached == 2).await?;
-    product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "annotateDeploymentToDetach": { "key": "example.com/out" } } }, "paused": true })).await?;
+    product::change(
+        bed,
+        json!({ "updateStrategy": { "rollingUpdate": { "annotateDeploymentToDetach": { "key": "example.com/out" } } }, "paused": true }),
+    )
+    .await?;
     bed.say("another key, and paused");
     product::status_says(bed, "nodes under way have finished", MINUTE, |status| {
-        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty()) && product::has_condition(status, "Progressing", "False", "Paused")
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
+            && product::has_condition(status, "Progressing", "False", "Paused")
     })
     .await?;
     product::change(bed, json!({ "paused": false, "updateStrategy": rolling_update(0, json!({ "maxDegradedNodes": 1, "annotateDeploymentToDetach": null, "annotateNodeToDetach": null, "waitForDetachmentByAnnotatedTimestamp": null })) })).await?;
@@ -127,7 +132,14 @@ async fn drift(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["delete", "deployment/edge-n3", "--wait=false"]).await?;
     product::status_says(bed, "the operator has noticed", MINUTE, |status| status.nodes.available < 4).await?;
     product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
-    let versions = bed.kubectl(&["get", "deployments", "-o", "jsonpath={range .items[*]}{.spec.replicas}{.spec.template.spec.containers[0].env[0].value} {end}"]).await?;
+    let versions = bed
+        .kubectl(&[
+            "get",
+            "deployments",
+            "-o",
+            "jsonpath={range .items[*]}{.spec.replicas}{.spec.template.spec.containers[0].env[0].value} {end}",
+        ])
+        .await?;
     ensure!(versions.trim() == "21 21 21 21", "replicas and versions are {versions}");
     Ok(())
 }

@@ -59,7 +59,10 @@ async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
         for node in NODES {
             let meta = nodes.get(node).await?.metadata;
             let keys: Vec<_> = meta.labels.iter().flatten().chain(meta.annotations.iter().flatten()).map(|(key, _)| key.clone()).collect();
-            ensure!(!keys.iter().any(|key| key.starts_with("ingressdaemonsets.") || key.starts_with("node-detacher.")), "{node} has {keys:?}");
+            ensure!(
+                !keys.iter().any(|key| key.starts_with("ingressdaemonsets.") || key.starts_with("node-detacher.")),
+                "{node} has {keys:?}"
+            );
         }
         Ok(())
     })
@@ -83,8 +86,11 @@ async fn name_taken(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     bed.apply(&[crate::scenarios::workload::config_map("default"), product::resource("1", rolling_update(1, deployment_mark()))]).await?;
     bed.haproxy.serves(MINUTE, &["n2", "n3", "n4"]).await?;
-    product::status_says(bed, "the condition NameConflict", MINUTE, |status| has_condition(status, "NameConflict", "True", "NameConflict")).await?;
-    let owner = bed.kubectl(&["get", "deployment", "edge-n1", "-o", "jsonpath={.metadata.ownerReferences}{.spec.template.spec.containers[0].image}"]).await?;
+    product::status_says(bed, "the condition NameConflict", MINUTE, |status| has_condition(status, "NameConflict", "True", "NameConflict"))
+        .await?;
+    let owner = bed
+        .kubectl(&["get", "deployment", "edge-n1", "-o", "jsonpath={.metadata.ownerReferences}{.spec.template.spec.containers[0].image}"])
+        .await?;
     ensure!(owner == "busybox:1.36", "the foreign Deployment became {owner}");
     bed.kubectl(&["delete", "deployment", "edge-n1"]).await?;
     product::is_complete(bed, 4, MINUTE * 2).await

@@ -4,6 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::names;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
 
 use crate::{
@@ -38,7 +40,8 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to_missing_image(bed).await?;
     let status = product::status_says(bed, "the status names the node and the image", MINUTE, |status| {
-        has_condition(status, "Degraded", "True", "ImagePull") && status.node_states.iter().any(|state| state.reason == "ImagePull" && state.message.contains("nginx:does-not-exist"))
+        has_condition(status, "Degraded", "True", "ImagePull")
+            && status.node_states.iter().any(|state| state.reason == "ImagePull" && state.message.contains("nginx:does-not-exist"))
     })
     .await?;
     bed.say(&format!("{:?}", status.node_states.first().map(|state| (&state.name, &state.reason))));
@@ -71,7 +74,10 @@ async fn kubelet_restart(bed: &mut Bed) -> Result<()> {
     }
     product::status_says(bed, "no node is ready", MINUTE, |status| status.nodes.ready == 0).await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "one node has a grant", MINUTE, |status| status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1)).await?;
+    product::status_says(bed, "one node has a grant", MINUTE, |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1)
+    })
+    .await?;
     // The auditor judges every moment between here and the end.
     product::is_complete(bed, NODES.len(), MINUTE * 2).await
 }
@@ -93,7 +99,10 @@ async fn silent_detacher(bed: &mut Bed) -> Result<()> {
     };
     product::serve(bed, strategy("Halt"), &NODES).await?;
     product::roll_to(bed, "2").await?;
-    let halted = product::status_says(bed, "the rollout halts and says so", MINUTE, |status| has_condition(status, "Stalled", "True", "DetachTimeout")).await?;
+    let halted = product::status_says(bed, "the rollout halts and says so", MINUTE, |status| {
+        has_condition(status, "Stalled", "True", "DetachTimeout")
+    })
+    .await?;
     ensure!(halted.nodes.detached == 1 && halted.nodes.updated == 0, "{:?}", halted.nodes);
     bed.say("halted");
     product::change(bed, json!({ "updateStrategy": strategy("Abort") })).await?;
@@ -151,7 +160,9 @@ async fn operator_killed(bed: &mut Bed) -> Result<()> {
     let history = bed.recorder.history().await?;
     let replaced: BTreeSet<_> = history
         .iter()
-        .filter(|observation| observation.kind == Kind::Pod && observation.object["metadata"]["labels"][names::REVISION_LABEL] == revision.as_str())
+        .filter(|observation| {
+            observation.kind == Kind::Pod && observation.object["metadata"]["labels"][names::REVISION_LABEL] == revision.as_str()
+        })
         .filter_map(|observation| observation.object["metadata"]["uid"].as_str())
         .collect();
     ensure!(replaced.len() == 8, "{} pods of the new version were made for 4 nodes of 2", replaced.len());
@@ -169,14 +180,15 @@ pub const HAND_OVER: Scenario = Scenario {
 async fn hand_over(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let holder = async || -> Result<String> {
-        let lease = bed.kubectl(&["get", "lease", "-n", "ingress-daemonset-system", "ingress-daemonset-operator", "-o", "jsonpath={.spec.holderIdentity}"]).await?;
-        ensure!(!lease.is_empty(), "nobody holds the lease");
-        Ok(lease)
+        let api = Api::<Lease>::namespaced(bed.client.clone(), "ingress-daemonset-system");
+        let holder = api.get("ingress-daemonset-operator").await?.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+        ensure!(!holder.is_empty(), "nobody holds the lease");
+        Ok(holder)
     };
     let first = holder().await?;
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
-    bed.kubectl(&["delete", "pod", "-n", "ingress-daemonset-system", &first, "--wait=false"]).await?;
+    Api::<Pod>::namespaced(bed.client.clone(), "ingress-daemonset-system").delete(&first, &DeleteParams::default()).await?;
     let started = std::time::Instant::now();
     let second = eventually(Duration::from_secs(5), "another replica holds the lease", async || {
         let now = holder().await?;
@@ -202,7 +214,11 @@ async fn bad_edit(bed: &mut Bed) -> Result<()> {
     let edits: [(&str, Value, Value); 3] = [
         ("ConflictingAliases", json!({ "replicas": 5 }), json!({ "replicas": null })),
         ("ReservedKey", json!({ "selector": { "matchLabels": { names::NODE_LABEL: "x" } } }), json!({ "selector": null })),
-        ("InvalidSpec", json!({ "loadBalancer": { "interval": "999h", "unhealthyThreshold": 1, "healthyThreshold": 1 } }), json!({ "loadBalancer": null })),
+        (
+            "InvalidSpec",
+            json!({ "loadBalancer": { "interval": "999h", "unhealthyThreshold": 1, "healthyThreshold": 1 } }),
+            json!({ "loadBalancer": null }),
+        ),
     ];
     for (reason, edit, repair) in edits {
         product::change(bed, edit).await?;

@@ -18,7 +18,8 @@ use tokio::{
 
 use crate::{
     auditor::Expectations,
-    bed::Bed,
+    bed::{Bed, Options},
+    control_plane::Timing,
     eventually::{eventually, throughout},
     load::LoadOptions,
     operator_process::OperatorProcess,
@@ -32,7 +33,8 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// Reaction time, and an API server that stands still.
 pub const ANSWERS: Scenario = Scenario {
     name: "health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server",
-    options: four_nodes,
+    // Kubernetes' own default: a node whose lease could not be renewed for 20 s is not lost.
+    options: || Options { timing: Timing { node_grace_seconds: 50, ..Timing::default() }, ..four_nodes() },
     // The scenario writes tokens itself.
     expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(NODES).unready(NODES),
     body: |bed| Box::pin(answers(bed)),

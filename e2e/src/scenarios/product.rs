@@ -131,13 +131,24 @@ pub async fn is_complete(bed: &Bed, nodes: usize, deadline: Duration) -> Result<
 
 /// The status in a line, for messages.
 fn summary(status: &crds::IngressDaemonSetStatus) -> String {
-    let states: Vec<_> = status.node_states.iter().map(|state| format!("{} {} {}: {}", state.name, state.phase, state.reason, state.message)).collect();
-    let grants: Vec<_> = status.rollout.iter().flat_map(|ledger| &ledger.grants).map(|(node, grant)| format!("{node} {:?} {}", grant.kind, grant.id)).collect();
+    let states: Vec<_> =
+        status.node_states.iter().map(|state| format!("{} {} {}: {}", state.name, state.phase, state.reason, state.message)).collect();
+    let grants: Vec<_> = status
+        .rollout
+        .iter()
+        .flat_map(|ledger| &ledger.grants)
+        .map(|(node, grant)| format!("{node} {:?} {}", grant.kind, grant.id))
+        .collect();
     format!("generation {:?}, {:?}, grants {grants:?}, {states:?}", status.observed_generation, status.nodes)
 }
 
 /// Waits until the status fulfils `test`.
-pub async fn status_says(bed: &Bed, what: &str, deadline: Duration, test: impl Fn(&crds::IngressDaemonSetStatus) -> bool) -> Result<crds::IngressDaemonSetStatus> {
+pub async fn status_says(
+    bed: &Bed,
+    what: &str,
+    deadline: Duration,
+    test: impl Fn(&crds::IngressDaemonSetStatus) -> bool,
+) -> Result<crds::IngressDaemonSetStatus> {
     eventually(deadline, what, async || {
         let status = api(bed).get(NAME).await?.status.context("no status")?;
         ensure!(test(&status), "{} {:?}", summary(&status), status.conditions);

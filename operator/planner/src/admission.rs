@@ -4,7 +4,7 @@ use crate::{
     hold::Hold,
     settings::Settings,
     snapshot::Snapshot,
-    wanted::{Case, Gates},
+    wanted::{Case, Gates, is_free},
 };
 use crds::{
     hash,
@@ -27,16 +27,18 @@ pub struct Admission {
 ///
 /// An available node needs `grants + unavailable nodes without a grant < budget`. An unavailable one needs
 /// `grants < budget`: its update takes nothing more away, and a broken fleet must stay repairable; it never bypasses the
-/// budget, or a kubelet restart that makes every pod unready at once would replace them all.
-pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates: Gates) -> Admission {
-    let budget = settings.budget.of(cases.iter().filter(|case| case.chosen).count());
-    let mut grants = cases.iter().filter(|case| case.grant.is_some() && case.served()).count();
-    let mut unavailable = cases.iter().filter(|case| case.grant.is_none() && case.chosen && case.is_unavailable(settings)).count();
+/// budget, or a kubelet restart that makes every pod unready at once would replace them all. `taken` slots are held
+/// already.
+pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates: Gates, taken: usize) -> Admission {
+    let budget = budget(settings, cases);
+    let mut grants = taken;
+    let holds_slot = |case: &Case<'_>| case.grant.is_some_and(|grant| !is_free(grant));
+    let mut unavailable = cases.iter().filter(|case| !holds_slot(case) && case.chosen && case.is_unavailable(settings)).count();
     let mut admission = Admission { budget, ..Admission::default() };
     for (case, kind) in candidates(snapshot, settings, cases) {
         let down = case.chosen && case.is_unavailable(settings);
-        let marks = if kind == Kind::Remove { settings.detach_marks() } else { settings.update_marks() };
-        let free = kind == Kind::Remove && (snapshot.resource.deleting || !case.served());
+        let marks = if kind == Kind::Remove { case.removal_marks(settings) } else { settings.update_marks() };
+        let free = kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
         let hold = if free {
             None
         } else {
@@ -45,20 +47,22 @@ pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates
                 (taken >= budget).then_some(Hold::Budget { grants, unavailable, budget })
             })
         };
-        match hold {
-            Some(hold) => {
-                admission.waiting.insert(case.name.to_owned(), hold);
-            }
-            None => {
-                if !free {
-                    grants += 1;
-                    unavailable -= usize::from(down);
-                }
-                admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
-            }
+        if let Some(hold) = hold {
+            admission.waiting.insert(case.name.to_owned(), hold);
+            continue;
         }
+        if !free {
+            grants += 1;
+            unavailable -= usize::from(down);
+        }
+        admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
     }
     admission
+}
+
+/// The budget in nodes.
+pub fn budget(settings: &Settings, cases: &[Case<'_>]) -> usize {
+    settings.budget.of(cases.iter().filter(|case| case.chosen).count())
 }
 
 /// Unavailable nodes first, cordoned last, then by a hash: the order of the input never matters.
@@ -100,7 +104,7 @@ pub fn conflicting_annotation(snapshot: &Snapshot, marks: &Marks) -> Option<Stri
         let other = rolling.annotate_node_to_detach.as_ref()?;
         (other.key == mark.key && other.value.clone().unwrap_or_default() != mark.value).then_some(())
     };
-    snapshot.others.iter().find(|other| conflicts(&other.spec).is_some()).map(|other| other.key.clone())
+    snapshot.others.iter().filter(|other| conflicts(&other.spec).is_some()).map(|other| other.key.clone()).min()
 }
 
 fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {

@@ -2,6 +2,7 @@
 
 use crate::snapshot::{DeploymentFacts, PodFacts};
 use crds::names;
+use std::collections::BTreeSet;
 
 /// Refusals within [`WINDOW`] seconds that open it.
 const REFUSALS: usize = 3;
@@ -37,10 +38,10 @@ pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Optio
     if earlier.is_some_and(|breaker| breaker.until > now) || deployment.replicas() == 0 {
         return None;
     }
-    let recent = pods.iter().filter_map(|pod| pod.rejected_at).filter(|at| now - at < WINDOW).count();
+    let recent = pods.iter().filter_map(|pod| pod.rejected_at).filter(|at| now.saturating_sub(*at) < WINDOW).count();
     let openings = earlier.map_or(0, |breaker| breaker.openings).saturating_add(1);
     let pause = 60i64.saturating_mul(1 << openings.min(10).saturating_sub(1)).min(LONGEST);
-    (recent >= REFUSALS).then_some(Breaker { openings, until: now + pause })
+    (recent >= REFUSALS).then_some(Breaker { openings, until: now.saturating_add(pause) })
 }
 
 /// What the kubelet said of the newest refused pod.
@@ -49,7 +50,8 @@ pub fn refusal(pods: &[PodFacts]) -> Option<String> {
     newest.trouble.as_ref().map(|(reason, message)| format!("{reason}: {message}"))
 }
 
-/// Refused pods that have been counted and can go.
-pub fn leftovers(pods: &[PodFacts], now: i64) -> impl Iterator<Item = &PodFacts> {
-    pods.iter().filter(move |pod| !pod.terminating && pod.rejected_at.is_some_and(|at| now - at >= WINDOW))
+/// Names of the refused pods that have been counted and can go.
+pub fn leftovers(pods: &[PodFacts], now: i64) -> BTreeSet<&str> {
+    let counted = |pod: &&PodFacts| !pod.terminating && pod.rejected_at.is_some_and(|at| now.saturating_sub(at) >= WINDOW);
+    pods.iter().filter(counted).map(|pod| pod.name.as_str()).collect()
 }

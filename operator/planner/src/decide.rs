@@ -14,7 +14,7 @@ use crate::{
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     timing::{self, Marked},
-    wanted::{Case, Gates, cases, fits, give_up},
+    wanted::{Case, Gates, cases, fits, give_up, is_free, renew},
 };
 use crds::{
     holders::EntryPhase,
@@ -32,7 +32,7 @@ const RESYNC: i64 = 300;
 /// Decides what to do for one resource.
 pub fn decide(snapshot: &Snapshot) -> Plan {
     let mut plan = Plan::default();
-    plan.recheck(snapshot.now + RESYNC);
+    plan.recheck(snapshot.now.saturating_add(RESYNC));
     if let Some(finalizers) = missing_finalizer(snapshot) {
         plan.actions.push(Action::SetFinalizers(finalizers));
         return plan;
@@ -72,6 +72,12 @@ fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
     Some(finalizers)
 }
 
+/// The annotation to set: the grant's, or the one that a mark was found holding with.
+fn node_mark(case: &Case<'_>, grant: &Grant) -> Option<Annotation> {
+    let found = || case.entry.as_ref().map(|entry| Annotation { key: entry.key.clone(), value: entry.value.clone() });
+    grant.marks.node.clone().or_else(found)
+}
+
 struct Pass<'a> {
     snapshot: &'a Snapshot,
     resolved: &'a Result<Settings, Vec<Invalid>>,
@@ -83,6 +89,9 @@ struct Pass<'a> {
     live_absent: Vec<String>,
     granted: Vec<String>,
     halted: bool,
+    /// Slots held by grants, those of this pass included; a slot that is released in this pass counts until the next.
+    taken: usize,
+    budget: usize,
 }
 
 impl<'a> Pass<'a> {
@@ -99,6 +108,8 @@ impl<'a> Pass<'a> {
             live_absent: Vec::new(),
             granted: Vec::new(),
             halted: false,
+            taken: 0,
+            budget: 0,
         }
     }
 
@@ -117,6 +128,8 @@ impl<'a> Pass<'a> {
         let graces: BTreeMap<&str, Option<Hold>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
         let policy = self.settings.map(|settings| settings.on_detach_timeout);
         self.halted = policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Hold::DetachTimeout));
+        self.taken = cases.iter().filter(|case| case.grant.is_some_and(|grant| !is_free(grant))).count();
+        self.budget = self.settings.map_or(0, |settings| admission::budget(settings, cases));
         for case in cases {
             if case.grant.is_some() {
                 self.advance(case, graces.get(case.name).cloned().flatten());
@@ -124,7 +137,7 @@ impl<'a> Pass<'a> {
             self.supply(case);
         }
         if let Some(settings) = self.settings {
-            let admission = admission::admit(self.snapshot, settings, cases, self.gates());
+            let admission = admission::admit(self.snapshot, settings, cases, self.gates(), self.taken);
             self.grant(admission, cases);
             health_checker::plan(self.snapshot, settings, &mut self.plan);
         } else if self.snapshot.resource.deleting {
@@ -175,11 +188,7 @@ impl<'a> Pass<'a> {
                 self.ledger.grants.remove(case.name);
             }
             Step::Retarget => {
-                let next = fit.err().unwrap_or_else(|| Grant {
-                    node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
-                    ..grant.clone()
-                });
-                self.retarget(case, next);
+                self.retarget(case, fit.err().map_or_else(|| renew(case, grant, self.gates()), |next| *next));
             }
             Step::AwaitDeployment => self.hold(case.name, "Blocked", Hold::PodsTerminating),
             Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Hold::Granted)),
@@ -284,7 +293,7 @@ impl<'a> Pass<'a> {
                 if let Some(other) = admission::conflicting_annotation(self.snapshot, &grant.marks) {
                     return self.hold(case.name, "Blocked", Hold::DetachAnnotationConflict(other));
                 }
-                let Some(mark) = self.node_mark(case, grant) else { return };
+                let Some(mark) = node_mark(case, grant) else { return };
                 (node_writes::detach(node, holders, uid8, grant.id, &mark, now), Write::Detach, "Granted")
             }
             Step::Unmark => (node_writes::unmark(node, holders, uid8, grant.id, now), Write::Unmark, "Attaching"),
@@ -296,14 +305,15 @@ impl<'a> Pass<'a> {
         self.hold(case.name, phase, Hold::Writing);
     }
 
-    /// The annotation to set: the grant's, or the one that a mark was found holding with.
-    fn node_mark(&self, case: &Case<'_>, grant: &Grant) -> Option<Annotation> {
-        let found = || case.entry.as_ref().map(|entry| Annotation { key: entry.key.clone(), value: entry.value.clone() });
-        grant.marks.node.clone().or_else(found)
-    }
-
     /// A new id in the same slot.
     fn retarget(&mut self, case: &Case<'_>, next: Grant) {
+        if case.grant.is_some_and(is_free) && !is_free(&next) {
+            if self.taken >= self.budget && !self.snapshot.resource.deleting {
+                let hold = Hold::Budget { grants: self.taken, unavailable: 0, budget: self.budget };
+                return self.hold(case.name, "Waiting", hold);
+            }
+            self.taken += 1;
+        }
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;
         self.ledger.grants.insert(case.name.to_owned(), Grant { id, ..next });
@@ -323,9 +333,15 @@ impl<'a> Pass<'a> {
             self.hold(&node, "Waiting", hold);
         }
         let Some(settings) = self.settings else { return };
-        for case in cases.iter().filter(|case| case.chosen && case.grant.is_none() && case.is_unavailable(settings)) {
+        for case in cases.iter().filter(|case| case.chosen && case.grant.is_none()) {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
+            if !case.is_unavailable(settings) {
+                if !case.settled {
+                    self.hold(case.name, "Updating", Hold::PodsTerminating);
+                }
+                continue;
+            }
             self.hold(case.name, "Unavailable", Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble });
         }
     }
@@ -344,8 +360,8 @@ impl<'a> Pass<'a> {
 
     /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
     fn supply(&mut self, case: &Case<'_>) {
-        for pod in breaker::leftovers(case.pods, self.snapshot.now) {
-            self.plan.actions.push(Action::DeletePod { name: pod.name.clone() });
+        for name in breaker::leftovers(case.pods, self.snapshot.now) {
+            self.plan.actions.push(Action::DeletePod { name: name.to_owned() });
         }
         if !case.chosen && !case.orphaned {
             return;
@@ -458,7 +474,7 @@ impl<'a> Pass<'a> {
             return;
         };
         let token = Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since: snapshot.now, keep_annotation: false };
-        let body = render::deployment(&snapshot.resource, settings, &name, case.name, &token, template, replicas);
+        let body = render::deployment(&snapshot.resource, settings, &name, case.name, &token, &template, replicas);
         self.plan.actions.push(Action::CreateDeployment { node: case.name.to_owned(), id, name, body: Box::new(body) });
     }
 
@@ -472,11 +488,11 @@ impl<'a> Pass<'a> {
     /// Status, ledger, finalizer, and when to look again.
     fn finish(mut self, cases: &[Case<'_>]) -> Plan {
         for held in self.plan.held.values() {
-            let at = match held.hold {
-                Hold::GracePeriod { until } | Hold::WaitingForDetacher { until } | Hold::AttachSoak { until } | Hold::AdmissionRejected { until, .. } => until,
-                _ => continue,
+            let (Hold::GracePeriod { until: at } | Hold::WaitingForDetacher { until: at } | Hold::AttachSoak { until: at } | Hold::AdmissionRejected { until: at, .. }) = held.hold
+            else {
+                continue;
             };
-            self.plan.recheck_at = self.plan.recheck_at.map(|earlier| earlier.min(at.max(self.snapshot.now + 1)));
+            self.plan.recheck_at = self.plan.recheck_at.map(|earlier| earlier.min(at.max(self.snapshot.now.saturating_add(1))));
         }
         let deleting = self.snapshot.resource.deleting;
         if deleting && cases.is_empty() && self.ledger.grants.is_empty() {

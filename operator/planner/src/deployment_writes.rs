@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 
 /// A patch that tests UID and token, and the token that follows.
 fn fenced(deployment: &DeploymentFacts, next: Option<&Token>) -> JsonPatch {
-    let path = label(names::TOKEN_LABEL);
+    let at = label(names::TOKEN_LABEL);
     let old = deployment.labels.get(names::TOKEN_LABEL).map_or(Value::Null, |old| old.as_str().into());
-    let patch = JsonPatch::of(&deployment.uid).test(&path, old);
+    let patch = JsonPatch::of(&deployment.uid).test(&at, old);
     match next {
-        Some(token) => patch.add(&path, token.to_string()),
+        Some(token) => patch.add(&at, token.to_string()),
         None => patch,
     }
 }
@@ -95,11 +95,11 @@ pub fn first_close(snapshot: &Snapshot, deployment: &DeploymentFacts, id: u64) -
 
 /// The breaker opens: this many replicas.
 pub fn open_breaker(deployment: &DeploymentFacts, breaker: Breaker, replicas: i32) -> Value {
-    let path = label(names::BREAKER_LABEL);
+    let at = label(names::BREAKER_LABEL);
     let old = deployment.labels.get(names::BREAKER_LABEL).map_or(Value::Null, |old| old.as_str().into());
     fenced(deployment, None)
-        .test(&path, old)
-        .add(&path, breaker.to_string())
+        .test(&at, old)
+        .add(&at, breaker.to_string())
         .test("/spec/replicas", deployment.replicas())
         .add("/spec/replicas", replicas)
         .into_value()
@@ -114,14 +114,14 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
     for (key, value) in render::labels(&snapshot.resource, &deployment.name, case.name) {
         let old = deployment.labels.get(&key);
         if old != Some(&value) {
-            let path = label(&key);
-            patch = patch.test(&path, old.map_or(Value::Null, |old| old.as_str().into())).add(&path, value);
+            let at = label(&key);
+            patch = patch.test(&at, old.map_or(Value::Null, |old| old.as_str().into())).add(&at, value);
         }
     }
     let spec = |key: &str| deployment.spec.get(key).cloned().unwrap_or(Value::Null);
     let set = |patch: JsonPatch, key: &str, value: Value| {
-        let path = format!("/spec/{key}");
-        if render::contains(&spec(key), &value) { patch } else { patch.test(&path, spec(key)).add(&path, value) }
+        let at = format!("/spec/{key}");
+        if render::contains(&spec(key), &value) { patch } else { patch.test(&at, spec(key)).add(&at, value) }
     };
     patch = set(patch, "strategy", render::strategy(settings));
     // Both in this order: the API server checks the deadline against the new minReadySeconds.

@@ -57,7 +57,9 @@ pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
         }
     }
     // A port that is added serves before one that is removed stops.
-    for set in snapshot.daemon_sets.iter().filter(|set| serving && set.owned && !settings.ports.contains(&set.port)) {
+    let mut unwanted: Vec<_> = snapshot.daemon_sets.iter().filter(|set| serving && set.owned && !settings.ports.contains(&set.port)).collect();
+    unwanted.sort_by_key(|set| &set.name);
+    for set in unwanted {
         plan.actions.push(Action::Delete { object: Supporting::DaemonSet(set.name.clone()), uid: Some(set.uid.clone()) });
     }
 }
@@ -194,7 +196,8 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
     if let Some((port, service)) = settings.ports.iter().find_map(|port| snapshot.service_ports.get(port).map(|service| (port, service))) {
         return invalid(format!("port {port} is a node port of Service {service}: choose another healthCheckNodePort"));
     }
-    let older = snapshot.others.iter().filter(|other| (other.created, &other.uid) < (resource.created, &resource.uid));
+    let mut older: Vec<_> = snapshot.others.iter().filter(|other| (other.created, &other.uid) < (resource.created, &resource.uid)).collect();
+    older.sort_by_key(|other| (other.created, &other.uid));
     for other in older {
         let Ok(theirs) = resolve(&other.spec) else { continue };
         let Some(port) = settings.ports.iter().find(|port| theirs.ports.contains(port)) else { continue };

@@ -98,7 +98,7 @@ impl Hold {
             Self::GracePeriod { .. } => "GracePeriod",
             Self::WaitingForDetacher { .. } => "WaitingForDetacher",
             Self::BadTimestamp(_) => "BadTimestamp",
-            Self::DetachTimeout => "DetachTimeout",
+            Self::DetachTimeout | Self::GivenUp => "DetachTimeout",
             Self::PodsNotReady { trouble: Some((reason, _)), .. } | Self::Joining { trouble: Some((reason, _)) } => trouble_word(reason),
             Self::PodsNotReady { .. } => "PodsNotReady",
             Self::PodsTerminating => "PodsTerminating",
@@ -111,7 +111,6 @@ impl Hold {
             Self::NameConflict(_) => "NameConflict",
             Self::HoldersUnreadable(_) => "HoldersUnreadable",
             Self::DetachAnnotationConflict(_) => "DetachAnnotationConflict",
-            Self::GivenUp => "DetachTimeout",
             Self::Writing => "Writing",
         }
     }

@@ -78,30 +78,30 @@ pub fn remove_entry(node: &NodeFacts, holders: &Holders, uid8: &str) -> Value {
 /// The member label; `None` takes it away.
 pub fn member(node: &NodeFacts, uid8: &str, value: Option<&str>) -> Value {
     let key = names::member_label(uid8);
-    let path = label(&key);
+    let at = label(&key);
     let old = node.labels.get(&key).map_or(Value::Null, |old| old.as_str().into());
     let patch = JsonPatch::of(&node.uid);
     match value {
-        Some(value) => patch.test(&path, old).add(&path, value),
+        Some(value) => patch.test(&at, old).add(&at, value),
         // Whether the node is chosen was read from this version of it.
-        None => patch.test("/metadata/resourceVersion", node.resource_version.as_str()).test(&path, old).remove(&path),
+        None => patch.test("/metadata/resourceVersion", node.resource_version.as_str()).test(&at, old).remove(&at),
     }
     .into_value()
 }
 
 /// Tests the old annotation and writes the new one.
 fn write(node: &NodeFacts, after: &Holders) -> JsonPatch {
-    let path = annotation(names::HOLDERS_ANNOTATION);
+    let at = annotation(names::HOLDERS_ANNOTATION);
     let mut patch = JsonPatch::of(&node.uid);
     if !node.has_annotations {
-        return patch.test("/metadata/annotations", Value::Null).add("/metadata/annotations", serde_json::json!({})).add(&path, text(after));
+        return patch.test("/metadata/annotations", Value::Null).add("/metadata/annotations", serde_json::json!({})).add(&at, text(after));
     }
     let old = node.annotations.get(names::HOLDERS_ANNOTATION);
-    patch = patch.test(&path, old.map_or(Value::Null, |old| old.as_str().into()));
+    patch = patch.test(&at, old.map_or(Value::Null, |old| old.as_str().into()));
     match (after.is_empty(), old) {
         (true, None) => patch,
-        (true, Some(_)) => patch.remove(&path),
-        (false, _) => patch.add(&path, text(after)),
+        (true, Some(_)) => patch.remove(&at),
+        (false, _) => patch.add(&at, text(after)),
     }
 }
 
@@ -115,10 +115,10 @@ fn put_back(patch: JsonPatch, node: &NodeFacts, after: &Holders, ours: &Entry) -
     if held || node.annotations.get(&ours.key) != Some(&ours.value) {
         return patch;
     }
-    let path = annotation(&ours.key);
+    let at = annotation(&ours.key);
     match &ours.previous {
         Some(previous) if *previous == ours.value => patch,
-        Some(previous) => patch.add(&path, previous.as_str()),
-        None => patch.remove(&path),
+        Some(previous) => patch.add(&at, previous.as_str()),
+        None => patch.remove(&at),
     }
 }

@@ -13,16 +13,19 @@ impl JsonPatch {
     }
 
     /// Fails the patch unless the value is this. A missing member of an existing object equals null.
+    #[must_use]
     pub fn test(self, path: &str, value: impl Into<Value>) -> Self {
         self.push(json!({"op": "test", "path": path, "value": value.into()}))
     }
 
     /// Adds or replaces a member.
+    #[must_use]
     pub fn add(self, path: &str, value: impl Into<Value>) -> Self {
         self.push(json!({"op": "add", "path": path, "value": value.into()}))
     }
 
     /// Removes a member, which must exist.
+    #[must_use]
     pub fn remove(self, path: &str) -> Self {
         self.push(json!({"op": "remove", "path": path}))
     }

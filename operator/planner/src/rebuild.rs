@@ -6,7 +6,7 @@ use crate::{
     plan::{Action, Write},
     settings::Settings,
     snapshot::{DeploymentFacts, Snapshot},
-    wanted::Case,
+    wanted::{Case, ID_LIMIT},
 };
 use crds::{
     holders::EntryPhase,
@@ -15,6 +15,7 @@ use crds::{
     token::{Phase, Token},
 };
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// What is to be done before the ledger can be used.
 #[derive(Debug)]
@@ -36,11 +37,16 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
         .flat_map(|case| [case.token.as_ref().map_or(0, |token| token.id), case.entry.as_ref().map_or(0, |entry| entry.id)])
         .max()
         .unwrap_or(0);
-    let Some(ledger) = ledger.filter(|ledger| ledger.rebuilding.is_some() || ledger.next_id > largest) else {
+    let sound = |ledger: &&Ledger| {
+        let granted = ledger.grants.values().map(|grant| grant.id).max().unwrap_or(0);
+        let fence = ledger.rebuilding.unwrap_or(0);
+        ledger.next_id < ID_LIMIT && fence < ID_LIMIT && (ledger.rebuilding.is_some() || ledger.next_id > largest.max(granted))
+    };
+    let Some(ledger) = ledger.filter(sound) else {
         // Milliseconds since 1970 lie above every id that a wiped ledger could have given out.
-        let now = u64::try_from(snapshot.now.saturating_mul(1000)).unwrap_or(0);
+        let now = u64::try_from(snapshot.now.saturating_mul(1000)).unwrap_or(0).min(ID_LIMIT / 2);
         let fence = now.max(largest.saturating_add(1));
-        return Rebuild::Write(Ledger { next_id: fence, grants: Default::default(), rebuilding: Some(fence) });
+        return Rebuild::Write(Ledger { next_id: fence, grants: BTreeMap::new(), rebuilding: Some(fence) });
     };
     let Some(fence) = ledger.rebuilding else { return Rebuild::No };
     if !snapshot.listed_since_rebuild {
@@ -48,7 +54,7 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
     }
     if largest > fence {
         let fence = largest.saturating_add(1);
-        return Rebuild::Write(Ledger { next_id: fence, grants: Default::default(), rebuilding: Some(fence) });
+        return Rebuild::Write(Ledger { next_id: fence, grants: BTreeMap::new(), rebuilding: Some(fence) });
     }
     let fences: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
     if fences.is_empty() { Rebuild::Write(rebuilt(snapshot, settings, cases, fence)) } else { Rebuild::Fence(fences) }

@@ -57,7 +57,7 @@ pub fn labels(resource: &Resource, name: &str, node: &str) -> BTreeMap<String, S
 }
 
 /// The Deployment of a node.
-pub fn deployment(resource: &Resource, settings: &Settings, name: &str, node: &str, token: &Token, template: Value, replicas: i32) -> Value {
+pub fn deployment(resource: &Resource, settings: &Settings, name: &str, node: &str, token: &Token, template: &Value, replicas: i32) -> Value {
     let mut labels = labels(resource, name, node);
     labels.insert(names::TOKEN_LABEL.to_owned(), token.to_string());
     let mut spec = json!({
@@ -87,7 +87,7 @@ pub fn deployment(resource: &Resource, settings: &Settings, name: &str, node: &s
 
 /// The API server refuses a Deployment whose progress deadline (600 s by default) is not above minReadySeconds.
 pub fn progress_deadline(min_ready_seconds: i32) -> Option<i32> {
-    (min_ready_seconds >= 600).then_some(min_ready_seconds + 600)
+    (min_ready_seconds >= 600).then(|| min_ready_seconds.saturating_add(600))
 }
 
 /// The Deployment's strategy.

@@ -89,6 +89,7 @@ impl Resource {
 
 /// What is read of a Node.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
 pub struct NodeFacts {
     /// UID.
     pub uid: String,

@@ -117,15 +117,17 @@ pub fn step(view: &StepView) -> Step {
     let Some(token) = view.token else { return without_deployment(view) };
     let grant = view.grant;
     let entry_id = view.entry.map_or(0, |entry| entry.id);
-    if token.id > grant.id || entry_id > grant.id || token.id == grant.id && token.phase == Phase::New {
+    let ours = token.id == grant.id;
+    let made_anew = ours && token.phase == Phase::New;
+    if token.id > grant.id || entry_id > grant.id || made_anew {
         return Step::Retarget;
     }
-    if token.id == grant.id && token.phase == Phase::Closed {
+    if ours && token.phase == Phase::Closed {
         return closed(view);
     }
     // Before the pods have changed a grant that is no longer wanted always gives way; afterwards only while it is not
     // complete: a node that is complete goes on to Closed and passes admission anew.
-    let updating = token.id == grant.id && matches!(token.phase, Phase::Updating | Phase::Degrading);
+    let updating = ours && matches!(token.phase, Phase::Updating | Phase::Degrading);
     if !view.wanted && !(updating && view.complete) {
         return Step::Retarget;
     }

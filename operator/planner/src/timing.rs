@@ -24,19 +24,19 @@ pub struct Marked<'a> {
 /// The grace of all marks: `None` when it is over.
 pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
     let from = |stored: i64| if stored > marked.now { marked.first_seen.min(marked.now) } else { stored };
-    let by_deployment = marked.token.map(|token| from(token.since) + settings.deployment_grace);
-    let by_node = marked.entry.map(|entry| from(entry.time) + settings.node_grace);
+    let by_deployment = marked.token.map(|token| from(token.since).saturating_add(settings.deployment_grace));
+    let by_node = marked.entry.map(|entry| from(entry.time).saturating_add(settings.node_grace));
     let until = by_deployment.max(by_node).unwrap_or(marked.now);
     let plain = || (marked.now < until).then_some(Hold::GracePeriod { until });
     let (Some(entry), Some(timestamp)) = (marked.entry, &settings.timestamp) else { return plain() };
     let started = from(entry.time);
     match detached_at(&timestamp.key, started, marked.node) {
         Answer::At(time) => {
-            let until = until.max(from(time) + timestamp.grace);
+            let until = until.max(from(time).saturating_add(timestamp.grace));
             (marked.now < until).then_some(Hold::GracePeriod { until })
         }
         missing => {
-            let deadline = started + settings.detach_timeout;
+            let deadline = started.saturating_add(settings.detach_timeout);
             if marked.now < deadline {
                 return Some(match missing {
                     Answer::Unreadable(text) => Hold::BadTimestamp(text),
@@ -56,12 +56,12 @@ pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
 /// `alone`: no other resource holds the key, so the detacher is expected to let go of the node.
 pub fn soak(settings: &Settings, now: i64, closed_at: i64, attached: Option<&Entry>, alone: bool, node: Option<&NodeFacts>) -> Option<Hold> {
     let since = attached.map_or(closed_at, |entry| entry.time.max(closed_at)).min(now);
-    let until = since + settings.attach_soak;
+    let until = since.saturating_add(settings.attach_soak);
     if now < until {
         return Some(Hold::AttachSoak { until });
     }
     let timestamp = settings.timestamp.as_ref().filter(|_| attached.is_some() && alone)?;
-    let waiting = node.is_some_and(|node| node.annotations.contains_key(&timestamp.key)) && now < since + settings.detach_timeout;
+    let waiting = node.is_some_and(|node| node.annotations.contains_key(&timestamp.key)) && now < since.saturating_add(settings.detach_timeout);
     waiting.then_some(Hold::WaitingForAttachment)
 }
 
@@ -76,7 +76,7 @@ fn detached_at(key: &str, started: i64, node: Option<&NodeFacts>) -> Answer {
     let Some(text) = node.and_then(|node| node.annotations.get(key)) else { return Answer::None };
     match chrono::DateTime::parse_from_rfc3339(text) {
         Err(_) => Answer::Unreadable(text.chars().take(64).collect()),
-        Ok(time) if time.timestamp() >= started - SKEW => Answer::At(time.timestamp()),
+        Ok(time) if time.timestamp() >= started.saturating_sub(SKEW) => Answer::At(time.timestamp()),
         Ok(_) => Answer::None,
     }
 }

@@ -16,8 +16,12 @@ use crds::{
 };
 use std::collections::BTreeSet;
 
+/// Ids from here on are nobody's: JSON numbers of this size lose digits, and milliseconds since 1970 never get there.
+pub const ID_LIMIT: u64 = 1 << 53;
+
 /// One node and everything of the resource on it.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct Case<'a> {
     /// Node name.
     pub name: &'a str,
@@ -69,6 +73,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Led
     let member = node.and_then(|node| node.labels.get(member_key)).map(String::as_str);
     let holders = node.map_or_else(|| Ok(Holders::new()), |node| node.holders().map_err(|error| error.to_string()));
     let entry = holders.as_ref().ok().and_then(|holders| holders.get(uid8)).cloned();
+    let entry = entry.map(|entry| if entry.id < ID_LIMIT { entry } else { Entry { id: 0, ..entry } });
     let is_member = member.is_some() || deployment.is_some();
     let chosen = match (node, settings) {
         _ if snapshot.resource.deleting => false,
@@ -86,7 +91,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Led
         grant: ledger.grants.get(name),
         chosen,
         member,
-        token: deployment.and_then(DeploymentFacts::readable_token).filter(|token| token.uid8 == uid8),
+        token: deployment.and_then(DeploymentFacts::readable_token).filter(|token| token.uid8 == uid8 && token.id < ID_LIMIT),
         holders,
         entry,
         settled: deployment.is_some_and(|deployment| is_settled(deployment, pods)),
@@ -108,6 +113,16 @@ impl Case<'_> {
     /// The node has served once.
     pub fn served(&self) -> bool {
         self.member == Some("serving") || self.phase().is_some_and(|phase| phase != Phase::New)
+    }
+
+    /// The node may get traffic: it has served once and is still there.
+    pub fn serves(&self) -> bool {
+        self.served() && self.node.is_some()
+    }
+
+    /// Marks for its removal: none where nothing is served.
+    pub fn removal_marks(&self, settings: &Settings) -> Marks {
+        if self.serves() { settings.detach_marks() } else { Marks::default() }
     }
 
     /// Our entry holds the node out of the load balancer.
@@ -176,6 +191,12 @@ impl Case<'_> {
     }
 }
 
+/// Takes no slot: a Remove of a node that does not serve. The ledger says so by the absence of marks, because what an
+/// operator sees of the node may be of long ago.
+pub fn is_free(grant: &Grant) -> bool {
+    grant.kind == Kind::Remove && grant.marks == Marks::default()
+}
+
 /// Why grants may not go on to something new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
@@ -186,18 +207,15 @@ pub struct Gates {
 }
 
 /// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
-pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: Gates, now: i64) -> Result<(), Grant> {
+pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: Gates, now: i64) -> Result<(), Box<Grant>> {
     let Some(settings) = settings else { return fits_without_settings(case, grant) };
     if !case.chosen {
-        return if grant.kind == Kind::Remove && carries(&grant.marks, &settings.detach_marks()) || case.is_updated() && grant.kind == Kind::Remove {
-            Ok(())
-        } else {
-            Err(replace(case, grant, Kind::Remove, String::new(), &settings.detach_marks()))
-        };
+        let marks = case.removal_marks(settings);
+        let fits = grant.kind == Kind::Remove && (case.is_updated() || carries(&grant.marks, &marks));
+        return if fits { Ok(()) } else { Err(Box::new(replace(case, grant, Kind::Remove, String::new(), &marks))) };
     }
     let need = case.need(settings, now);
-    let update = |kind| Err(replace(case, grant, kind, settings.revision.clone(), &settings.update_marks()));
-    let abort = || Err(replace(case, grant, Kind::Abort, case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(), &Marks::default()));
+    let update = |kind| Err(Box::new(replace(case, grant, kind, settings.revision.clone(), &settings.update_marks())));
     let given_up = grant.refused.as_deref() == Some(settings.revision.as_str());
     if case.is_updated() {
         let degrading_to_detach = case.phase() == Some(Phase::Degrading) && settings.update_marks() != Marks::default();
@@ -209,17 +227,16 @@ pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: 
         (Kind::Abort, Some(_)) if gates.paused || given_up => Ok(()),
         (_, Some(need)) if need == grant.kind && grant.revision == settings.revision && carries(&grant.marks, &settings.update_marks()) => Ok(()),
         (_, Some(need)) if !gates.paused && !gates.halted => update(need),
-        (_, Some(_) | None) => abort(),
+        (_, Some(_) | None) => Err(Box::new(turn_back(case, grant))),
     }
 }
 
 /// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on.
-fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Grant> {
+fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
     if case.is_updated() || matches!(grant.kind, Kind::Abort | Kind::Remove) {
         return Ok(());
     }
-    let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
-    Err(replace(case, grant, Kind::Abort, revision, &Marks::default()))
+    Err(Box::new(turn_back(case, grant)))
 }
 
 /// The marks wanted now, and those of the grant that is replaced: all of their steps are passed.
@@ -241,10 +258,23 @@ fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted:
     }
 }
 
+/// The same once more, for objects that are others than those it was given for; nothing is begun anew behind a closed gate.
+pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
+    if (gates.paused || gates.halted) && !case.is_updated() && grant.kind != Kind::Remove {
+        return turn_back(case, grant);
+    }
+    Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), ..grant.clone() }
+}
+
+/// The way back: the node keeps what it runs.
+fn turn_back(case: &Case<'_>, grant: &Grant) -> Grant {
+    let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
+    replace(case, grant, Kind::Abort, revision, &Marks::default())
+}
+
 /// The Abort that follows a detach timeout: it keeps the slot, and remembers what was given up.
 pub fn give_up(case: &Case<'_>, grant: &Grant, refused: &str) -> Grant {
-    let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
-    Grant { refused: Some(refused.to_owned()), ..replace(case, grant, Kind::Abort, revision, &Marks::default()) }
+    Grant { refused: Some(refused.to_owned()), ..turn_back(case, grant) }
 }
 
 /// Every mark that is wanted is in the grant.

@@ -1,6 +1,8 @@
 //! Random schedules against the audit of every state: lagging watches, lost and repeated writes, crashes, two operators,
 //! and users who change their minds. Then the faults end, and everything must come to rest.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
+
 mod world;
 
 use planner::{Action, Plan, Snapshot};
@@ -115,7 +117,9 @@ struct Run {
 impl Run {
     fn new(world: World) -> Self {
         let mut operators = [Operator::default(), Operator::default()];
-        operators.iter_mut().for_each(|operator| operator.catch_up(&world));
+        for operator in &mut operators {
+            operator.catch_up(&world);
+        }
         Self { world, operators, late: Vec::new() }
     }
 

@@ -42,7 +42,7 @@ pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
         other => other,
     };
     let mut labels = facts.labels.clone();
-    labels.insert("kubernetes.io/hostname".into(), facts.name.clone());
+    labels.insert("kubernetes.io/hostname".into(), host_name(&facts.name));
     labels.insert("kubernetes.io/os".into(), "linux".into());
     labels.insert("kubernetes.io/arch".into(), architecture.into());
     let resources: BTreeMap<String, Quantity> = [("cpu", &facts.cpu), ("memory", &facts.memory), ("pods", &facts.pods)]
@@ -139,6 +139,12 @@ pub fn metadata_patch(ours: &Node, server: &Node) -> Option<Value> {
     let annotations = missing(&ours.metadata.annotations, &server.metadata.annotations);
     (!labels.is_empty() || !annotations.is_empty())
         .then(|| json!({ "metadata": { "uid": server.metadata.uid, "labels": labels, "annotations": annotations } }))
+}
+
+/// A machine's host name has at most 63 characters, a Node's name may have 253: the label takes what fits.
+fn host_name(node_name: &str) -> String {
+    let cut: String = node_name.chars().take(63).collect();
+    cut.trim_end_matches(['-', '.']).to_owned()
 }
 
 #[cfg(test)]

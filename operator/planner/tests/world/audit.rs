@@ -45,7 +45,7 @@ fn is_free(grant: &Grant) -> bool {
 }
 
 impl Audit {
-    fn fail(&mut self, cluster: &Cluster, what: String) {
+    fn fail(&mut self, cluster: &Cluster, what: impl std::fmt::Display) {
         self.violations.push(format!("at {}: {what}", cluster.now - 1_000_000));
     }
 
@@ -201,7 +201,7 @@ impl Audit {
         let none = BTreeMap::new();
         let earlier = before.map_or(&none, |ledger| &ledger.grants);
         if before.is_some_and(|before| after.next_id < before.next_id) {
-            self.fail(cluster, "P7: the next id went back".into());
+            self.fail(cluster, "P7: the next id went back");
         }
         for (node, grant) in &after.grants {
             if earlier.get(node) == Some(grant) {

@@ -144,11 +144,7 @@ impl Operator {
         match &request.action {
             Action::WriteStatus { reserve, .. } => self.reserved.extend(reserve),
             Action::CreateDeployment { name, .. } => self.remember_generation(world, name),
-            Action::PatchDeployment { name, patch, write: Write::Update | Write::Direct, .. } => {
-                if patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template" && operation["op"] == "add")) {
-                    self.remember_generation(world, name);
-                }
-            }
+            Action::PatchDeployment { name, patch, write: Write::Update | Write::Direct, .. } if writes_template(patch) => self.remember_generation(world, name),
             Action::Apply { object, body } => {
                 self.asserted.insert(health_checker::assertion(object, body));
             }
@@ -163,6 +159,10 @@ impl Operator {
             self.written_generations.insert(uid, super::api::generation(deployment));
         }
     }
+}
+
+fn writes_template(patch: &serde_json::Value) -> bool {
+    patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template" && operation["op"] == "add"))
 }
 
 /// The label that says that our resource uses the node.
