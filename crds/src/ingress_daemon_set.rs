@@ -23,10 +23,25 @@ use std::collections::BTreeMap;
     scale(spec_replicas_path = ".spec.podsPerNode", status_replicas_path = ".status.replicas"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes chosen"),
     printcolumn(name = "Current", type_ = "integer", json_path = ".status.nodes.current", description = "Nodes with a Deployment"),
-    printcolumn(name = "Up-to-date", type_ = "integer", json_path = ".status.nodes.updated", description = "Nodes complete at the newest revision"),
+    printcolumn(
+        name = "Up-to-date",
+        type_ = "integer",
+        json_path = ".status.nodes.updated",
+        description = "Nodes complete at the newest revision"
+    ),
     printcolumn(name = "Available", type_ = "integer", json_path = ".status.nodes.available", description = "Nodes that serve"),
-    printcolumn(name = "Detached", type_ = "integer", json_path = ".status.nodes.detached", description = "Nodes held out of the load balancer"),
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Progressing\")].reason", description = "What goes on"),
+    printcolumn(
+        name = "Detached",
+        type_ = "integer",
+        json_path = ".status.nodes.detached",
+        description = "Nodes held out of the load balancer"
+    ),
+    printcolumn(
+        name = "Status",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Progressing\")].reason",
+        description = "What goes on"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Pods-per-node", type_ = "integer", json_path = ".status.replicas", priority = 1),
     printcolumn(name = "Revision", type_ = "string", json_path = ".status.revisions.update", priority = 1)

@@ -9,7 +9,11 @@ fn the_manifest_is_what_the_types_say() {
     if env::var_os("GENERATE").is_some() {
         fs::write(&path, &generated).unwrap();
     }
-    assert!(fs::read_to_string(&path).unwrap_or_default() == generated, "run `make generate`: {} is not what the types say", path.display());
+    assert!(
+        fs::read_to_string(&path).unwrap_or_default() == generated,
+        "run `make generate`: {} is not what the types say",
+        path.display()
+    );
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::namespaces::find_program;
 pub const OPERATOR: &str = "ingress-daemonset/operator:0.1.0";
 /// The health checker's image, the operator's default.
 pub const HEALTH_CHECKER: &str = "ingress-daemonset/health-checker:0.1.0";
+/// The image of the original's example.
+pub const INGRESS_CONTROLLER: &str = "quay.io/kubernetes-ingress-controller/nginx-ingress-controller:0.26.1";
 /// Unmodified nginx.
 pub const NGINX: &str = "nginx:1.22";
 /// The same nginx under a newer tag.
@@ -38,6 +40,13 @@ pub fn write_table(state: &Path) -> Result<PathBuf> {
         NEWER_NGINX: nginx,
         OPERATOR: program("ingress-daemonset-operator")?,
         HEALTH_CHECKER: program("health-checker")?,
+        INGRESS_CONTROLLER: {
+            "files": {
+                "/nginx-ingress-controller": repository().join("e2e/fixtures/nginx-ingress-controller"),
+                "/wait-shutdown": repository().join("e2e/fixtures/wait-shutdown"),
+            },
+            "scratch": ["/scratch"],
+        },
         "busybox:1.36": { "command": ["/bin/sh"] },
     });
     let path = state.join("images.json");

@@ -49,6 +49,7 @@ scenarios! {
     an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice,
     a_leader_that_ends_hands_over_at_once,
     a_bad_edit_is_named_and_the_last_good_state_keeps_running,
+    the_example_of_the_original_is_accepted_unchanged_and_runs_without_its_ports,
     deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
     an_object_of_somebody_else_is_never_adopted,
     health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,

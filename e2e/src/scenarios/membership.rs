@@ -62,6 +62,12 @@ async fn while_serving(bed: &mut Bed) -> Result<()> {
     outcome.expect_all_served(1000)?;
     bed.node("n2")?.re_register().await?;
     bed.say("n2 is another Node of the same name");
+    eventually(MINUTE, "the new n2 is a member", async || {
+        let labels = Api::<ApiNode>::all(bed.client.clone()).get("n2").await?.metadata.labels.unwrap_or_default();
+        ensure!(labels.iter().any(|(key, value)| key.contains("/member-") && value == "serving"), "its labels are {labels:?}");
+        Ok(())
+    })
+    .await?;
     product::is_complete(bed, 5, MINUTE * 2).await?;
     bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", LONG_NAME]).await?;
     bed.node("n2")?.remove().await?;

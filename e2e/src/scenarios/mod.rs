@@ -1,6 +1,7 @@
 //! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`.
 
 mod changes;
+mod compatibility;
 mod deletion;
 mod failures;
 mod health;
@@ -28,6 +29,7 @@ pub const ALL: &[Scenario] = &[
     failures::OPERATOR_KILLED,
     failures::HAND_OVER,
     failures::BAD_EDIT,
+    compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
     health::ANSWERS,

@@ -90,7 +90,9 @@ fn gate(snapshot: &Snapshot, case: &Case<'_>, kind: Kind, gates: Gates, marks: &
     if matches!(kind, Kind::Update | Kind::Repair) && !case.node.is_some_and(|node| node.ready) {
         return Some(Hold::NodeNotReady);
     }
-    if marks.node.is_some() && let Err(error) = &case.holders {
+    if marks.node.is_some()
+        && let Err(error) = &case.holders
+    {
         return Some(Hold::HoldersUnreadable(error.clone()));
     }
     conflicting_annotation(snapshot, marks).map(Hold::DetachAnnotationConflict)

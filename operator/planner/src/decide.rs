@@ -67,7 +67,8 @@ fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
     if resource.deleting || ours {
         return None;
     }
-    let mut finalizers: Vec<_> = resource.finalizers.iter().filter(|finalizer| *finalizer != names::FINALIZER_OF_ORIGINAL).cloned().collect();
+    let mut finalizers: Vec<_> =
+        resource.finalizers.iter().filter(|finalizer| *finalizer != names::FINALIZER_OF_ORIGINAL).cloned().collect();
     finalizers.push(names::FINALIZER.to_owned());
     Some(finalizers)
 }
@@ -212,14 +213,27 @@ impl<'a> Pass<'a> {
         };
         // Somebody took the user's key off the Node before the pods changed: what our entry says is no longer so.
         let unheld = case.entry.as_ref().is_some_and(|entry| {
-            entry.id == grant.id && case.holds_node() && !case.is_updated() && case.node.is_some_and(|node| !node.annotations.contains_key(&entry.key))
+            entry.id == grant.id
+                && case.holds_node()
+                && !case.is_updated()
+                && case.node.is_some_and(|node| !node.annotations.contains_key(&entry.key))
         });
         StepView {
-            grant: GrantView { id: grant.id, kind: grant.kind, deployment_mark: grant.marks.deployment, node_mark: grant.marks.node.is_some() },
+            grant: GrantView {
+                id: grant.id,
+                kind: grant.kind,
+                deployment_mark: grant.marks.deployment,
+                node_mark: grant.marks.node.is_some(),
+            },
             token: case.deployment.map(|_| {
-                case.token.as_ref().map_or(TokenView { id: 0, phase: Phase::Closed }, |token| TokenView { id: token.id, phase: token.phase })
+                case.token
+                    .as_ref()
+                    .map_or(TokenView { id: 0, phase: Phase::Closed }, |token| TokenView { id: token.id, phase: token.phase })
             }),
-            entry: case.entry.as_ref().map(|entry| EntryView { id: entry.id, phase: if unheld { EntryPhase::Attached } else { entry.phase } }),
+            entry: case
+                .entry
+                .as_ref()
+                .map(|entry| EntryView { id: entry.id, phase: if unheld { EntryPhase::Attached } else { entry.phase } }),
             node,
             wanted,
             complete: case.is_complete(grant, self.settings),
@@ -235,7 +249,10 @@ impl<'a> Pass<'a> {
         let closed = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Closed)?;
         let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Attached);
         let key = entry.map(|entry| entry.key.as_str()).unwrap_or_default();
-        let alone = case.holders.as_ref().is_ok_and(|holders| !holders.values().any(|other| other.phase == EntryPhase::Detached && other.key == key))
+        let alone = case
+            .holders
+            .as_ref()
+            .is_ok_and(|holders| !holders.values().any(|other| other.phase == EntryPhase::Detached && other.key == key))
             && case.node.is_some_and(|node| !node.annotations.contains_key(key));
         timing::soak(settings, self.snapshot.now, closed.since, entry, alone, case.node)
     }
@@ -244,7 +261,10 @@ impl<'a> Pass<'a> {
     fn incomplete(&self, case: &Case<'_>, grant: &Grant) -> Hold {
         let Some(deployment) = case.deployment else { return Hold::Granted };
         if let Some(breaker) = breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
-            return Hold::AdmissionRejected { until: breaker.until, message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()) };
+            return Hold::AdmissionRejected {
+                until: breaker.until,
+                message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
+            };
         }
         let wanted = match grant.kind {
             Kind::Remove => 0,
@@ -264,8 +284,12 @@ impl<'a> Pass<'a> {
         let Some(deployment) = case.deployment else { return };
         let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
-            Step::Claim => (patch(deployment_writes::claim(self.snapshot, self.settings, case, deployment, grant), Write::Claim), "Granted"),
-            Step::Update => (patch(deployment_writes::update(self.snapshot, self.settings, case, deployment, grant), Write::Update), "Detached"),
+            Step::Claim => {
+                (patch(deployment_writes::claim(self.snapshot, self.settings, case, deployment, grant), Write::Claim), "Granted")
+            }
+            Step::Update => {
+                (patch(deployment_writes::update(self.snapshot, self.settings, case, deployment, grant), Write::Update), "Detached")
+            }
             Step::Close => (patch(deployment_writes::close(self.snapshot, case, deployment, grant), Write::Close), "Attaching"),
             _ => (
                 Action::DeleteDeployment {
@@ -342,7 +366,11 @@ impl<'a> Pass<'a> {
                 }
                 continue;
             }
-            self.hold(case.name, "Unavailable", Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble });
+            self.hold(
+                case.name,
+                "Unavailable",
+                Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble },
+            );
         }
     }
 
@@ -353,7 +381,8 @@ impl<'a> Pass<'a> {
             self.ledger.next_id += 1;
             let marks = crds::ledger::Marks { deployment: true, ..Default::default() };
             let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
-            let grant = Grant { id, node_uid, kind: Kind::Remove, revision: String::new(), marks, granted_at: self.snapshot.now, refused: None };
+            let grant =
+                Grant { id, node_uid, kind: Kind::Remove, revision: String::new(), marks, granted_at: self.snapshot.now, refused: None };
             self.ledger.grants.insert(case.name.to_owned(), grant);
         }
     }
@@ -403,7 +432,10 @@ impl<'a> Pass<'a> {
         let wanted = settings.pods_per_node;
         if wanted == 0 || !readiness::is_complete(deployment, case.pods, &settings.revision, wanted) {
             let hold = match breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
-                Some(breaker) => Hold::AdmissionRejected { until: breaker.until, message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()) },
+                Some(breaker) => Hold::AdmissionRejected {
+                    until: breaker.until,
+                    message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
+                },
                 None if deployment.status.refused && case.pods.is_empty() => Hold::PodsRefused,
                 None => Hold::Joining { trouble: readiness::trouble(case.pods) },
             };
@@ -488,7 +520,10 @@ impl<'a> Pass<'a> {
     /// Status, ledger, finalizer, and when to look again.
     fn finish(mut self, cases: &[Case<'_>]) -> Plan {
         for held in self.plan.held.values() {
-            let (Hold::GracePeriod { until: at } | Hold::WaitingForDetacher { until: at } | Hold::AttachSoak { until: at } | Hold::AdmissionRejected { until: at, .. }) = held.hold
+            let (Hold::GracePeriod { until: at }
+            | Hold::WaitingForDetacher { until: at }
+            | Hold::AttachSoak { until: at }
+            | Hold::AdmissionRejected { until: at, .. }) = held.hold
             else {
                 continue;
             };
@@ -497,7 +532,8 @@ impl<'a> Pass<'a> {
         let deleting = self.snapshot.resource.deleting;
         if deleting && cases.is_empty() && self.ledger.grants.is_empty() {
             health_checker::clean(self.snapshot, &mut self.plan);
-            let finalizers = self.snapshot.resource.finalizers.iter().filter(|name| *name != names::FINALIZER && *name != names::FINALIZER_OF_ORIGINAL);
+            let finalizers =
+                self.snapshot.resource.finalizers.iter().filter(|name| *name != names::FINALIZER && *name != names::FINALIZER_OF_ORIGINAL);
             self.plan.actions.push(Action::SetFinalizers(finalizers.cloned().collect()));
             return self.plan;
         }

@@ -33,7 +33,9 @@ fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: i64, keep_annotation
 /// `id.Claimed` and the user's annotation, when one is configured.
 pub fn claim(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let held = case.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
-    let mark = settings.and_then(|settings| settings.deployment_annotation.as_ref()).filter(|mark| grant.marks.deployment_keys.contains(&mark.key));
+    let mark = settings
+        .and_then(|settings| settings.deployment_annotation.as_ref())
+        .filter(|mark| grant.marks.deployment_keys.contains(&mark.key));
     let present = mark.is_some_and(|mark| deployment.annotations.contains_key(&mark.key));
     let keep = held.map_or(present, |token| token.keep_annotation);
     // Grace that was served counts while the mark stays on.

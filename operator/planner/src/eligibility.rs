@@ -45,7 +45,8 @@ pub fn added_tolerations(host_network: bool) -> Vec<Toleration> {
 fn is_tolerated(pod: &PodSpec, taint: &Taint) -> bool {
     let added = added_tolerations(pod.host_network.unwrap_or(false));
     // The autoscaler's taint is the wish to drain, not a statement about which pods fit.
-    taint.key == names::CLUSTER_AUTOSCALER_TAINT || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
+    taint.key == names::CLUSTER_AUTOSCALER_TAINT
+        || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {

@@ -18,7 +18,9 @@ pub fn uses_old_image(spec: &IngressDaemonSetSpec) -> bool {
     let image = spec.health_checker.as_ref().and_then(|checker| checker.image.as_deref());
     image.is_some_and(|image| {
         let name = image.split('@').next().unwrap_or(image);
-        OLD_IMAGES.iter().any(|old| name == *old || name.strip_prefix(old).is_some_and(|rest| rest.starts_with(':')) || name.ends_with(&format!("/{old}")))
+        // A colon before the last slash belongs to the registry's port.
+        let name = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(name, |(name, _)| name);
+        OLD_IMAGES.iter().any(|old| name == *old || name.ends_with(&format!("/{old}")))
     })
 }
 
@@ -57,7 +59,8 @@ pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
         }
     }
     // A port that is added serves before one that is removed stops.
-    let mut unwanted: Vec<_> = snapshot.daemon_sets.iter().filter(|set| serving && set.owned && !settings.ports.contains(&set.port)).collect();
+    let mut unwanted: Vec<_> =
+        snapshot.daemon_sets.iter().filter(|set| serving && set.owned && !settings.ports.contains(&set.port)).collect();
     unwanted.sort_by_key(|set| &set.name);
     for set in unwanted {
         plan.actions.push(Action::Delete { object: Supporting::DaemonSet(set.name.clone()), uid: Some(set.uid.clone()) });
@@ -88,7 +91,10 @@ fn rights(snapshot: &Snapshot, plan: &mut Plan) {
     let binding = cluster_binding_name(resource);
     let mut objects = Vec::new();
     if named.is_none() {
-        objects.push((Supporting::ServiceAccount(account.clone()), json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned(&account)})));
+        objects.push((
+            Supporting::ServiceAccount(account.clone()),
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned(&account)}),
+        ));
     }
     objects.push((
         Supporting::RoleBinding(account_name(resource)),
@@ -196,16 +202,21 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
     if let Some((port, service)) = settings.ports.iter().find_map(|port| snapshot.service_ports.get(port).map(|service| (port, service))) {
         return invalid(format!("port {port} is a node port of Service {service}: choose another healthCheckNodePort"));
     }
-    let mut older: Vec<_> = snapshot.others.iter().filter(|other| (other.created, &other.uid) < (resource.created, &resource.uid)).collect();
+    let mut older: Vec<_> =
+        snapshot.others.iter().filter(|other| (other.created, &other.uid) < (resource.created, &resource.uid)).collect();
     older.sort_by_key(|other| (other.created, &other.uid));
     for other in older {
         let Ok(theirs) = resolve(&other.spec) else { continue };
         let Some(port) = settings.ports.iter().find(|port| theirs.ports.contains(port)) else { continue };
         let shared = snapshot.nodes.iter().find(|(name, node)| {
-            eligibility::is_chosen(&resource.spec, settings, name, node, true) && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
+            eligibility::is_chosen(&resource.spec, settings, name, node, true)
+                && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
         });
         if let Some((node, _)) = shared {
-            return invalid(format!("port {port} on node {node} belongs to {}, which is older: choose another healthCheckNodePort or other nodes", other.key));
+            return invalid(format!(
+                "port {port} on node {node} belongs to {}, which is older: choose another healthCheckNodePort or other nodes",
+                other.key
+            ));
         }
     }
     None

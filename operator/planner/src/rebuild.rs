@@ -116,7 +116,8 @@ fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>],
             (_, None) => case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(),
         };
         let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
-        let marks = Marks { deployment_keys: settings.map(|settings| settings.detach_marks().deployment_keys).unwrap_or_default(), ..marks };
+        let marks =
+            Marks { deployment_keys: settings.map(|settings| settings.detach_marks().deployment_keys).unwrap_or_default(), ..marks };
         ledger.grants.insert(
             case.name.to_owned(),
             Grant { id: ledger.next_id, node_uid, kind, revision, marks, granted_at: snapshot.now, refused: None },

@@ -57,7 +57,15 @@ pub fn labels(resource: &Resource, name: &str, node: &str) -> BTreeMap<String, S
 }
 
 /// The Deployment of a node.
-pub fn deployment(resource: &Resource, settings: &Settings, name: &str, node: &str, token: &Token, template: &Value, replicas: i32) -> Value {
+pub fn deployment(
+    resource: &Resource,
+    settings: &Settings,
+    name: &str,
+    node: &str,
+    token: &Token,
+    template: &Value,
+    replicas: i32,
+) -> Value {
     let mut labels = labels(resource, name, node);
     labels.insert(names::TOKEN_LABEL.to_owned(), token.to_string());
     let mut spec = json!({
@@ -109,7 +117,9 @@ pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str
     labels[names::REVISION_LABEL] = settings.revision.as_str().into();
     labels[names::RENDERED_BY_LABEL] = rendered_by(settings).into();
     let spec = child(&mut template, "spec");
-    let tolerations = added_tolerations(settings.pod.host_network.unwrap_or(false)).into_iter().filter_map(|toleration| serde_json::to_value(toleration).ok());
+    let tolerations = added_tolerations(settings.pod.host_network.unwrap_or(false))
+        .into_iter()
+        .filter_map(|toleration| serde_json::to_value(toleration).ok());
     match spec.get_mut("tolerations").and_then(Value::as_array_mut) {
         Some(existing) => existing.extend(tolerations),
         None => spec["tolerations"] = tolerations.collect(),
@@ -170,7 +180,11 @@ pub fn has_drifted(snapshot: &Snapshot, settings: &Settings, node: &str, deploym
     }
     let stored = deployment.spec.get("template").unwrap_or(&Value::Null);
     let same_rendering = deployment.template_label(names::RENDERED_BY_LABEL) == Some(rendered_by(settings).as_str());
-    let mut wanted = if same_rendering { template(&snapshot.resource, settings, &deployment.name, node) } else { snapshot.resource.spec.template.clone() };
+    let mut wanted = if same_rendering {
+        template(&snapshot.resource, settings, &deployment.name, node)
+    } else {
+        snapshot.resource.spec.template.clone()
+    };
     if !same_rendering && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("tolerations");
         spec.remove("affinity");

@@ -72,7 +72,10 @@ impl Count {
 }
 
 fn not_a_count(field: &str, value: &str) -> Invalid {
-    Invalid { reason: "InvalidSpec", message: format!("{field}: `{value}` is neither a number of 0 or more nor a percentage such as \"25%\"") }
+    Invalid {
+        reason: "InvalidSpec",
+        message: format!("{field}: `{value}` is neither a number of 0 or more nor a percentage such as \"25%\""),
+    }
 }
 
 /// How nodes are disrupted.
@@ -161,7 +164,12 @@ impl Settings {
 /// Resolves a spec, or says everything that is wrong with it.
 pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     let mut errors = Vec::new();
-    let mut keep = |result: Result<Option<Count>, Invalid>| result.unwrap_or_else(|invalid| { errors.push(invalid); None });
+    let mut keep = |result: Result<Option<Count>, Invalid>| {
+        result.unwrap_or_else(|invalid| {
+            errors.push(invalid);
+            None
+        })
+    };
     let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
     let unavailable_nodes = keep(Count::parse("maxUnavailableNodes", rolling.max_unavailable_nodes.as_ref())).unwrap_or(Count::Number(0));
     let degraded_given = keep(Count::parse("maxDegradedNodes", rolling.max_degraded_nodes.as_ref()));
@@ -169,6 +177,10 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     let surged = keep(Count::parse("maxSurgedPodsPerNode", rolling.max_surged_pods_per_node.as_ref()));
     let unavailable_pods = keep(pods_per_node_alias(&rolling));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
+    if mode == Mode::Degrade && degraded_nodes.is_zero() {
+        let message = "maxUnavailableNodes and maxDegradedNodes must not both be 0: no node could ever be updated".into();
+        errors.push(Invalid { reason: "InvalidSpec", message });
+    }
     let mut remarks = Vec::new();
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
         remarks.push(Invalid {
@@ -176,16 +188,28 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
             message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins, nodes are detached; set maxDegradedNodes to 0".into(),
         });
     }
-    let pods_per_node = pods_per_node(spec).unwrap_or_else(|invalid| { errors.push(invalid); 1 });
-    let ports = health_ports(spec).unwrap_or_else(|invalid| { errors.push(invalid); Vec::new() });
-    let template = parse_template(spec).unwrap_or_else(|invalid| { errors.push(invalid); PodTemplateSpec::default() });
+    let pods_per_node = pods_per_node(spec).unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        1
+    });
+    let ports = health_ports(spec).unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        Vec::new()
+    });
+    let template = parse_template(spec).unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        PodTemplateSpec::default()
+    });
     errors.extend(reserved_keys(spec, &template));
     let pod = template.spec.unwrap_or_default();
     let host_ports = holds_host_ports(&pod);
     if host_ports && (pods_per_node > 1 || mode == Mode::Degrade && surged.is_some_and(|count| !count.is_zero())) {
         errors.push(host_port_conflict(&pod));
     }
-    let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| { errors.push(invalid); (DEFAULT_GRACE, 0) });
+    let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        (DEFAULT_GRACE, 0)
+    });
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
         errors.push(Invalid {
             reason: "InvalidSpec",
@@ -211,12 +235,13 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
             value: annotation.value.clone().unwrap_or_default(),
         }),
         deployment_grace: seconds(deployment.and_then(|annotation| annotation.grace_period_seconds)),
-        node_annotation: node.map(|annotation| Annotation { key: annotation.key.clone(), value: annotation.value.clone().unwrap_or_default() }),
+        node_annotation: node
+            .map(|annotation| Annotation { key: annotation.key.clone(), value: annotation.value.clone().unwrap_or_default() }),
         node_grace: seconds(node.and_then(|annotation| annotation.grace_period_seconds)),
-        timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(|wait| Timestamp {
-            key: wait.key.clone(),
-            grace: wait.grace_period_seconds.map_or(DEFAULT_GRACE, i64::from),
-        }),
+        timestamp: rolling
+            .wait_for_detachment_by_annotated_timestamp
+            .as_ref()
+            .map(|wait| Timestamp { key: wait.key.clone(), grace: wait.grace_period_seconds.map_or(DEFAULT_GRACE, i64::from) }),
         detach_timeout: i64::from(rolling.detach_timeout_seconds.unwrap_or(DEFAULT_DETACH_TIMEOUT)),
         on_detach_timeout: rolling.on_detach_timeout,
         attach_soak: rolling.attach_soak_seconds.map_or(soak, i64::from),
@@ -255,7 +280,12 @@ fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, Invalid> {
     for port in ports {
         match u16::try_from(port) {
             Ok(port) if port > 0 && !valid.contains(&port) => valid.push(port),
-            _ => return Err(Invalid { reason: "InvalidSpec", message: format!("healthCheckNodePorts: {port} is not a port from 1 to 65535, or is there twice") }),
+            _ => {
+                return Err(Invalid {
+                    reason: "InvalidSpec",
+                    message: format!("healthCheckNodePorts: {port} is not a port from 1 to 65535, or is there twice"),
+                });
+            }
         }
     }
     Ok(valid)
@@ -280,7 +310,10 @@ fn pods_per_node_alias(rolling: &RollingUpdate) -> Result<Option<Count>, Invalid
 }
 
 fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl std::fmt::Display) -> Invalid {
-    Invalid { reason: "ConflictingAliases", message: format!("{name} is {value} and its other spelling {alias} is {other}: remove {alias}") }
+    Invalid {
+        reason: "ConflictingAliases",
+        message: format!("{name} is {value} and its other spelling {alias} is {other}: remove {alias}"),
+    }
 }
 
 fn parse_template(spec: &IngressDaemonSetSpec) -> Result<PodTemplateSpec, Invalid> {
@@ -289,7 +322,11 @@ fn parse_template(spec: &IngressDaemonSetSpec) -> Result<PodTemplateSpec, Invali
 }
 
 fn reserved_keys(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec<Invalid> {
-    let ours = |key: &str| key == names::NODE_LABEL || key == names::HEALTH_CHECKER_LABEL || key.strip_prefix(names::GROUP).is_some_and(|rest| rest.starts_with('/'));
+    let ours = |key: &str| {
+        key == names::NODE_LABEL
+            || key == names::HEALTH_CHECKER_LABEL
+            || key.strip_prefix(names::GROUP).is_some_and(|rest| rest.starts_with('/'))
+    };
     let metadata = template.metadata.as_ref();
     let places = [
         ("template.metadata.labels", metadata.and_then(|metadata| metadata.labels.clone()).unwrap_or_default()),
@@ -298,14 +335,19 @@ fn reserved_keys(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec
     ];
     let mut found: Vec<_> = places
         .iter()
-        .flat_map(|(place, map)| map.keys().filter(|key| ours(key)).map(move |key| format!("{place}: `{key}` is reserved for the operator: remove it")))
+        .flat_map(|(place, map)| {
+            map.keys().filter(|key| ours(key)).map(move |key| format!("{place}: `{key}` is reserved for the operator: remove it"))
+        })
         .map(|message| Invalid { reason: "ReservedKey", message })
         .collect();
     if template.spec.as_ref().is_none_or(|pod| pod.containers.is_empty()) {
         found.push(Invalid { reason: "InvalidTemplate", message: "template.spec.containers must name at least one container".into() });
     }
     if template.spec.as_ref().is_some_and(|pod| pod.node_name.is_some()) {
-        found.push(Invalid { reason: "InvalidTemplate", message: "template.spec.nodeName must not be set: the operator pins pods; choose nodes with nodeSelector".into() });
+        found.push(Invalid {
+            reason: "InvalidTemplate",
+            message: "template.spec.nodeName must not be set: the operator pins pods; choose nodes with nodeSelector".into(),
+        });
     }
     found
 }
@@ -326,7 +368,10 @@ fn host_port_conflict(pod: &PodSpec) -> Invalid {
     } else {
         "remove hostPort, or set podsPerNode to 1 and maxSurgedPodsPerNode to 0"
     };
-    Invalid { reason: "HostPortConflict", message: format!("several pods of one node would hold the same host port, which a kubelet refuses: {remedy}") }
+    Invalid {
+        reason: "HostPortConflict",
+        message: format!("several pods of one node would hold the same host port, which a kubelet refuses: {remedy}"),
+    }
 }
 
 /// Default grace and soak in whole seconds, rounded up.
@@ -345,7 +390,10 @@ fn load_balancer_timing(spec: &IngressDaemonSetSpec) -> Result<(i64, i64), Inval
 
 /// A duration as Go writes it, such as `1m30s` or `500ms`; a day at the most.
 fn milliseconds(field: &str, text: &str) -> Result<i64, Invalid> {
-    let invalid = || Invalid { reason: "InvalidSpec", message: format!("{field}: `{text}` is not a duration of at most a day such as 2s, 500ms or 1m30s") };
+    let invalid = || Invalid {
+        reason: "InvalidSpec",
+        message: format!("{field}: `{text}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
+    };
     let duration: jiff::SignedDuration = text.parse().map_err(|_| invalid())?;
     i64::try_from(duration.as_millis()).ok().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(invalid)
 }

@@ -20,7 +20,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 const LISTED: usize = 100;
 
 /// The status for what was seen and decided.
-pub fn status(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, cases: &[Case<'_>], plan: &Plan, ledger: Ledger) -> IngressDaemonSetStatus {
+pub fn status(
+    snapshot: &Snapshot,
+    settings: &Result<Settings, Vec<Invalid>>,
+    cases: &[Case<'_>],
+    plan: &Plan,
+    ledger: Ledger,
+) -> IngressDaemonSetStatus {
     let earlier = snapshot.resource.status.clone().unwrap_or_default();
     let valid = settings.as_ref().ok();
     let nodes = counts(valid, cases, &ledger);
@@ -41,7 +47,10 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
     let count = |test: &dyn Fn(&Case<'_>) -> bool| u32::try_from(cases.iter().filter(|case| test(case)).count()).unwrap_or(u32::MAX);
     let chosen = |case: &Case<'_>| case.chosen;
     let serves = |case: &Case<'_>| {
-        case.settled && case.phase() == Some(Phase::Closed) && !settings.is_some_and(|settings| case.is_unavailable(settings)) && case.deployment.is_some_and(|deployment| deployment.replicas() > 0)
+        case.settled
+            && case.phase() == Some(Phase::Closed)
+            && !settings.is_some_and(|settings| case.is_unavailable(settings))
+            && case.deployment.is_some_and(|deployment| deployment.replicas() > 0)
     };
     NodeCounts {
         desired: count(&chosen),
@@ -49,14 +58,18 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
         updated: count(&|case| {
             case.chosen
                 && case.settled
-                && case.deployment.zip(settings).is_some_and(|(deployment, settings)| deployment.revision() == settings.revision && deployment.replicas() == settings.pods_per_node)
+                && case.deployment.zip(settings).is_some_and(|(deployment, settings)| {
+                    deployment.revision() == settings.revision && deployment.replicas() == settings.pods_per_node
+                })
         }),
         ready: count(&|case| case.chosen && case.settled),
         available: count(&|case| case.chosen && serves(case)),
         unavailable: count(&|case| case.chosen && settings.is_some_and(|settings| case.is_unavailable(settings))),
         degraded: count(&|case| case.phase() == Some(Phase::Degrading)),
         detached: count(&|case| {
-            matches!(case.phase(), Some(Phase::Claimed | Phase::Updating)) || case.holds_node() || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == Kind::Remove && case.deployment.is_none())
+            matches!(case.phase(), Some(Phase::Claimed | Phase::Updating))
+                || case.holds_node()
+                || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == Kind::Remove && case.deployment.is_none())
         }),
     }
 }
@@ -95,7 +108,13 @@ fn conditions(
     ledger: &Ledger,
     earlier: &[Condition],
 ) -> Vec<Condition> {
-    let mut wanted = vec![valid(snapshot, settings), available(settings, nodes), progressing(snapshot, settings, plan, nodes, ledger), degraded(cases, plan), paused(snapshot)];
+    let mut wanted = vec![
+        valid(snapshot, settings),
+        available(settings, nodes),
+        progressing(snapshot, settings, plan, nodes, ledger),
+        degraded(cases, plan),
+        paused(snapshot),
+    ];
     wanted.extend(stalled(settings, plan));
     wanted.extend(conflicts(snapshot, settings, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
@@ -103,7 +122,10 @@ fn conditions(
         .into_iter()
         .map(|(type_, status, reason, message)| {
             let status = if status { "True" } else { "False" };
-            let since = earlier.iter().find(|condition| condition.type_ == type_ && condition.status == status).map(|condition| condition.last_transition_time.clone());
+            let since = earlier
+                .iter()
+                .find(|condition| condition.type_ == type_ && condition.status == status)
+                .map(|condition| condition.last_transition_time.clone());
             Condition {
                 type_: type_.to_owned(),
                 status: status.to_owned(),
@@ -125,7 +147,13 @@ fn valid(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>) -> Want
         Ok(settings) => {
             let mut remarks = settings.remarks.clone();
             if health_checker::uses_old_image(&snapshot.resource.spec) {
-                remarks.push(Invalid { reason: "OldHealthCheckerImage", message: format!("healthChecker.image names the original's image: {} is used instead; remove the field", snapshot.health_checker_image) });
+                remarks.push(Invalid {
+                    reason: "OldHealthCheckerImage",
+                    message: format!(
+                        "healthChecker.image names the original's image: {} is used instead; remove the field",
+                        snapshot.health_checker_image
+                    ),
+                });
             }
             match remarks.first() {
                 Some(first) => ("Valid", true, first.reason, join(&remarks)),
@@ -139,7 +167,13 @@ fn valid(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>) -> Want
 fn available(settings: &Result<Settings, Vec<Invalid>>, nodes: &NodeCounts) -> Wanted {
     let budget = settings.as_ref().map_or(0, |settings| settings.budget.of(nodes.desired as usize));
     let enough = nodes.desired == 0 || nodes.available > 0 && nodes.available as usize + budget >= nodes.desired as usize;
-    let reason = if nodes.desired == 0 { "NoNodes" } else if enough { "MinimumNodesAvailable" } else { "MinimumNodesUnavailable" };
+    let reason = if nodes.desired == 0 {
+        "NoNodes"
+    } else if enough {
+        "MinimumNodesAvailable"
+    } else {
+        "MinimumNodesUnavailable"
+    };
     ("Available", enough && nodes.desired > 0, reason, format!("{} of {} nodes serve", nodes.available, nodes.desired))
 }
 
@@ -205,19 +239,27 @@ fn stalled(settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Option<Wan
         let first = problems.first()?;
         return Some(("Stalled", true, first.reason, first.message.clone()));
     }
-    let (name, held) = plan.held.iter().find(|(_, held)| matches!(held.hold, Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::NameConflict(_)))?;
+    let (name, held) =
+        plan.held.iter().find(|(_, held)| matches!(held.hold, Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::NameConflict(_)))?;
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
 }
 
 fn conflicts(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Vec<Wanted> {
     let mut found = Vec::new();
     if let Err(problems) = settings {
-        found.extend(problems.iter().filter(|invalid| invalid.reason == "HealthCheckPortConflict").map(|invalid| (invalid.reason, true, invalid.reason, invalid.message.clone())));
+        found.extend(
+            problems
+                .iter()
+                .filter(|invalid| invalid.reason == "HealthCheckPortConflict")
+                .map(|invalid| (invalid.reason, true, invalid.reason, invalid.message.clone())),
+        );
     }
     let Ok(settings) = settings else { return found };
     let node = plan.held.values().find_map(|held| if let Hold::NameConflict(name) = &held.hold { Some(name.clone()) } else { None });
     let checker = settings.ports.iter().map(|port| render::object_name(&snapshot.resource.name, &port.to_string(), &snapshot.taken_names));
-    let checker = checker.into_iter().find(|name| snapshot.foreign_names.contains(name) || snapshot.daemon_sets.iter().any(|set| set.name == *name && !set.owned));
+    let checker = checker
+        .into_iter()
+        .find(|name| snapshot.foreign_names.contains(name) || snapshot.daemon_sets.iter().any(|set| set.name == *name && !set.owned));
     if let Some(name) = node.or(checker) {
         found.push(("NameConflict", true, "NameConflict", Hold::NameConflict(name).message()));
     }

@@ -194,15 +194,22 @@ fn closed(view: &StepView) -> Step {
 
 /// The Deployment is missing.
 fn without_deployment(view: &StepView) -> Step {
-    if view.pods_left || view.grant.kind != Kind::Remove {
+    if view.pods_left {
         return Step::AwaitDeployment;
     }
     if !view.wanted {
         return Step::Retarget;
     }
+    if view.grant.kind != Kind::Remove {
+        return Step::AwaitDeployment;
+    }
     match view.entry {
         Some(entry) if view.node == NodeView::Same => {
-            if entry.phase == EntryPhase::Detached { Step::Unmark } else { Step::RemoveEntry }
+            if entry.phase == EntryPhase::Detached {
+                Step::Unmark
+            } else {
+                Step::RemoveEntry
+            }
         }
         _ if view.member && view.node == NodeView::Same => Step::RemoveMember,
         _ => Step::Release { live: true },

@@ -54,14 +54,22 @@ pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
 /// Whether the node has soaked after its attachment: `None` when it has.
 ///
 /// `alone`: no other resource holds the key, so the detacher is expected to let go of the node.
-pub fn soak(settings: &Settings, now: i64, closed_at: i64, attached: Option<&Entry>, alone: bool, node: Option<&NodeFacts>) -> Option<Hold> {
+pub fn soak(
+    settings: &Settings,
+    now: i64,
+    closed_at: i64,
+    attached: Option<&Entry>,
+    alone: bool,
+    node: Option<&NodeFacts>,
+) -> Option<Hold> {
     let since = attached.map_or(closed_at, |entry| entry.time.max(closed_at)).min(now);
     let until = since.saturating_add(settings.attach_soak);
     if now < until {
         return Some(Hold::AttachSoak { until });
     }
     let timestamp = settings.timestamp.as_ref().filter(|_| attached.is_some() && alone)?;
-    let waiting = node.is_some_and(|node| node.annotations.contains_key(&timestamp.key)) && now < since.saturating_add(settings.detach_timeout);
+    let waiting =
+        node.is_some_and(|node| node.annotations.contains_key(&timestamp.key)) && now < since.saturating_add(settings.detach_timeout);
     waiting.then_some(Hold::WaitingForAttachment)
 }
 

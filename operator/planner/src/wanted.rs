@@ -10,6 +10,7 @@ use crate::{
 };
 use crds::{
     holders::{Entry, EntryPhase, Holders},
+    ingress_daemon_set::OnDetachTimeout,
     ledger::{Grant, Kind, Ledger, Marks},
     names,
     token::{Phase, Token},
@@ -132,9 +133,9 @@ impl Case<'_> {
 
     /// The grant has written what it changes.
     pub fn is_updated(&self) -> bool {
-        self.grant.zip(self.token.as_ref()).is_some_and(|(grant, token)| {
-            token.id == grant.id && matches!(token.phase, Phase::Updating | Phase::Degrading)
-        })
+        self.grant
+            .zip(self.token.as_ref())
+            .is_some_and(|(grant, token)| token.id == grant.id && matches!(token.phase, Phase::Updating | Phase::Degrading))
     }
 
     /// Has served once and does not now. `wanted` is the number of pods that the node should run.
@@ -160,8 +161,7 @@ impl Case<'_> {
         if self.phase() == Some(Phase::New) {
             return None;
         }
-        let stuck = self.token.is_none()
-            || self.grant.is_none() && (self.phase() != Some(Phase::Closed) || self.holds_node());
+        let stuck = self.token.is_none() || self.grant.is_none() && (self.phase() != Some(Phase::Closed) || self.holds_node());
         let current = deployment.replicas();
         let wanted = settings.pods_per_node;
         match current.cmp(&wanted) {
@@ -214,18 +214,27 @@ pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: 
         let fits = grant.kind == Kind::Remove && (case.is_updated() || carries(&grant.marks, &marks));
         return if fits { Ok(()) } else { Err(Box::new(replace(case, grant, Kind::Remove, String::new(), &marks))) };
     }
+    if case.deployment.is_none() && grant.kind != Kind::Remove {
+        return Ok(()); // It is made anew first, with a higher id.
+    }
     let need = case.need(settings, now);
     let update = |kind| Err(Box::new(replace(case, grant, kind, settings.revision.clone(), &settings.update_marks())));
-    let given_up = grant.refused.as_deref() == Some(settings.revision.as_str());
+    let given_up = grant.refused.as_deref() == Some(settings.revision.as_str())
+        && settings.on_detach_timeout == OnDetachTimeout::Abort
+        && settings.update_marks().node == grant.marks.node;
     if case.is_updated() {
         let degrading_to_detach = case.phase() == Some(Phase::Degrading) && settings.update_marks() != Marks::default();
-        let fits = grant.kind != Kind::Remove && (need.is_none() || given_up) && (grant.kind == Kind::Abort || grant.revision == settings.revision);
+        let fits = grant.kind != Kind::Remove
+            && (need.is_none() || given_up)
+            && (grant.kind == Kind::Abort || grant.revision == settings.revision);
         return if fits && !degrading_to_detach { Ok(()) } else { update(need.unwrap_or(Kind::Repair)) };
     }
     match (grant.kind, need) {
         (Kind::Abort, None) => Ok(()),
         (Kind::Abort, Some(_)) if gates.paused || given_up => Ok(()),
-        (_, Some(need)) if need == grant.kind && grant.revision == settings.revision && carries(&grant.marks, &settings.update_marks()) => Ok(()),
+        (_, Some(need)) if need == grant.kind && grant.revision == settings.revision && carries(&grant.marks, &settings.update_marks()) => {
+            Ok(())
+        }
         (_, Some(need)) if !gates.paused && !gates.halted => update(need),
         (_, Some(_) | None) => Err(Box::new(turn_back(case, grant))),
     }

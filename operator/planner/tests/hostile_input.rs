@@ -27,7 +27,19 @@ fn under_way(marks: Marks, seconds: usize) -> Snapshot {
 }
 
 fn number() -> impl Strategy<Value = String> {
-    select(vec!["0", "1", "-1", "18446744073709551615", "9223372036854775807", "-9223372036854775808", "9007199254740991", "1000000", "x", ""]).prop_map(str::to_owned)
+    select(vec![
+        "0",
+        "1",
+        "-1",
+        "18446744073709551615",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "9007199254740991",
+        "1000000",
+        "x",
+        "",
+    ])
+    .prop_map(str::to_owned)
 }
 
 fn phase() -> impl Strategy<Value = &'static str> {

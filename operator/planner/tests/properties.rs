@@ -23,15 +23,25 @@ enum Event {
     /// Time passes; the bits say whose Deployment controller keeps up.
     Seconds(u8, u8),
     /// A watch of an operator delivers this many versions.
-    Observe { who: bool, store: u8, versions: u8 },
+    Observe {
+        who: bool,
+        store: u8,
+        versions: u8,
+    },
     CatchUp(bool),
     /// An operator decides; the bits say which of its writes arrive now. All may arrive later, patches more than once.
-    Act { who: bool, arrives: u16 },
+    Act {
+        who: bool,
+        arrives: u16,
+    },
     /// Both at once, the usual case.
     CatchUpAndAct(bool),
     /// A write of long ago arrives.
     Late(u8),
-    Crash { who: bool, behind: u8 },
+    Crash {
+        who: bool,
+        behind: u8,
+    },
     Image(u8),
     Budget(u8),
     Marks(u8),
@@ -158,7 +168,9 @@ impl Run {
                     self.world.change(|cluster| cluster.tick(|index| synced >> (index % 8) & 1 == 1));
                 }
             }
-            Event::Observe { who, store, versions } => self.operators[usize::from(who)].advance(&self.world, STORES[usize::from(store)], usize::from(versions)),
+            Event::Observe { who, store, versions } => {
+                self.operators[usize::from(who)].advance(&self.world, STORES[usize::from(store)], usize::from(versions))
+            }
             Event::CatchUp(who) => self.operators[usize::from(who)].catch_up(&self.world),
             Event::Act { who, arrives } => self.act(who, arrives),
             Event::CatchUpAndAct(who) => {
@@ -173,10 +185,18 @@ impl Run {
             Event::Key(other) => self.world.change(|cluster| cluster.edit_wish(|wish| wish.key = other.into())),
             Event::Pods(pods) => self.world.change(|cluster| cluster.edit_wish(|wish| wish.pods = pods.into())),
             Event::Pause(paused) => self.world.change(|cluster| cluster.edit_wish(|wish| wish.paused = paused)),
-            Event::OnTimeout(policy) => self.world.change(|cluster| cluster.edit_wish(|wish| wish.on_timeout = ["Halt", "Proceed", "Abort"][usize::from(policy)])),
-            Event::Detacher(kind) => self.world.change(|cluster| cluster.detacher = [Detacher::Good, Detacher::Silent, Detacher::Stale][usize::from(kind)]),
-            Event::Leave(node) => self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "false".into())),
-            Event::Return(node) => self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "true".into())),
+            Event::OnTimeout(policy) => {
+                self.world.change(|cluster| cluster.edit_wish(|wish| wish.on_timeout = ["Halt", "Proceed", "Abort"][usize::from(policy)]))
+            }
+            Event::Detacher(kind) => {
+                self.world.change(|cluster| cluster.detacher = [Detacher::Good, Detacher::Silent, Detacher::Stale][usize::from(kind)])
+            }
+            Event::Leave(node) => {
+                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "false".into()))
+            }
+            Event::Return(node) => {
+                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "true".into()))
+            }
             Event::Vanish(node) | Event::Recreate(node) => {
                 self.world.audit.disturbed.insert(name(node));
                 self.world.change(|cluster| {
@@ -187,7 +207,9 @@ impl Run {
                     }
                 });
             }
-            Event::Ready(node, ready) => self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into())),
+            Event::Ready(node, ready) => {
+                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into()))
+            }
             Event::Unready => self.world.change(|cluster| {
                 let later = cluster.now + 8;
                 cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.max(later));
@@ -210,7 +232,11 @@ impl Run {
         self.world.change(|cluster| {
             cluster.detacher = Detacher::Good;
             cluster.answered.clear();
-            cluster.edit_wish(|wish| wish.paused = false);
+            // What was given up is tried again only when somebody changes the template or the policy.
+            cluster.edit_wish(|wish| {
+                wish.paused = false;
+                wish.on_timeout = "Halt";
+            });
             for name in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
                 cluster.edit_node(&name, |node| node["status"]["ready"] = true.into());
             }

@@ -4,7 +4,11 @@
 
 mod world;
 
-use world::{World, operator::Operator, wish::{Marks, Wish}};
+use world::{
+    World,
+    operator::Operator,
+    wish::{Marks, Wish},
+};
 
 const ALL_MARKS: [Marks; 6] = [Marks::Token, Marks::Deployment, Marks::Node, Marks::Both, Marks::Timestamp, Marks::Degrade];
 
@@ -31,6 +35,144 @@ fn a_template_change_reaches_every_node_and_the_ledger_empties() {
         world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
         let seconds = world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{marks:?} {why}"));
         println!("{marks:?}: {seconds} s");
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+/// Nodes whose pods are not those of the first plan any more.
+fn replaced(world: &World, before: &[String]) -> std::collections::BTreeSet<String> {
+    let alive = |name: &String| world.cluster.pods.iter().any(|pod| pod.name == *name && pod.ends_at.is_none());
+    before.iter().filter(|name| !alive(name)).map(|name| name.rsplit_once('-').unwrap().0.to_owned()).collect()
+}
+
+#[test]
+fn when_all_pods_become_unready_at_once_no_more_than_the_budget_is_replaced() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(Wish::new(marks, 2), 8);
+        let before: Vec<_> = world.cluster.pods.iter().map(|pod| pod.name.clone()).collect();
+        // Pods that will not be ready for an hour, as after a restart of every kubelet with a bad certificate.
+        world.change(|cluster| {
+            let later = cluster.now + 3600;
+            cluster.pods.iter_mut().for_each(|pod| pod.ready_at = later);
+            cluster.edit_wish(|wish| wish.image = 2);
+        });
+        for _ in 0..60 {
+            let pods: Vec<_> = world.cluster.pods.iter().map(|pod| pod.name.clone()).collect();
+            world.fair_second(&mut operator);
+            let later = world.cluster.now + 3600;
+            world.cluster.pods.iter_mut().filter(|pod| !pods.contains(&pod.name)).for_each(|pod| pod.ready_at = later);
+        }
+        let replaced = replaced(&world, &before);
+        assert_eq!(replaced.len(), 2, "{marks:?}: {replaced:?}");
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_node_that_leaves_while_its_deployment_is_missing_is_let_go() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Both, 1), 1);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    for _ in 0..3 {
+        world.fair_second(&mut operator);
+    }
+    world.change(|cluster| {
+        cluster.delete_deployment("edge-n0", false);
+        cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into());
+    });
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_node_that_loses_its_pods_in_an_update_gets_them_back_when_they_are_wanted_again() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.pods = 0));
+    world.run_until(&mut operator, 60, |world| world.cluster.pods.is_empty()).unwrap();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.pods = 1));
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn while_paused_a_grant_is_not_begun_again_on_a_deployment_that_was_made_anew() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world.fair_second(&mut operator);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.paused = true));
+    let node = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
+    world.change(|cluster| cluster.delete_deployment(&format!("edge-{node}"), true));
+    for _ in 0..60 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+    let running: Vec<_> = world
+        .cluster
+        .pods
+        .iter()
+        .filter(|pod| pod.node == node)
+        .map(|pod| pod.template["spec"]["containers"][0]["image"].clone())
+        .collect();
+    assert_eq!(running, ["app:1", "app:1"], "its pods were not touched");
+}
+
+#[test]
+fn a_node_that_begins_to_serve_after_it_was_to_be_removed_for_nothing_waits_for_its_slot() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
+    world.change(|cluster| cluster.join("n9"));
+    for _ in 0..4 {
+        world.fair_second(&mut operator);
+    }
+    // What this operator knows of the node stays at: new, and never served.
+    let mut late = operator.clone();
+    late.catch_up(&world);
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+    world.change(|cluster| {
+        cluster.edit_node("n9", |node| node["metadata"]["labels"]["ingress"] = "false".into());
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    for _ in 0..3 {
+        world.fair_second(&mut operator);
+    }
+    let newest = world.history.len();
+    late.advance(&world, world::operator::Store::Resource, newest);
+    let planned = late.plan(&world).unwrap();
+    for request in &planned.requests {
+        late.send(&mut world, request);
+    }
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_detacher_that_never_answers_halts_aborts_or_is_passed_over_as_configured() {
+    for (policy, touched) in [("Halt", 0), ("Abort", 0), ("Proceed", 3)] {
+        let wish = Wish { on_timeout: policy, ..Wish::new(Marks::Timestamp, 1) };
+        let (mut world, mut operator) = settled(wish, 3);
+        world.change(|cluster| {
+            cluster.detacher = world::cluster::Detacher::Silent;
+            cluster.edit_wish(|wish| wish.image = 2);
+        });
+        for _ in 0..400 {
+            world.fair_second(&mut operator);
+        }
+        let updated = world.cluster.pods.iter().filter(|pod| pod.template["spec"]["containers"][0]["image"] == "app:2").count();
+        assert_eq!(updated, touched * 2, "{policy}");
+        world.change(|cluster| cluster.edit_wish(|wish| wish.on_timeout = "Proceed"));
+        world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{policy} {why}"));
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn deletion_leaves_nothing_and_puts_the_users_own_annotation_back() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        let key = world::wish::KEYS[0];
+        world.change(|cluster| cluster.edit_node("n1", |node| node["metadata"]["annotations"]["example.com/own"] = "kept".into()));
+        world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+        world.run_until(&mut operator, 200, |world| world.cluster.resource.is_none()).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        assert_eq!(world.leftovers(), Vec::<String>::new());
+        let annotations = &world.cluster.nodes["n1"]["metadata"]["annotations"];
+        assert_eq!(annotations["example.com/own"], "kept");
+        assert!(annotations.get(key).is_none());
         assert_eq!(world.audit.violations, Vec::<String>::new());
     }
 }

@@ -120,7 +120,10 @@ fn a_grant_gives_way_when_it_is_not_wanted_or_objects_are_ahead_of_it() {
         ("the Node is ahead", StepView { entry: entry(ID + 1, EntryPhase::Attached), ..granted() }),
         ("the Deployment was made anew with this id", StepView { token: token(ID, Phase::New), ..granted() }),
         ("the Node is another", StepView { node: NodeView::Replaced, ..granted() }),
-        ("attached at this id before the update", StepView { token: token(ID, Phase::Claimed), entry: entry(ID, EntryPhase::Attached), ..granted() }),
+        (
+            "attached at this id before the update",
+            StepView { token: token(ID, Phase::Claimed), entry: entry(ID, EntryPhase::Attached), ..granted() },
+        ),
         ("the entry is gone while pods change", StepView { token: token(ID, Phase::Updating), entry: None, ..granted() }),
     ];
     for (name, view) in rows {
@@ -153,5 +156,7 @@ fn a_removal_takes_the_deployment_then_the_entry_then_the_label_then_the_slot() 
 fn a_missing_deployment_is_made_anew_before_anything_else() {
     assert_eq!(step(&StepView { token: None, ..granted() }), Step::AwaitDeployment);
     assert_eq!(step(&kind(StepView { token: None, ..granted() }, Kind::Remove)), Step::AwaitDeployment, "pods are left");
+    let gone = StepView { token: None, pods_left: false, wanted: false, ..granted() };
+    assert_eq!(step(&gone), Step::Retarget, "the node has left meanwhile: nobody makes its Deployment anew");
     assert_eq!(step(&kind(StepView { token: None, pods_left: false, wanted: false, ..granted() }, Kind::Remove)), Step::Retarget);
 }

@@ -1,5 +1,6 @@
 //! One run of one container: from its spec to a process, and to that process' end.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -120,6 +121,8 @@ fn own_files(image: &Image, dir: &Path) -> std::io::Result<Vec<Mount>> {
     for (index, target) in image.scratch.iter().enumerate() {
         let source = scratch.join(index.to_string());
         fs::create_dir(&source)?;
+        // In an image the directory belongs to the user that it runs as, whoever that is.
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o1777))?;
         mounts.push(Mount { source, target: target.clone(), read_only: false });
     }
     let files = image.files.iter().map(|(target, source)| Mount { source: source.clone(), target: target.clone(), read_only: true });

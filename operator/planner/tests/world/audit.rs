@@ -58,10 +58,13 @@ impl Audit {
     /// The properties that speak of a state.
     pub fn state(&mut self, cluster: &Cluster) {
         self.remember_marks(cluster);
-        let counted: Vec<_> = cluster.ledger().map(|ledger| ledger.grants.values().filter(|grant| !is_free(grant)).count()).into_iter().collect();
-        let settled = cluster.ledger().is_some_and(|ledger| ledger.rebuilding.is_none()) && counted.first().is_some_and(|grants| *grants <= cluster.budget());
+        let counted: Vec<_> =
+            cluster.ledger().map(|ledger| ledger.grants.values().filter(|grant| !is_free(grant)).count()).into_iter().collect();
+        let settled = cluster.ledger().is_some_and(|ledger| ledger.rebuilding.is_none())
+            && counted.first().is_some_and(|grants| *grants <= cluster.budget());
         self.allowance = if settled { cluster.budget() } else { self.allowance.max(cluster.budget()) };
-        let out: Vec<_> = cluster.nodes.iter().filter(|(name, node)| self.is_out(cluster, name, node)).map(|(name, _)| name.clone()).collect();
+        let out: Vec<_> =
+            cluster.nodes.iter().filter(|(name, node)| self.is_out(cluster, name, node)).map(|(name, _)| name.clone()).collect();
         let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
         if !deleting && out.len() > self.allowance {
             self.fail(cluster, format!("P1: {out:?} are out of service by the operator, the budget is {}", self.allowance));
@@ -122,7 +125,8 @@ impl Audit {
         if served && (template || replicas) {
             self.pods_change(cluster, before, old.as_ref(), new.as_ref());
         }
-        let closes = new.as_ref().is_some_and(|token| token.phase == Phase::Closed) && old.as_ref().is_some_and(|token| token.phase != Phase::Closed);
+        let closes = new.as_ref().is_some_and(|token| token.phase == Phase::Closed)
+            && old.as_ref().is_some_and(|token| token.phase != Phase::Closed);
         if closes {
             self.is_complete(cluster, after);
         }
@@ -178,7 +182,8 @@ impl Audit {
             self.fail(cluster, format!("P4: pods of {name} change before the grace of its Node is over"));
         }
         let stamp = live["metadata"]["annotations"][STAMP].as_str().and_then(|text| chrono::DateTime::parse_from_rfc3339(text).ok());
-        let answered = stamp.is_some_and(|stamp| since.is_some_and(|since| stamp.timestamp() >= since) && stamp.timestamp() + STAMP_GRACE <= cluster.now);
+        let answered = stamp
+            .is_some_and(|stamp| since.is_some_and(|since| stamp.timestamp() >= since) && stamp.timestamp() + STAMP_GRACE <= cluster.now);
         if self.expects_stamp && !answered {
             self.fail(cluster, format!("P4: pods of {name} change before the detacher answered"));
         }
@@ -189,7 +194,8 @@ impl Audit {
         let node = node_of(deployment);
         let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == node).collect();
         let wanted = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
-        let exact = pods.len() as u64 == wanted && pods.iter().all(|pod| *pod.template == deployment["spec"]["template"] && pod.was_ready && pod.ends_at.is_none());
+        let exact = pods.len() as u64 == wanted
+            && pods.iter().all(|pod| *pod.template == deployment["spec"]["template"] && pod.was_ready && pod.ends_at.is_none());
         if !exact && !self.disturbed.contains(node) {
             let pods: Vec<_> = pods.iter().map(|pod| (&pod.name, pod.revision(), pod.was_ready, pod.ends_at)).collect();
             self.fail(cluster, format!("P5: {node} is attached with {pods:?}, {wanted} wanted"));
@@ -210,7 +216,8 @@ impl Audit {
             if self.created.contains(&grant.id) || self.grants.insert(grant.id, (node.clone(), grant.clone())).is_some() {
                 self.fail(cluster, format!("P6: id {} is used twice", grant.id));
             }
-            let updating = cluster.deployment_on(node).and_then(token).is_some_and(|token| matches!(token.phase, Phase::Updating | Phase::Degrading));
+            let updating =
+                cluster.deployment_on(node).and_then(token).is_some_and(|token| matches!(token.phase, Phase::Updating | Phase::Degrading));
             let rebuilt = before.is_some_and(|before| before.rebuilding.is_some());
             if cluster.wish.paused && !matches!(grant.kind, Kind::Remove | Kind::Abort) && !updating && !rebuilt {
                 self.fail(cluster, format!("P8: {node} starts {:?} while paused", grant.kind));

@@ -245,13 +245,18 @@ impl Cluster {
         let wanted = usize::try_from(deployment["spec"]["replicas"].as_i64().unwrap_or(1)).unwrap();
         // Adopted by its labels, whatever its template is.
         if self.orphans.remove(&node).is_some() {
-            self.pods.iter_mut().filter(|pod| pod.node == node && pod.owner.is_none() && pod.ends_at.is_none()).for_each(|pod| pod.owner = Some(uid.clone()));
+            self.pods
+                .iter_mut()
+                .filter(|pod| pod.node == node && pod.owner.is_none() && pod.ends_at.is_none())
+                .for_each(|pod| pod.owner = Some(uid.clone()));
         }
         let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
         let count = |key: &str| rolling[key].as_i64().map_or(wanted, |number| usize::try_from(number).unwrap());
         let (unavailable, surge) = (count("maxUnavailable"), count("maxSurge"));
         let (now, mut end) = (self.now, Vec::new());
-        let live = |pods: &[Pod]| -> Vec<usize> { (0..pods.len()).filter(|&i| pods[i].owner.as_ref() == Some(&uid) && pods[i].ends_at.is_none()).collect() };
+        let live = |pods: &[Pod]| -> Vec<usize> {
+            (0..pods.len()).filter(|&i| pods[i].owner.as_ref() == Some(&uid) && pods[i].ends_at.is_none()).collect()
+        };
         let mine = live(&self.pods);
         let old: Vec<_> = mine.iter().copied().filter(|&i| self.pods[i].template != template).collect();
         let ready = mine.iter().filter(|&&i| self.pods[i].ready).count();
@@ -274,7 +279,16 @@ impl Cluster {
             let name = format!("{name}-{}", self.uids);
             let owner = Some(uid.clone());
             let (ready, was_ready) = (false, false);
-            self.pods.push(Pod { name, node: node.clone(), owner, template: template.clone(), ready_at: now + START, ready, was_ready, ends_at: None });
+            self.pods.push(Pod {
+                name,
+                node: node.clone(),
+                owner,
+                template: template.clone(),
+                ready_at: now + START,
+                ready,
+                was_ready,
+                ends_at: None,
+            });
         }
         self.write_status(name, &uid, &template);
     }

@@ -59,7 +59,8 @@ impl World {
         for pod in &cluster.pods {
             pods.entry(pod.node.clone()).or_default().push(pod_facts(pod));
         }
-        let deployments = cluster.deployments.values().map(|deployment| (node_of(deployment).to_owned(), deployment_facts(deployment))).collect();
+        let deployments =
+            cluster.deployments.values().map(|deployment| (node_of(deployment).to_owned(), deployment_facts(deployment))).collect();
         let view = View {
             resource: cluster.resource.clone(),
             nodes: Arc::new(cluster.nodes.iter().map(|(name, node)| (name.clone(), node_facts(node))).collect()),
@@ -93,7 +94,8 @@ impl World {
     fn carry_out(&mut self, request: &Request) -> bool {
         match &request.action {
             Action::WriteStatus { status, live_absent, .. } => {
-                if !self.is_current(&request.resource_version) || live_absent.iter().any(|name| self.cluster.deployments.contains_key(name)) {
+                if !self.is_current(&request.resource_version) || live_absent.iter().any(|name| self.cluster.deployments.contains_key(name))
+                {
                     return false;
                 }
                 if let Some(ledger) = &status.rollout {
@@ -115,7 +117,9 @@ impl World {
             Action::CreateDeployment { id, name, body, .. } => self.create(*id, name, body),
             Action::PatchDeployment { name, patch, .. } => self.patch_deployment(name, patch),
             Action::DeleteDeployment { name, uid, resource_version, .. } => {
-                let same = |deployment: &Value| text(deployment, "/metadata/uid") == uid && text(deployment, "/metadata/resourceVersion") == resource_version;
+                let same = |deployment: &Value| {
+                    text(deployment, "/metadata/uid") == uid && text(deployment, "/metadata/resourceVersion") == resource_version
+                };
                 let found = self.cluster.deployments.get(name).is_some_and(same);
                 if found {
                     self.cluster.delete_deployment(name, false);
@@ -222,7 +226,9 @@ impl World {
             }
             last = self.fair_second(operator);
         }
-        let last = last.map(|plan| (plan.held, plan.actions.into_iter().filter(|action| !matches!(action, Action::WriteStatus { .. })).collect::<Vec<_>>()));
+        let last = last.map(|plan| {
+            (plan.held, plan.actions.into_iter().filter(|action| !matches!(action, Action::WriteStatus { .. })).collect::<Vec<_>>())
+        });
         Err(format!("not done after {seconds} s: {last:#?}\nledger {:#?}", self.cluster.ledger()))
     }
 
@@ -243,7 +249,10 @@ impl World {
         let detached = |node: &Value| audit::entry(node).is_some_and(|entry| entry.phase == crds::holders::EntryPhase::Detached);
         let ours = |name: &String| cluster.deployment_on(name).is_some();
         cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none())
-            && cluster.nodes.iter().all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
+            && cluster
+                .nodes
+                .iter()
+                .all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
             && cluster.deployments.values().all(|deployment| cluster.nodes.contains_key(node_of(deployment)))
     }
 
@@ -255,7 +264,10 @@ impl World {
         for (name, node) in &cluster.nodes {
             let metadata = &node["metadata"];
             let keys = metadata["labels"].as_object().into_iter().chain(metadata["annotations"].as_object()).flatten().map(|(key, _)| key);
-            found.extend(keys.filter(|key| key.starts_with(crds::names::GROUP) || wish::KEYS.contains(&key.as_str())).map(|key| format!("{key} on {name}")));
+            found.extend(
+                keys.filter(|key| key.starts_with(crds::names::GROUP) || wish::KEYS.contains(&key.as_str()))
+                    .map(|key| format!("{key} on {name}")),
+            );
         }
         found
     }

@@ -113,7 +113,8 @@ impl Operator {
 
     fn notice_marks(&mut self, now: i64, nodes: &BTreeMap<String, NodeFacts>, deployments: &BTreeMap<String, DeploymentFacts>) {
         let tokens = deployments.iter().filter_map(|(node, deployment)| Some((node.clone(), deployment.readable_token()?.id)));
-        let entries = nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.holders().unwrap_or_else(|_| Holders::new()).get(UID8)?.id)));
+        let entries =
+            nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.holders().unwrap_or_else(|_| Holders::new()).get(UID8)?.id)));
         for mark in tokens.chain(entries) {
             self.first_seen.entry(mark).or_insert(now);
         }
@@ -128,7 +129,8 @@ impl Operator {
         let snapshot = self.snapshot(world)?;
         let plan = planner::decide(&snapshot);
         let resource_version = &snapshot.resource.resource_version;
-        let requests = plan.actions.iter().map(|action| Request { action: action.clone(), resource_version: resource_version.clone() }).collect();
+        let requests =
+            plan.actions.iter().map(|action| Request { action: action.clone(), resource_version: resource_version.clone() }).collect();
         Some(Planned { snapshot, plan, requests })
     }
 
@@ -144,7 +146,9 @@ impl Operator {
         match &request.action {
             Action::WriteStatus { reserve, .. } => self.reserved.extend(reserve),
             Action::CreateDeployment { name, .. } => self.remember_generation(world, name),
-            Action::PatchDeployment { name, patch, write: Write::Update | Write::Direct, .. } if writes_template(patch) => self.remember_generation(world, name),
+            Action::PatchDeployment { name, patch, write: Write::Update | Write::Direct, .. } if writes_template(patch) => {
+                self.remember_generation(world, name)
+            }
             Action::Apply { object, body } => {
                 self.asserted.insert(health_checker::assertion(object, body));
             }
@@ -162,7 +166,9 @@ impl Operator {
 }
 
 fn writes_template(patch: &serde_json::Value) -> bool {
-    patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template" && operation["op"] == "add"))
+    patch
+        .as_array()
+        .is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template" && operation["op"] == "add"))
 }
 
 /// The label that says that our resource uses the node.

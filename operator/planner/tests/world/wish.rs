@@ -51,7 +51,8 @@ impl Wish {
     }
 
     pub fn spec(&self) -> IngressDaemonSetSpec {
-        let mut rolling = json!({"detachTimeoutSeconds": DETACH_TIMEOUT, "onDetachTimeout": self.on_timeout, "attachSoakSeconds": self.attach_soak});
+        let mut rolling =
+            json!({"detachTimeoutSeconds": DETACH_TIMEOUT, "onDetachTimeout": self.on_timeout, "attachSoakSeconds": self.attach_soak});
         if self.marks == Marks::Degrade {
             rolling["maxDegradedNodes"] = self.budget.into();
         } else {
