@@ -10,7 +10,7 @@ use crate::{
     rebuild::{Rebuild, rebuild},
     render,
     settings::{Invalid, Settings, resolve},
-    snapshot::{DeploymentFacts, Snapshot},
+    snapshot::Snapshot,
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     timing::{self, Marked},
@@ -21,9 +21,8 @@ use crds::{
     ingress_daemon_set::OnDetachTimeout,
     ledger::{Annotation, Grant, Kind, Ledger},
     names,
-    token::{Phase, Token},
+    token::Phase,
 };
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Seconds after which an unchanged resource is looked at again.
@@ -79,14 +78,15 @@ fn node_mark(case: &Case<'_>, grant: &Grant) -> Option<Annotation> {
     grant.marks.node.clone().or_else(found)
 }
 
-struct Pass<'a> {
-    snapshot: &'a Snapshot,
+/// One decision under way.
+pub(crate) struct Pass<'a> {
+    pub(crate) snapshot: &'a Snapshot,
     resolved: &'a Result<Settings, Vec<Invalid>>,
-    settings: Option<&'a Settings>,
-    plan: Plan,
+    pub(crate) settings: Option<&'a Settings>,
+    pub(crate) plan: Plan,
     ledger: Ledger,
-    reserved: std::vec::IntoIter<u64>,
-    unserved: u64,
+    pub(crate) reserved: std::vec::IntoIter<u64>,
+    pub(crate) unserved: u64,
     live_absent: Vec<String>,
     granted: Vec<String>,
     halted: bool,
@@ -114,7 +114,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn hold(&mut self, node: &str, phase: &'static str, hold: Hold) {
+    pub(crate) fn hold(&mut self, node: &str, phase: &'static str, hold: Hold) {
         self.plan.held.insert(node.to_owned(), Held { phase, hold });
     }
 
@@ -387,130 +387,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
-    fn supply(&mut self, case: &Case<'_>) {
-        for name in breaker::leftovers(case.pods, self.snapshot.now) {
-            self.plan.actions.push(Action::DeletePod { name: name.to_owned() });
-        }
-        if !case.chosen && !case.orphaned {
-            return;
-        }
-        if let Some(message) = self.snapshot.refusals.get(case.name) {
-            self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
-        }
-        let Some(deployment) = case.deployment else { return self.create(case) };
-        if !deployment.owned {
-            return self.hold(case.name, "Blocked", Hold::NameConflict(deployment.name.clone()));
-        }
-        let Some(settings) = self.settings else { return };
-        if self.trip_breaker(case, deployment) || !self.label_member(case) {
-            return;
-        }
-        if case.grant.is_none() || case.phase() == Some(Phase::New) {
-            if let Some(patch) = deployment_writes::direct(self.snapshot, settings, case, deployment) {
-                self.patch_directly(case, deployment, patch, Write::Direct);
-                return;
-            }
-            self.first_close(case, deployment, settings);
-        }
-    }
-
-    fn patch_directly(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, patch: Value, write: Write) {
-        // One write per Deployment and pass: the second would test a token that the first may have changed.
-        let written = |action: &Action| matches!(action, Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } if node == case.name);
-        if !self.plan.actions.iter().any(written) {
-            if case.phase() == Some(Phase::New) || deployment.replicas() == 0 {
-                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
-            }
-            self.plan.actions.push(Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write });
-        }
-    }
-
-    /// A new Deployment that is complete begins to serve, after the Node's label says so.
-    fn first_close(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, settings: &Settings) {
-        let Some(token) = case.token.as_ref().filter(|token| token.phase == Phase::New && case.grant.is_none()) else { return };
-        let wanted = settings.pods_per_node;
-        if wanted == 0 || !readiness::is_complete(deployment, case.pods, &settings.revision, wanted) {
-            let hold = match breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
-                Some(breaker) => Hold::AdmissionRejected {
-                    until: breaker.until,
-                    message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
-                },
-                None if deployment.status.refused && case.pods.is_empty() => Hold::PodsRefused,
-                None => Hold::Joining { trouble: readiness::trouble(case.pods) },
-            };
-            if wanted > 0 || !case.settled {
-                self.hold(case.name, "Joining", hold);
-            }
-        } else if case.member == Some("serving") {
-            let patch = deployment_writes::first_close(self.snapshot, deployment, token.id);
-            self.patch_directly(case, deployment, patch, Write::FirstClose);
-        } else {
-            self.set_member(case, "serving");
-        }
-    }
-
-    /// Puts the member label on; `false` while it is not there.
-    fn label_member(&mut self, case: &Case<'_>) -> bool {
-        let serving = case.phase().is_some_and(|phase| phase != Phase::New);
-        match (case.member, serving) {
-            (Some("serving"), _) | (Some("joining"), false) => return true,
-            (_, true) => self.set_member(case, "serving"),
-            (_, false) => self.set_member(case, "joining"),
-        }
-        false
-    }
-
-    fn set_member(&mut self, case: &Case<'_>, value: &str) {
-        let Some(node) = case.node else { return };
-        let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
-        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
-        self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
-    }
-
-    /// Opens the breaker; `true` when it did.
-    fn trip_breaker(&mut self, case: &Case<'_>, deployment: &DeploymentFacts) -> bool {
-        let Some(opened) = breaker::opens(deployment, case.pods, self.snapshot.now) else { return false };
-        self.plan.recheck(opened.until);
-        let expendable = case.is_updated() || case.phase() == Some(Phase::New);
-        // A node that serves keeps the pods that are ready: the breaker stops the flood, not the service.
-        let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();
-        let replicas = if expendable { 0 } else { i32::try_from(ready).unwrap_or(i32::MAX).min(deployment.replicas()) };
-        let patch = deployment_writes::open_breaker(deployment, opened, replicas);
-        self.patch_directly(case, deployment, patch, Write::Breaker);
-        true
-    }
-
-    /// Creates the node's Deployment: new, or around pods that have lost theirs.
-    fn create(&mut self, case: &Case<'_>) {
-        let snapshot = self.snapshot;
-        let name = self.deployment_name(case.name);
-        if snapshot.foreign_names.contains(&name) {
-            return self.hold(case.name, "Blocked", Hold::NameConflict(name));
-        }
-        if case.chosen && case.member.is_none() {
-            self.set_member(case, "joining");
-        }
-        let left = case.pods.iter().filter(|pod| !pod.ended).count();
-        let Some(settings) = self.settings else { return };
-        let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
-            Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
-            None if left > 0 => return self.hold(case.name, "Blocked", Hold::PodsTerminating),
-            None => (Phase::New, render::template(&snapshot.resource, settings, &name, case.name), settings.pods_per_node),
-        };
-        if !self.plan.held.contains_key(case.name) {
-            self.hold(case.name, "Joining", Hold::Writing);
-        }
-        let Some(id) = self.reserved.next() else {
-            self.unserved += 1;
-            return;
-        };
-        let token = Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since: snapshot.now, keep_annotation: false };
-        let body = render::deployment(&snapshot.resource, settings, &name, case.name, &token, &template, replicas);
-        self.plan.actions.push(Action::CreateDeployment { node: case.name.to_owned(), id, name, body: Box::new(body) });
-    }
-
-    fn deployment_name(&self, node: &str) -> String {
+    pub(crate) fn deployment_name(&self, node: &str) -> String {
         match self.snapshot.deployments.get(node) {
             Some(deployment) => deployment.name.clone(),
             None => render::object_name(&self.snapshot.resource.name, node, &self.snapshot.taken_names),

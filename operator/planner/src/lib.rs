@@ -22,6 +22,7 @@ pub mod settings;
 pub mod snapshot;
 pub mod status;
 pub mod step;
+mod supply;
 pub mod timing;
 pub mod wanted;
 

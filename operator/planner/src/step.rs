@@ -128,7 +128,8 @@ pub fn step(view: &StepView) -> Step {
     // Before the pods have changed a grant that is no longer wanted always gives way; afterwards only while it is not
     // complete: a node that is complete goes on to Closed and passes admission anew.
     let updating = ours && matches!(token.phase, Phase::Updating | Phase::Degrading);
-    if !view.wanted && !(updating && view.complete) {
+    let finished = updating && view.complete;
+    if !view.wanted && !finished {
         return Step::Retarget;
     }
     if updating { updated(view, token.phase) } else { marked(view, token) }

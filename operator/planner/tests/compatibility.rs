@@ -17,6 +17,7 @@ fn spec(change: impl FnOnce(&mut Value)) -> IngressDaemonSetSpec {
     serde_json::from_value(spec).unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "rows of tables are made in place")]
 fn rolling(strategy: Value) -> IngressDaemonSetSpec {
     spec(|spec| spec["updateStrategy"] = json!({"rollingUpdate": strategy}))
 }

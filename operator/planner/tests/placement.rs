@@ -24,8 +24,8 @@ use world::{
     wish::{GRACE, Marks, STAMP, STAMP_GRACE, Wish, spec},
 };
 
-fn chosen(pod: Value, node: &Value, member: bool) -> bool {
-    let mut template = json!({"spec": pod});
+fn chosen(pod: &Value, node: &Value, member: bool) -> bool {
+    let mut template = json!({"spec": pod.clone()});
     template["spec"]["containers"] = json!([{"name": "a"}]);
     let spec = spec(json!({"nodeSelector": {"ingress": "true"}, "template": template}));
     let labels = serde_json::from_value(node["labels"].clone()).unwrap_or_default();
@@ -76,7 +76,7 @@ fn a_node_is_chosen_as_for_a_daemon_set() {
         ("the detacher's", json!({}), tainted(names::DETACHER_TAINT, "NoSchedule"), false, true),
     ];
     for (name, pod, node, member, wanted) in rows {
-        assert_eq!(chosen(pod, &node, member), wanted, "{name}");
+        assert_eq!(chosen(&pod, &node, member), wanted, "{name}");
     }
 }
 

@@ -169,7 +169,7 @@ impl Run {
                 }
             }
             Event::Observe { who, store, versions } => {
-                self.operators[usize::from(who)].advance(&self.world, STORES[usize::from(store)], usize::from(versions))
+                self.operators[usize::from(who)].advance(&self.world, STORES[usize::from(store)], usize::from(versions));
             }
             Event::CatchUp(who) => self.operators[usize::from(who)].catch_up(&self.world),
             Event::Act { who, arrives } => self.act(who, arrives),
@@ -186,16 +186,16 @@ impl Run {
             Event::Pods(pods) => self.world.change(|cluster| cluster.edit_wish(|wish| wish.pods = pods.into())),
             Event::Pause(paused) => self.world.change(|cluster| cluster.edit_wish(|wish| wish.paused = paused)),
             Event::OnTimeout(policy) => {
-                self.world.change(|cluster| cluster.edit_wish(|wish| wish.on_timeout = ["Halt", "Proceed", "Abort"][usize::from(policy)]))
+                self.world.change(|cluster| cluster.edit_wish(|wish| wish.on_timeout = ["Halt", "Proceed", "Abort"][usize::from(policy)]));
             }
             Event::Detacher(kind) => {
-                self.world.change(|cluster| cluster.detacher = [Detacher::Good, Detacher::Silent, Detacher::Stale][usize::from(kind)])
+                self.world.change(|cluster| cluster.detacher = [Detacher::Good, Detacher::Silent, Detacher::Stale][usize::from(kind)]);
             }
             Event::Leave(node) => {
-                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "false".into()))
+                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "false".into()));
             }
             Event::Return(node) => {
-                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "true".into()))
+                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "true".into()));
             }
             Event::Vanish(node) | Event::Recreate(node) => {
                 self.world.audit.disturbed.insert(name(node));
@@ -208,7 +208,7 @@ impl Run {
                 });
             }
             Event::Ready(node, ready) => {
-                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into()))
+                self.world.change(|cluster| cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into()));
             }
             Event::Unready => self.world.change(|cluster| {
                 let later = cluster.now + 8;

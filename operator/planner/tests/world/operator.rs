@@ -147,7 +147,7 @@ impl Operator {
             Action::WriteStatus { reserve, .. } => self.reserved.extend(reserve),
             Action::CreateDeployment { name, .. } => self.remember_generation(world, name),
             Action::PatchDeployment { name, patch, write: Write::Update | Write::Direct, .. } if writes_template(patch) => {
-                self.remember_generation(world, name)
+                self.remember_generation(world, name);
             }
             Action::Apply { object, body } => {
                 self.asserted.insert(health_checker::assertion(object, body));

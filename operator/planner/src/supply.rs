@@ -1,0 +1,141 @@
+//! What a node needs that takes no grant: its label, its Deployment, changes that disrupt nobody, the breaker.
+
+use crate::{
+    breaker,
+    decide::Pass,
+    deployment_writes,
+    hold::Hold,
+    node_writes,
+    plan::{Action, Held, Write},
+    readiness, render,
+    settings::Settings,
+    snapshot::DeploymentFacts,
+    wanted::Case,
+};
+use crds::token::{Phase, Token};
+use serde_json::Value;
+
+impl Pass<'_> {
+    /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
+    pub(crate) fn supply(&mut self, case: &Case<'_>) {
+        for name in breaker::leftovers(case.pods, self.snapshot.now) {
+            self.plan.actions.push(Action::DeletePod { name: name.to_owned() });
+        }
+        if !case.chosen && !case.orphaned {
+            return;
+        }
+        if let Some(message) = self.snapshot.refusals.get(case.name) {
+            self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+        }
+        let Some(deployment) = case.deployment else { return self.create(case) };
+        if !deployment.owned {
+            return self.hold(case.name, "Blocked", Hold::NameConflict(deployment.name.clone()));
+        }
+        let Some(settings) = self.settings else { return };
+        if self.trip_breaker(case, deployment) || !self.label_member(case) {
+            return;
+        }
+        if case.grant.is_none() || case.phase() == Some(Phase::New) {
+            if let Some(patch) = deployment_writes::direct(self.snapshot, settings, case, deployment) {
+                self.patch_directly(case, deployment, patch, Write::Direct);
+                return;
+            }
+            self.first_close(case, deployment, settings);
+        }
+    }
+
+    fn patch_directly(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, patch: Value, write: Write) {
+        // One write per Deployment and pass: the second would test a token that the first may have changed.
+        let written = |action: &Action| matches!(action, Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } if node == case.name);
+        if !self.plan.actions.iter().any(written) {
+            if case.phase() == Some(Phase::New) || deployment.replicas() == 0 {
+                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
+            }
+            self.plan.actions.push(Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write });
+        }
+    }
+
+    /// A new Deployment that is complete begins to serve, after the Node's label says so.
+    fn first_close(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, settings: &Settings) {
+        let Some(token) = case.token.as_ref().filter(|token| token.phase == Phase::New && case.grant.is_none()) else { return };
+        let wanted = settings.pods_per_node;
+        if wanted == 0 || !readiness::is_complete(deployment, case.pods, &settings.revision, wanted) {
+            let hold = match breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
+                Some(breaker) => Hold::AdmissionRejected {
+                    until: breaker.until,
+                    message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
+                },
+                None if deployment.status.refused && case.pods.is_empty() => Hold::PodsRefused,
+                None => Hold::Joining { trouble: readiness::trouble(case.pods) },
+            };
+            if wanted > 0 || !case.settled {
+                self.hold(case.name, "Joining", hold);
+            }
+        } else if case.member == Some("serving") {
+            let patch = deployment_writes::first_close(self.snapshot, deployment, token.id);
+            self.patch_directly(case, deployment, patch, Write::FirstClose);
+        } else {
+            self.set_member(case, "serving");
+        }
+    }
+
+    /// Puts the member label on; `false` while it is not there.
+    fn label_member(&mut self, case: &Case<'_>) -> bool {
+        let serving = case.phase().is_some_and(|phase| phase != Phase::New);
+        match (case.member, serving) {
+            (Some("serving"), _) | (Some("joining"), false) => return true,
+            (_, true) => self.set_member(case, "serving"),
+            (_, false) => self.set_member(case, "joining"),
+        }
+        false
+    }
+
+    fn set_member(&mut self, case: &Case<'_>, value: &str) {
+        let Some(node) = case.node else { return };
+        let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
+        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
+        self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
+    }
+
+    /// Opens the breaker; `true` when it did.
+    fn trip_breaker(&mut self, case: &Case<'_>, deployment: &DeploymentFacts) -> bool {
+        let Some(opened) = breaker::opens(deployment, case.pods, self.snapshot.now) else { return false };
+        self.plan.recheck(opened.until);
+        let expendable = case.is_updated() || case.phase() == Some(Phase::New);
+        // A node that serves keeps the pods that are ready: the breaker stops the flood, not the service.
+        let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();
+        let replicas = if expendable { 0 } else { i32::try_from(ready).unwrap_or(i32::MAX).min(deployment.replicas()) };
+        let patch = deployment_writes::open_breaker(deployment, opened, replicas);
+        self.patch_directly(case, deployment, patch, Write::Breaker);
+        true
+    }
+
+    /// Creates the node's Deployment: new, or around pods that have lost theirs.
+    fn create(&mut self, case: &Case<'_>) {
+        let snapshot = self.snapshot;
+        let name = self.deployment_name(case.name);
+        if snapshot.foreign_names.contains(&name) {
+            return self.hold(case.name, "Blocked", Hold::NameConflict(name));
+        }
+        if case.chosen && case.member.is_none() {
+            self.set_member(case, "joining");
+        }
+        let left = case.pods.iter().filter(|pod| !pod.ended).count();
+        let Some(settings) = self.settings else { return };
+        let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
+            Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
+            None if left > 0 => return self.hold(case.name, "Blocked", Hold::PodsTerminating),
+            None => (Phase::New, render::template(&snapshot.resource, settings, &name, case.name), settings.pods_per_node),
+        };
+        if !self.plan.held.contains_key(case.name) {
+            self.hold(case.name, "Joining", Hold::Writing);
+        }
+        let Some(id) = self.reserved.next() else {
+            self.unserved += 1;
+            return;
+        };
+        let token = Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since: snapshot.now, keep_annotation: false };
+        let body = render::deployment(&snapshot.resource, settings, &name, case.name, &token, &template, replicas);
+        self.plan.actions.push(Action::CreateDeployment { node: case.name.to_owned(), id, name, body: Box::new(body) });
+    }
+}
