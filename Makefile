@@ -6,14 +6,13 @@ VERSION := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
 
-.PHONY: help demo test lint generate bench build deps control-plane
+.PHONY: help demo test lint generate build deps control-plane
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs"
-	@echo "make bench           tables of the benchmarks"
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 demo: deps control-plane build
@@ -27,11 +26,7 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 generate:
-	cargo run --locked -p crds --example generate
-
-bench: deps control-plane
-	cargo build --release --locked --workspace --bins
-	target/release/bed bench
+	GENERATE=1 cargo test --locked --quiet -p crds --test manifest
 
 build:
 	@echo "building the workspace (a few minutes the first time)"

@@ -1,4 +1,5 @@
 //! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
+#![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema};

@@ -18,7 +18,7 @@ pub struct Arguments {
 pub enum Command {
     /// Run the operator.
     Run(Box<Run>),
-    /// Print the CustomResourceDefinitions as YAML, for `kubectl apply -f -`.
+    /// Print the `CustomResourceDefinition`s as YAML, for `kubectl apply -f -`.
     Crd,
 }
 

@@ -17,7 +17,7 @@ use operator::{
     leader::{Outcome, act_while_leading},
     metrics::Metrics,
     observe::{Guarded, Observer},
-    reconcile::{Context, back_off, reconcile},
+    reconcile::{Context, back_off, forget, reconcile},
     telemetry, web,
 };
 use std::{process::ExitCode, sync::Arc, time::Duration};
@@ -81,7 +81,9 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let _ = server.await;
     match outcome {
         Outcome::Stopped => Ok(()),
-        Outcome::LeaseLost => anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it"),
+        Outcome::LeaseLost => {
+            anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it")
+        }
     }
 }
 
@@ -95,10 +97,12 @@ async fn decide_for_ever(context: Arc<Context>, resources: Store<Guarded>, mut t
     Controller::for_stream(futures::stream::pending(), resources)
         .with_config(controller::Config::default().debounce(DEBOUNCE))
         .reconcile_on(triggers)
-        .run(reconcile, back_off, context)
-        .for_each(|result| async move {
-            if let Err(error) = result {
-                tracing::debug!(%error, "pass not run");
+        .run(reconcile, back_off, Arc::clone(&context))
+        .for_each(|result| async {
+            match result {
+                Ok(_) => {}
+                Err(controller::Error::ObjectNotFound(gone)) => forget(&context, &gone.namespace.unwrap_or_default(), &gone.name).await,
+                Err(error) => tracing::debug!(%error, "pass not run"),
             }
         })
         .await;

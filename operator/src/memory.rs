@@ -11,7 +11,7 @@ use std::{
 /// a gap of the watch, and then it never shows.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(10);
 /// How often supporting objects that nobody watches are written again.
-const ASSERT_EVERY: Duration = Duration::from_secs(600);
+const ASSERT_EVERY: Duration = Duration::from_mins(10);
 
 /// What one process remembers of a resource.
 #[derive(Debug, Default)]
@@ -69,10 +69,10 @@ impl Memory {
     /// Notes when marks were first seen, and forgets those that are gone.
     pub fn note_marks(&mut self, snapshot: &Snapshot) {
         let Some(ledger) = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref()) else { return };
-        let under_way: BTreeMap<_, _> = ledger.grants.iter().map(|(node, grant)| ((node.clone(), grant.id), ())).collect();
-        self.first_seen.retain(|mark, _| under_way.contains_key(mark));
+        let under_way: BTreeSet<_> = ledger.grants.iter().map(|(node, grant)| (node.clone(), grant.id)).collect();
+        self.first_seen.retain(|mark, _| under_way.contains(mark));
         let uid8 = snapshot.resource.uid8();
-        for (node, id) in under_way.into_keys() {
+        for (node, id) in under_way {
             let token = snapshot.deployments.get(&node).and_then(planner::snapshot::DeploymentFacts::readable_token);
             let holders = snapshot.nodes.get(&node).and_then(|facts| facts.holders().ok()).unwrap_or_default();
             if token.is_some_and(|token| token.id == id) || holders.get(uid8).is_some_and(|entry| entry.id == id) {

@@ -39,6 +39,9 @@ pub struct Result {
     pub result: &'static str,
 }
 
+/// Reads a number of nodes.
+type CountOf = fn(&Plan) -> u32;
+
 /// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -70,7 +73,11 @@ impl Default for Metrics {
         let writes = Family::<Phase, Counter>::default();
         registry.register("writes", "Writes to Deployments and Nodes by step", writes.clone());
         let fencing_rejections = Counter::default();
-        registry.register("fencing_rejections", "Writes that the API server refused because the object had changed", fencing_rejections.clone());
+        registry.register(
+            "fencing_rejections",
+            "Writes that the API server refused because the object had changed",
+            fencing_rejections.clone(),
+        );
         let node_updates = Family::<Result, Counter>::default();
         registry.register("node_updates", "Nodes that were closed after a disruption", node_updates.clone());
         let passes = Family::<Result, Counter>::default();
@@ -82,7 +89,20 @@ impl Default for Metrics {
         registry.register("phase_duration_seconds", "Time that a node spent in a phase", phase_seconds.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 while this replica acts", leader.clone());
-        Self { registry, nodes, grants, budget, held, writes, fencing_rejections, node_updates, passes, phase_seconds, leader, latest: Mutex::default() }
+        Self {
+            registry,
+            nodes,
+            grants,
+            budget,
+            held,
+            writes,
+            fencing_rejections,
+            node_updates,
+            passes,
+            phase_seconds,
+            leader,
+            latest: Mutex::default(),
+        }
     }
 }
 
@@ -134,7 +154,7 @@ impl Metrics {
         {
             let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
             let sum = |of: &dyn Fn(&Plan) -> usize| i64::try_from(latest.values().map(of).sum::<usize>()).unwrap_or(i64::MAX);
-            let states: [(&'static str, fn(&Plan) -> u32); 8] = [
+            let states: [(&'static str, CountOf); 8] = [
                 ("desired", |plan| plan.status.nodes.desired),
                 ("current", |plan| plan.status.nodes.current),
                 ("updated", |plan| plan.status.nodes.updated),

@@ -23,7 +23,10 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How soon to look again after an object turned out to be newer than its watch had shown.
 const AFTER_CONFLICT: Duration = Duration::from_millis(300);
 /// First and longest wait after a failed pass; doubled in between.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// Namespace and name of a resource.
+type Key = (String, String);
 
 /// What every pass shares.
 pub struct Context {
@@ -38,9 +41,9 @@ pub struct Context {
     /// Image for health checkers.
     pub health_checker_image: String,
     /// By namespace and name.
-    pub memories: Mutex<BTreeMap<(String, String), Arc<Mutex<Memory>>>>,
+    pub memories: Mutex<BTreeMap<Key, Arc<Mutex<Memory>>>>,
     /// Failed passes in a row, by namespace and name.
-    pub failures: std::sync::Mutex<BTreeMap<(String, String), u32>>,
+    pub failures: std::sync::Mutex<BTreeMap<Key, u32>>,
 }
 
 /// A pass failed; it is tried again.
@@ -93,7 +96,16 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     Ok(Requeue::requeue(soon.map_or(due, |soon| soon.min(due))))
 }
 
+/// A resource is gone: so is what was remembered of it.
+pub async fn forget(context: &Context, namespace: &str, name: &str) {
+    context.metrics.decided(&format!("{namespace}/{name}"), None);
+    let key = (namespace.to_owned(), name.to_owned());
+    context.memories.lock().await.remove(&key);
+    lock(&context.failures).remove(&key);
+}
+
 /// How long to wait after a failed pass.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that the controller calls")]
 pub fn back_off(resource: Arc<Guarded>, error: &Failed, context: Arc<Context>) -> Requeue {
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
     let mut failures = lock(&context.failures);
@@ -115,7 +127,11 @@ async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &S
     if rebuilding.is_none() || memory.listed_for == rebuilding {
         return Ok(false);
     }
-    context.observer.relist(&context.client, &snapshot.resource.namespace).await.map_err(|error| Failed(format!("consistent list: {error}")))?;
+    context
+        .observer
+        .relist(&context.client, &snapshot.resource.namespace)
+        .await
+        .map_err(|error| Failed(format!("consistent list: {error}")))?;
     memory.listed_for = rebuilding;
     Ok(true)
 }

@@ -36,5 +36,9 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, observer: Arc<O
 /// Ready when every watch has listed once: a standby with a warm view is ready, too.
 async fn ready(State(shared): State<Shared>) -> (StatusCode, String) {
     let missing = shared.observer.missing();
-    if missing.is_empty() { (StatusCode::OK, "ok\n".into()) } else { (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of: {}\n", missing.join(", "))) }
+    if missing.is_empty() {
+        (StatusCode::OK, "ok\n".into())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of: {}\n", missing.join(", ")))
+    }
 }

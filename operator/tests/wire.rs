@@ -1,4 +1,5 @@
 //! What goes over the wire for each action: exact method, path, query and body, and no further call.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use crds::{
     ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec},
@@ -18,7 +19,10 @@ use planner::{
     snapshot::Resource,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use tokio::sync::Mutex;
 
 /// A request as it was sent, and the answer to give.
@@ -29,14 +33,14 @@ fn server(expected: Vec<Exchange>) -> (Client, tokio::task::JoinHandle<()>) {
     let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
     let task = tokio::spawn(async move {
         for (method, path, body, code, answer) in expected {
-            let (request, send) = handle.next_request().await.expect("a request is expected");
+            let (request, reply) = handle.next_request().await.expect("a request is expected");
             assert_eq!((request.method().as_str(), request.uri().to_string()), (method, path));
-            let sent = request.into_body().collect_bytes().await.unwrap();
-            let sent: Option<Value> = (!sent.is_empty()).then(|| serde_json::from_slice(&sent).unwrap());
+            let bytes = request.into_body().collect_bytes().await.unwrap();
+            let sent: Option<Value> = (!bytes.is_empty()).then(|| serde_json::from_slice(&bytes).unwrap());
             if let Some(body) = body {
                 assert_eq!(sent, Some(body));
             }
-            send.send_response(http::Response::builder().status(code).body(Body::from(serde_json::to_vec(&answer).unwrap())).unwrap());
+            reply.send_response(http::Response::builder().status(code).body(Body::from(serde_json::to_vec(&answer).unwrap())).unwrap());
         }
         assert!(handle.next_request().await.is_none(), "no further call is expected");
     });
@@ -44,7 +48,8 @@ fn server(expected: Vec<Exchange>) -> (Client, tokio::task::JoinHandle<()>) {
 }
 
 fn snapshot() -> Snapshot {
-    let spec: IngressDaemonSetSpec = serde_json::from_value(json!({"template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}}})).unwrap();
+    let spec: IngressDaemonSetSpec =
+        serde_json::from_value(json!({"template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}}})).unwrap();
     Snapshot {
         now: 1_000,
         resource: Resource {
@@ -67,12 +72,12 @@ fn snapshot() -> Snapshot {
         daemon_sets: Vec::new(),
         others: Vec::new(),
         service_ports: Arc::default(),
-        foreign_names: Default::default(),
-        taken_names: Default::default(),
+        foreign_names: BTreeSet::new(),
+        taken_names: BTreeSet::new(),
         reserved: Vec::new(),
         first_seen: BTreeMap::new(),
         listed_since_rebuild: false,
-        asserted: Default::default(),
+        asserted: BTreeSet::new(),
         refusals: BTreeMap::new(),
         written_generations: BTreeMap::new(),
     }
@@ -84,8 +89,8 @@ async fn act(action: Action, expected: Vec<Exchange>) -> (Result<(), Error>, Mem
     let metrics = Metrics::default();
     let reporter = Reporter { controller: "test/operator".into(), instance: None };
     // Events go elsewhere: they are not part of what is asserted here.
-    let (silent, _handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
-    drop(_handle);
+    let (silent, handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    drop(handle);
     let announcer = Announcer::new(EventRecorder::new(Client::new(silent, "default"), reporter));
     let snapshot = snapshot();
     let mut memory = Memory::of("0a1b2c3d-0000");
@@ -110,7 +115,11 @@ fn deployment(version: &str) -> Value {
 }
 
 fn failure(code: u16, reason: &str, causes: bool) -> Value {
-    let details = if causes { json!({"causes": [{"reason": "FieldValueRequired", "message": "Required value", "field": "spec"}]}) } else { json!({}) };
+    let details = if causes {
+        json!({"causes": [{"reason": "FieldValueRequired", "message": "Required value", "field": "spec"}]})
+    } else {
+        json!({})
+    };
     json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "because", "details": details})
 }
 
@@ -125,7 +134,13 @@ async fn the_ledger_is_written_with_the_version_that_was_read_and_its_ids_are_re
         {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
         {"op": "add", "path": "/status", "value": serde_json::to_value(&status).unwrap()},
     ]);
-    let action = Action::WriteStatus { status: Box::new(status), urgent: true, live_absent: vec!["web-a".into()], reserve: vec![8, 9], granted: vec![] };
+    let action = Action::WriteStatus {
+        status: Box::new(status),
+        urgent: true,
+        live_absent: vec!["web-a".into()],
+        reserve: vec![8, 9],
+        granted: vec![],
+    };
     let expected = vec![
         ("GET", format!("{DEPLOYMENTS}/web-a"), None, 404, failure(404, "NotFound", false)),
         ("PATCH", format!("{RESOURCE}/status?"), Some(body), 200, resource("8")),
@@ -138,8 +153,10 @@ async fn the_ledger_is_written_with_the_version_that_was_read_and_its_ids_are_re
 #[tokio::test]
 async fn a_release_is_not_written_while_the_deployment_is_still_there() {
     let mut found = deployment("3");
-    found["metadata"]["ownerReferences"] = json!([{"apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": "0a1b2c3d-0000", "controller": true}]);
-    let action = Action::WriteStatus { status: Box::default(), urgent: true, live_absent: vec!["web-a".into()], reserve: vec![8], granted: vec![] };
+    found["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": "0a1b2c3d-0000", "controller": true}]);
+    let action =
+        Action::WriteStatus { status: Box::default(), urgent: true, live_absent: vec!["web-a".into()], reserve: vec![8], granted: vec![] };
     let (result, memory) = act(action, vec![("GET", format!("{DEPLOYMENTS}/web-a"), None, 200, found)]).await;
     assert!(matches!(result, Err(Error::Conflict)), "{result:?}");
     assert_eq!(memory.reserved, [5]);
@@ -175,7 +192,8 @@ async fn a_failed_test_in_a_patch_is_a_conflict_and_a_422_with_causes_is_a_refus
 async fn an_id_is_used_up_even_when_its_creation_fails() {
     let body = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web-a", "namespace": "edge"}});
     let action = Action::CreateDeployment { node: "a".into(), id: 5, name: "web-a".into(), body: Box::new(body.clone()) };
-    let (result, memory) = act(action, vec![("POST", format!("{DEPLOYMENTS}?"), Some(body), 500, failure(500, "InternalError", false))]).await;
+    let (result, memory) =
+        act(action, vec![("POST", format!("{DEPLOYMENTS}?"), Some(body), 500, failure(500, "InternalError", false))]).await;
     assert!(matches!(result, Err(Error::Transient(_))), "{result:?}");
     assert!(memory.reserved.is_empty());
 }
@@ -229,5 +247,8 @@ async fn finalizers_are_replaced_with_the_version_that_was_read() {
         {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
         {"op": "add", "path": "/metadata/finalizers", "value": ["a/b"]},
     ]);
-    act(Action::SetFinalizers(vec!["a/b".into()]), vec![("PATCH", format!("{RESOURCE}?"), Some(body), 200, resource("8"))]).await.0.unwrap();
+    act(Action::SetFinalizers(vec!["a/b".into()]), vec![("PATCH", format!("{RESOURCE}?"), Some(body), 200, resource("8"))])
+        .await
+        .0
+        .unwrap();
 }

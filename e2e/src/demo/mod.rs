@@ -78,7 +78,7 @@ fn node_names() -> Vec<String> {
 }
 
 fn resource(version: u32) -> serde_json::Value {
-    product::resource(&version.to_string(), product::rolling_update(BUDGET, product::deployment_mark()))
+    product::resource(&version.to_string(), &product::rolling_update(BUDGET, product::deployment_mark()))
 }
 
 /// Rolls out new templates under load until there were enough requests.

@@ -17,7 +17,7 @@ use crate::{
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 fn expected() -> Expectations {
     Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).detaching(Duration::from_secs(1))

@@ -21,7 +21,7 @@ use crate::{
 };
 
 const NAME: &str = "nginx-ingress";
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// Accepted as it is, with what cannot run on a kubelet named; without its ports it runs.
 pub const ORIGINAL_EXAMPLE: Scenario = Scenario {
@@ -62,9 +62,14 @@ async fn original_example(bed: &mut Bed) -> Result<()> {
     .await?;
     // Detach mode wins over maxDegradedNodes, and the original's health checker image is not used.
     let valid = status.conditions.iter().find(|condition| condition.type_ == "Valid").context("no condition Valid")?;
-    ensure!(valid.status == "True" && valid.message.contains("maxUnavailableNodes wins") && valid.message.contains("original's image"), "{valid:?}");
+    ensure!(
+        valid.status == "True" && valid.message.contains("maxUnavailableNodes wins") && valid.message.contains("original's image"),
+        "{valid:?}"
+    );
     bed.haproxy.serves(MINUTE, &["n1", "n2"]).await?;
-    let pods = bed.kubectl(&["get", "pods", "-l", "app=ingress-nginx", "--field-selector=spec.nodeName=n1,status.phase=Running", "-o", "name"]).await?;
+    let pods = bed
+        .kubectl(&["get", "pods", "-l", "app=ingress-nginx", "--field-selector=spec.nodeName=n1,status.phase=Running", "-o", "name"])
+        .await?;
     ensure!(pods.lines().count() == 2, "n1 runs {pods}");
     Ok(())
 }

@@ -41,7 +41,7 @@ pub const DURING_A_ROLLOUT: Scenario = Scenario {
     body: |bed| Box::pin(during_a_rollout(bed)),
 };
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 async fn while_serving(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;

@@ -59,7 +59,7 @@ pub fn both_marks() -> Value {
 }
 
 /// Two nginx on every node labelled `ingress=true`; `version` is an environment variable, so that each is a revision.
-pub fn resource(version: &str, update_strategy: Value) -> Value {
+pub fn resource(version: &str, update_strategy: &Value) -> Value {
     json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1",
         "kind": "IngressDaemonSet",
@@ -84,8 +84,8 @@ fn template(version: &str) -> Value {
 pub async fn serve(bed: &Bed, update_strategy: Value, nodes: &[&str]) -> Result<()> {
     bed.install().await?;
     bed.say("the operator runs");
-    bed.apply(&[workload::config_map("default"), resource("1", update_strategy)]).await?;
-    bed.haproxy.serves(Duration::from_secs(60), nodes).await?;
+    bed.apply(&[workload::config_map("default"), resource("1", &update_strategy)]).await?;
+    bed.haproxy.serves(Duration::from_mins(1), nodes).await?;
     is_complete(bed, nodes.len(), Duration::from_secs(30)).await?;
     bed.say(&format!("{} nodes serve", nodes.len()));
     Ok(())
@@ -131,7 +131,7 @@ pub async fn is_complete(bed: &Bed, nodes: usize, deadline: Duration) -> Result<
 
 /// The status in a line, for messages.
 fn summary(status: &crds::IngressDaemonSetStatus) -> String {
-    let states: Vec<_> =
+    let nodes: Vec<_> =
         status.node_states.iter().map(|state| format!("{} {} {}: {}", state.name, state.phase, state.reason, state.message)).collect();
     let grants: Vec<_> = status
         .rollout
@@ -139,7 +139,7 @@ fn summary(status: &crds::IngressDaemonSetStatus) -> String {
         .flat_map(|ledger| &ledger.grants)
         .map(|(node, grant)| format!("{node} {:?} {}", grant.kind, grant.id))
         .collect();
-    format!("generation {:?}, {:?}, grants {grants:?}, {states:?}", status.observed_generation, status.nodes)
+    format!("generation {:?}, {:?}, grants {grants:?}, {nodes:?}", status.observed_generation, status.nodes)
 }
 
 /// Waits until the status fulfils `test`.

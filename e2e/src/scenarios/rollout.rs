@@ -39,8 +39,8 @@ async fn three_rollouts(bed: &mut Bed) -> Result<()> {
         product::change(bed, json!({ "updateStrategy": rolling_update(1, marks) })).await?;
         let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
         product::roll_to(bed, &version.to_string()).await?;
-        product::is_complete(bed, NODES.len(), Duration::from_secs(120)).await?;
-        traffic.reaches(REQUESTS, Duration::from_secs(120)).await?;
+        product::is_complete(bed, NODES.len(), Duration::from_mins(2)).await?;
+        traffic.reaches(REQUESTS, Duration::from_mins(2)).await?;
         let outcome = traffic.stop().await?;
         bed.say(&format!("{what}: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
         outcome.expect_all_served(REQUESTS)?;

@@ -5,11 +5,15 @@ use k8s_controller::events::{Event, EventRecorder, EventType};
 use planner::{Action, Hold, Plan, Snapshot, plan::Write};
 use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
 
+/// What is wrong: condition or node, its reason and message.
+type News = BTreeMap<String, (String, String)>;
+
 /// Publishes events; a failure is logged and never holds anything up.
 #[derive(Debug)]
 pub struct Announcer {
     recorder: EventRecorder,
-    conditions: Mutex<BTreeMap<String, BTreeMap<String, (String, String)>>>,
+    /// By UID of the resource: condition or node, its reason and message.
+    conditions: Mutex<BTreeMap<String, News>>,
 }
 
 impl Announcer {
@@ -37,12 +41,22 @@ impl Announcer {
                     Write::Claim if !detaches_by_node => {
                         self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: its health check fails from now on")).await;
                     }
-                    Write::Detach => self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: annotated for its detacher")).await,
+                    Write::Detach => {
+                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: annotated for its detacher")).await;
+                    }
                     Write::Update => self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: its pods change now")).await,
-                    Write::Close => self.normal(snapshot, "NodeAttached", "Attach", format!("node {node}: complete, and in service again")).await,
+                    Write::Close => {
+                        self.normal(snapshot, "NodeAttached", "Attach", format!("node {node}: complete, and in service again")).await;
+                    }
                     Write::FirstClose => self.normal(snapshot, "NodeJoined", "Attach", format!("node {node}: new, and in service")).await,
                     Write::Breaker => {
-                        self.warning(snapshot, "AdmissionRejected", "Breaker", format!("node {node}: the kubelet refuses its pods again and again; scaled down for a while")).await;
+                        self.warning(
+                            snapshot,
+                            "AdmissionRejected",
+                            "Breaker",
+                            format!("node {node}: the kubelet refuses its pods again and again; scaled down for a while"),
+                        )
+                        .await;
                     }
                     Write::Claim | Write::Unmark | Write::Direct | Write::Fence | Write::Member | Write::Clean => {}
                 }
@@ -53,16 +67,20 @@ impl Announcer {
 
     /// Tells of conditions that changed for the worse, and of nodes that failed.
     pub async fn decided(&self, snapshot: &Snapshot, plan: &Plan) {
-        let mut now: BTreeMap<String, (String, String)> = plan
+        let mut now: News = plan
             .status
             .conditions
             .iter()
-            .filter(|condition| (condition.type_ == "Valid") == (condition.status == "False") && !matches!(condition.type_.as_str(), "Available" | "Progressing" | "Paused" | "Degraded"))
+            .filter(|condition| {
+                (condition.type_ == "Valid") == (condition.status == "False")
+                    && !matches!(condition.type_.as_str(), "Available" | "Progressing" | "Paused" | "Degraded")
+            })
             .map(|condition| (condition.type_.clone(), (condition.reason.clone(), condition.message.clone())))
             .collect();
         for (node, held) in &plan.held {
             let reason = held.hold.reason();
-            let failed = matches!(&held.hold, Hold::PodsNotReady { trouble: Some(_), .. }) || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp);
+            let failed = matches!(&held.hold, Hold::PodsNotReady { trouble: Some(_), .. })
+                || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp);
             if failed {
                 now.insert(format!("node/{node}"), (reason.to_owned(), format!("node {node}: {}", held.hold.message())));
             }

@@ -77,7 +77,8 @@ pub struct Actor<'a> {
 impl Actor<'_> {
     /// Carries out one action and remembers what it brought about.
     pub async fn act(&self, action: &Action, memory: &tokio::sync::Mutex<&mut Memory>) -> Result<(), Error> {
-        let result = tokio::time::timeout(TIMEOUT, self.call(action)).await.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into())));
+        let result =
+            tokio::time::timeout(TIMEOUT, self.call(action)).await.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into())));
         let mut memory = memory.lock().await;
         if let Action::CreateDeployment { id, .. } = action {
             // Used up whatever came of it: the answer may have been lost, the object made.
@@ -121,7 +122,9 @@ impl Actor<'_> {
                 memory.reserved.extend(reserve);
                 memory.status_written = Some(std::time::Instant::now());
             }
-            Action::Apply { object, body } if !matches!(object, Supporting::DaemonSet(_)) => memory.assert(health_checker::assertion(object, body)),
+            Action::Apply { object, body } if !matches!(object, Supporting::DaemonSet(_)) => {
+                memory.assert(health_checker::assertion(object, body));
+            }
             Action::PatchDeployment { write, .. } | Action::PatchNode { write, .. } => self.metrics.wrote(*write),
             _ => {}
         }
@@ -136,14 +139,17 @@ impl Actor<'_> {
                 }
                 self.patch_resource(true, json!([{"op": "add", "path": "/status", "value": status}])).await
             }
-            Action::SetFinalizers(finalizers) => self.patch_resource(false, json!([{"op": "add", "path": "/metadata/finalizers", "value": finalizers}])).await,
+            Action::SetFinalizers(finalizers) => {
+                self.patch_resource(false, json!([{"op": "add", "path": "/metadata/finalizers", "value": finalizers}])).await
+            }
             Action::CreateDeployment { name, body, .. } => self.create(name, body).await,
             Action::PatchDeployment { name, patch, write, .. } => {
                 let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
                 let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
-                let full = matches!(write, Write::Update | Write::Direct) && patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template"));
+                let full = matches!(write, Write::Update | Write::Direct)
+                    && patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template"));
                 let generation = full.then(|| (patched.metadata.uid.clone().unwrap_or_default(), patched.metadata.generation.unwrap_or(0)));
-                Ok(Done { written: written(Kind::Deployments, &patched.metadata), generation })
+                Ok(Done { written: Some(written(Kind::Deployments, &patched.metadata)), generation })
             }
             Action::DeleteDeployment { name, uid, resource_version, .. } => {
                 let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: Some(resource_version.clone()) };
@@ -156,18 +162,24 @@ impl Actor<'_> {
                 }
                 let api: Api<Node> = Api::all(self.client.clone());
                 let patched = self.fenced(api.patch(node, &PatchParams::default(), &json_patch(patch)?)).await?;
-                Ok(Done { written: written(Kind::Nodes, &patched.metadata), generation: None })
+                Ok(Done { written: Some(written(Kind::Nodes, &patched.metadata)), generation: None })
             }
             Action::Apply { object, body } => {
-                let applied = self.dynamic(object).patch(name_of(object), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(body)).await.map_err(classify)?;
-                let kind = matches!(object, Supporting::DaemonSet(_)).then(|| written(Kind::DaemonSets, &applied.metadata)).flatten();
+                let applied = self
+                    .dynamic(object)
+                    .patch(name_of(object), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(body))
+                    .await
+                    .map_err(classify)?;
+                let kind = matches!(object, Supporting::DaemonSet(_)).then(|| written(Kind::DaemonSets, &applied.metadata));
                 Ok(Done { written: kind, generation: None })
             }
             Action::Delete { object, uid } => {
                 let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
                 gone(self.dynamic(object).delete(name_of(object), &DeleteParams { preconditions, ..DeleteParams::background() }).await)
             }
-            Action::DeletePod { name } => gone(Api::<Pod>::namespaced(self.client.clone(), namespace).delete(name, &DeleteParams::default()).await),
+            Action::DeletePod { name } => {
+                gone(Api::<Pod>::namespaced(self.client.clone(), namespace).delete(name, &DeleteParams::default()).await)
+            }
         }
     }
 
@@ -188,7 +200,8 @@ impl Actor<'_> {
             json!({"op": "test", "path": "/metadata/resourceVersion", "value": resource.resource_version}),
         ];
         all.extend(operations.as_array().cloned().unwrap_or_default());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &resource.namespace, &ApiResource::erase::<IngressDaemonSet>(&()));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &resource.namespace, &ApiResource::erase::<IngressDaemonSet>(&()));
         let patch: Patch<()> = json_patch(&Value::Array(all))?;
         let params = PatchParams::default();
         let patched = if status {
@@ -198,16 +211,17 @@ impl Actor<'_> {
         };
         // Without finalizers the resource goes, and its watch shows no version of it any more.
         let going = resource.deleting && !status;
-        Ok(Done { written: written(Kind::Resources, &patched.metadata).filter(|_| !going), generation: None })
+        Ok(Done { written: (!going).then(|| written(Kind::Resources, &patched.metadata)), generation: None })
     }
 
     async fn create(&self, name: &str, body: &Value) -> Result<Done, Error> {
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.snapshot.resource.namespace, &ApiResource::erase::<Deployment>(&()));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &self.snapshot.resource.namespace, &ApiResource::erase::<Deployment>(&()));
         let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
         match api.create(&PostParams::default(), &object).await {
             Ok(created) => {
                 let generation = Some((created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0)));
-                Ok(Done { written: written(Kind::Deployments, &created.metadata), generation })
+                Ok(Done { written: Some(written(Kind::Deployments, &created.metadata)), generation })
             }
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Err(self.who_has(&api, name).await),
             Err(error) => Err(classify(error)),
@@ -233,7 +247,9 @@ impl Actor<'_> {
     async fn check_absent(&self, name: &str) -> Result<(), Error> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
         match api.get_metadata_opt(name).await.map_err(classify)? {
-            Some(found) if found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == self.snapshot.resource.uid) => Err(Error::Conflict),
+            Some(found) if found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == self.snapshot.resource.uid) => {
+                Err(Error::Conflict)
+            }
             _ => Ok(()),
         }
     }
@@ -269,19 +285,27 @@ pub async fn still_foreign(client: &Client, snapshot: &Snapshot, names: &BTreeSe
 
 fn node_of(action: &Action) -> Option<&str> {
     match action {
-        Action::CreateDeployment { node, .. } | Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } | Action::PatchNode { node, .. } => Some(node),
-        Action::WriteStatus { .. } | Action::SetFinalizers(_) | Action::Apply { .. } | Action::Delete { .. } | Action::DeletePod { .. } => None,
+        Action::CreateDeployment { node, .. }
+        | Action::PatchDeployment { node, .. }
+        | Action::DeleteDeployment { node, .. }
+        | Action::PatchNode { node, .. } => Some(node),
+        Action::WriteStatus { .. } | Action::SetFinalizers(_) | Action::Apply { .. } | Action::Delete { .. } | Action::DeletePod { .. } => {
+            None
+        }
     }
 }
 
 fn name_of(object: &Supporting) -> &str {
     match object {
-        Supporting::DaemonSet(name) | Supporting::ServiceAccount(name) | Supporting::RoleBinding(name) | Supporting::ClusterRoleBinding(name) => name,
+        Supporting::DaemonSet(name)
+        | Supporting::ServiceAccount(name)
+        | Supporting::RoleBinding(name)
+        | Supporting::ClusterRoleBinding(name) => name,
     }
 }
 
-fn written(kind: Kind, meta: &ObjectMeta) -> Option<(Kind, u64)> {
-    Some((kind, version(meta.resource_version.as_deref())))
+fn written(kind: Kind, meta: &ObjectMeta) -> (Kind, u64) {
+    (kind, version(meta.resource_version.as_deref()))
 }
 
 fn json_patch(operations: &Value) -> Result<Patch<()>, Error> {
@@ -304,9 +328,8 @@ fn classify(error: kube::Error) -> Error {
     let kube::Error::Api(status) = error else { return Error::Transient(chain(&error)) };
     let causes = |status: &Status| status.details.as_ref().is_some_and(|details| !details.causes.is_empty());
     match status.code {
-        409 | 404 => Error::Conflict,
         422 if causes(&status) => Error::Invalid(status.message.clone()),
-        422 => Error::Conflict,
+        404 | 409 | 422 => Error::Conflict,
         403 => Error::Forbidden(status.message.clone()),
         400 | 405 | 413 | 415 => Error::Invalid(status.message.clone()),
         _ => Error::Transient(status.message.clone()),

@@ -77,7 +77,11 @@ pub fn pod(pod: &Pod) -> PodFacts {
     let status = pod.status.as_ref().unwrap_or(&empty);
     let phase = status.phase.as_deref().unwrap_or_default();
     let ended = matches!(phase, "Failed" | "Succeeded");
-    let started = status.container_statuses.iter().flatten().any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()));
+    let started = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()));
     let created = pod.metadata.creation_timestamp.as_ref().map(seconds);
     // A kubelet that refuses a pod says why in the pod's own status; its containers never started.
     let rejected = phase == "Failed" && !started && status.reason.is_some() && status.reason.as_deref() != Some("Evicted");
@@ -116,7 +120,8 @@ fn trouble(status: &PodStatus, ended: bool) -> Option<(String, String)> {
 pub fn daemon_set(set: DaemonSet) -> DaemonSetFacts {
     let status = set.status.unwrap_or_default();
     let meta = set.metadata;
-    let port = meta.annotations.as_ref().and_then(|annotations| annotations.get(names::HEALTH_PORT_ANNOTATION)).and_then(|port| port.parse().ok());
+    let port =
+        meta.annotations.as_ref().and_then(|annotations| annotations.get(names::HEALTH_PORT_ANNOTATION)).and_then(|port| port.parse().ok());
     let desired = status.desired_number_scheduled;
     let observed = status.observed_generation.unwrap_or(0) >= meta.generation.unwrap_or(0);
     DaemonSetFacts {

@@ -128,7 +128,9 @@ impl Index {
             Touched::Owner(namespace, uid8) => self
                 .resources
                 .iter()
-                .filter(|((known, _), resource)| known == namespace && resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8))
+                .filter(|((known, _), resource)| {
+                    known == namespace && resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8)
+                })
                 .map(|(key, _)| key.clone())
                 .collect(),
             Touched::All => all().cloned().collect(),
@@ -210,7 +212,10 @@ impl Observed for Node {
         let name = self.metadata.name.clone().unwrap_or_default();
         let after = facts::node(self);
         // Heartbeats change the resourceVersion alone; at thousands of nodes they must not wake anybody.
-        let same = index.nodes.get(&name).is_some_and(|before| NodeFacts { resource_version: after.resource_version.clone(), ..before.clone() } == after);
+        let same = index
+            .nodes
+            .get(&name)
+            .is_some_and(|before| NodeFacts { resource_version: after.resource_version.clone(), ..before.clone() } == after);
         index.node_names.insert(hash::node_hash(&name), name.clone());
         Arc::make_mut(&mut index.nodes).insert(name, after);
         if same { Touched::Nothing } else { Touched::All }
@@ -295,7 +300,13 @@ impl Observed for DaemonSet {
     fn insert(self, index: &mut Index) -> Touched {
         let key = key(&self.metadata);
         let empty = entry(&self.metadata, ());
-        let entry = Entry { uid8: empty.uid8, node_hash: empty.node_hash, controller: empty.controller, version: empty.version, facts: facts::daemon_set(self) };
+        let entry = Entry {
+            uid8: empty.uid8,
+            node_hash: empty.node_hash,
+            controller: empty.controller,
+            version: empty.version,
+            facts: facts::daemon_set(self),
+        };
         index.daemon_sets.insert(key.clone(), entry);
         owner(&key, index.daemon_sets.get(&key))
     }

@@ -58,7 +58,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services];
+    const ALL: [Self; 7] =
+        [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services];
 
     fn name(self) -> &'static str {
         match self {
@@ -124,7 +125,8 @@ impl Observer {
         let deployments = deployments.list(&labelled).await?;
         let nodes = Api::<Node>::all(client.clone()).list(&kube::api::ListParams::default()).await?;
         let index = &mut *self.index();
-        let (listed_deployments, listed_nodes) = (version(deployments.metadata.resource_version.as_deref()), version(nodes.metadata.resource_version.as_deref()));
+        let (listed_deployments, listed_nodes) =
+            (version(deployments.metadata.resource_version.as_deref()), version(nodes.metadata.resource_version.as_deref()));
         index.reconcile_list(deployments.items, listed_deployments, |key| key.0 == namespace);
         index.reconcile_list(nodes.items, listed_nodes, |_| true);
         Ok(())
@@ -184,7 +186,9 @@ impl Observer {
     }
 
     fn replace<K: Observed + Resource>(&self, objects: Vec<K>) {
-        objects.iter().for_each(|object| self.note(object));
+        for object in &objects {
+            self.note(object);
+        }
         self.index().replace(objects);
     }
 
@@ -196,8 +200,13 @@ impl Observer {
 
     fn delete<K: Observed + Resource>(&self, object: &K) {
         self.note(object);
-        let touched = self.index().delete::<K>(&index::key(object.meta()));
+        let key = index::key(object.meta());
+        let touched = self.index().delete::<K>(&key);
         self.trigger(&touched);
+        if K::KIND == Kind::Resources {
+            // Nothing is decided for it any more; the trigger lets its memory and metrics go.
+            let _ = self.triggers.send(ObjectRef::new(&key.1).within(&key.0));
+        }
     }
 
     fn trigger(&self, touched: &Touched) {

@@ -17,7 +17,8 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
     let uid = resource.metadata.uid.clone().unwrap_or_default();
     let uid8 = names::uid8(&uid).to_owned();
     let deployments = deployments(index, namespace, &uid);
-    let orphans = index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && entry.controller.is_none());
+    let orphans =
+        index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && entry.controller.is_none());
     let orphans = orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.clone()))).collect();
     let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref());
     let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
@@ -29,11 +30,18 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
         pods: pods(index, namespace, &uid8, &deployments),
         orphans,
         daemon_sets: daemon_sets
-            .map(|(_, entry)| planner::snapshot::DaemonSetFacts { owned: entry.controller.as_deref() == Some(uid.as_str()), ..entry.facts.clone() })
+            .map(|(_, entry)| planner::snapshot::DaemonSetFacts {
+                owned: entry.controller.as_deref() == Some(uid.as_str()),
+                ..entry.facts.clone()
+            })
             .collect(),
         others: others(index, &uid),
         service_ports: Arc::new(
-            index.services.iter().flat_map(|((namespace, name), ports)| ports.iter().map(move |port| (*port, format!("{namespace}/{name}")))).collect(),
+            index
+                .services
+                .iter()
+                .flat_map(|((namespace, name), ports)| ports.iter().map(move |port| (*port, format!("{namespace}/{name}"))))
+                .collect(),
         ),
         foreign_names: memory.foreign_names.clone(),
         taken_names: taken(index, namespace, &uid8),
@@ -86,7 +94,11 @@ fn pods(index: &Index, namespace: &str, uid8: &str, deployments: &BTreeMap<Strin
 fn taken(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {
     let deployments = index.deployments.iter().map(|(key, entry)| (key, &entry.uid8));
     let daemon_sets = index.daemon_sets.iter().map(|(key, entry)| (key, &entry.uid8));
-    deployments.chain(daemon_sets).filter(|((known, _), owner)| known == namespace && *owner != uid8).map(|((_, name), _)| name.clone()).collect()
+    deployments
+        .chain(daemon_sets)
+        .filter(|((known, _), owner)| known == namespace && *owner != uid8)
+        .map(|((_, name), _)| name.clone())
+        .collect()
 }
 
 fn others(index: &Index, uid: &str) -> Vec<OtherResource> {

@@ -1,7 +1,7 @@
 //! One run of one container: from its spec to a process, and to that process' end.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};

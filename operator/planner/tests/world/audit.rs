@@ -177,7 +177,8 @@ impl Audit {
         let Some(live) = cluster.nodes.get(name).filter(|live| text(live, "/metadata/uid") == grant.node_uid) else { return };
         let key = KEYS.into_iter().find(|key| *key == mark.key).expect("one of the keys");
         let since = self.asked_since.get(&(grant.node_uid.clone(), key)).copied();
-        let held = entry(live).is_some_and(|entry| entry.id == new.id && entry.phase == EntryPhase::Detached);
+        // A later grant may have taken the mark over: it cannot take it off before it has written the Deployment.
+        let held = entry(live).is_some_and(|entry| entry.id >= new.id && entry.phase == EntryPhase::Detached);
         if !held || since.is_none_or(|since| since + GRACE > cluster.now) {
             self.fail(cluster, format!("P4: pods of {name} change before the grace of its Node is over"));
         }
