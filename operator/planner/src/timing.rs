@@ -6,6 +6,12 @@ use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout, token::Token};
 /// How far a clock may be ahead of another: a detacher's timestamp this much older than our mark still answers it.
 const SKEW: i64 = 5;
 
+/// When a period that began at `stored` is over for certain: stored times are cut to whole seconds, and so is now, so that
+/// a mark may be almost a second younger than the difference says.
+fn after(stored: i64, seconds: i64) -> i64 {
+    stored.saturating_add(seconds).saturating_add(i64::from(seconds > 0))
+}
+
 /// What the marks of a grant carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Marked<'a> {
@@ -24,15 +30,15 @@ pub struct Marked<'a> {
 /// The grace of all marks: `None` when it is over.
 pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
     let from = |stored: i64| if stored > marked.now { marked.first_seen.min(marked.now) } else { stored };
-    let by_deployment = marked.token.map(|token| from(token.since).saturating_add(settings.deployment_grace));
-    let by_node = marked.entry.map(|entry| from(entry.time).saturating_add(settings.node_grace));
+    let by_deployment = marked.token.map(|token| after(from(token.since), settings.deployment_grace));
+    let by_node = marked.entry.map(|entry| after(from(entry.time), settings.node_grace));
     let until = by_deployment.max(by_node).unwrap_or(marked.now);
     let plain = || (marked.now < until).then_some(Hold::GracePeriod { until });
     let (Some(entry), Some(timestamp)) = (marked.entry, &settings.timestamp) else { return plain() };
     let started = from(entry.time);
     match detached_at(&timestamp.key, started, marked.node) {
         Answer::At(time) => {
-            let until = until.max(from(time).saturating_add(timestamp.grace));
+            let until = until.max(after(from(time), timestamp.grace));
             (marked.now < until).then_some(Hold::GracePeriod { until })
         }
         missing => {
@@ -63,7 +69,7 @@ pub fn soak(
     node: Option<&NodeFacts>,
 ) -> Option<Hold> {
     let since = attached.map_or(closed_at, |entry| entry.time.max(closed_at)).min(now);
-    let until = since.saturating_add(settings.attach_soak);
+    let until = after(since, settings.attach_soak);
     if now < until {
         return Some(Hold::AttachSoak { until });
     }

@@ -153,6 +153,7 @@ fn stamped(time: Option<&str>) -> NodeFacts {
     }
 }
 
+/// Stored times are cut to whole seconds, so every period below ends a second later than the difference says.
 #[test]
 fn the_grace_runs_from_the_later_mark_and_a_time_in_the_future_counts_from_first_sight() {
     let settings = settings_with(Marks::Both, "Halt");
@@ -160,11 +161,11 @@ fn the_grace_runs_from_the_later_mark_and_a_time_in_the_future_counts_from_first
     let grace = |now, since, time| {
         timing::grace(&settings, &Marked { now, first_seen: 90, token: Some(&token(since)), entry: Some(&entry(time)), node: None })
     };
-    assert_eq!(grace(102, 100, 99), Some(Hold::GracePeriod { until: 100 + GRACE }));
-    assert_eq!(grace(102, 99, 100), Some(Hold::GracePeriod { until: 100 + GRACE }));
-    assert_eq!(grace(100 + GRACE, 99, 100), None);
-    assert_eq!(grace(92, 1_000_000, 1), Some(Hold::GracePeriod { until: 90 + GRACE }));
-    assert_eq!(grace(90 + GRACE, i64::MAX, i64::MIN), None);
+    assert_eq!(grace(102, 100, 99), Some(Hold::GracePeriod { until: 101 + GRACE }));
+    assert_eq!(grace(102, 99, 100), Some(Hold::GracePeriod { until: 101 + GRACE }));
+    assert_eq!(grace(101 + GRACE, 99, 100), None);
+    assert_eq!(grace(92, 1_000_000, 1), Some(Hold::GracePeriod { until: 91 + GRACE }));
+    assert_eq!(grace(91 + GRACE, i64::MAX, i64::MIN), None);
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_t
     assert_eq!(grace("Halt", 1010, None), waiting);
     assert_eq!(grace("Halt", 1010, Some(&at(994))), waiting, "of an earlier detachment");
     assert_eq!(grace("Halt", 1010, Some(&at(995))), None, "within the skew of clocks");
-    assert_eq!(grace("Halt", 1010, Some(&at(1009))), Some(Hold::GracePeriod { until: 1009 + STAMP_GRACE }));
+    assert_eq!(grace("Halt", 1010, Some(&at(1009))), Some(Hold::GracePeriod { until: 1010 + STAMP_GRACE }));
     assert_eq!(grace("Halt", 1010, Some("yesterday")), Some(Hold::BadTimestamp("yesterday".into())));
     assert_eq!(grace("Halt", 1030, None), Some(Hold::DetachTimeout));
     assert_eq!(grace("Abort", 1030, None), Some(Hold::DetachTimeout));
@@ -193,10 +194,10 @@ fn a_slot_is_free_after_the_soak_and_when_the_detacher_has_let_go() {
     let settings = settings_with(Marks::Timestamp, "Halt");
     let attached = Entry { phase: EntryPhase::Attached, ..entry(100) };
     let soak = |now, alone, stamp: Option<&str>| timing::soak(&settings, now, 98, Some(&attached), alone, Some(&stamped(stamp)));
-    assert_eq!(soak(104, true, None), Some(Hold::AttachSoak { until: 105 }));
-    assert_eq!(soak(105, true, None), None);
-    assert_eq!(soak(105, true, Some("x")), Some(Hold::WaitingForAttachment));
-    assert_eq!(soak(105, false, Some("x")), None, "another resource holds the node");
+    assert_eq!(soak(105, true, None), Some(Hold::AttachSoak { until: 106 }));
+    assert_eq!(soak(106, true, None), None);
+    assert_eq!(soak(106, true, Some("x")), Some(Hold::WaitingForAttachment));
+    assert_eq!(soak(106, false, Some("x")), None, "another resource holds the node");
     assert_eq!(soak(130, true, Some("x")), None, "bounded by the detach timeout");
 }
 
