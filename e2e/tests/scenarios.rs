@@ -48,6 +48,7 @@ scenarios! {
     a_silent_detacher_halts_aborts_or_is_passed_over_as_told,
     an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice,
     a_leader_that_ends_hands_over_at_once,
+    pods_that_a_kubelet_refuses_are_not_made_without_end,
     a_bad_edit_is_named_and_the_last_good_state_keeps_running,
     the_example_of_the_original_is_accepted_unchanged_and_runs_without_its_ports,
     deleting_the_resource_under_load_detaches_first_and_leaves_nothing,

@@ -20,15 +20,9 @@ use operator::{
     reconcile::{Context, back_off, forget, reconcile},
     telemetry, web,
 };
-use std::{process::ExitCode, sync::Arc, time::Duration};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc::{UnboundedReceiver, unbounded_channel},
-};
+use std::{process::ExitCode, sync::Arc};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-
-/// Changes within this time are decided on together.
-const DEBOUNCE: Duration = Duration::from_millis(50);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -57,9 +51,8 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let listener = web::listen(run.listen_address).await?;
     let client = connect().await?;
-    let (triggers, triggered) = unbounded_channel();
     let (resources, writer) = store();
-    let observer = Arc::new(Observer::new(triggers));
+    let observer = Arc::new(Observer::default());
     let metrics = Arc::new(Metrics::default());
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
     let reporter = Reporter { controller: "ingressdaemonsets.mumoshu.github.io/operator".into(), instance: Some(run.identity.clone()) };
@@ -73,7 +66,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         failures: std::sync::Mutex::default(),
     });
     let outcome = tokio::select! {
-        outcome = act_while_leading(client.clone(), &run, stop.clone(), decide_for_ever(context, resources, triggered)) => outcome,
+        outcome = act_while_leading(client.clone(), &run, stop.clone(), decide_for_ever(context, resources)) => outcome,
         () = observer.follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();
@@ -88,14 +81,13 @@ async fn start(run: Run) -> anyhow::Result<()> {
 }
 
 /// Decides for one resource at a time each, whenever something that concerns it has changed.
-async fn decide_for_ever(context: Arc<Context>, resources: Store<Guarded>, mut triggered: UnboundedReceiver<ObjectRef<Guarded>>) {
+async fn decide_for_ever(context: Arc<Context>, resources: Store<Guarded>) {
     context.metrics.leading(true);
     tracing::info!("leading");
     // A standby has heard of changes without acting on them: look at everything once.
     let all: Vec<_> = resources.state().iter().map(|resource| ObjectRef::from_obj(resource.as_ref())).collect();
-    let triggers = futures::stream::iter(all).chain(futures::stream::poll_fn(move |cx| triggered.poll_recv(cx)));
+    let triggers = futures::stream::iter(all).chain(context.observer.dirty().stream());
     Controller::for_stream(futures::stream::pending(), resources)
-        .with_config(controller::Config::default().debounce(DEBOUNCE))
         .reconcile_on(triggers)
         .run(reconcile, back_off, Arc::clone(&context))
         .for_each(|result| async {

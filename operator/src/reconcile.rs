@@ -82,6 +82,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
         snapshot.foreign_names = memory.foreign_names.clone();
     }
     snapshot.first_seen = memory.first_seen.clone();
+    snapshot.reserved = memory.reserved.clone();
     let plan = decide(&snapshot);
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     note_phases(&context.metrics, &mut memory, &plan);
@@ -124,6 +125,10 @@ fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &Snapshot) -> Result<bool, Failed> {
     let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
     let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
+    if ledger.is_none() || rebuilding.is_some() {
+        // Ids of a ledger that was lost lie below its fence: a Deployment made with one could be claimed by a stale operator.
+        memory.reserved.clear();
+    }
     if rebuilding.is_none() || memory.listed_for == rebuilding {
         return Ok(false);
     }

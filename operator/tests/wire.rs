@@ -169,8 +169,7 @@ async fn a_patch_of_a_deployment_is_sent_as_decided_and_its_version_is_waited_fo
     let (result, mut memory) = act(action, vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch), 200, deployment("41"))]).await;
     result.unwrap();
     assert_eq!(memory.written_generations, BTreeMap::from([("d1".to_owned(), 3)]));
-    let (triggers, _triggered) = tokio::sync::mpsc::unbounded_channel();
-    let observer = operator::observe::Observer::new(triggers);
+    let observer = operator::observe::Observer::default();
     assert_eq!(observer.seen(Kind::Deployments), 0);
     assert!(!memory.is_caught_up(&observer), "no decision before the watch has shown the write");
 }

@@ -17,6 +17,7 @@ use crate::{
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
+    scenarios::workload,
     traffic::Traffic,
 };
 
@@ -197,6 +198,62 @@ async fn hand_over(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     bed.say(&format!("{second} took over {:.2} s after the deletion of {first}", started.elapsed().as_secs_f32()));
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await
+}
+
+/// A kubelet refuses the pods, which the Deployment would make again without end.
+pub const REFUSED_PODS: Scenario = Scenario {
+    name: "pods_that_a_kubelet_refuses_are_not_made_without_end",
+    options: four_nodes,
+    expected: claiming,
+    body: |bed| Box::pin(refused_pods(bed)),
+};
+
+/// Pods made on the refusing node before the breaker opens, and at each try: a `ReplicaSet` makes the next one as soon as
+/// it sees the last one fail, so this bounds how long the operator takes to notice.
+const FLOOD: usize = 40;
+
+async fn refused_pods(bed: &mut Bed) -> Result<()> {
+    let port = json!([{ "containerPort": 80 }]);
+    let mut squatter = workload::deployment("default", "n1", 1);
+    squatter["spec"]["template"]["spec"]["containers"][0]["ports"] = port.clone();
+    bed.install().await?;
+    bed.apply(&[workload::config_map("default"), squatter]).await?;
+    bed.deployment_available("default", "nginx-n1").await?;
+    let mut resource = product::resource("1", &rolling_update(1, deployment_mark()));
+    resource["spec"]["podsPerNode"] = 1.into();
+    resource["spec"]["placement"] = "NodeName".into();
+    resource["spec"]["template"]["spec"]["containers"][0]["ports"] = port;
+    bed.apply(&[resource]).await?;
+    let refused = |status: &crds::IngressDaemonSetStatus| {
+        status.nodes.available == 3
+            && status
+                .node_states
+                .iter()
+                .any(|state| state.name == "n1" && state.reason == "AdmissionRejected" && state.message.contains("NodePorts"))
+    };
+    product::status_says(bed, "n1 is named with the kubelet's reason, the others serve", MINUTE, refused).await?;
+    let made = async || -> Result<usize> {
+        let history = bed.recorder.history().await?;
+        let of_n1 = |object: &Value| object["metadata"]["labels"][names::NODE_LABEL] == "edge-n1";
+        let pods: BTreeSet<_> = history
+            .iter()
+            .filter(|observation| observation.kind == Kind::Pod && of_n1(&observation.object))
+            .filter_map(|observation| observation.object["metadata"]["uid"].as_str())
+            .collect();
+        Ok(pods.len())
+    };
+    let first = made().await?;
+    bed.say(&format!("{first} pods were made on n1 before the breaker opened"));
+    ensure!(first <= FLOOD, "{first} pods were made");
+    throughout(Duration::from_secs(10), "no further pod is made", async || {
+        let now = made().await?;
+        ensure!(now == first, "there are {now} by now");
+        Ok(())
+    })
+    .await?;
+    bed.kubectl(&["delete", "deployment", "nginx-n1"]).await?;
+    bed.say("the port is free");
     product::is_complete(bed, NODES.len(), MINUTE * 2).await
 }
 

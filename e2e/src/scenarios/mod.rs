@@ -28,6 +28,7 @@ pub const ALL: &[Scenario] = &[
     failures::SILENT_DETACHER,
     failures::OPERATOR_KILLED,
     failures::HAND_OVER,
+    failures::REFUSED_PODS,
     failures::BAD_EDIT,
     compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,

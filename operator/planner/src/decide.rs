@@ -37,8 +37,9 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         return plan;
     }
     let settings = resolve(&snapshot.resource.spec).and_then(|settings| match health_checker::port_conflict(snapshot, &settings) {
-        Some(conflict) => Err(vec![conflict]),
-        None => Ok(settings),
+        // A conflict is no reason to leave without detaching.
+        Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
+        Some(_) | None => Ok(settings),
     });
     let mut pass = Pass::new(snapshot, &settings, plan);
     let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
@@ -153,13 +154,16 @@ impl<'a> Pass<'a> {
 
     /// Until when a grant waits for its marks to work.
     fn grace(&self, case: &Case<'_>) -> Option<Hold> {
-        let (settings, grant) = (self.settings?, case.grant?);
+        let grant = case.grant?;
         let token = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Claimed);
         let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Detached);
         if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || case.is_updated() {
             return None;
         }
         let first_seen = self.snapshot.first_seen.get(&(case.name.to_owned(), grant.id)).copied().unwrap_or(self.snapshot.now);
+        let Some(settings) = self.settings else {
+            return token.and_then(|token| timing::default_grace(self.snapshot.now, first_seen, token));
+        };
         let hold = timing::grace(settings, &Marked { now: self.snapshot.now, first_seen, token, entry, node: case.node })?;
         // Deletion is bounded: it never waits for a detacher for ever.
         (!(self.snapshot.resource.deleting && hold == Hold::DetachTimeout)).then_some(hold)

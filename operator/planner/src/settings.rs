@@ -12,7 +12,7 @@ use k8s_openapi::{
 
 /// Grace of a mark in seconds when neither it nor the load balancer's timing is given: the original's default for the
 /// detacher's timestamp, used for all.
-const DEFAULT_GRACE: i64 = 10;
+pub const DEFAULT_GRACE: i64 = 10;
 /// Seconds for a detacher to answer.
 const DEFAULT_DETACH_TIMEOUT: u32 = 600;
 

@@ -1,6 +1,10 @@
 //! Times of marks, turned into yes, no and when.
 
-use crate::{hold::Hold, settings::Settings, snapshot::NodeFacts};
+use crate::{
+    hold::Hold,
+    settings::{DEFAULT_GRACE, Settings},
+    snapshot::NodeFacts,
+};
 use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout, token::Token};
 
 /// How far a clock may be ahead of another: a detacher's timestamp this much older than our mark still answers it.
@@ -55,6 +59,13 @@ pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
             }
         }
     }
+}
+
+/// The grace of the Deployment mark when the spec, which would say it, is not valid.
+pub fn default_grace(now: i64, first_seen: i64, token: &Token) -> Option<Hold> {
+    let stored = if token.since > now { first_seen.min(now) } else { token.since };
+    let until = after(stored, DEFAULT_GRACE);
+    (now < until).then_some(Hold::GracePeriod { until })
 }
 
 /// Whether the node has soaked after its attachment: `None` when it has.

@@ -3,9 +3,12 @@
 //! Objects are turned into facts as they arrive, and nothing else of them is kept. No snapshot exists before every watch
 //! has listed once.
 
+mod dirty;
 mod facts;
 mod index;
 mod snapshot;
+
+pub use dirty::Dirty;
 
 use crate::memory::Memory;
 use crds::IngressDaemonSet;
@@ -20,7 +23,7 @@ use kube::{
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt as _,
-        reflector::{ObjectRef, store::Writer},
+        reflector::store::Writer,
         watcher::{self, Event},
     },
 };
@@ -29,11 +32,10 @@ use serde::de::DeserializeOwned;
 use std::{
     fmt::Debug,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
-use tokio::sync::mpsc::UnboundedSender;
 
 /// A resource that may be undecodable.
 pub type Guarded = DeserializeGuard<IngressDaemonSet>;
@@ -75,18 +77,18 @@ impl Kind {
 }
 
 /// The view of the cluster.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Observer {
     index: Mutex<Index>,
     listed: [AtomicBool; Kind::ALL.len()],
     seen: [AtomicU64; Kind::ALL.len()],
-    triggers: UnboundedSender<ObjectRef<Guarded>>,
+    dirty: Arc<Dirty>,
 }
 
 impl Observer {
-    /// An empty view that names the resources to look at again to `triggers`.
-    pub fn new(triggers: UnboundedSender<ObjectRef<Guarded>>) -> Self {
-        Self { index: Mutex::default(), listed: Default::default(), seen: Default::default(), triggers }
+    /// Resources to look at again, as they change.
+    pub fn dirty(&self) -> Arc<Dirty> {
+        Arc::clone(&self.dirty)
     }
 
     /// Watches that have not listed yet.
@@ -204,15 +206,14 @@ impl Observer {
         let touched = self.index().delete::<K>(&key);
         self.trigger(&touched);
         if K::KIND == Kind::Resources {
-            // Nothing is decided for it any more; the trigger lets its memory and metrics go.
-            let _ = self.triggers.send(ObjectRef::new(&key.1).within(&key.0));
+            // Nothing is decided for it any more; this lets its memory and metrics go.
+            self.dirty.mark(key.0, key.1);
         }
     }
 
     fn trigger(&self, touched: &Touched) {
         for (namespace, name) in self.index().resources_of(touched) {
-            // The receiver ends only with the process.
-            let _ = self.triggers.send(ObjectRef::new(&name).within(&namespace));
+            self.dirty.mark(namespace, name);
         }
     }
 }
