@@ -99,7 +99,9 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
 
 /// A resource is gone: so is what was remembered of it.
 pub async fn forget(context: &Context, namespace: &str, name: &str) {
-    context.metrics.decided(&format!("{namespace}/{name}"), None);
+    let display = format!("{namespace}/{name}");
+    context.metrics.decided(&display, None);
+    context.announcer.forget(&display);
     let key = (namespace.to_owned(), name.to_owned());
     context.memories.lock().await.remove(&key);
     lock(&context.failures).remove(&key);

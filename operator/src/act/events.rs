@@ -12,7 +12,7 @@ type News = BTreeMap<String, (String, String)>;
 #[derive(Debug)]
 pub struct Announcer {
     recorder: EventRecorder,
-    /// By UID of the resource: condition or node, its reason and message.
+    /// By namespace and name of the resource: condition or node, its reason and message.
     conditions: Mutex<BTreeMap<String, News>>,
 }
 
@@ -87,7 +87,8 @@ impl Announcer {
         }
         let news: Vec<_> = {
             let mut known = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = known.insert(snapshot.resource.uid.clone(), now.clone()).unwrap_or_default();
+            let before =
+                known.insert(format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name), now.clone()).unwrap_or_default();
             now.into_iter().filter(|(key, (reason, _))| before.get(key).is_none_or(|(earlier, _)| earlier != reason)).collect()
         };
         for (key, (reason, message)) in news {
@@ -98,6 +99,11 @@ impl Announcer {
             };
             self.warning(snapshot, &reason, "Decide", message).await;
         }
+    }
+
+    /// The resource, by namespace and name, is gone.
+    pub fn forget(&self, key: &str) {
+        self.conditions.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
     /// Tells of a failure that people must act on.

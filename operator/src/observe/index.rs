@@ -261,7 +261,10 @@ impl Observed for ReplicaSet {
 
     fn insert(self, index: &mut Index) -> Touched {
         let key = key(&self.metadata);
-        let entry = entry(&self.metadata, facts::orphan_template(&self));
+        let mut entry = entry(&self.metadata, Value::Null);
+        if entry.controller.is_none() {
+            entry.facts = facts::orphan_template(&self);
+        }
         index.replica_sets.insert(key.clone(), entry);
         owner(&key, index.replica_sets.get(&key))
     }
