@@ -27,6 +27,9 @@ pub const NODE_NAME_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/node
 pub const REVISION_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/revision";
 /// Pod-template label: hash of the operator's own additions to the template. Writer: the operator.
 pub const RENDERED_BY_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/rendered-by";
+/// Label of a Deployment: hash of its pod template as the API server stores it, where that is not what was rendered
+/// (a webhook or policy rewrites it, or a feature is off): such a difference is no drift. Writer: the operator.
+pub const ACCEPTED_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/accepted";
 /// Label of a Deployment whose pods were refused at admission again and again: `<openings>.<closes at, unix seconds>`.
 /// Writer: the operator.
 pub const BREAKER_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/breaker";

@@ -43,6 +43,7 @@ scenarios! {
     marks_keys_budget_mode_and_pause_change_half_way,
     degrade_mode_updates_within_its_budget_and_scale_works,
     drift_is_repaired_within_the_budget,
+    a_template_that_the_api_rewrites_is_no_drift_and_taken_labels_come_back,
     a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through,
     a_kubelet_restart_replaces_no_more_nodes_than_the_budget,
     a_silent_detacher_halts_aborts_or_is_passed_over_as_told,

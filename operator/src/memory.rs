@@ -13,6 +13,19 @@ const EXPECTED_WITHIN: Duration = Duration::from_secs(10);
 /// How often supporting objects that nobody watches are written again.
 const ASSERT_EVERY: Duration = Duration::from_mins(10);
 
+/// First and longest time before something that was refused is tried again; doubled in between.
+const RETRY_REFUSED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_mins(10));
+
+/// A write that the API server refused, and would refuse again.
+#[derive(Debug)]
+struct Refusal {
+    message: String,
+    /// Generation of the resource that asked for it.
+    generation: i64,
+    times: u32,
+    until: Instant,
+}
+
 /// What one process remembers of a resource.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -27,7 +40,7 @@ pub struct Memory {
     /// Names that belong to somebody else.
     pub foreign_names: BTreeSet<String>,
     /// What the API server refuses, by node.
-    pub refusals: BTreeMap<String, String>,
+    refusals: BTreeMap<String, Refusal>,
     /// Generations that our last full writes gave Deployments.
     pub written_generations: BTreeMap<String, i64>,
     /// When the status was last written.
@@ -42,6 +55,27 @@ impl Memory {
     /// Nothing is remembered of this resource.
     pub fn of(uid: &str) -> Self {
         Self { uid: uid.to_owned(), ..Self::default() }
+    }
+
+    /// The API server refused a write for a node; `true` when that is news.
+    pub fn refuse(&mut self, node: &str, message: &str, generation: i64) -> bool {
+        let before = self.refusals.remove(node).filter(|refusal| refusal.generation == generation);
+        let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
+        let times = before.map_or(0, |refusal| refusal.times);
+        let until = Instant::now() + RETRY_REFUSED.0.saturating_mul(1 << times.min(10)).min(RETRY_REFUSED.1);
+        self.refusals.insert(node.to_owned(), Refusal { message: message.to_owned(), generation, times: times.saturating_add(1), until });
+        news
+    }
+
+    /// A write for a node was taken.
+    pub fn accept(&mut self, node: &str) {
+        self.refusals.remove(node);
+    }
+
+    /// What is not to be tried now, by node.
+    pub fn active_refusals(&self, generation: i64) -> BTreeMap<String, String> {
+        let active = self.refusals.iter().filter(|(_, refusal)| refusal.generation == generation && refusal.until > Instant::now());
+        active.map(|(node, refusal)| (node.clone(), refusal.message.clone())).collect()
     }
 
     /// A write gave an object this resourceVersion.

@@ -167,6 +167,11 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
     }
     let failures: Vec<_> = results.into_iter().filter_map(|(action, result)| result.err().map(|error| (action, error))).collect();
     report(context, snapshot, &failures).await;
+    // A refusal for a node is remembered there, and in the status: the other nodes go on.
+    let remembered = |action: &Action, error: &Error| {
+        matches!(error, Error::Known) || matches!(error, Error::Invalid(_) | Error::Forbidden(_)) && is_of_a_node(action)
+    };
+    let failures: Vec<_> = failures.into_iter().filter(|(action, error)| !remembered(action, error)).collect();
     let conflicts = failures.iter().all(|(_, error)| matches!(error, Error::Conflict | Error::Taken(_)));
     match failures.first() {
         None => Ok(soon),
@@ -182,6 +187,7 @@ fn attempt<'a>(actor: &'a Actor<'_>, action: &'a Action, memory: &'a Mutex<&mut 
 async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Error)]) {
     for (action, error) in failures {
         match error {
+            Error::Known => {}
             Error::Conflict | Error::Taken(_) => tracing::info!(what = brief(action), %error, "not written; deciding again"),
             Error::Transient(_) => tracing::warn!(what = brief(action), %error, "not written; trying again"),
             Error::Foreign(_) | Error::Forbidden(_) | Error::Invalid(_) => {
@@ -189,6 +195,11 @@ async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Er
             }
         }
     }
+}
+
+/// What it brings about is remembered by node.
+fn is_of_a_node(action: &Action) -> bool {
+    crate::act::node_of(action).is_some()
 }
 
 /// An action in a few words, for the log.
@@ -200,6 +211,7 @@ fn brief(action: &Action) -> String {
         Action::PatchDeployment { name, write, .. } => format!("{} Deployment {name}", write.as_str()),
         Action::DeleteDeployment { name, .. } => format!("delete Deployment {name}"),
         Action::PatchNode { node, write, .. } => format!("{} Node {node}", write.as_str()),
+        Action::Reclaim { name, .. } => format!("reclaim Deployment {name}"),
         Action::Apply { object, .. } => format!("apply {}", object.key()),
         Action::Delete { object, .. } => format!("delete {}", object.key()),
         Action::DeletePod { name } => format!("delete refused pod {name}"),

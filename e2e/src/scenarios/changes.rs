@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use crds::names;
 use serde_json::json;
 
@@ -10,6 +10,7 @@ use crate::{
     auditor::Expectations,
     bed::Bed,
     detacher::{Detacher, Variant},
+    eventually::{eventually, throughout},
     load::LoadOptions,
     scenario::Scenario,
     scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, rolling_update},
@@ -81,6 +82,82 @@ async fn settings(bed: &mut Bed) -> Result<()> {
     bed.say("degrade mode");
     product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
     no_mark_is_left(bed).await
+}
+
+/// What the API server, or a webhook, makes of a template is no drift, whoever leads.
+pub const REWRITTEN: Scenario = Scenario {
+    name: "a_template_that_the_api_rewrites_is_no_drift_and_taken_labels_come_back",
+    options: four_nodes,
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n1"]),
+    body: |bed| Box::pin(rewritten(bed)),
+};
+
+async fn rewritten(bed: &mut Bed) -> Result<()> {
+    bed.apply(&policy()).await?;
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    bed.kubectl(&["delete", "pod", "-n", "ingress-daemonset-system", "--all"]).await?;
+    at_rest(bed, "after the operator was restarted").await?;
+    // A copy of a Deployment, as people make one to debug it, is nobody's business.
+    let copy = bed.kubectl(&["get", "deployment", "edge-n2", "-o", "json"]).await?;
+    let mut copy: serde_json::Value = serde_json::from_str(&copy)?;
+    for gone in ["uid", "ownerReferences", "resourceVersion"] {
+        copy["metadata"].as_object_mut().context("no metadata")?.remove(gone);
+    }
+    copy["metadata"]["name"] = "zz-copy".into();
+    copy["spec"]["replicas"] = 0.into();
+    copy["spec"]["selector"]["matchLabels"] = json!({ "app": "copy" });
+    copy["spec"]["template"]["metadata"]["labels"] = json!({ "app": "copy" });
+    bed.apply(&[copy]).await?;
+    let label = format!("{}-", names::RESOURCE_LABEL);
+    bed.kubectl(&["label", "deployment", "edge-n1", &label]).await?;
+    eventually(MINUTE, "the labels of edge-n1 are back", async || {
+        let labels = bed.kubectl(&["get", "deployment", "edge-n1", "-o", "jsonpath={.metadata.labels}"]).await?;
+        ensure!(labels.contains(names::RESOURCE_LABEL), "{labels}");
+        Ok(())
+    })
+    .await?;
+    at_rest(bed, "after labels came back").await?;
+    let copy = bed.kubectl(&["get", "deployment", "zz-copy", "-o", "jsonpath={.metadata.generation} {.metadata.annotations}"]).await?;
+    ensure!(copy.starts_with("1 "), "the copy was changed: {copy}");
+    Ok(())
+}
+
+/// Nothing is under way, and no id is used for a while.
+async fn at_rest(bed: &Bed, when: &str) -> Result<()> {
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    let next = async || -> Result<u64> {
+        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+        Ok(status.rollout.context("no ledger")?.next_id)
+    };
+    let before = next().await?;
+    throughout(Duration::from_secs(8), when, async || {
+        let now = next().await?;
+        ensure!(now == before, "ids went from {before} to {now}");
+        Ok(())
+    })
+    .await
+}
+
+/// A policy that changes every pod template of a Deployment a little.
+fn policy() -> [serde_json::Value; 2] {
+    let name = "longer-grace";
+    let rule = json!({ "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["deployments"] });
+    let patch = r#"[JSONPatch{op: "add", path: "/spec/template/spec/terminationGracePeriodSeconds", value: 11}]"#;
+    [
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": { "name": name },
+            "spec": {
+                "matchConstraints": { "resourceRules": [rule] }, "failurePolicy": "Fail", "reinvocationPolicy": "Never",
+                "mutations": [{ "patchType": "JSONPatch", "jsonPatch": { "expression": patch } }],
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding", "metadata": { "name": name },
+            "spec": { "policyName": name, "matchResources": { "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "default" } } } },
+        }),
+    ]
 }
 
 /// Neither the user's keys nor ours hold anything.

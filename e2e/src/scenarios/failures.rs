@@ -257,6 +257,32 @@ async fn refused_pods(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), MINUTE * 2).await
 }
 
+/// A template that the API server refuses is asked for once in a while, not in a loop.
+async fn refused_template(bed: &Bed) -> Result<()> {
+    let spec = json!({ "nodeSelector": { "ingress": "true" }, "template": { "spec": { "containers": [{ "name": "c" }] } } });
+    let resource = json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": { "name": "refused", "namespace": "default" }, "spec": spec,
+    });
+    bed.apply(&[resource]).await?;
+    let reason = ["get", "ids", "refused", "-o", "jsonpath={.status.nodeStates[*].reason}"];
+    eventually(MINUTE, "every node says that the API server refuses it", async || {
+        let reasons = bed.kubectl(&reason).await?;
+        ensure!(reasons == "Refused Refused Refused Refused", "{reasons}");
+        Ok(())
+    })
+    .await?;
+    let version = ["get", "ids", "refused", "-o", "jsonpath={.status.rollout.nextId}"];
+    let before = bed.kubectl(&version).await?;
+    throughout(Duration::from_secs(5), "no id is used for what was refused", async || {
+        let now = bed.kubectl(&version).await?;
+        ensure!(now == before, "ids went from {before} to {now}");
+        Ok(())
+    })
+    .await?;
+    bed.kubectl(&["delete", "ids", "refused"]).await.map(drop)
+}
+
 /// A bad edit while all serve.
 pub const BAD_EDIT: Scenario = Scenario {
     name: "a_bad_edit_is_named_and_the_last_good_state_keeps_running",
@@ -284,5 +310,5 @@ async fn bad_edit(bed: &mut Bed) -> Result<()> {
         product::change(bed, repair).await?;
         product::is_complete(bed, NODES.len(), MINUTE).await?;
     }
-    Ok(())
+    refused_template(bed).await
 }

@@ -23,6 +23,7 @@ pub const ALL: &[Scenario] = &[
     changes::SETTINGS,
     changes::DEGRADE,
     changes::DRIFT,
+    changes::REWRITTEN,
     failures::MISSING_IMAGE,
     failures::KUBELET_RESTART,
     failures::SILENT_DETACHER,

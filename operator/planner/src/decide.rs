@@ -17,7 +17,7 @@ use crate::{
     wanted::{Case, Gates, cases, fits, give_up, is_free, renew},
 };
 use crds::{
-    holders::EntryPhase,
+    holders::{EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
     ledger::{Annotation, Grant, Kind, Ledger},
     names,
@@ -222,12 +222,16 @@ impl<'a> Pass<'a> {
                 && !case.is_updated()
                 && case.node.is_some_and(|node| !node.annotations.contains_key(&entry.key))
         });
+        // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
+        let unmarkable = grant.kind == Kind::Remove
+            && grant.marks.node.is_some()
+            && (case.holders.is_err() || !case.holds_node() && admission::conflicting_annotation(self.snapshot, &grant.marks).is_some());
         StepView {
             grant: GrantView {
                 id: grant.id,
                 kind: grant.kind,
-                deployment_mark: grant.marks.deployment,
-                node_mark: grant.marks.node.is_some(),
+                deployment_mark: grant.marks.deployment || unmarkable,
+                node_mark: grant.marks.node.is_some() && !unmarkable,
             },
             token: case.deployment.map(|_| {
                 case.token
@@ -275,8 +279,8 @@ impl<'a> Pass<'a> {
             _ => self.settings.map_or(deployment.replicas(), |settings| settings.pods_per_node),
         };
         let trouble = readiness::trouble(case.pods);
-        if deployment.status.refused && trouble.is_none() {
-            return Hold::PodsRefused;
+        if let Some(message) = deployment.refusal.clone().filter(|_| trouble.is_none()) {
+            return Hold::PodsRefused(message);
         }
         if deployment.status.available >= wanted && trouble.is_none() {
             return Hold::PodsTerminating;
@@ -286,6 +290,10 @@ impl<'a> Pass<'a> {
 
     fn write_deployment(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
         let Some(deployment) = case.deployment else { return };
+        if let Some(message) = self.snapshot.refusals.get(case.name) {
+            self.plan.recheck(self.snapshot.now + 5);
+            return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+        }
         let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
             Step::Claim => {
@@ -294,7 +302,9 @@ impl<'a> Pass<'a> {
             Step::Update => {
                 (patch(deployment_writes::update(self.snapshot, self.settings, case, deployment, grant), Write::Update), "Detached")
             }
-            Step::Close => (patch(deployment_writes::close(self.snapshot, case, deployment, grant), Write::Close), "Attaching"),
+            Step::Close => {
+                (patch(deployment_writes::close(self.snapshot, self.settings, case, deployment, grant), Write::Close), "Attaching")
+            }
             _ => (
                 Action::DeleteDeployment {
                     node: case.name.to_owned(),
@@ -311,8 +321,10 @@ impl<'a> Pass<'a> {
 
     fn write_node(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
         let Some(node) = case.node else { return };
+        let nobody = Holders::new();
         let holders = match &case.holders {
             Ok(holders) => holders,
+            Err(_) if next == Step::RemoveMember => &nobody,
             Err(error) => return self.hold(case.name, "Blocked", Hold::HoldersUnreadable(error.clone())),
         };
         let (uid8, now) = (self.snapshot.resource.uid8(), self.snapshot.now);

@@ -15,6 +15,9 @@ use crds::{
 };
 use serde_json::{Value, json};
 
+/// The API server's default of a Deployment's `progressDeadlineSeconds`.
+const DEFAULT_PROGRESS_DEADLINE: i32 = 600;
+
 /// A patch that tests UID and token, and the token that follows.
 fn fenced(deployment: &DeploymentFacts, next: Option<&Token>) -> JsonPatch {
     let at = label(names::TOKEN_LABEL);
@@ -78,21 +81,28 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
 }
 
 /// `id.Closed`, and our annotations away.
-pub fn close(snapshot: &Snapshot, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+pub fn close(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, snapshot.now, false)))
         .test("/metadata/generation", deployment.generation);
     for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(*key)) {
         patch = patch.remove(&annotation(key));
     }
-    patch.into_value()
+    accept(patch, snapshot, settings, case, deployment).into_value()
+}
+
+/// Remembers what the API server made of our template, where that is something else.
+fn accept(patch: JsonPatch, snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts) -> JsonPatch {
+    match settings.and_then(|settings| render::rewritten(snapshot, settings, case.name, deployment)) {
+        Some(hash) => patch.add(&label(names::ACCEPTED_LABEL), hash),
+        None => patch,
+    }
 }
 
 /// The first `Closed` of a new Deployment.
-pub fn first_close(snapshot: &Snapshot, deployment: &DeploymentFacts, id: u64) -> Value {
-    fenced(deployment, Some(&token(snapshot, id, Phase::Closed, snapshot.now, false)))
-        .test("/metadata/generation", deployment.generation)
-        .into_value()
+pub fn first_close(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deployment: &DeploymentFacts, id: u64) -> Value {
+    let patch = fenced(deployment, Some(&token(snapshot, id, Phase::Closed, snapshot.now, false)));
+    accept(patch.test("/metadata/generation", deployment.generation), snapshot, Some(settings), case, deployment).into_value()
 }
 
 /// The breaker opens: this many replicas.
@@ -120,6 +130,12 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
             patch = patch.test(&at, old.map_or(Value::Null, |old| old.as_str().into())).add(&at, value);
         }
     }
+    if deployment.annotations.get(names::NODE_NAME_ANNOTATION).map(String::as_str) != Some(case.name) {
+        if deployment.annotations.is_empty() {
+            patch = patch.add("/metadata/annotations", json!({}));
+        }
+        patch = patch.add(&annotation(names::NODE_NAME_ANNOTATION), case.name);
+    }
     let spec = |key: &str| deployment.spec.get(key).cloned().unwrap_or(Value::Null);
     let set = |patch: JsonPatch, key: &str, value: Value| {
         let at = format!("/spec/{key}");
@@ -127,9 +143,8 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
     };
     patch = set(patch, "strategy", render::strategy(settings));
     // Both in this order: the API server checks the deadline against the new minReadySeconds.
-    if let Some(seconds) = render::progress_deadline(snapshot.resource.spec.min_ready_seconds) {
-        patch = set(patch, "progressDeadlineSeconds", seconds.into());
-    }
+    let deadline = render::progress_deadline(snapshot.resource.spec.min_ready_seconds).unwrap_or(DEFAULT_PROGRESS_DEADLINE);
+    patch = set(patch, "progressDeadlineSeconds", deadline.into());
     patch = set(patch, "minReadySeconds", snapshot.resource.spec.min_ready_seconds.into());
     let new = case.phase() == Some(Phase::New);
     let behind = deployment.revision() != settings.revision || case.drifted;

@@ -68,8 +68,10 @@ pub enum Hold {
         /// What the kubelet said.
         message: String,
     },
-    /// The API refuses to create the node's pods.
-    PodsRefused,
+    /// The API refuses to create the node's pods, and says why.
+    PodsRefused(String),
+    /// The pods are there, their Deployment does not carry our labels.
+    Relabelled(String),
     /// The API server refused a write, and would refuse it again.
     Refused(String),
     /// An object of the wanted name belongs to somebody else.
@@ -106,7 +108,8 @@ impl Hold {
             Self::WaitingForAttachment => "WaitingForAttachment",
             Self::Joining { .. } => "Joining",
             Self::AdmissionRejected { .. } => "AdmissionRejected",
-            Self::PodsRefused => "FailedCreate",
+            Self::PodsRefused(_) => "FailedCreate",
+            Self::Relabelled(_) => "Relabelled",
             Self::Refused(_) => "Refused",
             Self::NameConflict(_) => "NameConflict",
             Self::HoldersUnreadable(_) => "HoldersUnreadable",
@@ -150,9 +153,8 @@ impl Hold {
             Self::AdmissionRejected { until, message } => {
                 format!("the kubelet refused the pods again and again ({message}); scaled down, next try at {}", clock(*until))
             }
-            Self::PodsRefused => {
-                "the API server refuses to create the pods; see the events of the node's ReplicaSet (quota, Pod Security, ServiceAccount)".into()
-            }
+            Self::PodsRefused(message) => format!("the API server refuses to create the pods: {message}"),
+            Self::Relabelled(name) => format!("Deployment {name} has lost the operator's labels; they are put back"),
             Self::Refused(message) => format!("the API server refuses the node's Deployment: {message}"),
             Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else; it is never adopted: rename or delete it"),
             Self::HoldersUnreadable(error) => format!(

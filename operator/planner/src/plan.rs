@@ -107,6 +107,15 @@ pub enum Action {
         /// A Deployment whose absence must be read live first.
         live_absent: Option<String>,
     },
+    /// Put back the labels and the annotation by which a Deployment of ours is known, if it is there and ours.
+    Reclaim {
+        /// The node.
+        node: String,
+        /// Object name.
+        name: String,
+        /// The operations, to be made with the UID that is found.
+        identity: Value,
+    },
     /// Server-side apply of a supporting object (health checker and its rights).
     Apply {
         /// Which.

@@ -7,11 +7,16 @@ use crate::snapshot::{DeploymentFacts, PodFacts};
 /// The counters alone lie with a surge: an old pod on a shared port answers the new one's probe, then dies. So the pods
 /// must be exactly those that are wanted, none of them terminating, all of the template's revision.
 pub fn is_settled(deployment: &DeploymentFacts, pods: &[PodFacts]) -> bool {
+    deployment.status.available == deployment.replicas() && is_ready(deployment, pods)
+}
+
+/// The same, but that pods may be too young to count as available (`minReadySeconds`).
+pub fn is_ready(deployment: &DeploymentFacts, pods: &[PodFacts]) -> bool {
     let counts = &deployment.status;
     let wanted = deployment.replicas();
     let live = || pods.iter().filter(|pod| !pod.ended);
     counts.observed_generation >= deployment.generation
-        && [counts.replicas, counts.updated, counts.ready, counts.available] == [wanted; 4]
+        && [counts.replicas, counts.updated, counts.ready] == [wanted; 3]
         && counts.terminating == 0
         && usize::try_from(wanted).is_ok_and(|wanted| live().count() == wanted)
         && live().all(|pod| pod.ready && !pod.terminating && pod.revision == deployment.revision())

@@ -2,6 +2,7 @@
 
 use crate::{
     eligibility::added_tolerations,
+    patch::{self, JsonPatch},
     settings::Settings,
     snapshot::{DeploymentFacts, Resource, Snapshot},
 };
@@ -47,6 +48,15 @@ fn identity(resource: &Resource, name: &str, node: &str) -> BTreeMap<String, Str
         (names::RESOURCE_LABEL.to_owned(), resource.uid8().to_owned()),
         (names::NODE_HASH_LABEL.to_owned(), hash::node_hash(node)),
     ])
+}
+
+/// A JSON Patch, without its tests, that puts back how we know a Deployment of ours.
+pub fn identity_patch(resource: &Resource, name: &str, node: &str) -> Value {
+    let mut patch = JsonPatch::default();
+    for (key, value) in identity(resource, name, node) {
+        patch = patch.add(&patch::label(&key), value);
+    }
+    patch.add(&patch::annotation(names::NODE_NAME_ANNOTATION), node).into_value()
 }
 
 /// Labels of the Deployment, without its token.
@@ -178,6 +188,22 @@ pub fn has_drifted(snapshot: &Snapshot, settings: &Settings, node: &str, deploym
     if deployment.revision() != settings.revision {
         return false;
     }
+    differs(snapshot, settings, node, deployment) && deployment.labels.get(names::ACCEPTED_LABEL) != Some(&stored_hash(deployment))
+}
+
+/// The hash of a template that the API server stores otherwise than we wrote it, while nobody else has changed it since.
+pub fn rewritten(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> Option<String> {
+    let ours =
+        snapshot.written_generations.get(&deployment.uid) == Some(&deployment.generation) && deployment.revision() == settings.revision;
+    (ours && differs(snapshot, settings, node, deployment)).then(|| stored_hash(deployment))
+}
+
+fn stored_hash(deployment: &DeploymentFacts) -> String {
+    hash::revision(deployment.spec.get("template").unwrap_or(&Value::Null))
+}
+
+/// The stored template lacks something that we render.
+fn differs(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> bool {
     let stored = deployment.spec.get("template").unwrap_or(&Value::Null);
     let same_rendering = deployment.template_label(names::RENDERED_BY_LABEL) == Some(rendered_by(settings).as_str());
     let mut wanted = if same_rendering {

@@ -137,6 +137,8 @@ pub struct DeploymentFacts {
     pub spec: Arc<Value>,
     /// `status`.
     pub status: DeploymentCounts,
+    /// Message of the condition `ReplicaFailure` when it is True: the API refused pods.
+    pub refusal: Option<String>,
     /// Has our resource as its controller.
     pub owned: bool,
     /// Is being deleted.
@@ -158,8 +160,6 @@ pub struct DeploymentCounts {
     pub available: i32,
     /// terminatingReplicas; 0 where the API server does not report it, the pods tell then.
     pub terminating: i32,
-    /// The condition `ReplicaFailure` is True: the API refused pods.
-    pub refused: bool,
 }
 
 impl DeploymentFacts {

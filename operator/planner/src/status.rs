@@ -47,7 +47,7 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
     let count = |test: &dyn Fn(&Case<'_>) -> bool| u32::try_from(cases.iter().filter(|case| test(case)).count()).unwrap_or(u32::MAX);
     let chosen = |case: &Case<'_>| case.chosen;
     let serves = |case: &Case<'_>| {
-        case.settled
+        case.is_ready()
             && case.phase() == Some(Phase::Closed)
             && !settings.is_some_and(|settings| case.is_unavailable(settings))
             && case.deployment.is_some_and(|deployment| deployment.replicas() > 0)
@@ -57,12 +57,12 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
         current: count(&|case| case.deployment.is_some()),
         updated: count(&|case| {
             case.chosen
-                && case.settled
+                && case.is_ready()
                 && case.deployment.zip(settings).is_some_and(|(deployment, settings)| {
                     deployment.revision() == settings.revision && deployment.replicas() == settings.pods_per_node
                 })
         }),
-        ready: count(&|case| case.chosen && case.settled),
+        ready: count(&|case| case.chosen && case.is_ready()),
         available: count(&|case| case.chosen && serves(case)),
         unavailable: count(&|case| case.chosen && settings.is_some_and(|settings| case.is_unavailable(settings))),
         degraded: count(&|case| case.phase() == Some(Phase::Degrading)),
@@ -169,6 +169,8 @@ fn available(settings: &Result<Settings, Vec<Invalid>>, nodes: &NodeCounts) -> W
     let enough = nodes.desired == 0 || nodes.available > 0 && nodes.available as usize + budget >= nodes.desired as usize;
     let reason = if nodes.desired == 0 {
         "NoNodes"
+    } else if settings.as_ref().is_ok_and(|settings| settings.pods_per_node == 0) {
+        "ScaledToZero"
     } else if enough {
         "MinimumNodesAvailable"
     } else {
@@ -184,6 +186,8 @@ fn progressing(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, p
         ("Progressing", true, "Deleting", message)
     } else if settings.is_err() {
         ("Progressing", false, "InvalidSpec", message)
+    } else if ledger.rebuilding.is_some() {
+        ("Progressing", true, "RebuildingLedger", message)
     } else if !behind {
         ("Progressing", false, "Complete", message)
     } else if snapshot.resource.spec.paused && ledger.grants.is_empty() {
@@ -205,8 +209,10 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
             Hold::PodsNotReady { trouble: Some(_), .. }
                 | Hold::Joining { trouble: Some(_) }
                 | Hold::AdmissionRejected { .. }
-                | Hold::PodsRefused
+                | Hold::PodsRefused(_)
                 | Hold::Refused(_)
+                | Hold::Relabelled(_)
+                | Hold::DetachAnnotationConflict(_)
                 | Hold::NameConflict(_)
                 | Hold::HoldersUnreadable(_)
                 | Hold::DetachTimeout
@@ -239,8 +245,12 @@ fn stalled(settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Option<Wan
         let first = problems.first()?;
         return Some(("Stalled", true, first.reason, first.message.clone()));
     }
-    let (name, held) =
-        plan.held.iter().find(|(_, held)| matches!(held.hold, Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::NameConflict(_)))?;
+    let (name, held) = plan.held.iter().find(|(_, held)| {
+        matches!(
+            held.hold,
+            Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::NameConflict(_) | Hold::Refused(_) | Hold::DetachAnnotationConflict(_)
+        )
+    })?;
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
 }
 

@@ -25,7 +25,9 @@ impl Pass<'_> {
             return;
         }
         if let Some(message) = self.snapshot.refusals.get(case.name) {
-            self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+            // It would be refused again; it is tried again after a while, or when the spec changes.
+            self.plan.recheck(self.snapshot.now + 5);
+            return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
         }
         let Some(deployment) = case.deployment else { return self.create(case) };
         if !deployment.owned {
@@ -65,14 +67,16 @@ impl Pass<'_> {
                     until: breaker.until,
                     message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
                 },
-                None if deployment.status.refused && case.pods.is_empty() => Hold::PodsRefused,
+                None if case.pods.is_empty() && deployment.refusal.is_some() => {
+                    Hold::PodsRefused(deployment.refusal.clone().unwrap_or_default())
+                }
                 None => Hold::Joining { trouble: readiness::trouble(case.pods) },
             };
             if wanted > 0 || !case.settled {
                 self.hold(case.name, "Joining", hold);
             }
         } else if case.member == Some("serving") {
-            let patch = deployment_writes::first_close(self.snapshot, deployment, token.id);
+            let patch = deployment_writes::first_close(self.snapshot, settings, case, deployment, token.id);
             self.patch_directly(case, deployment, patch, Write::FirstClose);
         } else {
             self.set_member(case, "serving");
@@ -110,6 +114,14 @@ impl Pass<'_> {
         true
     }
 
+    /// Pods that stay have a Deployment, which somebody took our labels from.
+    fn reclaim(&mut self, case: &Case<'_>, name: String) {
+        self.plan.recheck(self.snapshot.now + 5);
+        self.hold(case.name, "Blocked", Hold::Relabelled(name.clone()));
+        let identity = render::identity_patch(&self.snapshot.resource, &name, case.name);
+        self.plan.actions.push(Action::Reclaim { node: case.name.to_owned(), name, identity });
+    }
+
     /// Creates the node's Deployment: new, or around pods that have lost theirs.
     fn create(&mut self, case: &Case<'_>) {
         let snapshot = self.snapshot;
@@ -124,6 +136,7 @@ impl Pass<'_> {
         let Some(settings) = self.settings else { return };
         let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
             Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
+            None if case.pods.iter().any(|pod| !pod.ended && !pod.terminating) => return self.reclaim(case, name),
             None if left > 0 => return self.hold(case.name, "Blocked", Hold::PodsTerminating),
             None => (Phase::New, render::template(&snapshot.resource, settings, &name, case.name), settings.pods_per_node),
         };

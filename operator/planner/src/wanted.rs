@@ -3,7 +3,7 @@
 use crate::{
     breaker,
     eligibility::is_chosen,
-    readiness::{is_complete, is_settled},
+    readiness::{self, is_complete, is_settled},
     render::has_drifted,
     settings::Settings,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
@@ -74,7 +74,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Led
     let member = node.and_then(|node| node.labels.get(member_key)).map(String::as_str);
     let holders = node.map_or_else(|| Ok(Holders::new()), |node| node.holders().map_err(|error| error.to_string()));
     let entry = holders.as_ref().ok().and_then(|holders| holders.get(uid8)).cloned();
-    let entry = entry.map(|entry| if entry.id < ID_LIMIT { entry } else { Entry { id: 0, ..entry } });
+    let entry = entry.map(|entry| if entry.id < ID_LIMIT / 2 { entry } else { Entry { id: 0, ..entry } });
     let is_member = member.is_some() || deployment.is_some();
     let chosen = match (node, settings) {
         _ if snapshot.resource.deleting => false,
@@ -92,7 +92,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Led
         grant: ledger.grants.get(name),
         chosen,
         member,
-        token: deployment.and_then(DeploymentFacts::readable_token).filter(|token| token.uid8 == uid8 && token.id < ID_LIMIT),
+        token: deployment.and_then(DeploymentFacts::readable_token).filter(|token| token.uid8 == uid8 && token.id < ID_LIMIT / 2),
         holders,
         entry,
         settled: deployment.is_some_and(|deployment| is_settled(deployment, pods)),
@@ -138,6 +138,11 @@ impl Case<'_> {
             .is_some_and(|(grant, token)| token.id == grant.id && matches!(token.phase, Phase::Updating | Phase::Degrading))
     }
 
+    /// All its pods are ready, and no other is left: what the health checker sees. They may not be *available* yet.
+    pub fn is_ready(&self) -> bool {
+        self.deployment.is_some_and(|deployment| readiness::is_ready(deployment, self.pods))
+    }
+
     /// Has served once and does not now. `wanted` is the number of pods that the node should run.
     pub fn is_unavailable(&self, settings: &Settings) -> bool {
         if !self.served() || settings.pods_per_node == 0 {
@@ -149,7 +154,7 @@ impl Case<'_> {
             .is_some_and(|mark| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(&mark.key)));
         let by_hand = self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
         let holding = self.phase() != Some(Phase::Closed) || self.holds_node();
-        !self.settled || self.deployment.is_some_and(|deployment| deployment.replicas() == 0) || holding || marked_by_others || by_hand
+        !self.is_ready() || self.deployment.is_some_and(|deployment| deployment.replicas() == 0) || holding || marked_by_others || by_hand
     }
 
     /// What the node needs that takes a grant; `None` when nothing does.

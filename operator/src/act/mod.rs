@@ -9,7 +9,7 @@ use crate::{
     metrics::Metrics,
     observe::{Kind, version},
 };
-use crds::IngressDaemonSet;
+use crds::{IngressDaemonSet, names};
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
     core::v1::{Node, Pod, ServiceAccount},
@@ -50,6 +50,9 @@ pub enum Error {
     /// The API server would refuse it again.
     #[error("refused: {0}")]
     Invalid(String),
+    /// It was refused for this node before, and people know.
+    #[error("refused again")]
+    Known,
     /// It may go better next time.
     #[error("{0}")]
     Transient(String),
@@ -80,8 +83,11 @@ impl Actor<'_> {
         let result =
             tokio::time::timeout(TIMEOUT, self.call(action)).await.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into())));
         let mut memory = memory.lock().await;
-        if let Action::CreateDeployment { id, .. } = action {
-            // Used up whatever came of it: the answer may have been lost, the object made.
+        let refused = matches!(result, Err(Error::Invalid(_) | Error::Forbidden(_)));
+        if let Action::CreateDeployment { id, .. } = action
+            && !refused
+        {
+            // Used up unless it was refused for certain: the answer may have been lost, the object made.
             memory.reserved.retain(|reserved| reserved != id);
         }
         let node = node_of(action).map(str::to_owned);
@@ -94,7 +100,7 @@ impl Actor<'_> {
                     memory.written_generations.insert(uid, generation);
                 }
                 if let Some(node) = node {
-                    memory.refusals.remove(&node);
+                    memory.accept(&node);
                 }
                 self.remember(action, &mut memory);
                 drop(memory);
@@ -107,7 +113,9 @@ impl Actor<'_> {
                         memory.foreign_names.insert(name.clone());
                     }
                     (Error::Invalid(message) | Error::Forbidden(message), Some(node)) => {
-                        memory.refusals.insert(node, message.clone());
+                        if !memory.refuse(&node, message, self.snapshot.resource.generation) {
+                            return Err(Error::Known);
+                        }
                     }
                     _ => {}
                 }
@@ -164,6 +172,7 @@ impl Actor<'_> {
                 let patched = self.fenced(api.patch(node, &PatchParams::default(), &json_patch(patch)?)).await?;
                 Ok(Done { written: Some(written(Kind::Nodes, &patched.metadata)), generation: None })
             }
+            Action::Reclaim { name, identity, .. } => self.reclaim(name, identity).await,
             Action::Apply { object, body } => {
                 let applied = self
                     .dynamic(object)
@@ -223,18 +232,26 @@ impl Actor<'_> {
                 let generation = Some((created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0)));
                 Ok(Done { written: Some(written(Kind::Deployments, &created.metadata)), generation })
             }
-            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Err(self.who_has(&api, name).await),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+                let node = body["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str().unwrap_or_default();
+                let identity = planner::render::identity_patch(&self.snapshot.resource, name, node);
+                Err(self.who_has(&api, name, &identity).await)
+            }
             Err(error) => Err(classify(error)),
         }
     }
 
     /// Whose object has the name that we wanted.
-    async fn who_has(&self, api: &Api<DynamicObject>, name: &str) -> Error {
+    async fn who_has(&self, api: &Api<DynamicObject>, name: &str, identity: &Value) -> Error {
         match api.get_opt(name).await {
             Ok(Some(object)) => {
                 let controller = object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
                 match controller {
-                    Some(owner) if owner.uid == self.snapshot.resource.uid => Error::Conflict,
+                    // Ours, but its watch did not show it: somebody took our labels away.
+                    Some(owner) if owner.uid == self.snapshot.resource.uid => match self.reclaim(name, identity).await {
+                        Ok(_) => Error::Conflict,
+                        Err(error) => error,
+                    },
                     Some(owner) if owner.kind == "IngressDaemonSet" => Error::Taken(name.to_owned()),
                     _ => Error::Foreign(name.to_owned()),
                 }
@@ -242,6 +259,25 @@ impl Actor<'_> {
             Ok(None) => Error::Conflict,
             Err(error) => classify(error),
         }
+    }
+
+    /// Puts back how we know a Deployment of ours, when it is there.
+    async fn reclaim(&self, name: &str, identity: &Value) -> Result<Done, Error> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
+        let Some(found) = api.get_metadata_opt(name).await.map_err(classify)? else { return Ok(Done::default()) };
+        let meta = found.metadata;
+        if !meta.owner_references.iter().flatten().any(|owner| owner.uid == self.snapshot.resource.uid) {
+            return Err(Error::Foreign(name.to_owned()));
+        }
+        let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": meta.uid})];
+        for (path, missing) in [("/metadata/labels", meta.labels.is_none()), ("/metadata/annotations", meta.annotations.is_none())] {
+            if missing {
+                operations.push(json!({"op": "add", "path": path, "value": {}}));
+            }
+        }
+        operations.extend(identity.as_array().cloned().unwrap_or_default());
+        let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(&Value::Array(operations))?)).await?;
+        Ok(Done { written: Some(written(Kind::Deployments, &patched.metadata)), generation: None })
     }
 
     async fn check_absent(&self, name: &str) -> Result<(), Error> {
@@ -283,12 +319,14 @@ pub async fn still_foreign(client: &Client, snapshot: &Snapshot, names: &BTreeSe
     foreign
 }
 
-fn node_of(action: &Action) -> Option<&str> {
+/// The node that an action is about.
+pub fn node_of(action: &Action) -> Option<&str> {
     match action {
         Action::CreateDeployment { node, .. }
         | Action::PatchDeployment { node, .. }
         | Action::DeleteDeployment { node, .. }
-        | Action::PatchNode { node, .. } => Some(node),
+        | Action::PatchNode { node, .. }
+        | Action::Reclaim { node, .. } => Some(node),
         Action::WriteStatus { .. } | Action::SetFinalizers(_) | Action::Apply { .. } | Action::Delete { .. } | Action::DeletePod { .. } => {
             None
         }

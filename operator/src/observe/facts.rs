@@ -38,7 +38,8 @@ pub fn node(node: Node) -> NodeFacts {
 /// What is read of a per-node Deployment. Ownership is judged when the snapshot is made.
 pub fn deployment(deployment: Deployment) -> DeploymentFacts {
     let status = deployment.status.unwrap_or_default();
-    let refused = status.conditions.iter().flatten().any(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
+    let refused = status.conditions.iter().flatten().find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
+    let refusal = refused.map(|condition| condition.message.clone().unwrap_or_default());
     let meta = deployment.metadata;
     DeploymentFacts {
         name: meta.name.unwrap_or_default(),
@@ -55,8 +56,8 @@ pub fn deployment(deployment: Deployment) -> DeploymentFacts {
             ready: status.ready_replicas.unwrap_or(0),
             available: status.available_replicas.unwrap_or(0),
             terminating: status.terminating_replicas.unwrap_or(0),
-            refused,
         },
+        refusal,
         owned: false,
         deleting: meta.deletion_timestamp.is_some(),
     }

@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use crds::{hash, names};
 use planner::{
     Snapshot,
+    render::object_name,
     snapshot::{DeploymentFacts, OtherResource, PodFacts, Resource},
 };
 use std::{
@@ -16,7 +17,8 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
     let resource = index.resources.get(&(namespace.to_owned(), name.to_owned()))?;
     let uid = resource.metadata.uid.clone().unwrap_or_default();
     let uid8 = names::uid8(&uid).to_owned();
-    let deployments = deployments(index, namespace, &uid);
+    let taken = taken(index, namespace, &uid8);
+    let deployments = deployments(index, namespace, name, &uid, &taken);
     let orphans =
         index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && entry.controller.is_none());
     let orphans = orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.clone()))).collect();
@@ -43,13 +45,13 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
                 .flat_map(|((namespace, name), ports)| ports.iter().map(move |port| (*port, format!("{namespace}/{name}"))))
                 .collect(),
         ),
-        foreign_names: memory.foreign_names.clone(),
-        taken_names: taken(index, namespace, &uid8),
+        foreign_names: memory.foreign_names.iter().cloned().chain(labelled_by_others(index, namespace, &uid)).collect(),
+        taken_names: taken,
         reserved: memory.reserved.clone(),
         first_seen: memory.first_seen.clone(),
         listed_since_rebuild: rebuilding.is_some() && memory.listed_for == rebuilding,
         asserted: memory.asserted_lately(),
-        refusals: memory.refusals.clone(),
+        refusals: memory.active_refusals(resource.metadata.generation.unwrap_or(0)),
         written_generations: memory.written_generations.clone(),
         deployments,
         resource: Resource {
@@ -67,15 +69,26 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
     })
 }
 
-/// The resource's Deployments by node; a lost annotation is made good by the label.
-fn deployments(index: &Index, namespace: &str, uid: &str) -> BTreeMap<String, DeploymentFacts> {
-    let ours = index.deployments.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == names::uid8(uid));
-    ours.filter_map(|(_, entry)| {
+/// The resource's Deployments by node. One that carries our labels and belongs to somebody else is none of them.
+///
+/// The node is the one for which the Deployment's name was made: its label and annotation may have been edited.
+fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BTreeSet<String>) -> BTreeMap<String, DeploymentFacts> {
+    let ours = index.deployments.iter().filter(|((known, _), entry)| known == namespace && entry.controller.as_deref() == Some(uid));
+    ours.filter_map(|((_, object), entry)| {
         let (annotated, facts) = &entry.facts;
-        let node = if annotated.is_empty() { index.node_names.get(&entry.node_hash)?.clone() } else { annotated.clone() };
-        Some((node, DeploymentFacts { owned: entry.controller.as_deref() == Some(uid), ..facts.clone() }))
+        let hashed = index.node_names.get(&entry.node_hash);
+        let fits = |node: &&String| object_name(name, node, &BTreeSet::new()) == *object || object_name(name, node, taken) == *object;
+        let node = [Some(annotated), hashed].into_iter().flatten().find(fits);
+        let node = node.or_else(|| index.nodes.keys().find(fits)).or(hashed).or((!annotated.is_empty()).then_some(annotated))?;
+        Some((node.clone(), DeploymentFacts { owned: true, ..facts.clone() }))
     })
     .collect()
+}
+
+/// Names of Deployments that carry our label and are not ours.
+fn labelled_by_others(index: &Index, namespace: &str, uid: &str) -> Vec<String> {
+    let labelled = index.deployments.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == names::uid8(uid));
+    labelled.filter(|(_, entry)| entry.controller.as_deref() != Some(uid)).map(|((_, name), _)| name.clone()).collect()
 }
 
 fn pods(index: &Index, namespace: &str, uid8: &str, deployments: &BTreeMap<String, DeploymentFacts>) -> BTreeMap<String, Vec<PodFacts>> {

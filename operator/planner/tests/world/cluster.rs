@@ -350,8 +350,8 @@ pub fn deployment_facts(deployment: &Value) -> DeploymentFacts {
             ready: status("ready"),
             available: status("ready"),
             terminating: status("terminating"),
-            refused: false,
         },
+        refusal: None,
         owned: deployment["metadata"]["ownerReferences"][0]["uid"] == UID,
         deleting: false,
     }

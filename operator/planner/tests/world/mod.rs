@@ -132,6 +132,8 @@ impl World {
                 }
                 self.patch_node(node, patch)
             }
+            // Nobody takes labels away in this world.
+            Action::Reclaim { .. } => true,
             Action::Apply { object, body } => {
                 self.cluster.supporting.insert(object.clone());
                 self.apply_daemon_set(object, body);
