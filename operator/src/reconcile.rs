@@ -171,6 +171,10 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
     let remembered = |action: &Action, error: &Error| {
         matches!(error, Error::Known) || matches!(error, Error::Invalid(_) | Error::Forbidden(_)) && is_of_a_node(action)
     };
+    if failures.iter().any(|(action, error)| remembered(action, error) && !matches!(error, Error::Known)) {
+        // The status is to say so.
+        soon = Some(AFTER_CONFLICT);
+    }
     let failures: Vec<_> = failures.into_iter().filter(|(action, error)| !remembered(action, error)).collect();
     let conflicts = failures.iter().all(|(_, error)| matches!(error, Error::Conflict | Error::Taken(_)));
     match failures.first() {

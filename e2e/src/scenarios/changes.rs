@@ -88,7 +88,7 @@ async fn settings(bed: &mut Bed) -> Result<()> {
 pub const REWRITTEN: Scenario = Scenario {
     name: "a_template_that_the_api_rewrites_is_no_drift_and_taken_labels_come_back",
     options: four_nodes,
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n1"]),
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n1", "n2"]),
     body: |bed| Box::pin(rewritten(bed)),
 };
 

@@ -127,6 +127,8 @@ impl Pass<'_> {
         let snapshot = self.snapshot;
         let name = self.deployment_name(case.name);
         if snapshot.foreign_names.contains(&name) {
+            // A stranger's object is not watched: look again whether it is still there.
+            self.plan.recheck(snapshot.now + 5);
             return self.hold(case.name, "Blocked", Hold::NameConflict(name));
         }
         if case.chosen && case.member.is_none() {
