@@ -16,6 +16,8 @@ pub const KUBERNETES_SERVICE: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 /// Cluster IPs of Services.
 pub const SERVICE_RANGE: &str = "198.19.0.0/24";
 const BRIDGE: &str = "br0";
+/// Locally administered.
+const BRIDGE_ADDRESS: &str = "02:00:c6:12:00:01";
 
 /// The address of node number `index`, counted from 1.
 pub fn node_address(index: u8) -> Ipv4Addr {
@@ -26,7 +28,9 @@ pub fn node_address(index: u8) -> Ipv4Addr {
 pub async fn create() -> Result<()> {
     ip(&["link", "set", "lo", "up"]).await?;
     ip(&["addr", "add", &format!("{KUBERNETES_SERVICE}/32"), "dev", "lo"]).await?;
-    ip(&["link", "add", BRIDGE, "type", "bridge"]).await?;
+    // A bridge without an address of its own takes the lowest of its ports', and another one with a new port: nodes that
+    // know the old one then talk to nobody for half a minute.
+    ip(&["link", "add", BRIDGE, "address", BRIDGE_ADDRESS, "type", "bridge"]).await?;
     ip(&["addr", "add", &format!("{BED}/16"), "dev", BRIDGE]).await?;
     ip(&["link", "set", BRIDGE, "up"]).await
 }

@@ -20,7 +20,7 @@ use tokio::process::Command;
 use crate::{eventually::eventually, images, network, process::Process};
 
 /// How long a node may take to register and become Ready.
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_mins(1);
 
 /// What a node is asked to be.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl Node {
             if let Some(agent) = &mut self.agent {
                 agent.check()?;
             }
-            let node = api.get(&name).await?;
+            let node = api.get(&name).await.with_context(|| self.agent.as_ref().map(Process::tail).unwrap_or_default())?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
             ensure!(conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"), "its condition Ready is not True");
             // The API server adds this taint to each new Node; the node lifecycle controller removes it once it is Ready.

@@ -181,10 +181,11 @@ async fn a_failed_test_in_a_patch_is_a_conflict_and_a_422_with_causes_is_a_refus
     let exchange = |answer| vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch.clone()), 422, answer)];
     let (result, memory) = act(action(), exchange(failure(422, "Invalid", false))).await;
     assert!(matches!(result, Err(Error::Conflict)), "{result:?}");
-    assert!(memory.refusals.is_empty());
+    assert!(memory.active_refusals(1).is_empty());
     let (result, memory) = act(action(), exchange(failure(422, "Invalid", true))).await;
     assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
-    assert_eq!(memory.refusals.get("a").map(String::as_str), Some("because"));
+    assert_eq!(memory.active_refusals(1), BTreeMap::from([("a".to_owned(), "because".to_owned())]));
+    assert!(memory.active_refusals(2).is_empty(), "another spec is tried at once");
 }
 
 #[tokio::test]
@@ -250,4 +251,33 @@ async fn finalizers_are_replaced_with_the_version_that_was_read() {
         .await
         .0
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_creation_uses_up_no_id() {
+    let body = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web-a"}});
+    let action = Action::CreateDeployment { node: "a".into(), id: 5, name: "web-a".into(), body: Box::new(body) };
+    let (result, memory) = act(action, vec![("POST", format!("{DEPLOYMENTS}?"), None, 422, failure(422, "Invalid", true))]).await;
+    assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
+    assert_eq!(memory.reserved, [5]);
+}
+
+#[tokio::test]
+async fn a_deployment_of_ours_gets_its_labels_back() {
+    let mut found = deployment("9");
+    found["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": "0a1b2c3d-0000", "controller": true}]);
+    let label = json!({"op": "add", "path": "/metadata/labels/x", "value": "y"});
+    let patch = json!([
+        {"op": "test", "path": "/metadata/uid", "value": "d1"},
+        {"op": "add", "path": "/metadata/labels", "value": {}},
+        {"op": "add", "path": "/metadata/annotations", "value": {}},
+        label.clone(),
+    ]);
+    let action = Action::Reclaim { node: "a".into(), name: "web-a".into(), identity: json!([label]) };
+    let expected = vec![
+        ("GET", format!("{DEPLOYMENTS}/web-a"), None, 200, found),
+        ("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch), 200, deployment("10")),
+    ];
+    act(action, expected).await.0.unwrap();
 }

@@ -112,10 +112,10 @@ impl Actor<'_> {
                     (Error::Foreign(name), _) => {
                         memory.foreign_names.insert(name.clone());
                     }
-                    (Error::Invalid(message) | Error::Forbidden(message), Some(node)) => {
-                        if !memory.refuse(&node, message, self.snapshot.resource.generation) {
-                            return Err(Error::Known);
-                        }
+                    (Error::Invalid(message) | Error::Forbidden(message), Some(node))
+                        if !memory.refuse(&node, message, self.snapshot.resource.generation) =>
+                    {
+                        return Err(Error::Known);
                     }
                     _ => {}
                 }
