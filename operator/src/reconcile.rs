@@ -78,8 +78,10 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     }
     memory.note_marks(&snapshot);
     if !memory.foreign_names.is_empty() {
-        memory.foreign_names = still_foreign(&context.client, &snapshot, &memory.foreign_names).await;
-        snapshot.foreign_names = memory.foreign_names.clone();
+        let still = still_foreign(&context.client, &snapshot, &memory.foreign_names).await;
+        // The snapshot knows further strangers, by their labels: only those that have gone leave it.
+        snapshot.foreign_names.retain(|name| still.contains(name) || !memory.foreign_names.contains(name));
+        memory.foreign_names = still;
     }
     snapshot.first_seen = memory.first_seen.clone();
     snapshot.reserved = memory.reserved.clone();

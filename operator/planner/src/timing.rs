@@ -16,6 +16,11 @@ fn after(stored: i64, seconds: i64) -> i64 {
     stored.saturating_add(seconds).saturating_add(i64::from(seconds > 0))
 }
 
+/// When a stored time was; one in the future counts from first sight.
+fn began(stored: i64, now: i64, first_seen: i64) -> i64 {
+    if stored > now { first_seen.min(now) } else { stored }
+}
+
 /// What the marks of a grant carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Marked<'a> {
@@ -33,7 +38,7 @@ pub struct Marked<'a> {
 
 /// The grace of all marks: `None` when it is over.
 pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
-    let from = |stored: i64| if stored > marked.now { marked.first_seen.min(marked.now) } else { stored };
+    let from = |stored: i64| began(stored, marked.now, marked.first_seen);
     let by_deployment = marked.token.map(|token| after(from(token.since), settings.deployment_grace));
     let by_node = marked.entry.map(|entry| after(from(entry.time), settings.node_grace));
     let until = by_deployment.max(by_node).unwrap_or(marked.now);
@@ -63,8 +68,7 @@ pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
 
 /// The grace of the Deployment mark when the spec, which would say it, is not valid.
 pub fn default_grace(now: i64, first_seen: i64, token: &Token) -> Option<Hold> {
-    let stored = if token.since > now { first_seen.min(now) } else { token.since };
-    let until = after(stored, DEFAULT_GRACE);
+    let until = after(began(token.since, now, first_seen), DEFAULT_GRACE);
     (now < until).then_some(Hold::GracePeriod { until })
 }
 

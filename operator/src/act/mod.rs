@@ -266,7 +266,7 @@ impl Actor<'_> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
         let Some(found) = api.get_metadata_opt(name).await.map_err(classify)? else { return Ok(Done::default()) };
         let meta = found.metadata;
-        if !meta.owner_references.iter().flatten().any(|owner| owner.uid == self.snapshot.resource.uid) {
+        if !is_ours(&meta, self.snapshot) {
             return Err(Error::Foreign(name.to_owned()));
         }
         let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": meta.uid})];
@@ -283,9 +283,7 @@ impl Actor<'_> {
     async fn check_absent(&self, name: &str) -> Result<(), Error> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
         match api.get_metadata_opt(name).await.map_err(classify)? {
-            Some(found) if found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == self.snapshot.resource.uid) => {
-                Err(Error::Conflict)
-            }
+            Some(found) if is_ours(&found.metadata, self.snapshot) => Err(Error::Conflict),
             _ => Ok(()),
         }
     }
@@ -307,9 +305,8 @@ pub async fn still_foreign(client: &Client, snapshot: &Snapshot, names: &BTreeSe
     let api: Api<Deployment> = Api::namespaced(client.clone(), &snapshot.resource.namespace);
     let mut foreign = BTreeSet::new();
     for name in names {
-        let owned = |meta: &ObjectMeta| meta.owner_references.iter().flatten().any(|owner| owner.uid == snapshot.resource.uid);
         match api.get_metadata_opt(name).await {
-            Ok(Some(found)) if owned(&found.metadata) => {}
+            Ok(Some(found)) if is_ours(&found.metadata, snapshot) => {}
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => {
                 foreign.insert(name.clone());
@@ -317,6 +314,11 @@ pub async fn still_foreign(client: &Client, snapshot: &Snapshot, names: &BTreeSe
         }
     }
     foreign
+}
+
+/// Belongs to the snapshot's resource.
+fn is_ours(meta: &ObjectMeta, snapshot: &Snapshot) -> bool {
+    meta.owner_references.iter().flatten().any(|owner| owner.uid == snapshot.resource.uid)
 }
 
 /// The node that an action is about.
