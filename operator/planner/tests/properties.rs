@@ -6,7 +6,7 @@
 mod world;
 
 use planner::{Action, Plan, Snapshot};
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::RngSeed};
 use std::{collections::BTreeMap, sync::OnceLock};
 use world::{
     World,
@@ -316,9 +316,19 @@ fn survive(marks: usize, budget: i32, events: &[Event]) -> Result<(), TestCaseEr
     Ok(())
 }
 
+/// The same runs every time, unless the environment asks for others (`PROPTEST_RNG_SEED`) or for more (`PROPTEST_CASES`).
 fn runs(default: u32) -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default);
-    ProptestConfig { cases, max_shrink_iters: 3000, max_shrink_time: 12_000, failure_persistence: None, ..ProptestConfig::default() }
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let cases = number("PROPTEST_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(default);
+    let rng_seed = RngSeed::Fixed(number("PROPTEST_RNG_SEED").unwrap_or(20_261_121));
+    ProptestConfig {
+        cases,
+        rng_seed,
+        max_shrink_iters: 3000,
+        max_shrink_time: 12_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {
@@ -328,4 +338,32 @@ proptest! {
     fn no_schedule_breaks_the_budget_and_every_rollout_ends(marks in 0..6usize, budget in 1..3i32, events in prop::collection::vec(event(), 20..160)) {
         survive(marks, budget, &events)?;
     }
+}
+
+#[test]
+fn a_slot_in_which_pods_have_changed_is_taken_over_while_paused_though_its_node_was_closed_meanwhile() {
+    let second = Event::Seconds(1, 0);
+    let events = [
+        Event::Image(3),
+        second.clone(),
+        second.clone(),
+        second.clone(),
+        second.clone(),
+        Event::CatchUpAndAct(false),
+        Event::Pause(true),
+        Event::CatchUpAndAct(false),
+        Event::CatchUpAndAct(false),
+        Event::Seconds(5, u8::MAX),
+        Event::CatchUpAndAct(false),
+        Event::Seconds(4, u8::MAX),
+        Event::CatchUpAndAct(true),
+        Event::CatchUp(false),
+        Event::Recreate(0),
+        Event::Recreate(2),
+        Event::CatchUp(true),
+        Event::Act { who: false, arrives: 641 },
+        Event::Act { who: true, arrives: 19340 },
+        second,
+    ];
+    survive(3, 1, &events).unwrap();
 }

@@ -157,6 +157,10 @@ impl Audit {
         }
     }
 
+    fn took_effect(&self, id: u64, phases: &[Phase]) -> bool {
+        self.effects.iter().any(|(_, other, phase)| *other == id && phases.iter().any(|wanted| *wanted as u8 == *phase))
+    }
+
     /// P4: marks and grace before any pod of a node that serves changes.
     fn pods_change(&mut self, cluster: &Cluster, deployment: &Value, old: Option<&Token>, new: Option<&Token>) {
         let (name, uid) = (node_of(deployment), text(deployment, "/metadata/uid"));
@@ -217,8 +221,8 @@ impl Audit {
             if self.created.contains(&grant.id) || self.grants.insert(grant.id, (node.clone(), grant.clone())).is_some() {
                 self.fail(cluster, format!("P6: id {} is used twice", grant.id));
             }
-            let updating =
-                cluster.deployment_on(node).and_then(token).is_some_and(|token| matches!(token.phase, Phase::Updating | Phase::Degrading));
+            // What has changed its pods goes on, also when the Deployment was closed after the operator looked at it.
+            let updating = earlier.get(node).is_some_and(|grant| self.took_effect(grant.id, &[Phase::Updating, Phase::Degrading]));
             let rebuilt = before.is_some_and(|before| before.rebuilding.is_some());
             if cluster.wish.paused && !matches!(grant.kind, Kind::Remove | Kind::Abort) && !updating && !rebuilt {
                 self.fail(cluster, format!("P8: {node} starts {:?} while paused", grant.kind));
