@@ -4,7 +4,8 @@ use crate::{
     hold::Hold,
     settings::Settings,
     snapshot::Snapshot,
-    wanted::{Case, Gates, is_free},
+    target::{Gates, has_slot},
+    wanted::{Case, is_free},
 };
 use crds::{
     hash,
@@ -25,10 +26,7 @@ pub struct Admission {
 
 /// Decides over all nodes that have no grant.
 ///
-/// An available node needs `grants + unavailable nodes without a grant < budget`. An unavailable one needs
-/// `grants < budget`: its update takes nothing more away, and a broken fleet must stay repairable; it never bypasses the
-/// budget, or a kubelet restart that makes every pod unready at once would replace them all. `taken` slots are held
-/// already.
+/// `taken` slots are held already.
 pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates: Gates, taken: usize) -> Admission {
     let budget = budget(settings, cases);
     let mut grants = taken;
@@ -42,10 +40,8 @@ pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates
         let hold = if free {
             None
         } else {
-            gate(snapshot, case, kind, gates, &marks).or_else(|| {
-                let taken = if down { grants } else { grants + unavailable };
-                (taken >= budget).then_some(Hold::Budget { grants, unavailable, budget })
-            })
+            gate(snapshot, case, kind, gates, &marks)
+                .or_else(|| (!has_slot(down, grants, unavailable, budget)).then_some(Hold::Budget { grants, unavailable, budget }))
         };
         if let Some(hold) = hold {
             admission.waiting.insert(case.name.to_owned(), hold);

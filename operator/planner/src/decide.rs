@@ -13,8 +13,9 @@ use crate::{
     snapshot::Snapshot,
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
+    target::Gates,
     timing::{self, Marked},
-    wanted::{Case, Gates, cases, fits, give_up, is_free, renew},
+    wanted::{Case, cases, fits, give_up, is_free, is_kept, renew},
 };
 use crds::{
     holders::{EntryPhase, Holders},
@@ -181,11 +182,12 @@ impl<'a> Pass<'a> {
         let soak = self.soak(case, grant);
         let view = self.view(case, grant, fit.is_ok(), grace.is_none(), soak.is_none());
         let next = step(&view);
-        let given_up = grant.refused.is_some() && fit.is_ok();
         match next {
             Step::Claim | Step::Update | Step::Close | Step::DeleteDeployment => self.write_deployment(case, grant, next),
             Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(case, grant, next),
-            Step::Release { .. } if given_up => self.hold(case.name, "Blocked", Hold::GivenUp),
+            Step::Release { .. } if is_kept(case, grant, self.settings, self.snapshot.now) => {
+                self.hold(case.name, "Blocked", Hold::GivenUp)
+            }
             Step::Release { live } => {
                 if live {
                     self.live_absent.push(self.deployment_name(case.name));
@@ -238,10 +240,11 @@ impl<'a> Pass<'a> {
                     .as_ref()
                     .map_or(TokenView { id: 0, phase: Phase::Closed }, |token| TokenView { id: token.id, phase: token.phase })
             }),
-            entry: case
-                .entry
-                .as_ref()
-                .map(|entry| EntryView { id: entry.id, phase: if unheld { EntryPhase::Attached } else { entry.phase } }),
+            entry: case.entry.as_ref().map(|entry| EntryView {
+                id: entry.id,
+                phase: if unheld { EntryPhase::Attached } else { entry.phase },
+                other_key: grant.marks.node.as_ref().is_some_and(|mark| mark.key != entry.key),
+            }),
             node,
             wanted,
             complete: case.is_complete(grant, self.settings),

@@ -23,6 +23,7 @@ pub mod snapshot;
 pub mod status;
 pub mod step;
 mod supply;
+pub mod target;
 pub mod timing;
 pub mod wanted;
 

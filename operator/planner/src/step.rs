@@ -34,6 +34,8 @@ pub struct EntryView {
     pub id: u64,
     /// Phase.
     pub phase: EntryPhase,
+    /// It holds the node by another key than the grant's, which a detachment takes off.
+    pub other_key: bool,
 }
 
 /// The Node object, compared with the grant.
@@ -146,7 +148,9 @@ fn marks(view: &StepView, token: TokenView) -> (bool, bool) {
 fn marked(view: &StepView, token: TokenView) -> Step {
     let id = view.grant.id;
     let (deployment_mark, node_mark) = marks(view, token);
-    if deployment_mark && token.id < id {
+    // A key comes off only when no late UPDATE of an earlier grant, which relied on it, can arrive any more.
+    let rekeyed = node_mark && view.entry.is_some_and(|entry| entry.other_key && entry.phase == EntryPhase::Detached);
+    if (deployment_mark || rekeyed) && token.id < id {
         return Step::Claim;
     }
     if node_mark {

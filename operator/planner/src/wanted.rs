@@ -7,6 +7,7 @@ use crate::{
     render::has_drifted,
     settings::Settings,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
+    target::{self, Fit, FitView, Gates, NeedView},
 };
 use crds::{
     holders::{Entry, EntryPhase, Holders},
@@ -159,25 +160,20 @@ impl Case<'_> {
 
     /// What the node needs that takes a grant; `None` when nothing does.
     pub fn need(&self, settings: &Settings, now: i64) -> Option<Kind> {
-        if !self.chosen {
-            return self.has_anything().then_some(Kind::Remove);
-        }
-        let deployment = self.deployment?;
-        if self.phase() == Some(Phase::New) {
-            return None;
-        }
-        let stuck = self.token.is_none() || self.grant.is_none() && (self.phase() != Some(Phase::Closed) || self.holds_node());
-        let current = deployment.replicas();
-        let wanted = settings.pods_per_node;
-        match current.cmp(&wanted) {
-            _ if deployment.revision() != settings.revision => Some(Kind::Update),
-            _ if self.drifted || stuck => Some(Kind::Repair),
-            _ if breaker::read(deployment).is_some_and(|breaker| breaker.until > now) => None,
-            std::cmp::Ordering::Greater => Some(Kind::Shrink),
-            // A node without pods does not serve: they are added without a grant, unless one is under way and must say so.
-            std::cmp::Ordering::Less if current > 0 || self.grant.is_some() => Some(Kind::Grow),
-            std::cmp::Ordering::Less | std::cmp::Ordering::Equal => None,
-        }
+        let replicas = self.deployment.map_or(0, DeploymentFacts::replicas);
+        target::need(&NeedView {
+            chosen: self.chosen,
+            has_anything: self.has_anything(),
+            phase: self.phase(),
+            readable: self.token.is_some(),
+            granted: self.grant.is_some(),
+            detached: self.holds_node(),
+            current: self.deployment.is_some_and(|deployment| deployment.revision() == settings.revision),
+            drifted: self.drifted,
+            broken: self.deployment.and_then(breaker::read).is_some_and(|breaker| breaker.until > now),
+            replicas: replicas.cmp(&settings.pods_per_node),
+            empty: replicas <= 0,
+        })
     }
 
     /// The Deployment is what a grant is to bring about.
@@ -202,47 +198,42 @@ pub fn is_free(grant: &Grant) -> bool {
     grant.kind == Kind::Remove && grant.marks == Marks::default()
 }
 
-/// Why grants may not go on to something new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gates {
-    /// `spec.paused`.
-    pub paused: bool,
-    /// A detacher did not answer; policy Halt.
-    pub halted: bool,
-}
-
 /// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
 pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: Gates, now: i64) -> Result<(), Box<Grant>> {
     let Some(settings) = settings else { return fits_without_settings(case, grant) };
-    if !case.chosen {
-        let marks = case.removal_marks(settings);
-        let fits = grant.kind == Kind::Remove && (case.is_updated() || carries(&grant.marks, &marks));
-        return if fits { Ok(()) } else { Err(Box::new(replace(case, grant, Kind::Remove, String::new(), &marks))) };
-    }
-    if case.deployment.is_none() && grant.kind != Kind::Remove {
-        return Ok(()); // It is made anew first, with a higher id.
-    }
-    let need = case.need(settings, now);
-    let update = |kind| Err(Box::new(replace(case, grant, kind, settings.revision.clone(), &settings.update_marks())));
-    let given_up = grant.refused.as_deref() == Some(settings.revision.as_str())
+    let (for_update, for_removal) = (settings.update_marks(), case.removal_marks(settings));
+    let outcome = target::fit(&FitView {
+        chosen: case.chosen,
+        kind: grant.kind,
+        current: grant.revision == settings.revision,
+        marked: carries(&grant.marks, &for_update),
+        marked_for_removal: carries(&grant.marks, &for_removal),
+        detaches: for_update != Marks::default(),
+        phase: case.phase(),
+        updated: case.is_updated(),
+        need: case.need(settings, now),
+        given_up: gave_up(grant, settings),
+        gates,
+    });
+    let next = match outcome {
+        Fit::Fits => return Ok(()),
+        Fit::Take(Kind::Remove) => replace(case, grant, Kind::Remove, String::new(), &for_removal),
+        Fit::Take(kind) => replace(case, grant, kind, settings.revision.clone(), &for_update),
+        Fit::TurnBack => turn_back(case, grant),
+    };
+    Err(Box::new(next))
+}
+
+/// The detacher did not answer for what is wanted now, by the same mark, and the policy is to leave it at that.
+fn gave_up(grant: &Grant, settings: &Settings) -> bool {
+    grant.refused.as_deref() == Some(settings.revision.as_str())
         && settings.on_detach_timeout == OnDetachTimeout::Abort
-        && settings.update_marks().node == grant.marks.node;
-    if case.is_updated() {
-        let degrading_to_detach = case.phase() == Some(Phase::Degrading) && settings.update_marks() != Marks::default();
-        let fits = grant.kind != Kind::Remove
-            && (need.is_none() || given_up)
-            && (grant.kind == Kind::Abort || grant.revision == settings.revision);
-        return if fits && !degrading_to_detach { Ok(()) } else { update(need.unwrap_or(Kind::Repair)) };
-    }
-    match (grant.kind, need) {
-        (Kind::Abort, None) => Ok(()),
-        (Kind::Abort, Some(_)) if gates.paused || given_up => Ok(()),
-        (_, Some(need)) if need == grant.kind && grant.revision == settings.revision && carries(&grant.marks, &settings.update_marks()) => {
-            Ok(())
-        }
-        (_, Some(need)) if !gates.paused && !gates.halted => update(need),
-        (_, Some(_) | None) => Err(Box::new(turn_back(case, grant))),
-    }
+        && settings.update_marks().node == grant.marks.node
+}
+
+/// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003).
+pub fn is_kept(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, now: i64) -> bool {
+    grant.refused.is_some() && settings.is_none_or(|settings| gave_up(grant, settings) && case.need(settings, now).is_some())
 }
 
 /// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on.

@@ -367,3 +367,22 @@ fn a_slot_in_which_pods_have_changed_is_taken_over_while_paused_though_its_node_
     ];
     survive(3, 1, &events).unwrap();
 }
+
+#[test]
+fn a_changed_key_does_not_come_off_the_node_while_a_late_update_of_the_old_grant_could_still_arrive() {
+    let (first, second) = (false, true);
+    let mut events = vec![
+        Event::Marks(2),
+        Event::Image(2),
+        Event::CatchUpAndAct(first),
+        Event::CatchUpAndAct(second),
+        Event::Observe { who: second, store: 1, versions: 1 },
+        Event::Key(true),
+        Event::CatchUpAndAct(first),
+        Event::Seconds(5, 0),
+        Event::CatchUpAndAct(first),
+        Event::Act { who: second, arrives: 20221 },
+    ];
+    events.extend(std::iter::repeat_n(Event::Seconds(1, 0), 10));
+    survive(0, 1, &events).unwrap();
+}

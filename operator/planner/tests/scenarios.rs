@@ -162,6 +162,23 @@ fn a_detacher_that_never_answers_halts_aborts_or_is_passed_over_as_configured() 
 }
 
 #[test]
+fn a_node_that_was_given_up_frees_its_slot_when_the_template_goes_back() {
+    let wish = Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) };
+    let (mut world, mut operator) = settled(wish, 3);
+    world.change(|cluster| {
+        cluster.detacher = world::cluster::Detacher::Silent;
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    for _ in 0..100 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!(world.cluster.ledger().unwrap().grants.len(), 1, "the node is given up");
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 1));
+    world.run_until(&mut operator, 100, World::is_converged).unwrap();
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
 fn deletion_leaves_nothing_and_puts_the_users_own_annotation_back() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);

@@ -28,7 +28,7 @@ fn token(id: u64, phase: Phase) -> Option<TokenView> {
 
 #[expect(clippy::unnecessary_wraps, reason = "what a view holds")]
 fn entry(id: u64, phase: EntryPhase) -> Option<EntryView> {
-    Some(EntryView { id, phase })
+    Some(EntryView { id, phase, other_key: false })
 }
 
 fn marks(deployment_mark: bool, node_mark: bool) -> StepView {
