@@ -1,0 +1,351 @@
+//! The API server: what a write tests, what it changes, and what must hold when it takes effect.
+
+use crate::{
+    mutation::Mutation,
+    operator::{Intent, Rules},
+    state::{Age, Deployment, Entry, Grant, Health, Id, Member, Owner, Site, Stamp, State},
+};
+use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::Kind, token::Phase};
+use planner::step::Step;
+
+/// A broken promise.
+pub type Violation = &'static str;
+
+/// A write that took effect, and what it broke; `None` when the API server refused it.
+pub type Written<const N: usize, const K: usize> = Option<(State<N, K>, Option<Violation>)>;
+
+impl Rules {
+    /// Writes to the ledger, with the resource's version that operator `k` read.
+    pub fn write_ledger<const N: usize, const K: usize>(
+        &self,
+        state: &State<N, K>,
+        k: usize,
+        change: impl FnOnce(&mut State<N, K>),
+    ) -> Written<N, K> {
+        let current = state.truth == state.seen[k] && state.columns.iter().all(|column| column.truth.grant == column.seen[k].grant);
+        let mut after = *state;
+        if !current {
+            if !self.breaks(Mutation::LedgerWithoutVersion) {
+                return None;
+            }
+            (after.truth.next, after.truth.rebuilding) = (state.seen[k].next, state.seen[k].rebuilding);
+            for column in &mut after.columns {
+                column.truth.grant = column.seen[k].grant;
+            }
+        }
+        change(&mut after);
+        if after.truth.next > self.ids.saturating_add(1) {
+            return None;
+        }
+        let mut broken = None;
+        for (before, now) in state.columns.iter().zip(&after.columns) {
+            let (before, Some(now)) = (before.truth.grant, now.truth.grant) else { continue };
+            if before == Some(now) {
+                continue;
+            }
+            if now.id <= state.largest {
+                broken = Some("P6: an id is used twice");
+            }
+            let harmless = matches!(now.kind, Kind::Remove | Kind::Abort) || state.truth.rebuilding > 0;
+            if state.truth.paused && before.is_none() && !harmless {
+                broken = Some("P8: a node starts while paused");
+            }
+        }
+        let ids = after.columns.iter().filter_map(|column| column.truth.grant).map(|grant| grant.id).max().unwrap_or(0);
+        after.largest = after.largest.max(ids);
+        Some((after, broken))
+    }
+
+    /// The next id, which the ledger counts.
+    pub fn take_id<const N: usize, const K: usize>(&self, after: &mut State<N, K>) -> Id {
+        let id = after.truth.next;
+        after.truth.next += 1;
+        id
+    }
+
+    pub fn carry_out<const N: usize, const K: usize>(&self, state: &State<N, K>, k: usize, i: usize, intent: Intent) -> Written<N, K> {
+        let seen = state.columns[i].seen[k];
+        match intent {
+            Intent::Admit(grant) => self.write_ledger(state, k, |after| {
+                let id = self.take_id(after);
+                after.columns[i].truth.grant = Some(Grant { id, ..grant });
+            }),
+            Intent::Retarget(grant) => self.write_ledger(state, k, |after| {
+                let id = if self.breaks(Mutation::RetargetKeepsId) { grant.id } else { self.take_id(after) };
+                after.columns[i].truth.grant = Some(Grant { id, ..grant });
+            }),
+            Intent::Create(phase) => self.create(state, k, i, phase),
+            Intent::Label(member) => self.label(state, i, &seen, member),
+            Intent::FirstClose => self.patch_deployment(state, i, &seen, !self.breaks(Mutation::FirstCloseUntested), |deployment| {
+                (deployment.phase, deployment.served, deployment.age) = (Phase::Closed, true, Age::Fresh);
+            }),
+            Intent::Direct => {
+                let resource = state.seen[k];
+                self.patch_deployment(state, i, &seen, true, |deployment| {
+                    if deployment.phase == Phase::New {
+                        (deployment.revision, deployment.drifted) = (resource.revision, false);
+                    }
+                    deployment.replicas = resource.replicas;
+                    deployment.observed = false;
+                })
+            }
+            Intent::Step(step, grant) => self.carry_out_step(state, k, i, &seen, step, &grant),
+        }
+    }
+
+    fn carry_out_step<const N: usize, const K: usize>(
+        &self,
+        state: &State<N, K>,
+        k: usize,
+        i: usize,
+        seen: &Site,
+        step: Step,
+        grant: &Grant,
+    ) -> Written<N, K> {
+        match step {
+            Step::Claim => self.patch_deployment(state, i, seen, false, |deployment| {
+                let held = matches!(deployment.phase, Phase::Claimed | Phase::Updating);
+                deployment.age = if held { deployment.age } else { Age::Fresh };
+                (deployment.id, deployment.phase) = (grant.id, Phase::Claimed);
+            }),
+            Step::Update => self.update(state, k, i, seen, grant),
+            Step::Close => self.patch_deployment(state, i, seen, true, |deployment| {
+                (deployment.id, deployment.phase, deployment.age, deployment.served) = (grant.id, Phase::Closed, Age::Fresh, true);
+            }),
+            Step::DeleteDeployment => {
+                let mut after = *state;
+                let site = &mut after.columns[i].truth;
+                if site.deployment.is_none() || site.deployment != seen.deployment {
+                    return None;
+                }
+                delete_deployment(site, false);
+                Some((after, None))
+            }
+            Step::Detach => self.detach(state, i, seen, grant),
+            Step::Unmark => self.unmark(state, i, seen, Entry { id: grant.id, phase: EntryPhase::Attached, key: 0, age: Age::Fresh }),
+            Step::RemoveEntry => {
+                let mut after = self.node_as_seen(state, i, seen)?;
+                after.columns[i].truth.node.as_mut()?.entry = None;
+                Some((after, None))
+            }
+            Step::RemoveMember => {
+                let site = &state.columns[i].truth;
+                if site.node != seen.node || site.deployment.is_some() {
+                    return None;
+                }
+                let mut after = *state;
+                after.columns[i].truth.node.as_mut()?.member = Member::Absent;
+                Some((after, None))
+            }
+            Step::Release { live } => {
+                if live && state.columns[i].truth.deployment.is_some() {
+                    return None;
+                }
+                self.write_ledger(state, k, |after| after.columns[i].truth.grant = None)
+            }
+            _ => None,
+        }
+    }
+
+    /// A patch that tests UID and token, and perhaps the generation.
+    fn patch_deployment<const N: usize, const K: usize>(
+        &self,
+        state: &State<N, K>,
+        i: usize,
+        seen: &Site,
+        generation: bool,
+        change: impl FnOnce(&mut Deployment),
+    ) -> Written<N, K> {
+        let before = state.columns[i].truth.deployment?;
+        let believed = seen.deployment?;
+        let token = match self.mutation {
+            Some(Mutation::TokenNotTested) => true,
+            Some(Mutation::PhaseNotTested) => before.id == believed.id,
+            _ => (before.id, before.phase) == (believed.id, believed.phase),
+        };
+        let spec = |deployment: &Deployment| (deployment.revision, deployment.replicas, deployment.drifted);
+        if before.uid != believed.uid || !token || generation && spec(&before) != spec(&believed) {
+            return None;
+        }
+        let mut after = *state;
+        let deployment = after.columns[i].truth.deployment.as_mut()?;
+        change(deployment);
+        let now = *deployment;
+        after.largest = after.largest.max(now.id);
+        let (old, new) = ((before.id, before.phase), (now.id, now.phase));
+        let mut broken = (new < old).then_some("P7: a token went back").or((new == old && now != before && !unfenced(&before, &now)).then_some("P6: a step took effect twice"));
+        if now.phase == Phase::Closed && before.phase != Phase::Closed && !completed(&after.columns[i].truth) {
+            broken = broken.or(Some("P5: a node is attached before its pods are complete"));
+        }
+        Some((after, broken))
+    }
+
+    fn update<const N: usize, const K: usize>(&self, state: &State<N, K>, k: usize, i: usize, seen: &Site, grant: &Grant) -> Written<N, K> {
+        let (resource, believed) = (state.seen[k], seen.deployment?);
+        let holding = matches!(believed.phase, Phase::Claimed | Phase::Updating);
+        let marked = grant.deployment_mark || grant.key > 0 || holding || seen.detached();
+        let written = self.patch_deployment(state, i, seen, false, |deployment| {
+            let old = *deployment;
+            (deployment.id, deployment.age) = (grant.id, Age::Fresh);
+            deployment.phase = if marked { Phase::Updating } else { Phase::Degrading };
+            match grant.kind {
+                Kind::Abort => return,
+                Kind::Remove => deployment.replicas = 0,
+                Kind::Update => (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas),
+                Kind::Repair if believed.drifted => {
+                    (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas);
+                }
+                Kind::Repair | Kind::Shrink | Kind::Grow => deployment.replicas = resource.replicas,
+            }
+            if (old.revision, old.replicas, old.drifted) != (deployment.revision, deployment.replicas, deployment.drifted) {
+                deployment.observed = false;
+            }
+        });
+        let (after, broken) = written?;
+        let (old, new) = (state.columns[i].truth.deployment?, after.columns[i].truth.deployment?);
+        let changes = (old.revision, old.replicas, old.drifted) != (new.revision, new.replicas, new.drifted);
+        let early = (old.served && changes).then(|| self.unready_for_update(&state.columns[i].truth, grant)).flatten();
+        Some((after, broken.or(early)))
+    }
+
+    /// P4: what a change of pods finds missing.
+    fn unready_for_update(&self, site: &Site, grant: &Grant) -> Option<Violation> {
+        let deployment = site.deployment?;
+        if grant.deployment_mark && !(deployment.id == grant.id && deployment.phase == Phase::Claimed && deployment.age >= Age::Graced) {
+            return Some("P4: pods change before the grace of the Deployment's mark is over");
+        }
+        let node = site.node.filter(|node| grant.key > 0 && node.uid == grant.node_uid)?;
+        // A later grant may have taken the mark over.
+        let held = node.entry.is_some_and(|entry| {
+            entry.id >= grant.id && entry.phase == EntryPhase::Detached && entry.key == grant.key && entry.age >= Age::Graced
+        });
+        let answered = match self.detacher {
+            None => true,
+            Some(OnDetachTimeout::Proceed) => node.stamp == Stamp::Current || node.entry.is_some_and(|entry| entry.age == Age::Late),
+            Some(OnDetachTimeout::Halt | OnDetachTimeout::Abort) => node.stamp == Stamp::Current,
+        };
+        (!(held && answered)).then_some("P4: pods change before the node is detached")
+    }
+
+    /// The Node as an operator saw it, as far as a patch of its entry tests that.
+    fn node_as_seen<const N: usize, const K: usize>(&self, state: &State<N, K>, i: usize, seen: &Site) -> Option<State<N, K>> {
+        let (node, believed) = (state.columns[i].truth.node?, seen.node?);
+        let mark = |entry: Option<Entry>| entry.map(|entry| (entry.id, entry.phase, entry.key));
+        let same = match self.mutation {
+            Some(Mutation::EntryNotTested) => true,
+            _ => mark(node.entry) == mark(believed.entry),
+        };
+        (node.uid == believed.uid && same).then_some(*state)
+    }
+
+    fn detach<const N: usize, const K: usize>(&self, state: &State<N, K>, i: usize, seen: &Site, grant: &Grant) -> Written<N, K> {
+        let mut after = self.node_as_seen(state, i, seen)?;
+        let node = after.columns[i].truth.node.as_mut()?;
+        let earlier = seen.entry().filter(|entry| entry.phase == EntryPhase::Detached);
+        let key = if grant.key > 0 { grant.key } else { earlier?.key };
+        let age = earlier.filter(|entry| entry.key == key).map_or(Age::Fresh, |entry| entry.age);
+        let carried = earlier.is_some_and(|entry| entry.key == key);
+        if !carried && node.stamp == Stamp::Current {
+            node.stamp = Stamp::Old;
+        }
+        let before = node.entry;
+        node.entry = Some(Entry { id: grant.id, phase: EntryPhase::Detached, key, age });
+        after.largest = after.largest.max(grant.id);
+        Some((after, went_back(before, (grant.id, EntryPhase::Detached))))
+    }
+
+    fn unmark<const N: usize, const K: usize>(&self, state: &State<N, K>, i: usize, seen: &Site, entry: Entry) -> Written<N, K> {
+        let mut after = self.node_as_seen(state, i, seen)?;
+        let site = &mut after.columns[i].truth;
+        let node = site.node.as_mut()?;
+        let before = node.entry;
+        node.entry = Some(Entry { key: before.map_or(0, |before| before.key), ..entry });
+        let released = before.is_some_and(|before| before.phase == EntryPhase::Detached);
+        let incomplete = released && site.deployment.is_some() && !completed(site);
+        let broken = went_back(before, (entry.id, entry.phase));
+        after.largest = after.largest.max(entry.id);
+        Some((after, broken.or(incomplete.then_some("P5: a node is attached before its pods are complete"))))
+    }
+
+    fn create<const N: usize, const K: usize>(&self, state: &State<N, K>, k: usize, i: usize, phase: Phase) -> Written<N, K> {
+        if state.memory[k].reserved == 0 {
+            let (mut after, broken) = self.write_ledger(state, k, |after| {
+                after.memory[k].reserved = self.take_id(after);
+            })?;
+            let id = after.memory[k].reserved;
+            let broken = broken.or((id <= after.largest).then_some("P6: an id is used twice"));
+            after.largest = after.largest.max(id);
+            return Some((after, broken));
+        }
+        let mut after = *state;
+        let mut id = std::mem::take(&mut after.memory[k].reserved);
+        if self.breaks(Mutation::CreatedWithOldId) {
+            id = 1;
+        }
+        let seen = state.columns[i].seen[k].pods;
+        let resource = state.seen[k];
+        let site = &mut after.columns[i].truth;
+        if site.deployment.is_none() {
+            let around = seen.owner == Owner::Orphan;
+            site.deployment = Some(Deployment {
+                uid: id,
+                id,
+                phase,
+                age: Age::Fresh,
+                revision: if around { seen.revision } else { resource.revision },
+                replicas: if around { seen.count } else { resource.replicas },
+                drifted: around && seen.drifted,
+                observed: false,
+                counted: false,
+                served: phase != Phase::New || self.breaks(Mutation::NewAroundOldPods) && around,
+            });
+        }
+        Some((after, None))
+    }
+
+    fn label<const N: usize, const K: usize>(&self, state: &State<N, K>, i: usize, seen: &Site, member: Member) -> Written<N, K> {
+        let mut after = *state;
+        let (node, believed) = (after.columns[i].truth.node.as_mut()?, seen.node?);
+        if node.uid != believed.uid || node.member != believed.member {
+            return None;
+        }
+        node.member = member;
+        Some((after, None))
+    }
+
+    /// A fence on an object that holds nothing.
+    pub fn fence<const N: usize, const K: usize>(&self, state: &State<N, K>, k: usize, i: usize, on_node: bool) -> Written<N, K> {
+        let fence = state.seen[k].rebuilding;
+        let seen = state.columns[i].seen[k];
+        if on_node {
+            return self.unmark(state, i, &seen, Entry { id: fence, phase: EntryPhase::Attached, key: 0, age: Age::Fresh });
+        }
+        self.patch_deployment(state, i, &seen, false, |deployment| deployment.id = fence)
+    }
+}
+
+/// Deletes a Deployment; its pods go with it, or are left.
+pub fn delete_deployment(site: &mut Site, orphan: bool) {
+    site.deployment = None;
+    if site.pods.count > 0 {
+        site.pods.owner = if orphan { Owner::Orphan } else { Owner::Ending };
+    }
+}
+
+/// Pods are those that the Deployment wants, and each was ready.
+fn completed(site: &Site) -> bool {
+    site.is_exact() && site.pods.health != Health::Starting
+}
+
+/// A change that needs no new token: what does not serve.
+fn unfenced(before: &Deployment, now: &Deployment) -> bool {
+    before.phase == Phase::New || before.replicas == 0 && now.revision == before.revision
+}
+
+fn went_back(before: Option<Entry>, now: (Id, EntryPhase)) -> Option<Violation> {
+    let before = before.map(|entry| (entry.id, entry.phase))?;
+    if now < before {
+        return Some("P7: an entry went back");
+    }
+    (now == before).then_some("P6: a step took effect twice")
+}

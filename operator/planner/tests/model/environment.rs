@@ -1,0 +1,182 @@
+//! What happens besides: time, controllers, kubelets, detacher; and people and accidents, a few times each.
+
+use crate::{
+    api::delete_deployment,
+    operator::Rules,
+    state::{Age, DEGRADE, Health, Marks, Member, Node, Owner, Site, Stamp, State},
+};
+use crds::{holders::EntryPhase, token::Phase};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Tick,
+    Controller(usize),
+    Pods(usize),
+    Ready(usize),
+    Detacher(usize),
+    Template,
+    Marks(Marks),
+    Key,
+    Budget,
+    Pause,
+    Scale,
+    Delete(usize, bool),
+    Recreate(usize),
+    Leave(usize),
+    Edit(usize),
+    Outage(usize),
+    Wipe,
+}
+
+/// What goes on by itself on one node, in a fair world again and again.
+pub fn natural(i: usize) -> [Event; 4] {
+    [Event::Controller(i), Event::Pods(i), Event::Ready(i), Event::Detacher(i)]
+}
+
+/// What people and accidents may do, while they may.
+pub fn disturbances<const N: usize, const K: usize>(state: &State<N, K>) -> impl Iterator<Item = Event> {
+    let (left, truth) = (state.left, state.truth);
+    let others = [DEGRADE, Marks { deployment: true, key: 0 }, Marks { deployment: false, key: 1 }, Marks { deployment: true, key: 1 }];
+    let once = [
+        (left.templates, Event::Template),
+        (left.budgets, Event::Budget),
+        (left.pauses, Event::Pause),
+        (left.scalings, Event::Scale),
+        (left.wipes, Event::Wipe),
+        (left.keys.min(truth.marks.key), Event::Key),
+    ];
+    let per_node = (0..N).flat_map(move |i| {
+        [
+            (left.deletions, Event::Delete(i, false)),
+            (left.deletions, Event::Delete(i, true)),
+            (left.recreations, Event::Recreate(i)),
+            (left.leaves, Event::Leave(i)),
+            (left.edits, Event::Edit(i)),
+            (left.outages, Event::Outage(i)),
+        ]
+    });
+    let marks = others.into_iter().filter(move |marks| *marks != truth.marks).map(move |marks| (left.marks, Event::Marks(marks)));
+    once.into_iter().chain(per_node).chain(marks).filter(|(left, _)| *left > 0).map(|(_, event)| event)
+}
+
+impl Rules {
+    /// The state after an event; `None` when it changes nothing.
+    pub fn happen<const N: usize, const K: usize>(&self, state: &State<N, K>, event: Event) -> Option<State<N, K>> {
+        let mut after = *state;
+        let (left, truth) = (&mut after.left, &mut after.truth);
+        match event {
+            Event::Tick => return self.tick(state),
+            Event::Controller(i) => run_controller(&mut after.columns[i].truth)?,
+            Event::Pods(i) => run_kubelet(&mut after.columns[i].truth)?,
+            Event::Ready(i) => {
+                let pods = &mut after.columns[i].truth.pods;
+                pods.health = (pods.health != Health::Ready && pods.owner == Owner::Deployment).then_some(Health::Ready)?;
+            }
+            Event::Detacher(i) => {
+                let node = after.columns[i].truth.node.as_mut().filter(|_| self.detacher.is_some())?;
+                let asked = node.entry.is_some_and(|entry| entry.phase == EntryPhase::Detached);
+                let stamp = if asked { Stamp::Current } else { Stamp::Absent };
+                node.stamp = (node.stamp != stamp).then_some(stamp)?;
+            }
+            Event::Template => (left.templates, truth.revision) = (left.templates - 1, 1 - truth.revision),
+            Event::Marks(marks) => (left.marks, truth.marks) = (left.marks - 1, marks),
+            Event::Key => (left.keys, truth.marks.key) = (left.keys - 1, 3 - truth.marks.key),
+            Event::Budget => (left.budgets, truth.budget) = (left.budgets - 1, 3 - truth.budget),
+            Event::Pause => (left.pauses, truth.paused) = (left.pauses - 1, !truth.paused),
+            Event::Scale => (left.scalings, truth.replicas) = (left.scalings - 1, 3 - truth.replicas),
+            Event::Wipe => {
+                left.wipes -= 1;
+                (truth.next, truth.rebuilding) = (0, 0);
+                after.columns.iter_mut().for_each(|column| column.truth.grant = None);
+                // The processes notice before they use an id that they took from it.
+                after.memory.iter_mut().for_each(|memory| memory.reserved = 0);
+            }
+            Event::Delete(i, orphan) => {
+                left.deletions -= 1;
+                let site = &mut after.columns[i].truth;
+                site.deployment?;
+                delete_deployment(site, orphan);
+            }
+            Event::Recreate(i) => {
+                left.recreations -= 1;
+                let node = after.columns[i].truth.node.as_mut()?;
+                *node = Node { uid: node.uid + 1, chosen: node.chosen, member: Member::Absent, entry: None, stamp: Stamp::Absent };
+            }
+            Event::Leave(i) => {
+                left.leaves -= 1;
+                let node = after.columns[i].truth.node.as_mut()?;
+                node.chosen = !node.chosen;
+            }
+            Event::Edit(i) => {
+                left.edits -= 1;
+                let deployment = after.columns[i].truth.deployment.as_mut().filter(|deployment| !deployment.drifted)?;
+                (deployment.drifted, deployment.observed) = (true, false);
+            }
+            Event::Outage(i) => {
+                left.outages -= 1;
+                let pods = &mut after.columns[i].truth.pods;
+                pods.health = (pods.health == Health::Ready && pods.count > 0).then_some(Health::Lost)?;
+            }
+        }
+        Some(after)
+    }
+
+    /// Time passes: every mark grows older, wherever it is remembered.
+    fn tick<const N: usize, const K: usize>(&self, state: &State<N, K>) -> Option<State<N, K>> {
+        let oldest = if self.detacher.is_some() { Age::Late } else { Age::Graced };
+        let mut after = *state;
+        for column in &mut after.columns {
+            for site in std::iter::once(&mut column.truth).chain(&mut column.seen) {
+                if let Some(deployment) = &mut site.deployment
+                    && matches!(deployment.phase, Phase::Claimed | Phase::Updating)
+                {
+                    deployment.age = Age::Graced;
+                }
+                if let Some(entry) = site.node.as_mut().and_then(|node| node.entry.as_mut())
+                    && entry.phase == EntryPhase::Detached
+                {
+                    entry.age = if entry.age == Age::Fresh { Age::Graced } else { oldest };
+                }
+            }
+        }
+        (after != *state).then_some(after)
+    }
+}
+
+/// The Deployment's controller: adopts, counts, and says which spec it saw.
+fn run_controller(site: &mut Site) -> Option<()> {
+    let before = *site;
+    site.deployment?;
+    if site.pods.owner == Owner::Orphan {
+        site.pods.owner = Owner::Deployment;
+    }
+    let counted = site.is_exact() && site.pods.health == Health::Ready;
+    let deployment = site.deployment.as_mut()?;
+    (deployment.observed, deployment.counted) = (true, counted);
+    (*site != before).then_some(())
+}
+
+/// Pods come and go.
+fn run_kubelet(site: &mut Site) -> Option<()> {
+    let before = site.pods;
+    if site.pods.owner == Owner::Ending {
+        site.pods = crate::state::NO_PODS;
+        return Some(());
+    }
+    let deployment = site.deployment.filter(|_| site.pods.owner == Owner::Deployment)?;
+    if site.is_exact() {
+        return None;
+    }
+    let grown = before.count > 0 && before.revision == deployment.revision && before.drifted == deployment.drifted;
+    site.pods = crate::state::Pods {
+        revision: deployment.revision,
+        drifted: deployment.drifted,
+        count: deployment.replicas,
+        health: if deployment.replicas == 0 || grown && before.count > deployment.replicas { before.health } else { Health::Starting },
+        owner: Owner::Deployment,
+    };
+    if deployment.replicas == 0 {
+        site.pods = crate::state::NO_PODS;
+    }
+    Some(())
+}

@@ -1,0 +1,224 @@
+//! The protocol, searched exhaustively: every order of steps, watches, crashes, rivals and disturbances within bounds.
+//!
+//! Operators decide by the planner's own functions ([`planner::step()`], [`planner::target`]); what surrounds them is as
+//! small as it can be. Every state must keep the promises, and must come to rest once the faults end. The same search with
+//! one guard dropped must find what that guard is for. `MODEL_STATES` raises the bound on the states of one search.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
+
+mod api;
+mod environment;
+mod mutation;
+mod operator;
+mod search;
+mod state;
+
+use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, token::Phase};
+use mutation::Mutation;
+use operator::Rules;
+use search::{Outcome, Search};
+use state::{
+    Age, BOTH, Column, DEGRADE, Deployment, Entry, Health, Left, Marks, Member, Memory, NODE, Node, Owner, Pods, Resource, Site, Stamp, State,
+    TOKEN,
+};
+use std::{
+    io::Write as _,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+/// One search: so many nodes and operators, and what may happen.
+#[derive(Clone, Copy)]
+struct Setup {
+    name: &'static str,
+    nodes: usize,
+    operators: usize,
+    marks: Marks,
+    budget: u8,
+    detacher: Option<OnDetachTimeout>,
+    /// Grants and other ids that may be given out.
+    ids: u8,
+    left: Left,
+}
+
+const NONE: Left = Left {
+    templates: 0,
+    marks: 0,
+    keys: 0,
+    budgets: 0,
+    pauses: 0,
+    scalings: 0,
+    crashes: 0,
+    deletions: 0,
+    recreations: 0,
+    leaves: 0,
+    edits: 0,
+    outages: 0,
+    wipes: 0,
+};
+const PLAIN: Setup = Setup { name: "", nodes: 2, operators: 1, marks: TOKEN, budget: 1, detacher: None, ids: 4, left: NONE };
+
+fn setups() -> Vec<Setup> {
+    let halt = Some(OnDetachTimeout::Halt);
+    let abort = Some(OnDetachTimeout::Abort);
+    let proceed = Some(OnDetachTimeout::Proceed);
+    vec![
+        Setup { name: "crash, two changes; Deployment mark", left: Left { templates: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "crash, two changes; Node mark", marks: NODE, left: Left { templates: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "crash, two changes; both marks", marks: BOTH, left: Left { templates: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "crash, two changes; no mark", marks: DEGRADE, left: Left { templates: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "two operators, a change; Deployment mark", operators: 2, ids: 3, left: Left { templates: 1, ..NONE }, ..PLAIN },
+        Setup { name: "two operators, a change; Node mark", operators: 2, ids: 3, marks: NODE, left: Left { templates: 1, ..NONE }, ..PLAIN },
+        Setup { name: "two operators, a change; both marks", operators: 2, ids: 3, marks: BOTH, left: Left { templates: 1, ..NONE }, ..PLAIN },
+        Setup { name: "two operators, a change; no mark", operators: 2, ids: 3, marks: DEGRADE, left: Left { templates: 1, ..NONE }, ..PLAIN },
+        Setup { name: "three nodes, budget 2", nodes: 3, budget: 2, left: Left { templates: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "budget changes", budget: 2, left: Left { templates: 1, budgets: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "marks change", marks: NODE, ids: 5, left: Left { templates: 1, marks: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "marks change, two operators, one node", nodes: 1, operators: 2, marks: NODE, ids: 4, left: Left { templates: 1, marks: 1, ..NONE }, ..PLAIN },
+        Setup { name: "key changes, two operators, one node", nodes: 1, operators: 2, marks: NODE, ids: 4, left: Left { templates: 1, keys: 1, ..NONE }, ..PLAIN },
+        Setup { name: "paused and resumed", left: Left { templates: 2, pauses: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "more and fewer replicas", marks: BOTH, left: Left { templates: 1, scalings: 2, ..NONE }, ..PLAIN },
+        Setup { name: "Deployment deleted", marks: BOTH, left: Left { templates: 1, deletions: 1, ..NONE }, ..PLAIN },
+        Setup { name: "Deployment deleted, two operators, one node", nodes: 1, operators: 2, marks: TOKEN, left: Left { templates: 1, deletions: 1, ..NONE }, ..PLAIN },
+        Setup { name: "Node re-created", marks: BOTH, left: Left { templates: 1, recreations: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "Node re-created, two operators, one node", nodes: 1, operators: 2, marks: NODE, left: Left { templates: 1, recreations: 1, ..NONE }, ..PLAIN },
+        Setup { name: "nodes leave and return", marks: BOTH, ids: 5, left: Left { templates: 1, leaves: 2, ..NONE }, ..PLAIN },
+        Setup { name: "nodes leave and return, two operators, one node", nodes: 1, operators: 2, left: Left { templates: 1, leaves: 2, ..NONE }, ..PLAIN },
+        Setup { name: "somebody edits a Deployment", left: Left { templates: 1, edits: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "pods become unready", budget: 1, left: Left { templates: 1, outages: 2, ..NONE }, ..PLAIN },
+        Setup { name: "detacher, Halt", marks: NODE, detacher: halt, left: Left { templates: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "detacher, Abort", marks: NODE, detacher: abort, ids: 5, left: Left { templates: 2, ..NONE }, ..PLAIN },
+        Setup { name: "detacher, Abort, two operators, one node", nodes: 1, operators: 2, marks: NODE, detacher: abort, left: Left { templates: 1, ..NONE }, ..PLAIN },
+        Setup { name: "detacher, Proceed", marks: BOTH, detacher: proceed, left: Left { templates: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "ledger lost; Deployment mark", ids: 6, left: Left { templates: 1, wipes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "ledger lost; both marks", marks: BOTH, ids: 6, left: Left { templates: 1, wipes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "ledger lost, two operators, one node", nodes: 1, operators: 2, ids: 5, marks: NODE, left: Left { templates: 1, wipes: 1, ..NONE }, ..PLAIN },
+    ]
+}
+
+fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutation>, cap: usize) -> Outcome {
+    let entry = Entry { id: 1, phase: EntryPhase::Attached, key: 1, age: Age::Fresh };
+    let site = Site {
+        grant: None,
+        node: Some(Node {
+            uid: 1,
+            chosen: true,
+            member: Member::Serving,
+            entry: (setup.marks.key > 0).then_some(entry),
+            stamp: Stamp::Absent,
+        }),
+        deployment: Some(Deployment {
+            uid: 1,
+            id: 1,
+            phase: Phase::Closed,
+            age: Age::Fresh,
+            revision: 0,
+            replicas: 1,
+            drifted: false,
+            observed: true,
+            counted: true,
+            served: true,
+        }),
+        pods: Pods { revision: 0, drifted: false, count: 1, health: Health::Ready, owner: Owner::Deployment },
+    };
+    let resource =
+        Resource { revision: 0, replicas: 1, marks: setup.marks, budget: setup.budget, paused: false, next: 2, rebuilding: 0 };
+    let start = State {
+        columns: [Column { truth: site, seen: [site; K] }; N],
+        truth: resource,
+        seen: [resource; K],
+        memory: [Memory::default(); K],
+        left: setup.left,
+        largest: 1,
+        allowance: setup.budget,
+    };
+    Search { rules: Rules { detacher: setup.detacher, ids: setup.ids + 1, mutation }, start, cap }.run()
+}
+
+fn run(setup: &Setup, mutation: Option<Mutation>, cap: usize) -> Outcome {
+    match (setup.nodes, setup.operators) {
+        (1, 2) => search::<1, 2>(setup, mutation, cap),
+        (2, 1) => search::<2, 1>(setup, mutation, cap),
+        (2, 2) => search::<2, 2>(setup, mutation, cap),
+        (3, 1) => search::<3, 1>(setup, mutation, cap),
+        other => panic!("no model of {other:?}"),
+    }
+}
+
+fn cap(default: usize) -> usize {
+    std::env::var("MODEL_STATES").ok().and_then(|states| states.parse().ok()).unwrap_or(default)
+}
+
+/// Does all of it on as many threads as there are cores; the results come in order.
+fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        return;
+                    }
+                    let result = work(index);
+                    results.lock().unwrap().push((index, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap();
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Tests that pass are silent; this is for people to read.
+fn show(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+#[test]
+fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
+    let only = std::env::var("MODEL_ONLY").ok();
+    let setups: Vec<_> = setups().into_iter().filter(|setup| only.as_ref().is_none_or(|only| setup.name.contains(only.as_str()))).collect();
+    let outcomes = in_parallel(setups.len(), |index| {
+        let started = Instant::now();
+        let outcome = run(&setups[index], None, cap(1_000_000));
+        (outcome, started.elapsed().as_secs_f32())
+    });
+    show(&format!("\n{:<50} {:>9} {:>10} {:>5} {:>7}  result", "what may happen", "states", "moves", "depth", "s"));
+    let mut failures = Vec::new();
+    for (setup, (outcome, seconds)) in setups.iter().zip(&outcomes) {
+        let result = match &outcome.found {
+            Some(found) => found.violation.as_str(),
+            None if outcome.exhaustive => "holds, all states seen",
+            None => "holds as far as searched",
+        };
+        let Outcome { states, moves, depth, .. } = outcome;
+        show(&format!("{:<50} {states:>9} {moves:>10} {depth:>5} {seconds:>7.1}  {result}", setup.name));
+        if let Some(found) = &outcome.found {
+            failures.push(format!("{}: {}\n  {}", setup.name, found.violation, found.trace.join("\n  ")));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn a_search_for_hints() {
+    let all = Mutation::ALL;
+    let outcomes = in_parallel(all.len(), |index| {
+        setups().iter().find_map(|setup| {
+            let outcome = run(setup, Some(all[index]), cap(100_000));
+            outcome.found.map(|found| (setup.name, outcome.states, found))
+        })
+    });
+    for (mutation, outcome) in all.iter().zip(outcomes) {
+        match outcome {
+            Some((name, states, found)) => show(&format!("{mutation:?} | {name} | {states} | {} | {}", found.trace.len(), &found.violation[..found.violation.len().min(100)])),
+            None => show(&format!("{mutation:?} NOT FOUND")),
+        }
+    }
+}

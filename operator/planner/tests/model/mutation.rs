@@ -1,0 +1,165 @@
+//! Guards of the protocol, each to be dropped alone: the search must find what goes wrong then.
+
+use crate::operator::Rules;
+use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
+use planner::step::{EntryView, Step, StepView};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// The ledger is written without its resourceVersion.
+    LedgerWithoutVersion,
+    /// A Deployment is written without a test of its token.
+    TokenNotTested,
+    /// Only the id of the token is tested.
+    PhaseNotTested,
+    /// A Node is written without a test of its entry.
+    EntryNotTested,
+    /// The Node's mark has no id: `resourceVersion` alone guards it.
+    EntryWithoutId,
+    /// The same id may detach a node again.
+    DetachTwice,
+    /// Pods change before the grace is over.
+    GraceSkipped,
+    /// A timestamp that answered an earlier detachment counts.
+    OldTimestampCounts,
+    /// UPDATE does not wait for the Node's mark.
+    NodeMarkNotAwaited,
+    /// UPDATE does not wait for the Deployment's mark.
+    ClaimSkipped,
+    /// A late UPDATE is not fenced before a key comes off.
+    KeyChangedWithoutClaim,
+    /// Deployment status is believed whatever generation it is of.
+    GenerationNotObserved,
+    /// Counters are believed without looking at the pods.
+    CountersAlone,
+    /// CLOSE and UNMARK do not wait for the pods.
+    CompletionNotAwaited,
+    /// UNMARK comes before a Deployment write of the same id: a timed-out node is attached straight away.
+    AbortWithoutUpdate,
+    /// RELEASE is content with any Closed token.
+    ReleaseOnOtherId,
+    /// RELEASE while the Node is still marked.
+    ReleaseWhileDetached,
+    /// A grant that is released early, while pods change.
+    ReleaseOnComplete,
+    /// A retarget forgets the marks of the grant that it replaces.
+    RetargetDropsMarks,
+    /// A retarget keeps the id.
+    RetargetKeepsId,
+    /// A re-created Node is taken for the old one.
+    NodeUidIgnored,
+    /// A Deployment of another id is not noticed.
+    NewerIdIgnored,
+    /// A Deployment is made anew with an id that was used.
+    CreatedWithOldId,
+    /// A Deployment around pods that were left may change its template at once.
+    NewAroundOldPods,
+    /// The first CLOSE does not test the generation.
+    FirstCloseUntested,
+    /// A lost ledger is rebuilt without fencing Deployments.
+    DeploymentsNotFenced,
+    /// A lost ledger is rebuilt without fencing Nodes.
+    NodesNotFenced,
+    /// A lost ledger is rebuilt from what the watches happened to show.
+    RebuiltWithoutLists,
+    /// A lost ledger starts over with the smallest ids.
+    IdsStartOver,
+    /// Unavailable nodes do not count against the budget.
+    UnavailableNotCounted,
+    /// Unavailable nodes need no slot.
+    UnavailableBypass,
+    /// Pause holds nothing back.
+    PauseIgnored,
+}
+
+impl Mutation {
+    pub const ALL: [Self; 32] = [
+        Self::LedgerWithoutVersion,
+        Self::TokenNotTested,
+        Self::PhaseNotTested,
+        Self::EntryNotTested,
+        Self::EntryWithoutId,
+        Self::DetachTwice,
+        Self::GraceSkipped,
+        Self::OldTimestampCounts,
+        Self::NodeMarkNotAwaited,
+        Self::ClaimSkipped,
+        Self::KeyChangedWithoutClaim,
+        Self::GenerationNotObserved,
+        Self::CountersAlone,
+        Self::CompletionNotAwaited,
+        Self::AbortWithoutUpdate,
+        Self::ReleaseOnOtherId,
+        Self::ReleaseWhileDetached,
+        Self::ReleaseOnComplete,
+        Self::RetargetDropsMarks,
+        Self::RetargetKeepsId,
+        Self::NodeUidIgnored,
+        Self::NewerIdIgnored,
+        Self::CreatedWithOldId,
+        Self::NewAroundOldPods,
+        Self::FirstCloseUntested,
+        Self::DeploymentsNotFenced,
+        Self::NodesNotFenced,
+        Self::RebuiltWithoutLists,
+        Self::IdsStartOver,
+        Self::UnavailableNotCounted,
+        Self::UnavailableBypass,
+        Self::PauseIgnored,
+    ];
+}
+
+impl Rules {
+    /// What a step without one of its guards would see.
+    pub fn blind(&self, view: StepView) -> StepView {
+        let id = view.grant.id;
+        let before = view.token.is_none_or(|token| token.id < id || token.phase == Phase::Claimed);
+        match self.mutation {
+            Some(Mutation::NodeMarkNotAwaited) if before => {
+                StepView { grant: planner::step::GrantView { node_mark: false, ..view.grant }, entry: None, ..view }
+            }
+            Some(Mutation::ClaimSkipped) => StepView { grant: planner::step::GrantView { deployment_mark: false, ..view.grant }, ..view },
+            Some(Mutation::KeyChangedWithoutClaim) => {
+                StepView { entry: view.entry.map(|entry| EntryView { other_key: false, ..entry }), ..view }
+            }
+            Some(Mutation::CompletionNotAwaited) => StepView { complete: true, ..view },
+            Some(Mutation::EntryWithoutId) => StepView {
+                entry: view.entry.map(|entry| EntryView { id: if entry.phase == EntryPhase::Detached { id } else { entry.id.min(id - 1) }, ..entry }),
+                ..view
+            },
+            Some(Mutation::DetachTwice) if before => StepView {
+                entry: view.entry.filter(|entry| entry.phase == EntryPhase::Detached || entry.id != id),
+                ..view
+            },
+            Some(Mutation::NewerIdIgnored) => StepView {
+                token: view.token.map(|token| planner::step::TokenView { id: token.id.min(id), ..token }),
+                entry: view.entry.map(|entry| EntryView { id: entry.id.min(id), ..entry }),
+                ..view
+            },
+            _ => view,
+        }
+    }
+
+    /// What a step without one of its guards would say.
+    pub fn bend(&self, view: &StepView, next: Step) -> Step {
+        let id = view.grant.id;
+        let ours = |phase| view.token.is_some_and(|token| token.id == id && token.phase == phase);
+        match self.mutation {
+            Some(Mutation::AbortWithoutUpdate)
+                if view.grant.kind == Kind::Abort
+                    && view.entry.is_some_and(|entry| entry.phase == EntryPhase::Detached)
+                    && matches!(next, Step::Claim | Step::Detach | Step::Update) =>
+            {
+                Step::Unmark
+            }
+            Some(Mutation::ReleaseOnOtherId)
+                if view.complete && view.token.is_some_and(|token| token.phase == Phase::Closed && token.id != id) =>
+            {
+                Step::Release { live: false }
+            }
+            Some(Mutation::ReleaseWhileDetached) if ours(Phase::Closed) && next == Step::Unmark => Step::Release { live: false },
+            Some(Mutation::ReleaseOnComplete) if matches!(next, Step::Close | Step::Unmark) => Step::Release { live: false },
+            _ => next,
+        }
+    }
+}

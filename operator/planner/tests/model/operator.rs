@@ -1,0 +1,419 @@
+//! What an operator would do next, by the planner's own functions, from what it has seen.
+
+use crate::{
+    mutation::Mutation,
+    state::{Age, Entry, Grant, Health, Id, Marks, Member, Node, Owner, Resource, Site, Stamp, TOKEN},
+};
+use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::Kind, token::Phase};
+use planner::{
+    step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
+    target::{self, Fit, FitView, Gates, NeedView},
+};
+
+/// What a configuration fixes for all its states.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// A detacher's timestamp is waited for, and this is done when it does not come.
+    pub detacher: Option<OnDetachTimeout>,
+    /// No id above this one is given out.
+    pub ids: Id,
+    pub mutation: Option<Mutation>,
+}
+
+/// One operator's eyes.
+#[derive(Clone, Copy)]
+pub struct Eyes<'a, const N: usize> {
+    pub rules: &'a Rules,
+    pub resource: &'a Resource,
+    pub sites: [&'a Site; N],
+}
+
+/// What is to be done about one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// A step of the grant.
+    Step(Step, Grant),
+    /// Another grant in its slot; the id is set by the writer.
+    Retarget(Grant),
+    /// A grant; the id is set by the writer.
+    Admit(Grant),
+    /// A Deployment is missing: New, or around pods that were left.
+    Create(Phase),
+    /// Member label.
+    Label(Member),
+    FirstClose,
+    /// Template or replicas of what does not serve.
+    Direct,
+}
+
+impl Site {
+    pub fn phase(&self) -> Option<Phase> {
+        self.deployment.map(|deployment| deployment.phase)
+    }
+
+    pub fn chosen(&self) -> bool {
+        self.node.is_some_and(|node| node.chosen)
+    }
+
+    pub fn entry(&self) -> Option<Entry> {
+        self.node.and_then(|node| node.entry)
+    }
+
+    pub fn detached(&self) -> bool {
+        self.entry().is_some_and(|entry| entry.phase == EntryPhase::Detached)
+    }
+
+    pub fn member(&self) -> Member {
+        self.node.map_or(Member::Absent, |node| node.member)
+    }
+
+    pub fn served(&self) -> bool {
+        self.member() == Member::Serving || self.phase().is_some_and(|phase| phase != Phase::New)
+    }
+
+    pub fn has_anything(&self) -> bool {
+        self.deployment.is_some()
+            || self.pods.owner == Owner::Orphan
+            || self.grant.is_some()
+            || self.member() != Member::Absent
+            || self.entry().is_some()
+    }
+
+    /// The pods are those that the Deployment wants.
+    pub fn is_exact(&self) -> bool {
+        self.deployment.is_some_and(|deployment| {
+            let pods = self.pods;
+            let same = pods.count == 0 || pods.revision == deployment.revision && pods.drifted == deployment.drifted;
+            pods.count == deployment.replicas && same && (pods.count == 0 || pods.owner == Owner::Deployment)
+        })
+    }
+
+    /// Its pods are those it wants, and ready; and its controller says so.
+    pub fn settled(&self, rules: &Rules) -> bool {
+        self.deployment.is_some_and(|deployment| {
+            let observed = deployment.observed || rules.breaks(Mutation::GenerationNotObserved);
+            let pods = self.is_exact() && self.pods.health == Health::Ready || rules.breaks(Mutation::CountersAlone);
+            observed && deployment.counted && pods
+        })
+    }
+
+    pub fn is_updated(&self) -> bool {
+        self.grant.zip(self.deployment).is_some_and(|(grant, deployment)| {
+            deployment.id == grant.id && matches!(deployment.phase, Phase::Updating | Phase::Degrading)
+        })
+    }
+
+    fn node_uid(&self) -> u8 {
+        self.node.map_or(0, |node| node.uid)
+    }
+}
+
+impl Rules {
+    pub fn breaks(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+}
+
+impl Resource {
+    /// Marks that take a node out altogether.
+    fn detach_marks(&self) -> Marks {
+        if self.marks.deployment || self.marks.key > 0 { self.marks } else { TOKEN }
+    }
+}
+
+const NO_MARKS: Marks = Marks { deployment: false, key: 0 };
+
+fn carries(grant: &Grant, wanted: Marks) -> bool {
+    (grant.deployment_mark || !wanted.deployment) && (wanted.key == 0 || grant.key == wanted.key)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grace {
+    Over,
+    Waiting,
+    TimedOut,
+}
+
+impl<const N: usize> Eyes<'_, N> {
+    /// The largest id on any object.
+    pub fn largest(&self) -> Id {
+        let ids = self.sites.iter().flat_map(|site| {
+            [site.deployment.map_or(0, |deployment| deployment.id), site.entry().map_or(0, |entry| entry.id)]
+        });
+        ids.max().unwrap_or(0)
+    }
+
+    /// The ledger can be used, or is being rebuilt already.
+    pub fn is_sound(&self) -> bool {
+        let granted = self.sites.iter().filter_map(|site| site.grant).map(|grant| grant.id).max().unwrap_or(0);
+        self.resource.next > 0 && (self.resource.rebuilding > 0 || self.resource.next > self.largest().max(granted))
+    }
+
+    /// What is done about a node, while the ledger is sound. At most one step of a grant, and one thing beside it.
+    pub fn intents(&self, i: usize) -> impl Iterator<Item = Intent> {
+        let site = self.sites[i];
+        let granted = match site.grant {
+            Some(grant) => self.advance(site, &grant),
+            None => self.admit(site),
+        };
+        granted.into_iter().chain(self.supply(site))
+    }
+
+    fn need(&self, site: &Site) -> Option<Kind> {
+        let replicas = site.deployment.map_or(0, |deployment| deployment.replicas);
+        target::need(&NeedView {
+            chosen: site.chosen(),
+            has_anything: site.has_anything(),
+            phase: site.phase(),
+            readable: true,
+            granted: site.grant.is_some(),
+            detached: site.detached(),
+            current: site.deployment.is_some_and(|deployment| deployment.revision == self.resource.revision),
+            drifted: site.deployment.is_some_and(|deployment| deployment.drifted),
+            broken: false,
+            replicas: replicas.cmp(&self.resource.replicas),
+            empty: replicas == 0,
+        })
+    }
+
+    fn unavailable(&self, site: &Site) -> bool {
+        let holding = site.phase() != Some(Phase::Closed) || site.detached();
+        site.served() && (!site.settled(self.rules) || site.deployment.is_some_and(|deployment| deployment.replicas == 0) || holding)
+    }
+
+    fn removal_marks(&self, site: &Site) -> Marks {
+        if site.served() && site.node.is_some() { self.resource.detach_marks() } else { NO_MARKS }
+    }
+
+    fn gates(&self) -> Gates {
+        let timed_out = |site: &&Site| site.grant.is_some_and(|grant| self.grace(site, &grant) == Grace::TimedOut);
+        let paused = self.resource.paused && !self.rules.breaks(Mutation::PauseIgnored);
+        Gates { paused, halted: self.rules.detacher == Some(OnDetachTimeout::Halt) && self.sites.iter().any(|site| timed_out(site)) }
+    }
+
+    fn grace(&self, site: &Site, grant: &Grant) -> Grace {
+        let token = site.deployment.filter(|deployment| deployment.id == grant.id && deployment.phase == Phase::Claimed);
+        let entry = site.entry().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Detached);
+        if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || site.is_updated() {
+            return Grace::Over;
+        }
+        let over = |age: Option<Age>| age.is_none_or(|age| age >= Age::Graced);
+        let plain = over(token.map(|token| token.age)) && over(entry.map(|entry| entry.age));
+        let plain = if plain || self.rules.breaks(Mutation::GraceSkipped) { Grace::Over } else { Grace::Waiting };
+        let (Some(entry), Some(policy)) = (entry, self.rules.detacher) else { return plain };
+        match site.node.map(|node| node.stamp) {
+            Some(Stamp::Current) => plain,
+            Some(Stamp::Old) if self.rules.breaks(Mutation::OldTimestampCounts) => plain,
+            _ if entry.age < Age::Late => Grace::Waiting,
+            _ if policy == OnDetachTimeout::Proceed => plain,
+            _ => Grace::TimedOut,
+        }
+    }
+
+    fn replace(&self, site: &Site, grant: &Grant, kind: Kind, revision: u8, wanted: Marks) -> Grant {
+        let kept = if self.rules.breaks(Mutation::RetargetDropsMarks) { NO_MARKS } else { Marks { deployment: grant.deployment_mark, key: grant.key } };
+        Grant {
+            id: grant.id,
+            kind,
+            revision,
+            deployment_mark: kept.deployment || wanted.deployment,
+            key: if wanted.key > 0 { wanted.key } else { kept.key },
+            node_uid: site.node_uid(),
+            refused: None,
+        }
+    }
+
+    fn turn_back(&self, site: &Site, grant: &Grant) -> Grant {
+        self.replace(site, grant, Kind::Abort, site.deployment.map_or(0, |deployment| deployment.revision), NO_MARKS)
+    }
+
+    fn gave_up(&self, grant: &Grant) -> bool {
+        let policy = self.rules.detacher == Some(OnDetachTimeout::Abort);
+        policy && grant.refused == Some(self.resource.revision) && self.resource.marks.key == grant.key
+    }
+
+    fn fit(&self, site: &Site, grant: &Grant) -> Result<(), Grant> {
+        let (for_update, for_removal) = (self.resource.marks, self.removal_marks(site));
+        let outcome = target::fit(&FitView {
+            chosen: site.chosen(),
+            kind: grant.kind,
+            current: grant.revision == self.resource.revision,
+            marked: carries(grant, for_update),
+            marked_for_removal: carries(grant, for_removal),
+            detaches: for_update != NO_MARKS,
+            phase: site.phase(),
+            updated: site.is_updated(),
+            need: self.need(site),
+            given_up: self.gave_up(grant),
+            gates: self.gates(),
+        });
+        match outcome {
+            Fit::Fits => Ok(()),
+            Fit::Take(Kind::Remove) => Err(self.replace(site, grant, Kind::Remove, 0, for_removal)),
+            Fit::Take(kind) => Err(self.replace(site, grant, kind, self.resource.revision, for_update)),
+            Fit::TurnBack => Err(self.turn_back(site, grant)),
+        }
+    }
+
+    fn renew(&self, site: &Site, grant: &Grant) -> Grant {
+        let gates = self.gates();
+        if (gates.paused || gates.halted) && !site.is_updated() && grant.kind != Kind::Remove {
+            return self.turn_back(site, grant);
+        }
+        Grant { node_uid: site.node_uid(), ..*grant }
+    }
+
+    fn is_complete(&self, site: &Site, grant: &Grant) -> bool {
+        let Some(deployment) = site.deployment else { return false };
+        let settled = site.settled(self.rules);
+        match grant.kind {
+            Kind::Remove => deployment.replicas == 0 && settled,
+            Kind::Abort => settled,
+            _ if grant.revision == self.resource.revision => {
+                deployment.revision == grant.revision && deployment.replicas == self.resource.replicas && settled
+            }
+            _ => deployment.revision == grant.revision && settled,
+        }
+    }
+
+    fn advance(&self, site: &Site, grant: &Grant) -> Option<Intent> {
+        let grace = self.grace(site, grant);
+        let timed_out = grace == Grace::TimedOut && !matches!(grant.kind, Kind::Abort | Kind::Remove);
+        if timed_out && self.rules.detacher == Some(OnDetachTimeout::Abort) {
+            let back = self.turn_back(site, grant);
+            return Some(Intent::Retarget(Grant { refused: Some(self.resource.revision), ..back }));
+        }
+        let fit = self.fit(site, grant);
+        let view = self.step_view(site, grant, fit.is_ok(), grace == Grace::Over);
+        let next = self.rules.bend(&view, step(&self.rules.blind(view)));
+        match next {
+            Step::Release { .. } if grant.refused.is_some() && self.gave_up(grant) && self.need(site).is_some() => None,
+            Step::Retarget => Some(Intent::Retarget(fit.err().unwrap_or_else(|| self.renew(site, grant)))),
+            Step::AwaitDeployment | Step::AwaitGrace | Step::AwaitComplete | Step::AwaitSoak => None,
+            next => Some(Intent::Step(next, *grant)),
+        }
+    }
+
+    fn step_view(&self, site: &Site, grant: &Grant, wanted: bool, graced: bool) -> StepView {
+        StepView {
+            grant: GrantView { id: grant.id.into(), kind: grant.kind, deployment_mark: grant.deployment_mark, node_mark: grant.key > 0 },
+            token: site.deployment.map(|deployment| TokenView { id: deployment.id.into(), phase: deployment.phase }),
+            entry: site.entry().map(|entry| EntryView {
+                id: entry.id.into(),
+                phase: entry.phase,
+                other_key: grant.key > 0 && entry.key != grant.key,
+            }),
+            node: match site.node {
+                None => NodeView::Absent,
+                Some(Node { uid, .. }) if uid == grant.node_uid || self.rules.breaks(Mutation::NodeUidIgnored) => NodeView::Same,
+                Some(_) => NodeView::Replaced,
+            },
+            wanted,
+            complete: self.is_complete(site, grant),
+            graced,
+            soaked: true,
+            pods_left: site.pods.count > 0,
+            member: site.member() != Member::Absent,
+        }
+    }
+
+    /// A grant for a node that has none.
+    fn admit(&self, site: &Site) -> Option<Intent> {
+        let kind = self.need(site)?;
+        let gates = self.gates();
+        let marks = if kind == Kind::Remove { self.removal_marks(site) } else { self.resource.marks };
+        let free = kind == Kind::Remove && marks == NO_MARKS;
+        if !free && (gates.paused && kind != Kind::Remove || gates.halted) {
+            return None;
+        }
+        let slot = |site: &Site| site.grant.is_some_and(|grant| !grant.is_free());
+        let grants = self.sites.iter().filter(|site| slot(site)).count();
+        let down = |site: &Site| site.chosen() && self.unavailable(site);
+        let unavailable = match self.rules.mutation {
+            Some(Mutation::UnavailableNotCounted) => 0,
+            _ => self.sites.iter().filter(|site| !slot(site) && down(site)).count(),
+        };
+        let bypass = self.rules.breaks(Mutation::UnavailableBypass) && down(site);
+        if !free && !bypass && !target::has_slot(down(site), grants, unavailable, self.resource.budget.into()) {
+            return None;
+        }
+        Some(Intent::Admit(Grant {
+            id: 0,
+            kind,
+            revision: if kind == Kind::Remove { 0 } else { self.resource.revision },
+            deployment_mark: marks.deployment,
+            key: marks.key,
+            node_uid: site.node_uid(),
+            refused: None,
+        }))
+    }
+
+    /// What takes no grant.
+    fn supply(&self, site: &Site) -> Option<Intent> {
+        if !site.chosen() && site.pods.owner != Owner::Orphan {
+            return None;
+        }
+        let Some(deployment) = site.deployment else { return self.create(site) };
+        let member = if deployment.phase == Phase::New { Member::Joining } else { Member::Serving };
+        if site.node.is_some() && site.member() != Member::Serving && site.member() != member {
+            return Some(Intent::Label(member));
+        }
+        if site.grant.is_some() && deployment.phase != Phase::New {
+            return None;
+        }
+        let new = deployment.phase == Phase::New;
+        let behind = deployment.revision != self.resource.revision || deployment.drifted;
+        let scale = site.grant.is_none() && deployment.replicas != self.resource.replicas;
+        if new && (behind || scale) || scale && deployment.replicas == 0 && !behind {
+            return Some(Intent::Direct);
+        }
+        let ready = new && site.grant.is_none() && site.settled(self.rules) && site.chosen();
+        match site.member() {
+            _ if !ready => None,
+            Member::Serving => Some(Intent::FirstClose),
+            _ => Some(Intent::Label(Member::Serving)),
+        }
+    }
+
+    fn create(&self, site: &Site) -> Option<Intent> {
+        if site.chosen() && site.member() == Member::Absent {
+            return Some(Intent::Label(Member::Joining));
+        }
+        match site.pods.owner {
+            Owner::Orphan if self.rules.breaks(Mutation::NewAroundOldPods) => Some(Intent::Create(Phase::New)),
+            Owner::Orphan => Some(Intent::Create(Phase::Closed)),
+            // Their Deployment is there and does not show yet.
+            Owner::Deployment | Owner::Ending if site.pods.count > 0 => None,
+            Owner::Deployment | Owner::Ending => Some(Intent::Create(Phase::New)),
+        }
+    }
+
+    /// Which fences a rebuilding still needs on this node: Deployment, Node.
+    pub fn fences(&self, i: usize) -> (bool, bool) {
+        let (site, fence) = (self.sites[i], self.resource.rebuilding);
+        let token = site.deployment.is_some_and(|deployment| matches!(deployment.phase, Phase::New | Phase::Closed) && deployment.id < fence);
+        let marked = site.entry().is_some() || self.resource.marks.key > 0 && site.chosen();
+        let entry = site.node.is_some() && marked && !site.detached() && site.entry().is_none_or(|entry| entry.id < fence);
+        (token && !self.rules.breaks(Mutation::DeploymentsNotFenced), entry && !self.rules.breaks(Mutation::NodesNotFenced))
+    }
+
+    /// The grant that a node which holds gets in the rebuilt ledger; the id is set by the writer.
+    pub fn rebuilt(&self, i: usize) -> Option<Grant> {
+        let site = self.sites[i];
+        let holding = matches!(site.phase(), Some(Phase::Claimed | Phase::Updating | Phase::Degrading));
+        if !holding && !site.detached() {
+            return None;
+        }
+        let kind = self.need(site).unwrap_or(Kind::Repair);
+        let entry = site.entry().filter(|entry| entry.phase == EntryPhase::Detached);
+        Some(Grant {
+            id: 0,
+            kind,
+            revision: if kind == Kind::Remove { 0 } else { self.resource.revision },
+            deployment_mark: self.resource.marks.deployment || matches!(site.phase(), Some(Phase::Claimed | Phase::Updating)),
+            key: entry.map_or(self.resource.marks.key, |entry| entry.key),
+            node_uid: site.node_uid(),
+            refused: None,
+        })
+    }
+}

@@ -1,0 +1,244 @@
+//! The cluster and what operators believe of it, in as few bits as the protocol leaves.
+//!
+//! An id is a number that grows; an object is its fields that some guard reads; time is an age that `Tick` raises. Pods
+//! of one node are of one revision, and ready or not.
+
+use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
+use std::hash::{BuildHasher as _, Hash, Hasher as _};
+
+pub type Id = u8;
+
+/// How old a mark is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Age {
+    #[default]
+    Fresh,
+    /// Its grace is over.
+    Graced,
+    /// The detacher should have answered by now.
+    Late,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    pub id: Id,
+    pub kind: Kind,
+    pub revision: u8,
+    pub deployment_mark: bool,
+    /// Key of the Node mark; 0 is none.
+    pub key: u8,
+    /// UID of the Node; 0 is none.
+    pub node_uid: u8,
+    /// The revision that was given up.
+    pub refused: Option<u8>,
+}
+
+impl Grant {
+    /// Takes no slot: a removal of a node that does not serve.
+    pub fn is_free(&self) -> bool {
+        self.kind == Kind::Remove && !self.deployment_mark && self.key == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub id: Id,
+    pub phase: EntryPhase,
+    pub key: u8,
+    pub age: Age,
+}
+
+/// The detacher's timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stamp {
+    Absent,
+    /// Written for what holds the node now.
+    Current,
+    /// Written for what held it before.
+    Old,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Member {
+    Absent,
+    Joining,
+    Serving,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    pub uid: u8,
+    pub chosen: bool,
+    pub member: Member,
+    pub entry: Option<Entry>,
+    pub stamp: Stamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Deployment {
+    pub uid: u8,
+    pub id: Id,
+    pub phase: Phase,
+    pub age: Age,
+    pub revision: u8,
+    pub replicas: u8,
+    pub drifted: bool,
+    /// Its controller has seen this spec.
+    pub observed: bool,
+    /// What its controller last counted was what it wanted.
+    pub counted: bool,
+    /// It was Closed once.
+    pub served: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// The Deployment of the node, or nobody where there are no pods.
+    Deployment,
+    /// Their Deployment was deleted, and they with it.
+    Ending,
+    /// Their Deployment was deleted, and they were left.
+    Orphan,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// Never ready yet.
+    Starting,
+    Ready,
+    /// Ready once, and not now.
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pods {
+    pub revision: u8,
+    pub drifted: bool,
+    pub count: u8,
+    pub health: Health,
+    pub owner: Owner,
+}
+
+pub const NO_PODS: Pods = Pods { revision: 0, drifted: false, count: 0, health: Health::Ready, owner: Owner::Deployment };
+
+/// All there is of one node: in truth, or in the eyes of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// Part of the resource's status.
+    pub grant: Option<Grant>,
+    pub node: Option<Node>,
+    pub deployment: Option<Deployment>,
+    pub pods: Pods,
+}
+
+/// How nodes are taken out of the load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Marks {
+    pub deployment: bool,
+    /// Key of the Node mark; 0 is none.
+    pub key: u8,
+}
+
+pub const DEGRADE: Marks = Marks { deployment: false, key: 0 };
+pub const TOKEN: Marks = Marks { deployment: true, key: 0 };
+pub const NODE: Marks = Marks { deployment: false, key: 1 };
+pub const BOTH: Marks = Marks { deployment: true, key: 1 };
+
+/// The resource, but for its grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Resource {
+    pub revision: u8,
+    pub replicas: u8,
+    pub marks: Marks,
+    pub budget: u8,
+    pub paused: bool,
+    /// The ledger's next id; 0 when there is no ledger.
+    pub next: Id,
+    /// The fence while a lost ledger is rebuilt; 0 when it is not.
+    pub rebuilding: Id,
+}
+
+/// What one process remembers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Memory {
+    /// An id from the ledger, not used yet; 0 is none.
+    pub reserved: Id,
+    /// The fence for which it has listed everything.
+    pub listed: Id,
+}
+
+/// How often the environment may still do what it does not do by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Left {
+    pub templates: u8,
+    pub marks: u8,
+    pub keys: u8,
+    pub budgets: u8,
+    pub pauses: u8,
+    pub scalings: u8,
+    pub crashes: u8,
+    pub deletions: u8,
+    pub recreations: u8,
+    pub leaves: u8,
+    pub edits: u8,
+    pub outages: u8,
+    pub wipes: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Column<const K: usize> {
+    pub truth: Site,
+    pub seen: [Site; K],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State<const N: usize, const K: usize> {
+    pub columns: [Column<K>; N],
+    pub truth: Resource,
+    pub seen: [Resource; K],
+    pub memory: [Memory; K],
+    pub left: Left,
+    /// The largest id that was ever given out or written.
+    pub largest: Id,
+    /// The largest number of nodes that may be out now: a lowered budget interrupts nobody.
+    pub allowance: u8,
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    // Two states of one hash would be taken for one: 64 good bits make that unlikely for millions of them.
+    let mut hasher = foldhash::quality::FixedState::with_seed(20_261_121).build_hasher();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl<const N: usize, const K: usize> State<N, K> {
+    /// The same number for states that differ only in the names of nodes and operators.
+    pub fn fingerprint(&self) -> u64 {
+        match K {
+            1 => self.in_order([0; K]),
+            _ => self.in_order(std::array::from_fn(|k| k)).min(self.in_order(std::array::from_fn(|k| K - 1 - k))),
+        }
+    }
+
+    fn in_order(&self, operators: [usize; K]) -> u64 {
+        let mut columns: [u64; N] = std::array::from_fn(|i| {
+            let column = &self.columns[i];
+            hash_of(&(&column.truth, operators.map(|k| column.seen[k])))
+        });
+        columns.sort_unstable();
+        hash_of(&(columns, &self.truth, operators.map(|k| (self.seen[k], self.memory[k])), &self.left, self.largest, self.allowance))
+    }
+
+    /// A fresh process that has seen everything; what was allowed to happen no longer matters.
+    pub fn calm(&self) -> State<N, 1> {
+        State {
+            columns: self.columns.map(|column| Column { truth: column.truth, seen: [column.truth] }),
+            truth: self.truth,
+            seen: [self.truth],
+            memory: [Memory::default()],
+            left: Left::default(),
+            largest: self.largest,
+            allowance: self.allowance,
+        }
+    }
+}
