@@ -66,10 +66,13 @@ impl Rules {
     pub fn carry_out<const N: usize, const K: usize>(&self, state: &State<N, K>, k: usize, i: usize, intent: Intent) -> Written<N, K> {
         let seen = state.columns[i].seen[k];
         match intent {
-            Intent::Admit(grant) => self.write_ledger(state, k, |after| {
-                let id = self.take_id(after);
-                after.columns[i].truth.grant = Some(Grant { id, ..grant });
-            }),
+            Intent::Admit(grant) => {
+                let (after, broken) = self.write_ledger(state, k, |after| {
+                    let id = self.take_id(after);
+                    after.columns[i].truth.grant = Some(Grant { id, ..grant });
+                })?;
+                Some((after, broken.or_else(|| taken_while_others_are_down(state, k, i, &grant))))
+            }
             Intent::Retarget(grant) => self.write_ledger(state, k, |after| {
                 let id = if self.breaks(Mutation::RetargetKeepsId) { grant.id } else { self.take_id(after) };
                 after.columns[i].truth.grant = Some(Grant { id, ..grant });
@@ -81,15 +84,24 @@ impl Rules {
             }),
             Intent::Direct => {
                 let resource = state.seen[k];
-                self.patch_deployment(state, i, &seen, true, |deployment| {
+                let before = state.columns[i].truth.deployment?;
+                let (after, broken) = self.patch_deployment(state, i, &seen, true, |deployment| {
                     if deployment.phase == Phase::New {
                         (deployment.revision, deployment.drifted) = (resource.revision, false);
                     }
                     deployment.replicas = resource.replicas;
                     deployment.observed = false;
-                })
+                })?;
+                let serves = before.served && before.replicas > 0;
+                Some((after, broken.or(serves.then_some("P4: pods change without a grant"))))
             }
-            Intent::Step(step, grant) => self.carry_out_step(state, k, i, &seen, step, &grant),
+            Intent::Step(step, grant) => {
+                let (after, broken) = self.carry_out_step(state, k, i, &seen, step, &grant)?;
+                let begins = matches!(step, Step::Claim | Step::Detach | Step::Update);
+                let ledger = state.truth.next > 0 && state.truth.rebuilding == 0;
+                let released = begins && ledger && state.columns[i].truth.grant.is_none();
+                Some((after, broken.or(released.then_some("P1: a node is taken out without a grant"))))
+            }
         }
     }
 
@@ -115,7 +127,8 @@ impl Rules {
             Step::DeleteDeployment => {
                 let mut after = *state;
                 let site = &mut after.columns[i].truth;
-                if site.deployment.is_none() || site.deployment != seen.deployment {
+                let believed = seen.deployment.filter(|deployment| !deployment.superseded);
+                if site.deployment.is_none() || site.deployment != believed {
                     return None;
                 }
                 delete_deployment(site, false);
@@ -164,16 +177,21 @@ impl Rules {
             _ => (before.id, before.phase) == (believed.id, believed.phase),
         };
         let spec = |deployment: &Deployment| (deployment.revision, deployment.replicas, deployment.drifted);
-        if before.uid != believed.uid || !token || generation && spec(&before) != spec(&believed) {
+        if before.uid != believed.uid || !token || generation && believed.superseded {
             return None;
         }
         let mut after = *state;
         let deployment = after.columns[i].truth.deployment.as_mut()?;
         change(deployment);
         let now = *deployment;
+        if spec(&now) != spec(&before) {
+            after.raise_generation(i);
+        }
         after.largest = after.largest.max(now.id);
         let (old, new) = ((before.id, before.phase), (now.id, now.phase));
-        let mut broken = (new < old).then_some("P7: a token went back").or((new == old && now != before && !unfenced(&before, &now)).then_some("P6: a step took effect twice"));
+        let mut broken = (new < old)
+            .then_some("P7: a token went back")
+            .or((new == old && now != before && !unfenced(&before, &now)).then_some("P6: a step took effect twice"));
         if now.phase == Phase::Closed && before.phase != Phase::Closed && !completed(&after.columns[i].truth) {
             broken = broken.or(Some("P5: a node is attached before its pods are complete"));
         }
@@ -191,7 +209,9 @@ impl Rules {
             match grant.kind {
                 Kind::Abort => return,
                 Kind::Remove => deployment.replicas = 0,
-                Kind::Update => (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas),
+                Kind::Update => {
+                    (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas)
+                }
                 Kind::Repair if believed.drifted => {
                     (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas);
                 }
@@ -298,6 +318,7 @@ impl Rules {
                 observed: false,
                 counted: false,
                 served: phase != Phase::New || self.breaks(Mutation::NewAroundOldPods) && around,
+                superseded: false,
             });
         }
         Some((after, None))
@@ -335,6 +356,24 @@ pub fn delete_deployment(site: &mut Site, orphan: bool) {
 /// Pods are those that the Deployment wants, and each was ready.
 fn completed(site: &Site) -> bool {
     site.is_exact() && site.pods.health != Health::Starting
+}
+
+/// P3: an operator that sees everything takes an available node though the budget is used up by those that are down.
+fn taken_while_others_are_down<const N: usize, const K: usize>(
+    state: &State<N, K>,
+    k: usize,
+    i: usize,
+    grant: &Grant,
+) -> Option<Violation> {
+    let sees_all = state.columns.iter().all(|column| column.truth == column.seen[k]);
+    let down = |site: &Site| site.grant.is_none() && site.chosen() && site.served() && site.pods.health == Health::Lost;
+    let settled = state.columns[i].truth.deployment.is_some_and(|deployment| deployment.observed && deployment.counted);
+    if !sees_all || grant.is_free() || !settled || down(&state.columns[i].truth) {
+        return None;
+    }
+    let others =
+        state.columns.iter().filter(|column| column.truth.grant.is_some_and(|grant| !grant.is_free()) || down(&column.truth)).count();
+    (others >= state.truth.budget.into()).then_some("P3: an available node is taken while the budget is used up")
 }
 
 /// A change that needs no new token: what does not serve.

@@ -111,6 +111,7 @@ impl Rules {
                 left.edits -= 1;
                 let deployment = after.columns[i].truth.deployment.as_mut().filter(|deployment| !deployment.drifted)?;
                 (deployment.drifted, deployment.observed) = (true, false);
+                after.raise_generation(i);
             }
             Event::Outage(i) => {
                 left.outages -= 1;

@@ -30,16 +30,12 @@ pub enum Mutation {
     KeyChangedWithoutClaim,
     /// Deployment status is believed whatever generation it is of.
     GenerationNotObserved,
-    /// Counters are believed without looking at the pods.
-    CountersAlone,
     /// CLOSE and UNMARK do not wait for the pods.
     CompletionNotAwaited,
     /// UNMARK comes before a Deployment write of the same id: a timed-out node is attached straight away.
     AbortWithoutUpdate,
     /// RELEASE is content with any Closed token.
     ReleaseOnOtherId,
-    /// RELEASE while the Node is still marked.
-    ReleaseWhileDetached,
     /// A grant that is released early, while pods change.
     ReleaseOnComplete,
     /// A retarget forgets the marks of the grant that it replaces.
@@ -72,65 +68,27 @@ pub enum Mutation {
     PauseIgnored,
 }
 
-impl Mutation {
-    pub const ALL: [Self; 32] = [
-        Self::LedgerWithoutVersion,
-        Self::TokenNotTested,
-        Self::PhaseNotTested,
-        Self::EntryNotTested,
-        Self::EntryWithoutId,
-        Self::DetachTwice,
-        Self::GraceSkipped,
-        Self::OldTimestampCounts,
-        Self::NodeMarkNotAwaited,
-        Self::ClaimSkipped,
-        Self::KeyChangedWithoutClaim,
-        Self::GenerationNotObserved,
-        Self::CountersAlone,
-        Self::CompletionNotAwaited,
-        Self::AbortWithoutUpdate,
-        Self::ReleaseOnOtherId,
-        Self::ReleaseWhileDetached,
-        Self::ReleaseOnComplete,
-        Self::RetargetDropsMarks,
-        Self::RetargetKeepsId,
-        Self::NodeUidIgnored,
-        Self::NewerIdIgnored,
-        Self::CreatedWithOldId,
-        Self::NewAroundOldPods,
-        Self::FirstCloseUntested,
-        Self::DeploymentsNotFenced,
-        Self::NodesNotFenced,
-        Self::RebuiltWithoutLists,
-        Self::IdsStartOver,
-        Self::UnavailableNotCounted,
-        Self::UnavailableBypass,
-        Self::PauseIgnored,
-    ];
-}
-
 impl Rules {
     /// What a step without one of its guards would see.
     pub fn blind(&self, view: StepView) -> StepView {
         let id = view.grant.id;
         let before = view.token.is_none_or(|token| token.id < id || token.phase == Phase::Claimed);
         match self.mutation {
-            Some(Mutation::NodeMarkNotAwaited) if before => {
-                StepView { grant: planner::step::GrantView { node_mark: false, ..view.grant }, entry: None, ..view }
+            Some(Mutation::NodeMarkNotAwaited) if before && view.entry.is_some_and(|entry| entry.id < id) => {
+                StepView { entry: Some(EntryView { id, phase: EntryPhase::Detached, other_key: false }), ..view }
             }
             Some(Mutation::ClaimSkipped) => StepView { grant: planner::step::GrantView { deployment_mark: false, ..view.grant }, ..view },
             Some(Mutation::KeyChangedWithoutClaim) => {
                 StepView { entry: view.entry.map(|entry| EntryView { other_key: false, ..entry }), ..view }
             }
             Some(Mutation::CompletionNotAwaited) => StepView { complete: true, ..view },
-            Some(Mutation::EntryWithoutId) => StepView {
-                entry: view.entry.map(|entry| EntryView { id: if entry.phase == EntryPhase::Detached { id } else { entry.id.min(id - 1) }, ..entry }),
-                ..view
-            },
-            Some(Mutation::DetachTwice) if before => StepView {
-                entry: view.entry.filter(|entry| entry.phase == EntryPhase::Detached || entry.id != id),
-                ..view
-            },
+            Some(Mutation::EntryWithoutId) if before => {
+                let told = |entry: EntryView| if entry.phase == EntryPhase::Detached { id } else { entry.id.min(id - 1) };
+                StepView { entry: view.entry.map(|entry| EntryView { id: told(entry), ..entry }), ..view }
+            }
+            Some(Mutation::DetachTwice) if before => {
+                StepView { entry: view.entry.filter(|entry| entry.phase == EntryPhase::Detached || entry.id != id), ..view }
+            }
             Some(Mutation::NewerIdIgnored) => StepView {
                 token: view.token.map(|token| planner::step::TokenView { id: token.id.min(id), ..token }),
                 entry: view.entry.map(|entry| EntryView { id: entry.id.min(id), ..entry }),
@@ -143,7 +101,6 @@ impl Rules {
     /// What a step without one of its guards would say.
     pub fn bend(&self, view: &StepView, next: Step) -> Step {
         let id = view.grant.id;
-        let ours = |phase| view.token.is_some_and(|token| token.id == id && token.phase == phase);
         match self.mutation {
             Some(Mutation::AbortWithoutUpdate)
                 if view.grant.kind == Kind::Abort
@@ -157,7 +114,6 @@ impl Rules {
             {
                 Step::Release { live: false }
             }
-            Some(Mutation::ReleaseWhileDetached) if ours(Phase::Closed) && next == Step::Unmark => Step::Release { live: false },
             Some(Mutation::ReleaseOnComplete) if matches!(next, Step::Close | Step::Unmark) => Step::Release { live: false },
             _ => next,
         }

@@ -92,15 +92,14 @@ impl Site {
     pub fn settled(&self, rules: &Rules) -> bool {
         self.deployment.is_some_and(|deployment| {
             let observed = deployment.observed || rules.breaks(Mutation::GenerationNotObserved);
-            let pods = self.is_exact() && self.pods.health == Health::Ready || rules.breaks(Mutation::CountersAlone);
-            observed && deployment.counted && pods
+            observed && deployment.counted && self.is_exact() && self.pods.health == Health::Ready
         })
     }
 
     pub fn is_updated(&self) -> bool {
-        self.grant.zip(self.deployment).is_some_and(|(grant, deployment)| {
-            deployment.id == grant.id && matches!(deployment.phase, Phase::Updating | Phase::Degrading)
-        })
+        self.grant
+            .zip(self.deployment)
+            .is_some_and(|(grant, deployment)| deployment.id == grant.id && matches!(deployment.phase, Phase::Updating | Phase::Degrading))
     }
 
     fn node_uid(&self) -> u8 {
@@ -137,9 +136,10 @@ enum Grace {
 impl<const N: usize> Eyes<'_, N> {
     /// The largest id on any object.
     pub fn largest(&self) -> Id {
-        let ids = self.sites.iter().flat_map(|site| {
-            [site.deployment.map_or(0, |deployment| deployment.id), site.entry().map_or(0, |entry| entry.id)]
-        });
+        let ids = self
+            .sites
+            .iter()
+            .flat_map(|site| [site.deployment.map_or(0, |deployment| deployment.id), site.entry().map_or(0, |entry| entry.id)]);
         ids.max().unwrap_or(0)
     }
 
@@ -211,7 +211,11 @@ impl<const N: usize> Eyes<'_, N> {
     }
 
     fn replace(&self, site: &Site, grant: &Grant, kind: Kind, revision: u8, wanted: Marks) -> Grant {
-        let kept = if self.rules.breaks(Mutation::RetargetDropsMarks) { NO_MARKS } else { Marks { deployment: grant.deployment_mark, key: grant.key } };
+        let kept = if self.rules.breaks(Mutation::RetargetDropsMarks) {
+            NO_MARKS
+        } else {
+            Marks { deployment: grant.deployment_mark, key: grant.key }
+        };
         Grant {
             id: grant.id,
             kind,
@@ -391,7 +395,8 @@ impl<const N: usize> Eyes<'_, N> {
     /// Which fences a rebuilding still needs on this node: Deployment, Node.
     pub fn fences(&self, i: usize) -> (bool, bool) {
         let (site, fence) = (self.sites[i], self.resource.rebuilding);
-        let token = site.deployment.is_some_and(|deployment| matches!(deployment.phase, Phase::New | Phase::Closed) && deployment.id < fence);
+        let token =
+            site.deployment.is_some_and(|deployment| matches!(deployment.phase, Phase::New | Phase::Closed) && deployment.id < fence);
         let marked = site.entry().is_some() || self.resource.marks.key > 0 && site.chosen();
         let entry = site.node.is_some() && marked && !site.detached() && site.entry().is_none_or(|entry| entry.id < fence);
         (token && !self.rules.breaks(Mutation::DeploymentsNotFenced), entry && !self.rules.breaks(Mutation::NodesNotFenced))

@@ -40,8 +40,12 @@ pub type Next<const N: usize, const K: usize> = (Move, State<N, K>, Option<Viola
 pub struct Search<const N: usize, const K: usize> {
     pub rules: Rules,
     pub start: State<N, K>,
+    /// What the first lists of a new process show of a node.
+    pub stalest: Site,
     /// No more states than these are looked at.
     pub cap: usize,
+    /// Every state must come to rest once the faults end.
+    pub liveness: bool,
 }
 
 /// How a search ended.
@@ -76,7 +80,7 @@ impl<const N: usize, const K: usize> Search<N, K> {
                     let to = after.fingerprint();
                     let broken = broken.map(str::to_owned).or_else(|| over_budget(after));
                     let new = !parents.contains_key(&to);
-                    let stuck = || (new && outcome.states < self.cap).then(|| calm.stuck(after)).flatten();
+                    let stuck = || (self.liveness && new && outcome.states < self.cap).then(|| calm.stuck(after)).flatten();
                     if let Some(violation) = broken.or_else(stuck) {
                         let mut trace = self.trace(&parents, from);
                         trace.push(format!("{step:?}"));
@@ -128,9 +132,7 @@ impl<const N: usize, const K: usize> Search<N, K> {
                 after.left.crashes -= 1;
                 after.memory[k] = crate::state::Memory::default();
                 after.seen[k] = self.start.truth;
-                for (column, start) in after.columns.iter_mut().zip(&self.start.columns) {
-                    column.seen[k] = start.truth;
-                }
+                after.columns.iter_mut().for_each(|column| column.seen[k] = self.stalest);
                 out.push((Move::Crash(k), after, None));
             }
         }
@@ -251,9 +253,9 @@ fn see_resource<const N: usize, const K: usize>(mut state: State<N, K>, k: usize
 /// The node is held out of service by the operator, and has served.
 fn is_out(site: &Site, grant: Option<&crate::state::Grant>) -> bool {
     let free = grant.is_some_and(crate::state::Grant::is_free);
-    let holding = site.deployment.is_some_and(|deployment| {
-        deployment.served && matches!(deployment.phase, Phase::Claimed | Phase::Degrading | Phase::Updating)
-    });
+    let holding = site
+        .deployment
+        .is_some_and(|deployment| deployment.served && matches!(deployment.phase, Phase::Claimed | Phase::Degrading | Phase::Updating));
     let detached = site.entry().is_some_and(|entry| entry.phase == EntryPhase::Detached);
     site.node.is_some() && !free && (holding || detached)
 }
@@ -284,7 +286,7 @@ impl Calm {
         let mut state = state.calm();
         state.truth.paused = false;
         state.seen[0] = state.truth;
-        let rules = Rules { detacher: self.rules.detacher.map(|_| OnDetachTimeout::Halt), ids: u8::MAX - 1, ..self.rules };
+        let rules = Rules { detacher: self.rules.detacher.map(|_| OnDetachTimeout::Halt), ids: 200, ..self.rules };
         let mut path = Vec::new();
         for _ in 0..120 {
             let fingerprint = state.fingerprint();

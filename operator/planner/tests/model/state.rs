@@ -89,6 +89,8 @@ pub struct Deployment {
     pub counted: bool,
     /// It was Closed once.
     pub served: bool,
+    /// In the eyes of an operator: its spec was changed since, so that a test of the generation fails.
+    pub superseded: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -227,6 +229,16 @@ impl<const N: usize, const K: usize> State<N, K> {
         });
         columns.sort_unstable();
         hash_of(&(columns, &self.truth, operators.map(|k| (self.seen[k], self.memory[k])), &self.left, self.largest, self.allowance))
+    }
+
+    /// The Deployment's generation rises: who saw the last one did not see this one.
+    pub fn raise_generation(&mut self, i: usize) {
+        let column = &mut self.columns[i];
+        for seen in &mut column.seen {
+            if let Some(deployment) = &mut seen.deployment {
+                deployment.superseded = true;
+            }
+        }
     }
 
     /// A fresh process that has seen everything; what was allowed to happen no longer matters.
