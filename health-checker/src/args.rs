@@ -71,7 +71,15 @@ pub struct Run {
     #[arg(long, env = "MAX_CONNECTIONS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
-    /// Seconds to go on answering after SIGTERM; a second signal ends it at once.
+    /// Seconds to wait for a port that somebody else has, and does not hand over, before giving up with exit code 3.
+    #[arg(long, env = "PORT_PATIENCE", default_value_t = 10)]
+    pub port_patience: u32,
+
+    /// Where the reason of a failed end is written for the kubelet, if the file exists.
+    #[arg(long, env = "TERMINATION_LOG", default_value = "/dev/termination-log")]
+    pub termination_log: PathBuf,
+
+    /// Seconds to go on answering after SIGTERM, less when another process has taken the port; a second signal ends it at once.
     #[arg(long, env = "SHUTDOWN_GRACE", default_value_t = 5)]
     pub shutdown_grace: u32,
 

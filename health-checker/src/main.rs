@@ -5,7 +5,7 @@ mod args;
 use anyhow::{Context, Result};
 use args::{Arguments, Command, LogFormat, Run};
 use clap::Parser;
-use crds::names::{NODE_HASH_LABEL, RESOURCE_LABEL};
+use crds::names::{NODE_HASH_LABEL, PORT_CONFLICT_EXIT_CODE, RESOURCE_LABEL};
 use health_checker::{
     admin::{Admin, AdminAddress},
     answer::{Answer, Identity},
@@ -13,9 +13,11 @@ use health_checker::{
     evidence::{self, Candidates},
     feed::{self, Source},
     keeper::{Keeper, Outputs},
-    listener::{bind_exclusively, bind_unix},
+    handover::{self, Party, TakeError},
+    listener::bind_unix,
     metrics::Metrics,
     objects,
+    port::{self, Ending, Service},
     probers::Probers,
     ready::{self, State},
     server::{self, HealthPort},
@@ -24,12 +26,9 @@ use health_checker::{
 };
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    path::Path,
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -41,9 +40,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-/// The kubelet shows its content as the reason of a container's end.
-const TERMINATION_LOG: &str = "/dev/termination-log";
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build();
@@ -54,20 +50,20 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let succeeded = match arguments.command {
+    match arguments.command {
         Command::Check(check) => {
             let outcome = runtime.block_on(ready::ask(&check.ready_socket, Duration::from_secs(1)));
             // The kubelet shows it in the event of the failed probe.
-            outcome.inspect_err(|error| eprintln!("{error}")).is_ok()
+            outcome.inspect_err(|error| eprintln!("{error}")).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
         Command::Run(run) => {
             start_log(&run);
+            let termination_log = run.termination_log.clone();
             let outcome = runtime.block_on(serve(run));
             runtime.shutdown_background();
-            outcome.inspect_err(leave_message).is_ok()
+            outcome.map_or_else(|error| fail(&error, &termination_log), |()| ExitCode::SUCCESS)
         }
-    };
-    if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
 }
 
 fn start_log(run: &Run) {
@@ -80,10 +76,14 @@ fn start_log(run: &Run) {
     }
 }
 
-fn leave_message(error: &anyhow::Error) {
+fn fail(error: &anyhow::Error, termination_log: &Path) -> ExitCode {
     error!("{error:#}");
-    if std::path::Path::new(TERMINATION_LOG).is_file() {
-        let _ = std::fs::write(TERMINATION_LOG, format!("{error:#}"));
+    if termination_log.is_file() {
+        let _ = std::fs::write(termination_log, format!("{error:#}"));
+    }
+    match error.downcast_ref() {
+        Some(TakeError::Conflict { .. }) => PORT_CONFLICT_EXIT_CODE.into(),
+        _ => ExitCode::FAILURE,
     }
 }
 
@@ -102,23 +102,32 @@ async fn serve(run: Run) -> Result<()> {
         () = signals.next() => return Ok(()),
     }
     states.send_replace(State::NoPort);
-    let listener = bind_exclusively(SocketAddr::new(run.bind_address, run.port))?;
+    let me = Party::new(&run.namespace, &run.ingress_daemonset, &run.resource_uid8, run.bind_address);
+    let held = tokio::select! {
+        held = handover::take(&me, run.port, Duration::from_secs(run.port_patience.into())) => held?,
+        () = signals.next() => return Ok(()),
+    };
+    sockets.metrics.handovers.taken.inc_by(held.from_another().into());
+    // It stays ready when it gives the port away: a successor of the same resource answers then.
     states.send_replace(State::Ready);
-    info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), "answering");
+    info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), handed_over = held.from_another(), "answering");
 
-    let leaving = Arc::new(AtomicBool::new(false));
-    let respond = HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: leaving.clone() };
-    let stop = CancellationToken::new();
-    let serving = server::serve(listener, sockets.table, Arc::new(respond), stop.clone());
+    let respond =
+        HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: Arc::default() };
+    let service = Service { respond: Arc::new(respond), table: sockets.table, metrics: sockets.metrics };
+    let ending = Ending::default();
     let leave = async {
         signals.next().await;
-        leaving.store(true, Relaxed);
+        ending.asked.cancel();
         info!(seconds = run.shutdown_grace, "asked to end; answering on meanwhile");
         let _ = time::timeout(Duration::from_secs(run.shutdown_grace.into()), signals.next()).await;
-        stop.cancel();
+        ending.now.cancel();
+        std::future::pending().await
     };
-    tokio::join!(serving, leave);
-    Ok(())
+    tokio::select! {
+        () = port::serve(held, &service, &ending) => Ok(()),
+        never = leave => never,
+    }
 }
 
 async fn client() -> Result<kube::Client> {
