@@ -4,6 +4,7 @@
 pub mod auditor;
 pub mod bed;
 pub mod certificates;
+pub mod checks;
 pub mod control_plane;
 pub mod demo;
 pub mod detacher;

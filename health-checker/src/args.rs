@@ -67,6 +67,11 @@ pub struct Run {
     #[arg(long, env = "PROBE_AFTER", default_value_t = 10)]
     pub probe_after: u32,
 
+    /// Seconds without a word from a watch, bookmarks included, after which it is given up and made anew. The API server
+    /// sends a bookmark a minute.
+    #[arg(long, env = "WATCH_SILENCE", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
+    pub watch_silence: u32,
+
     /// Connections that the health port serves at a time; beyond it the least useful one is closed.
     #[arg(long, env = "MAX_CONNECTIONS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,

@@ -210,7 +210,9 @@ async fn attempt(me: &Party, port: u16) -> Result<Result<Held, Obstacle>, BindEr
     };
     // Whoever listens at the door of a port without having it shall not keep it from being served.
     match bind_exclusively(SocketAddr::new(me.address, port)) {
-        Ok(listener) => Ok(Ok(Held { port: listener, door: Door { me: me.clone(), port, listener: None, lines: Vec::new(), refused: None } })),
+        Ok(listener) => {
+            Ok(Ok(Held { port: listener, door: Door { me: me.clone(), port, listener: None, lines: Vec::new(), refused: None } }))
+        }
         Err(BindError::InUse { .. }) => Ok(Err(asked.unwrap_or(Obstacle::Stranger(port)))),
         Err(error) => Err(error),
     }

@@ -12,8 +12,8 @@ use health_checker::{
     connections::{Limits, Table},
     evidence::{self, Candidates},
     feed::{self, Source},
-    keeper::{Keeper, Outputs},
     handover::{self, Party, TakeError},
+    keeper::{Keeper, Outputs},
     listener::bind_unix,
     metrics::Metrics,
     objects,
@@ -24,13 +24,7 @@ use health_checker::{
     verdict::Reason,
     view::{Update, View, Watch},
 };
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -112,8 +106,7 @@ async fn serve(run: Run) -> Result<()> {
     states.send_replace(State::Ready);
     info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), handed_over = held.from_another(), "answering");
 
-    let respond =
-        HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: Arc::default() };
+    let respond = HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: Arc::default() };
     let service = Service { respond: Arc::new(respond), table: sockets.table, metrics: sockets.metrics };
     let ending = Ending::default();
     let leave = async {
@@ -183,7 +176,8 @@ fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watc
     // From 240 to 289 s, by the node: a fleet that starts together shall not come back together for ever.
     let watch_seconds = 240 + hash.bytes().fold(0_u32, |sum, byte| (sum * 31 + u32::from(byte)) % 50);
     let source = |watch: Watch, path: String, labels: Option<String>, fields: Option<String>| {
-        (Source { name: watch.as_str(), path, labels, fields, watch_seconds }, refresh[&watch].clone())
+        let silence = Duration::from_secs(run.watch_silence.into());
+        (Source { name: watch.as_str(), path, labels, fields, watch_seconds, silence }, refresh[&watch].clone())
     };
     let namespace = &run.namespace;
     let (deployments, again) =

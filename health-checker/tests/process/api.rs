@@ -22,10 +22,17 @@ pub struct Api {
     task: JoinHandle<()>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hung {
+    Nothing,
+    Requests,
+    All,
+}
+
 struct Shared {
     phase: Mutex<&'static str>,
     events: broadcast::Sender<String>,
-    hung: watch::Sender<bool>,
+    hung: watch::Sender<Hung>,
     requests: Mutex<Vec<String>>,
 }
 
@@ -47,7 +54,7 @@ impl Api {
         let shared = Arc::new(Shared {
             phase: Mutex::new("Closed"),
             events: broadcast::channel(16).0,
-            hung: watch::channel(false).0,
+            hung: watch::channel(Hung::Nothing).0,
             requests: Mutex::default(),
         });
         let all = shared.clone();
@@ -59,10 +66,10 @@ impl Api {
         Self { url, shared, task }
     }
 
-    /// Writes a token. A server that hangs tells nobody.
+    /// Writes a token. A server that hangs altogether tells nobody.
     pub fn write_token(&self, phase: &'static str) {
         *locked(&self.shared.phase) = phase;
-        if !*self.shared.hung.borrow() {
+        if *self.shared.hung.borrow() != Hung::All {
             let _ = self.shared.events.send(format!(r#"{{"type":"MODIFIED","object":{}}}"#, deployment(phase)));
         }
     }
@@ -70,7 +77,12 @@ impl Api {
     /// From now on nothing is answered and no watch says anything, though all connections stay open; or the contrary.
     /// Watches that hung before stay silent for ever.
     pub fn hang(&self, hung: bool) {
-        self.shared.hung.send_replace(hung);
+        self.shared.hung.send_replace(if hung { Hung::All } else { Hung::Nothing });
+    }
+
+    /// New requests are not answered, while watches go on.
+    pub fn hang_lists(&self) {
+        self.shared.hung.send_replace(Hung::Requests);
     }
 
     /// Paths asked for so far.
@@ -83,7 +95,7 @@ async fn talk(mut stream: TcpStream, shared: Arc<Shared>) -> Option<()> {
     loop {
         let path = read_path(&mut stream).await?;
         locked(&shared.requests).push(path.clone());
-        shared.hung.subscribe().wait_for(|hung| !hung).await.ok()?;
+        shared.hung.subscribe().wait_for(|hung| *hung == Hung::Nothing).await.ok()?;
         if path.contains("watch=true") {
             return say_events(stream, &path, &shared).await;
         }

@@ -3,5 +3,6 @@
 mod agent;
 mod api;
 mod handover;
+mod limits;
 mod load;
-
+mod watches;

@@ -4,11 +4,7 @@
 
 mod world;
 
-use planner::{
-    Action, Plan, Snapshot, decide,
-    plan::Supporting,
-    snapshot::DaemonSetFacts,
-};
+use planner::{Action, Plan, Snapshot, decide, plan::Supporting, snapshot::DaemonSetFacts};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 use world::{
