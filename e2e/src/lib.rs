@@ -3,6 +3,7 @@
 
 pub mod auditor;
 pub mod bed;
+pub mod bench;
 pub mod certificates;
 pub mod checks;
 pub mod control_plane;

@@ -19,7 +19,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Watch the node's Deployment, pods and Node, and answer on the health port.
-    Run(Run),
+    Run(Box<Run>),
     /// Exit with 0 when the serving process of this pod is synced and holds its port. For the pod's readiness probe.
     Check(Check),
 }

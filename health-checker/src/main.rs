@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         Command::Run(run) => {
             start_log(&run);
             let termination_log = run.termination_log.clone();
-            let outcome = runtime.block_on(serve(run));
+            let outcome = runtime.block_on(serve(*run));
             runtime.shutdown_background();
             outcome.map_or_else(|error| fail(&error, &termination_log), |()| ExitCode::SUCCESS)
         }
