@@ -6,11 +6,12 @@ VERSION := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
 
-.PHONY: help demo test lint generate build deps control-plane
+.PHONY: help demo test bench lint generate build deps control-plane
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
+	@echo "make bench           figures beside their goals, of release builds"
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs"
 	@echo "make deps            installs the Debian packages that demo and tests need"
@@ -20,6 +21,11 @@ demo: deps control-plane build
 
 test: deps control-plane
 	@.ci/test
+
+# The bed itself need not be a release build; what is measured is.
+bench: deps control-plane build
+	@cargo build --release --locked -p health-checker -p operator --bins
+	@for name in health-checker; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
 
 lint:
 	cargo fmt --all --check

@@ -23,8 +23,14 @@ pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
+/// A directory whose binaries are run instead of those next to this one, where it has them: benchmarks want release builds.
+const PROGRAMS: &str = "BED_PROGRAMS";
+
 /// A binary of this workspace, next to the one that is running.
 pub fn workspace_binary(name: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(PROGRAMS).map(|directory| repository().join(directory).join(name)).filter(|path| path.is_file()) {
+        return Ok(path);
+    }
     let own = std::env::current_exe().context("finding this program's own path")?;
     let path = own.with_file_name(name);
     ensure!(path.is_file(), "{} is not there; `cargo build --workspace` builds it", path.display());

@@ -3,7 +3,9 @@
 
 pub mod auditor;
 pub mod bed;
+pub mod bench;
 pub mod certificates;
+pub mod checks;
 pub mod control_plane;
 pub mod demo;
 pub mod detacher;

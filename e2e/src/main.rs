@@ -5,6 +5,7 @@ use std::{ffi::OsString, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use e2e::{
+    bench,
     demo::{self, Ports},
     front::{Door, Front},
     namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
@@ -27,6 +28,11 @@ enum Command {
     },
     /// Lists the scenarios.
     List,
+    /// Runs one benchmark in a bed of its own.
+    Bench {
+        /// Its name, for example `health-checker`.
+        name: String,
+    },
     /// Rolling updates under load, beside a plain `DaemonSet`.
     Demo {
         /// Leave everything running, reachable from outside.
@@ -72,7 +78,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Scenario { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
+        Command::Scenario { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
     }
 }
@@ -100,6 +106,10 @@ fn inside(command: Command) -> Result<ExitCode> {
             Command::Scenario { name } => {
                 // The scenario has printed why.
                 Ok(if scenario::run(&name).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            }
+            Command::Bench { name } => {
+                bench::run(&name).await?;
+                Ok(ExitCode::SUCCESS)
             }
             Command::Demo { keep, api_port, web_port } => {
                 demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;

@@ -55,4 +55,6 @@ scenarios! {
     deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
     an_object_of_somebody_else_is_never_adopted,
     health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
+    sixty_hand_overs_of_health_checkers_lose_no_check,
+    a_health_port_that_somebody_else_has_is_a_condition_and_an_event,
 }

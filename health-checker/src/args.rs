@@ -19,7 +19,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Watch the node's Deployment, pods and Node, and answer on the health port.
-    Run(Run),
+    Run(Box<Run>),
     /// Exit with 0 when the serving process of this pod is synced and holds its port. For the pod's readiness probe.
     Check(Check),
 }
@@ -67,11 +67,24 @@ pub struct Run {
     #[arg(long, env = "PROBE_AFTER", default_value_t = 10)]
     pub probe_after: u32,
 
+    /// Seconds without a word from a watch, bookmarks included, after which it is given up and made anew. The API server
+    /// sends a bookmark a minute.
+    #[arg(long, env = "WATCH_SILENCE", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
+    pub watch_silence: u32,
+
     /// Connections that the health port serves at a time; beyond it the least useful one is closed.
     #[arg(long, env = "MAX_CONNECTIONS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
-    /// Seconds to go on answering after SIGTERM; a second signal ends it at once.
+    /// Seconds to wait for a port that somebody else has, and does not hand over, before giving up with exit code 3.
+    #[arg(long, env = "PORT_PATIENCE", default_value_t = 10)]
+    pub port_patience: u32,
+
+    /// Where the reason of a failed end is written for the kubelet, if the file exists.
+    #[arg(long, env = "TERMINATION_LOG", default_value = "/dev/termination-log")]
+    pub termination_log: PathBuf,
+
+    /// Seconds to go on answering after SIGTERM, less when another process has taken the port; a second signal ends it at once.
     #[arg(long, env = "SHUTDOWN_GRACE", default_value_t = 5)]
     pub shutdown_grace: u32,
 

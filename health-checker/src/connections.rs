@@ -126,6 +126,13 @@ impl Table {
         self.len() == 0
     }
 
+    /// Waits until none is open.
+    pub async fn emptied(&self) {
+        while !self.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// A new connection. Where the table is full, the least useful one goes: the newcomer may be the load balancer.
     pub fn enter(self: &Arc<Self>) -> Seat {
         if self.len() >= self.limits.connections {

@@ -21,9 +21,6 @@ use tracing::{debug, info, warn};
 
 /// For the answer to a list, and for the head of the answer to a watch.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bookmarks come every minute; a watch that is silent for longer has lost its server, or the server has nothing to
-/// bookmark. A list tells which.
-const SILENCE: Duration = Duration::from_secs(75);
 /// Short enough that nodes come back soon after the API server does.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1500);
 
@@ -40,6 +37,9 @@ pub struct Source {
     pub fields: Option<String>,
     /// After this the server ends a watch, in seconds; below 300, and not the same on every node.
     pub watch_seconds: u32,
+    /// Bookmarks come every minute; a watch that is silent for longer than this has lost its server, or the server has
+    /// nothing to bookmark. A list tells which.
+    pub silence: Duration,
 }
 
 /// Why a watch was given up.
@@ -172,11 +172,14 @@ impl<K: Watched> Feed<K> {
     async fn drain(&self, events: &mut Events<K>, version: &mut String) -> Result<Option<End>, Broken> {
         loop {
             let event = tokio::select! {
-                event = time::timeout(SILENCE, events.next()) => event,
+                event = time::timeout(self.source.silence, events.next()) => event,
                 () = self.refresh.notified() => return Ok(Some(End::ListAgain)),
             };
             let event = match event {
-                Err(_) => return Ok(Some(End::ListAgain)),
+                Err(_) => {
+                    info!(watch = self.source.name, silence = ?self.source.silence, "the watch is silent; listing anew");
+                    return Ok(Some(End::ListAgain));
+                }
                 Ok(None) => return Ok(None),
                 Ok(Some(event)) => event.map_err(broken)?,
             };

@@ -5,33 +5,26 @@ mod args;
 use anyhow::{Context, Result};
 use args::{Arguments, Command, LogFormat, Run};
 use clap::Parser;
-use crds::names::{NODE_HASH_LABEL, RESOURCE_LABEL};
+use crds::names::{NODE_HASH_LABEL, PORT_CONFLICT_EXIT_CODE, RESOURCE_LABEL};
 use health_checker::{
     admin::{Admin, AdminAddress},
     answer::{Answer, Identity},
     connections::{Limits, Table},
     evidence::{self, Candidates},
     feed::{self, Source},
+    handover::{self, Party, TakeError},
     keeper::{Keeper, Outputs},
-    listener::{bind_exclusively, bind_unix},
+    listener::bind_unix,
     metrics::Metrics,
     objects,
+    port::{self, Ending, Service},
     probers::Probers,
     ready::{self, State},
     server::{self, HealthPort},
     verdict::Reason,
     view::{Update, View, Watch},
 };
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -40,9 +33,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
-
-/// The kubelet shows its content as the reason of a container's end.
-const TERMINATION_LOG: &str = "/dev/termination-log";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -54,20 +44,20 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let succeeded = match arguments.command {
+    match arguments.command {
         Command::Check(check) => {
             let outcome = runtime.block_on(ready::ask(&check.ready_socket, Duration::from_secs(1)));
             // The kubelet shows it in the event of the failed probe.
-            outcome.inspect_err(|error| eprintln!("{error}")).is_ok()
+            outcome.inspect_err(|error| eprintln!("{error}")).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
         Command::Run(run) => {
             start_log(&run);
-            let outcome = runtime.block_on(serve(run));
+            let termination_log = run.termination_log.clone();
+            let outcome = runtime.block_on(serve(*run));
             runtime.shutdown_background();
-            outcome.inspect_err(leave_message).is_ok()
+            outcome.map_or_else(|error| fail(&error, &termination_log), |()| ExitCode::SUCCESS)
         }
-    };
-    if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
 }
 
 fn start_log(run: &Run) {
@@ -80,10 +70,14 @@ fn start_log(run: &Run) {
     }
 }
 
-fn leave_message(error: &anyhow::Error) {
+fn fail(error: &anyhow::Error, termination_log: &Path) -> ExitCode {
     error!("{error:#}");
-    if std::path::Path::new(TERMINATION_LOG).is_file() {
-        let _ = std::fs::write(TERMINATION_LOG, format!("{error:#}"));
+    if termination_log.is_file() {
+        let _ = std::fs::write(termination_log, format!("{error:#}"));
+    }
+    match error.downcast_ref() {
+        Some(TakeError::Conflict { .. }) => PORT_CONFLICT_EXIT_CODE.into(),
+        _ => ExitCode::FAILURE,
     }
 }
 
@@ -102,23 +96,31 @@ async fn serve(run: Run) -> Result<()> {
         () = signals.next() => return Ok(()),
     }
     states.send_replace(State::NoPort);
-    let listener = bind_exclusively(SocketAddr::new(run.bind_address, run.port))?;
+    let me = Party::new(&run.namespace, &run.ingress_daemonset, &run.resource_uid8, run.bind_address);
+    let held = tokio::select! {
+        held = handover::take(&me, run.port, Duration::from_secs(run.port_patience.into())) => held?,
+        () = signals.next() => return Ok(()),
+    };
+    sockets.metrics.handovers.taken.inc_by(held.from_another().into());
+    // It stays ready when it gives the port away: a successor of the same resource answers then.
     states.send_replace(State::Ready);
-    info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), "answering");
+    info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), handed_over = held.from_another(), "answering");
 
-    let leaving = Arc::new(AtomicBool::new(false));
-    let respond = HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: leaving.clone() };
-    let stop = CancellationToken::new();
-    let serving = server::serve(listener, sockets.table, Arc::new(respond), stop.clone());
+    let respond = HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: Arc::default() };
+    let service = Service { respond: Arc::new(respond), table: sockets.table, metrics: sockets.metrics };
+    let ending = Ending::default();
     let leave = async {
         signals.next().await;
-        leaving.store(true, Relaxed);
+        ending.asked.cancel();
         info!(seconds = run.shutdown_grace, "asked to end; answering on meanwhile");
         let _ = time::timeout(Duration::from_secs(run.shutdown_grace.into()), signals.next()).await;
-        stop.cancel();
+        ending.now.cancel();
+        std::future::pending().await
     };
-    tokio::join!(serving, leave);
-    Ok(())
+    tokio::select! {
+        () = port::serve(held, &service, &ending) => Ok(()),
+        never = leave => never,
+    }
 }
 
 async fn client() -> Result<kube::Client> {
@@ -174,7 +176,8 @@ fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watc
     // From 240 to 289 s, by the node: a fleet that starts together shall not come back together for ever.
     let watch_seconds = 240 + hash.bytes().fold(0_u32, |sum, byte| (sum * 31 + u32::from(byte)) % 50);
     let source = |watch: Watch, path: String, labels: Option<String>, fields: Option<String>| {
-        (Source { name: watch.as_str(), path, labels, fields, watch_seconds }, refresh[&watch].clone())
+        let silence = Duration::from_secs(run.watch_silence.into());
+        (Source { name: watch.as_str(), path, labels, fields, watch_seconds, silence }, refresh[&watch].clone())
     };
     let namespace = &run.namespace;
     let (deployments, again) =

@@ -35,12 +35,25 @@ impl Requests {
     }
 }
 
+/// Hand-overs of the port, by what this process did.
+#[derive(Clone, Debug)]
+pub struct HandOvers {
+    /// It took the port from another process.
+    pub taken: Counter,
+    /// It gave the port away.
+    pub given: Counter,
+    /// It went on after the one that it gave the port to had ended.
+    pub back: Counter,
+}
+
 /// Every metric.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
     /// Counted by the health port.
     pub requests: Requests,
+    /// Counted by the health port.
+    pub handovers: HandOvers,
     serving: Gauge,
     reason: Family<Labels, Gauge>,
     ready: Gauge,
@@ -57,10 +70,14 @@ impl Metrics {
         let by_code = Family::<Labels, Counter>::default();
         let counter = |code| by_code.get_or_create(&[("code", code)]).clone();
         let requests = Requests { serving: counter("200"), failing: counter("503"), refused: counter("405") };
+        let by_act = Family::<Labels, Counter>::default();
+        let counter = |act| by_act.get_or_create(&[("act", act)]).clone();
+        let handovers = HandOvers { taken: counter("taken"), given: counter("given"), back: counter("back") };
         let (serving, ready, open) = (Gauge::default(), Gauge::default(), Gauge::default());
         let (reason, synced, closed) = (Family::default(), Family::default(), Family::default());
         let age = Family::<Labels, Seconds>::default();
         registry.register("requests", "Answers on the health port", by_code);
+        registry.register("handovers", "Hand-overs of the port between processes, by what this one did", by_act);
         registry.register("serving", "1 when the answer is 200, else 0", serving.clone());
         registry.register("reason", "1 for the reason of the present answer", Family::clone(&reason));
         registry.register("ready_pods", "Pods of the node that count as ready", ready.clone());
@@ -68,7 +85,7 @@ impl Metrics {
         registry.register("synced", "1 when the watch has listed once", Family::clone(&synced));
         registry.register("connections", "Open connections on the health port", open.clone());
         registry.register("connections_closed", "Connections closed by this process since its start, by cause", Family::clone(&closed));
-        Self { registry: Mutex::new(registry), requests, serving, reason, ready, age, synced, open, closed }
+        Self { registry: Mutex::new(registry), requests, handovers, serving, reason, ready, age, synced, open, closed }
     }
 
     /// The text of a scrape.

@@ -114,34 +114,47 @@ pub fn only_get_and_head() -> Response<Payload> {
 
 /// Serves until `stop` is cancelled, and then until the answers under way are given.
 pub async fn serve<A: Accept>(listener: A, table: Arc<Table>, respond: Arc<impl Respond>, stop: CancellationToken) {
-    let mut sweep = time::interval(Duration::from_millis(500));
-    sweep.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            _ = sweep.tick() => table.sweep(),
-            accepted = listener.accept_one() => match accepted {
-                Ok((stream, from)) => {
-                    let seat = table.enter();
-                    tokio::spawn(talk(stream, from, seat, respond.clone(), stop.clone()));
-                }
-                // Mostly: no file descriptor is left.
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection");
-                    table.displace();
-                    time::sleep(Duration::from_millis(20)).await;
-                }
-            },
-        }
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = sweep(&table) => {}
+        () = accept(&listener, &table, &respond, &stop) => {}
     }
     drop(listener);
-    let ended = async {
-        while !table.is_empty() {
-            time::sleep(Duration::from_millis(5)).await;
+    finish(&table).await;
+}
+
+/// Closes connections that are over a limit, for ever.
+pub async fn sweep(table: &Table) {
+    let mut ticks = time::interval(Duration::from_millis(500));
+    ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        table.sweep();
+    }
+}
+
+/// Accepts connections, for ever. Each is answered also when this is dropped, until `stop` is cancelled.
+pub async fn accept<A: Accept>(listener: &A, table: &Arc<Table>, respond: &Arc<impl Respond>, stop: &CancellationToken) {
+    loop {
+        match listener.accept_one().await {
+            Ok((stream, from)) => {
+                let seat = table.enter();
+                tokio::spawn(talk(stream, from, seat, respond.clone(), stop.clone()));
+            }
+            // Mostly: no file descriptor is left.
+            Err(error) => {
+                warn!(%error, "cannot accept a connection");
+                table.displace();
+                time::sleep(Duration::from_millis(20)).await;
+            }
         }
-    };
-    let _ = time::timeout(LAST_ANSWERS, ended).await;
+    }
+}
+
+/// Waits for the answers that are under way when connections are told to end.
+pub async fn finish(table: &Table) {
+    let _ = time::timeout(LAST_ANSWERS, table.emptied()).await;
 }
 
 async fn talk<S>(stream: S, from: Option<IpAddr>, seat: crate::connections::Seat, respond: Arc<impl Respond>, stop: CancellationToken)

@@ -31,8 +31,9 @@ fn start() -> Bed {
     let (service, api) = tower_test::mock::pair::<Request<Body>, Response<Stream>>();
     let (sender, news) = mpsc::channel(64);
     let refresh = Arc::new(Notify::new());
-    let source =
-        Source { name: "node", path: "/api/v1/nodes".into(), labels: None, fields: Some("metadata.name=n1".into()), watch_seconds: 250 };
+    let fields = Some("metadata.name=n1".into());
+    let silence = Duration::from_secs(75);
+    let source = Source { name: "node", path: "/api/v1/nodes".into(), labels: None, fields, watch_seconds: 250, silence };
     tokio::spawn(follow::<objects::Node>(Client::new(service, "default"), source, refresh.clone(), Update::Node, sender));
     Bed { api, news, refresh }
 }

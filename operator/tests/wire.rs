@@ -72,6 +72,7 @@ fn snapshot() -> Snapshot {
         daemon_sets: Vec::new(),
         others: Vec::new(),
         service_ports: Arc::default(),
+        port_conflicts: BTreeSet::new(),
         foreign_names: BTreeSet::new(),
         taken_names: BTreeSet::new(),
         reserved: Vec::new(),

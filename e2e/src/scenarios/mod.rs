@@ -4,6 +4,7 @@ mod changes;
 mod compatibility;
 mod deletion;
 mod failures;
+mod handover;
 mod health;
 mod membership;
 pub mod product;
@@ -35,4 +36,6 @@ pub const ALL: &[Scenario] = &[
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
     health::ANSWERS,
+    handover::NO_CHECK_LOST,
+    handover::PORT_TAKEN,
 ];

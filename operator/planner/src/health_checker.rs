@@ -5,13 +5,16 @@ use crate::{
     plan::{Action, Plan, Supporting},
     render,
     settings::{Invalid, Settings, ready_policy_flag, resolve},
-    snapshot::{Resource, Snapshot},
+    snapshot::{DaemonSetFacts, Resource, Snapshot},
 };
 use crds::{IngressDaemonSetSpec, ledger::Marks, names};
 use serde_json::{Value, json};
 
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
 const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
+
+/// Where a health checker says why it ended; `Snapshot::port_conflicts` comes from there.
+const TERMINATION_LOG: &str = "/run/health-checker/termination-log";
 
 /// The image of the spec is the original's.
 pub fn uses_old_image(spec: &IngressDaemonSetSpec) -> bool {
@@ -37,9 +40,13 @@ pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
     let mut serving = true;
     for port in &settings.ports {
         let name = render::object_name(&resource.name, &port.to_string(), &snapshot.taken_names);
-        let body = daemon_set(snapshot, settings, &name, *port);
+        let stored = snapshot.daemon_sets.iter().find(|set| set.name == name);
+        let mut body = daemon_set(snapshot, settings, &name, *port);
+        if stored.is_some_and(|stored| must_end_first(stored, &body)) {
+            body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": 0, "maxUnavailable": 1});
+        }
         let object = Supporting::DaemonSet(name.clone());
-        match snapshot.daemon_sets.iter().find(|set| set.name == name) {
+        match stored {
             // A name that belongs to somebody else is never adopted; status says so.
             None if snapshot.foreign_names.contains(&name) => serving = false,
             None => {
@@ -65,6 +72,19 @@ pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
     for set in unwanted {
         plan.actions.push(Action::Delete { object: Supporting::DaemonSet(set.name.clone()), uid: Some(set.uid.clone()) });
     }
+}
+
+/// The pods that run cannot hand the port over to those that are to come: they listen on another address, or they are of
+/// a release before hand-overs. Once the pods are new, the strategy follows.
+fn must_end_first(stored: &DaemonSetFacts, body: &Value) -> bool {
+    let address = |spec: &Value| {
+        let args = spec.pointer("/template/spec/containers/0/args").and_then(Value::as_array);
+        args.into_iter().flatten().find(|arg| arg.as_str().is_some_and(|arg| arg.starts_with("--bind-address="))).cloned()
+    };
+    let (template, wanted) = (&stored.spec["template"], &body["spec"]["template"]);
+    let surges = stored.spec.pointer("/updateStrategy/rollingUpdate/maxSurge").is_some_and(|surge| *surge == json!(1));
+    let is_new = stored.settled && render::contains(template, wanted);
+    address(&stored.spec) != address(&body["spec"]) || !surges && !is_new
 }
 
 /// What no owner reference can clean up.
@@ -138,6 +158,7 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
         format!("--port={port}"),
         format!("--ready-policy={}", ready_policy_flag(settings.ready_policy)),
         "--ready-socket=/run/health-checker/ready.sock".to_owned(),
+        format!("--termination-log={TERMINATION_LOG}"),
     ];
     args.extend(checker.bind_address.map(|address| format!("--bind-address={address}")));
     let mut container = json!({
@@ -156,6 +177,7 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
             "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true,
             "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
         },
+        "terminationMessagePath": TERMINATION_LOG,
         "volumeMounts": [{"name": "run", "mountPath": "/run/health-checker"}],
     });
     if port < 1024 {
@@ -176,7 +198,7 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
         "spec": {
             "selector": {"matchLabels": {names::HEALTH_CHECKER_LABEL: name}},
             "revisionHistoryLimit": 1,
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {

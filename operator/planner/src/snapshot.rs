@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub orphans: BTreeMap<String, Value>,
     /// The resource's health-checker `DaemonSets`.
     pub daemon_sets: Vec<DaemonSetFacts>,
+    /// Health checkers whose port belongs to somebody else on their node: what they said, with the node.
+    pub port_conflicts: BTreeSet<String>,
     /// Other resources of the same kind.
     pub others: Vec<OtherResource>,
     /// Node ports that Services use, with the Service's `namespace/name`.
@@ -206,6 +208,8 @@ pub struct PodFacts {
     pub rejected_at: Option<i64>,
     /// Why it does not run: reason and message of a waiting container, of scheduling, or of the refusal.
     pub trouble: Option<(String, String)>,
+    /// It is a health checker that ended because its port belongs to somebody else: what it said, with its node.
+    pub port_conflict: Option<String>,
 }
 
 /// What is read of a health-checker `DaemonSet`.

@@ -265,6 +265,11 @@ fn conflicts(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, pla
         );
     }
     let Ok(settings) = settings else { return found };
+    if let Some(first) = snapshot.port_conflicts.first() {
+        let more =
+            if snapshot.port_conflicts.len() > 1 { format!(" (and {} more)", snapshot.port_conflicts.len() - 1) } else { String::new() };
+        found.push(("HealthCheckPortConflict", true, "HealthCheckPortConflict", format!("{first}{more}")));
+    }
     let node = plan.held.values().find_map(|held| if let Hold::NameConflict(name) = &held.hold { Some(name.clone()) } else { None });
     let checker = settings.ports.iter().map(|port| render::object_name(&snapshot.resource.name, &port.to_string(), &snapshot.taken_names));
     let checker = checker

@@ -94,7 +94,18 @@ pub fn pod(pod: &Pod) -> PodFacts {
         ended,
         rejected_at: status.start_time.as_ref().map(seconds).or(created).filter(|_| rejected),
         trouble: trouble(status, ended),
+        port_conflict: port_conflict(pod),
     }
+}
+
+/// What a health checker said when it gave up on its port, until it is ready again.
+fn port_conflict(pod: &Pod) -> Option<String> {
+    pod.metadata.labels.as_ref()?.get(names::HEALTH_CHECKER_LABEL)?;
+    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first().filter(|container| !container.ready)?;
+    let ends = [&container.state, &container.last_state].into_iter().filter_map(|state| state.as_ref()?.terminated.as_ref());
+    let end = ends.into_iter().find(|end| end.exit_code == i32::from(names::PORT_CONFLICT_EXIT_CODE))?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    Some(format!("node {node}: {}", end.message.as_deref().unwrap_or("the health port is taken").trim()))
 }
 
 /// Reason and message of what keeps a pod from running.

@@ -37,6 +37,7 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
                 ..entry.facts.clone()
             })
             .collect(),
+        port_conflicts: port_conflicts(index, namespace, &uid8),
         others: others(index, &uid),
         service_ports: Arc::new(
             index
@@ -101,6 +102,11 @@ fn pods(index: &Index, namespace: &str, uid8: &str, deployments: &BTreeMap<Strin
         }
     }
     pods
+}
+
+fn port_conflicts(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {
+    let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
+    ours.filter_map(|(_, entry)| entry.facts.port_conflict.clone()).collect()
 }
 
 /// Names that other resources of this kind have given to their objects.

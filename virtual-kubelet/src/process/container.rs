@@ -1,6 +1,7 @@
 //! One run of one container: from its spec to a process, and to that process' end.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ use super::site::{Site, order_file};
 use super::{logs, volumes};
 use crate::pod::{PodId, environment, references, service_variables};
 
+/// Where a program writes the reason of its end unless its container says otherwise.
+const DEFAULT_TERMINATION_MESSAGE: &str = "/dev/termination-log";
 /// Subcommand that becomes a container.
 const INIT_COMMAND: &str = "container-init";
 
@@ -47,6 +50,8 @@ pub struct Exit {
     pub code: i32,
     /// Why the program could not even be started.
     pub start_error: Option<String>,
+    /// What the program left as the reason of its end.
+    pub message: Option<String>,
 }
 
 /// A run that has begun.
@@ -99,6 +104,7 @@ async fn order(site: &Site, pod: &Pod, container: &Container, image: &Image, dir
     // A volume at the same path as something of the image hides that.
     mounts.retain(|mount| !wanted.iter().any(|volume| volume.target == mount.target));
     mounts.extend(wanted);
+    mounts.extend(termination_message(container, dir).map_err(|error| StartError::Create(error.to_string()))?);
     mounts.sort_by_key(|mount| mount.target.components().count());
     let working_dir = container.working_dir.clone().filter(|dir| !dir.is_empty()).map(PathBuf::from);
     Ok(StartOrder {
@@ -128,6 +134,30 @@ fn own_files(image: &Image, dir: &Path) -> std::io::Result<Vec<Mount>> {
     let files = image.files.iter().map(|(target, source)| Mount { source: source.clone(), target: target.clone(), read_only: true });
     mounts.extend(files);
     Ok(mounts)
+}
+
+/// The file that the program may write the reason of its end to. Only where the container names one: covering `/dev` for
+/// the default is not worth it.
+fn termination_message(container: &Container, dir: &Path) -> std::io::Result<Option<Mount>> {
+    let Some(target) = container.termination_message_path.as_deref().filter(|path| *path != DEFAULT_TERMINATION_MESSAGE) else {
+        return Ok(None);
+    };
+    let source = message_file(dir);
+    fs::write(&source, "")?;
+    // As a kubelet does it: the program may run as any user.
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o666))?;
+    Ok(Some(Mount { source, target: target.into(), read_only: false }))
+}
+
+fn message_file(dir: &Path) -> PathBuf {
+    dir.join("termination-message")
+}
+
+/// Reads at most as much as a kubelet does.
+fn left_message(dir: &Path) -> Option<String> {
+    let mut message = Vec::new();
+    fs::File::open(message_file(dir)).ok()?.take(4096).read_to_end(&mut message).ok()?;
+    Some(String::from_utf8_lossy(&message).into_owned()).filter(|message| !message.is_empty())
 }
 
 impl Run {
@@ -169,7 +199,7 @@ impl Run {
         let _ = timeout(Duration::from_secs(1), copying).await;
         let code = status.map_or(255, exit_code);
         let reason = fs::read_to_string(self.dir.join("start-error")).ok().filter(|text| !text.is_empty());
-        Exit { code, start_error: reason.filter(|_| code == START_FAILED) }
+        Exit { code, start_error: reason.filter(|_| code == START_FAILED), message: left_message(&self.dir) }
     }
 }
 

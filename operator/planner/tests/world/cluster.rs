@@ -366,5 +366,6 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         ended: false,
         rejected_at: None,
         trouble: None,
+        port_conflict: None,
     }
 }

@@ -86,6 +86,7 @@ impl Operator {
             daemon_sets: world.cluster.daemon_sets.clone(),
             others: Vec::new(),
             service_ports: Arc::default(),
+            port_conflicts: BTreeSet::new(),
             foreign_names: BTreeSet::new(),
             taken_names: BTreeSet::new(),
             reserved: self.reserved.clone(),

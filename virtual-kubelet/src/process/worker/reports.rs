@@ -117,7 +117,7 @@ impl Worker {
         slot.record.state = State::Terminated(Termination {
             exit_code: exit.code,
             reason: reason.into(),
-            message: exit.start_error,
+            message: exit.start_error.or(exit.message),
             started_at,
             finished_at,
             container_id: slot.record.id.clone(),

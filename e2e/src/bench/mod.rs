@@ -1,0 +1,104 @@
+//! Benchmarks: figures beside their goals, and beside a yardstick of the same run, because absolute figures differ from
+//! machine to machine. A new one is written in its file and listed in [`ALL`].
+
+mod health_checker;
+
+use std::{fs, io::Write as _, pin::Pin};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use crate::{
+    bed::{Bed, Options},
+    images,
+};
+
+/// A benchmark's body.
+pub type Body = for<'a> fn(&'a mut Bed) -> Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
+
+/// One benchmark, in a bed of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Benchmark {
+    /// Its name, also of the file with its figures.
+    pub name: &'static str,
+    /// The bed that it needs.
+    pub options: fn() -> Options,
+    /// What it does.
+    pub body: Body,
+}
+
+/// Every benchmark.
+pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER];
+
+/// What a figure ought to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
+    /// This or less.
+    AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+}
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What was measured.
+    pub what: &'static str,
+    /// The figure.
+    pub value: f64,
+    /// Its unit, empty for a count.
+    pub unit: &'static str,
+    /// What it ought to be.
+    pub goal: Goal,
+    /// The same, measured on something else in the same run.
+    pub yardstick: Option<(&'static str, f64)>,
+}
+
+impl Figure {
+    fn is_met(&self) -> bool {
+        match self.goal {
+            Goal::AtMost(most) => self.value <= most,
+            Goal::AtLeast(least) => self.value >= least,
+        }
+    }
+
+    fn row(&self) -> String {
+        let goal = match self.goal {
+            Goal::AtMost(most) => format!("≤ {most}"),
+            Goal::AtLeast(least) => format!("≥ {least}"),
+        };
+        let yardstick = self.yardstick.map(|(what, value)| format!("{what}: {value:.2}")).unwrap_or_default();
+        let met = if self.is_met() { "" } else { "MISSED" };
+        format!("{:<52} {:>12.2} {:<5} {:<10} {:<7} {yardstick}", self.what, self.value, self.unit, goal, met)
+    }
+}
+
+/// Runs the benchmark `name` in this process, which must be inside the namespaces.
+pub async fn run(name: &str) -> Result<()> {
+    let Some(benchmark) = ALL.iter().find(|benchmark| benchmark.name == name) else {
+        bail!("there is no benchmark `{name}`: {:?}", ALL.iter().map(|benchmark| benchmark.name).collect::<Vec<_>>());
+    };
+    let mut bed = Bed::start((benchmark.options)()).await.context("starting the bed")?;
+    let figures = (benchmark.body)(&mut bed).await?;
+    println!("\n{:<52} {:>12} {:<5} {:<10} {:<7} yardstick", name, "figure", "", "goal", "");
+    for figure in &figures {
+        println!("{}", figure.row());
+    }
+    append(name, &figures)
+}
+
+/// One line of JSON per run, so that runs can be compared.
+fn append(name: &str, figures: &[Figure]) -> Result<()> {
+    let figures: Vec<_> = figures
+        .iter()
+        .map(|figure| {
+            let yardstick = figure.yardstick.map(|(what, value)| json!({ "what": what, "value": value }));
+            json!({ "what": figure.what, "value": figure.value, "unit": figure.unit, "met": figure.is_met(), "yardstick": yardstick })
+        })
+        .collect();
+    let line = json!({ "time": jiff::Timestamp::now().to_string(), "figures": figures });
+    let path = images::repository().join("target/bench").join(format!("{name}.json"));
+    fs::create_dir_all(path.parent().unwrap_or(&path))?;
+    let mut file = fs::File::options().create(true).append(true).open(&path).with_context(|| format!("opening {}", path.display()))?;
+    writeln!(file, "{line}").with_context(|| format!("writing {}", path.display()))
+}

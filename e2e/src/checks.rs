@@ -1,0 +1,113 @@
+//! Health checks as load balancers make them, without pause: each node on connections made for one check, and on
+//! connections that are kept as long as the node keeps them.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Time between two checks of one client.
+const EVERY: Duration = Duration::from_millis(5);
+/// Longer than load balancers wait, because beds share their machine: this is about answers that never come.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Checks under way.
+pub struct Checks {
+    asked: Arc<AtomicU64>,
+    stop: CancellationToken,
+    clients: JoinSet<Vec<String>>,
+}
+
+impl Checks {
+    /// Starts two clients of each kind for each address.
+    pub fn start(addresses: Vec<SocketAddr>) -> Self {
+        let (asked, stop, mut clients) = (Arc::<AtomicU64>::default(), CancellationToken::new(), JoinSet::new());
+        for address in addresses {
+            for keeps in [false, false, true, true] {
+                clients.spawn(check_on(address, keeps, asked.clone(), stop.clone()));
+            }
+        }
+        Self { asked, stop, clients }
+    }
+
+    /// Checks made so far.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Relaxed)
+    }
+
+    /// Ends them: how many were made, and what was wrong, how often, with those that were not answered 200.
+    pub async fn stop(self) -> (u64, BTreeMap<String, u64>) {
+        self.stop.cancel();
+        let mut wrong = BTreeMap::new();
+        for what in self.clients.join_all().await.concat() {
+            *wrong.entry(what).or_default() += 1;
+        }
+        (self.asked.load(Relaxed), wrong)
+    }
+}
+
+async fn check_on(address: SocketAddr, keeps: bool, asked: Arc<AtomicU64>, stop: CancellationToken) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut client = Client::new(address, keeps);
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !stop.is_cancelled() {
+        ticks.tick().await;
+        match timeout(PATIENCE, client.check()).await {
+            Ok(Ok(answer)) if answer.starts_with("HTTP/1.1 200 ") => {}
+            Ok(Ok(answer)) => wrong.push(format!("{address}: {answer}")),
+            Ok(Err(error)) => wrong.push(format!("{address}: {error}")),
+            Err(_) => wrong.push(format!("{address}: no answer within {PATIENCE:?}")),
+        }
+        asked.fetch_add(1, Relaxed);
+    }
+    wrong
+}
+
+/// Checks one node, one check after the other.
+pub struct Client {
+    address: SocketAddr,
+    keeps: bool,
+    kept: Option<TcpStream>,
+}
+
+impl Client {
+    /// One that keeps its connection from check to check, or one that does not.
+    pub fn new(address: SocketAddr, keeps: bool) -> Self {
+        Self { address, keeps, kept: None }
+    }
+
+    /// The answer to a check, head and body.
+    pub async fn check(&mut self) -> Result<String> {
+        let kept = self.kept.take();
+        let mut stream = if let Some(stream) = kept { stream } else { TcpStream::connect(self.address).await? };
+        stream.set_nodelay(true)?;
+        let connection = if self.keeps { "keep-alive" } else { "close" };
+        stream.write_all(format!("GET / HTTP/1.1\r\nHost: node\r\nConnection: {connection}\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        while !answer.ends_with('}') {
+            let mut piece = [0; 2048];
+            let read = stream.read(&mut piece).await?;
+            ensure!(read > 0, "closed after {answer:?}");
+            answer.push_str(&String::from_utf8_lossy(piece.get(..read).unwrap_or_default()));
+        }
+        if self.keeps && !answer.contains("connection: close") {
+            self.kept = Some(stream);
+        }
+        Ok(answer)
+    }
+}

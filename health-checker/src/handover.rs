@@ -1,0 +1,405 @@
+//! The listening socket goes from process to process, so that no check is lost when a health checker is replaced.
+//!
+//! Whoever answers on the port also listens at the *door*, an abstract Unix socket of the node's network namespace. A
+//! newcomer asks there, and gets both listening sockets. Connections that wait to be accepted wait in the kernel's socket,
+//! which is the same for old and new, so none is refused or reset at any point.
+//!
+//! The connection over which a newcomer asked stays open for as long as it lives: the *line*. Who has given the sockets
+//! away stops accepting and waits at its end of the line; it keeps its own copies, and goes on at once when the line
+//! breaks, however the newcomer ended. A newcomer that gives the sockets to a third passes on the lines to its
+//! predecessors as well, so that all of them hear the end of the one who holds the port now.
+
+use crate::listener::{BindError, bind_exclusively};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    io::{self, IoSlice, IoSliceMut, Read as _},
+    mem::MaybeUninit,
+    net::{IpAddr, SocketAddr},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream as StdUnixStream,
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, Interest},
+    net::{TcpListener, UnixListener, UnixStream},
+    time::{self, Instant},
+};
+use tracing::{info, warn};
+
+/// Changes only when an older process could not understand a newer one.
+const PROTOCOL: u32 = 1;
+/// For the whole exchange. Both sides answer without waiting for anything.
+const EXCHANGE: Duration = Duration::from_secs(2);
+/// Between two attempts to get a port that somebody else has.
+const RETRY: Duration = Duration::from_millis(200);
+/// Between two attempts to listen at the door, which a stranger may occupy.
+const DOOR_RETRY: Duration = Duration::from_secs(5);
+/// Names have at most 253 bytes each.
+const LONGEST_MESSAGE: usize = 2048;
+/// Predecessors that are told; in practice there is one.
+const MOST_LINES: usize = 8;
+/// The port, the door and the lines.
+const MOST_SOCKETS: usize = MOST_LINES + 2;
+const TAKEN: &[u8] = b"taken\n";
+
+/// Who answers on a port, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Party {
+    protocol: u32,
+    /// Namespace of the `IngressDaemonSet`.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// First 8 characters of its UID.
+    pub uid8: String,
+    /// Address that was asked for, not the one that was got: `::` may mean IPv4 alone.
+    pub address: IpAddr,
+}
+
+impl Party {
+    /// A process of this release.
+    pub fn new(namespace: &str, name: &str, uid8: &str, address: IpAddr) -> Self {
+        Self { protocol: PROTOCOL, namespace: namespace.into(), name: name.into(), uid8: uid8.into(), address }
+    }
+
+    /// Why the two cannot follow one another on the port.
+    fn refuses(&self, other: &Self) -> Option<Obstacle> {
+        if self.uid8 != other.uid8 || self.namespace != other.namespace || self.name != other.name {
+            Some(Obstacle::OtherResource(other.to_string()))
+        } else if self.protocol != other.protocol {
+            Some(Obstacle::OtherProtocol(other.protocol))
+        } else if self.address != other.address {
+            Some(Obstacle::OtherAddress(other.address))
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} ({})", self.namespace, self.name, self.uid8)
+    }
+}
+
+/// What a newcomer hears. The sockets come with it when it says `gives`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Reply {
+    holder: Party,
+    gives: bool,
+}
+
+/// Somebody has the port and does not give it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// The health checker of another resource.
+    #[error("it answers for IngressDaemonSet {0}: choose another healthCheckNodePort, or other nodes, for one of the two")]
+    OtherResource(String),
+    /// A health checker of a release that hands over differently.
+    #[error("its health checker hands over by protocol {0}, this one by protocol {PROTOCOL}: delete that pod")]
+    OtherProtocol(u32),
+    /// A health checker of the same resource at another address.
+    #[error("its health checker listens on address {0}: it has to end before another address can be used")]
+    OtherAddress(IpAddr),
+    /// The peer's user is neither this process's nor root.
+    #[error("what answers at the door of its holder runs as user {0}, who is not trusted with the health check; use one user for both")]
+    OtherUser(u32),
+    /// Something that is no health checker, or one without hand-over.
+    #[error(
+        "it is in use by another process: choose another healthCheckNodePort, or stop that process; \
+         `ss -ltnp sport = :{0}` on the node names it"
+    )]
+    Stranger(u16),
+    /// The holder does not answer, or not in words that make sense.
+    #[error("its holder does not hand it over: {0}")]
+    NoAnswer(String),
+}
+
+/// The port was not got.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    /// Somebody else has it, and kept it for as long as patience lasted.
+    #[error("port {port} is taken: {obstacle}")]
+    Conflict {
+        /// The port.
+        port: u16,
+        /// Who has it.
+        obstacle: Obstacle,
+    },
+    /// Nobody has it, and still it cannot be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+/// The port, and what it takes to give it away.
+#[derive(Debug)]
+pub struct Held {
+    /// Accepts checks.
+    pub port: TcpListener,
+    /// Where newcomers ask.
+    pub door: Door,
+}
+
+impl Held {
+    /// It was handed over by another process.
+    pub fn from_another(&self) -> bool {
+        !self.door.lines.is_empty()
+    }
+}
+
+/// Where newcomers ask for the port.
+#[derive(Debug)]
+pub struct Door {
+    me: Party,
+    port: u16,
+    listener: Option<UnixListener>,
+    /// To predecessors: this process's end of each closes when it ends.
+    lines: Vec<StdUnixStream>,
+    /// Who was refused last. It asks again and again, and is named once.
+    refused: Option<Party>,
+}
+
+/// To the process that has the port now.
+#[derive(Debug)]
+pub struct Line(UnixStream);
+
+impl Line {
+    /// Waits until the process at the other end, and every one that it gave the port to, has ended.
+    pub async fn broken(&mut self) {
+        let mut ignored = [0; 16];
+        while self.0.read(&mut ignored).await.is_ok_and(|read| read > 0) {}
+    }
+}
+
+/// Gets the port: from the process that has it, or by taking it where nobody does. What stands in the way may go away
+/// within `patience`.
+pub async fn take(me: &Party, port: u16, patience: Duration) -> Result<Held, TakeError> {
+    let deadline = Instant::now() + patience;
+    let mut known = None;
+    loop {
+        let obstacle = match attempt(me, port).await? {
+            Ok(held) => return Ok(held),
+            Err(obstacle) => obstacle,
+        };
+        if Instant::now() >= deadline {
+            return Err(TakeError::Conflict { port, obstacle });
+        }
+        if known.as_ref() != Some(&obstacle) {
+            warn!(port, %obstacle, ?patience, "the port is taken; trying again");
+            known = Some(obstacle);
+        }
+        time::sleep(RETRY).await;
+    }
+}
+
+async fn attempt(me: &Party, port: u16) -> Result<Result<Held, Obstacle>, BindError> {
+    let asked = match UnixStream::connect(door_name(port)).await {
+        Ok(stream) => match time::timeout(EXCHANGE, ask(stream, me, port)).await {
+            Ok(Ok(held)) => return Ok(Ok(held)),
+            Ok(Err(obstacle)) => Some(obstacle),
+            Err(_) => Some(Obstacle::NoAnswer(format!("no answer within {EXCHANGE:?}"))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
+        Err(error) => Some(Obstacle::NoAnswer(error.to_string())),
+    };
+    // Whoever listens at the door of a port without having it shall not keep it from being served.
+    match bind_exclusively(SocketAddr::new(me.address, port)) {
+        Ok(listener) => {
+            Ok(Ok(Held { port: listener, door: Door { me: me.clone(), port, listener: None, lines: Vec::new(), refused: None } }))
+        }
+        Err(BindError::InUse { .. }) => Ok(Err(asked.unwrap_or(Obstacle::Stranger(port)))),
+        Err(error) => Err(error),
+    }
+}
+
+fn door_name(port: u16) -> String {
+    format!("\0ingress-daemonset-health-checker/{port}")
+}
+
+/// Asks the holder.
+async fn ask(mut stream: UnixStream, me: &Party, port: u16) -> Result<Held, Obstacle> {
+    let user = peer(&stream).map_err(no_answer)?;
+    if !is_trusted(user) {
+        return Err(Obstacle::OtherUser(user));
+    }
+    stream.write_all(&message(me)).await.map_err(no_answer)?;
+    let (reply, sockets) = receive(&stream).await.map_err(no_answer)?;
+    if !reply.gives {
+        return Err(me.refuses(&reply.holder).unwrap_or_else(|| Obstacle::NoAnswer(format!("{} refuses", reply.holder))));
+    }
+    let held = unpack(sockets, me, port).map_err(no_answer)?;
+    stream.write_all(TAKEN).await.map_err(no_answer)?;
+    let Held { port, mut door } = held;
+    door.lines.push(stream.into_std().map_err(no_answer)?);
+    Ok(Held { port, door })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as map_err wants it")]
+fn no_answer(error: io::Error) -> Obstacle {
+    Obstacle::NoAnswer(error.to_string())
+}
+
+fn peer(stream: &UnixStream) -> io::Result<u32> {
+    stream.peer_cred().map(|credentials| credentials.uid())
+}
+
+/// Everything else of this user could stop this process just as well; root could anyhow.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == nix::unistd::geteuid().as_raw()
+}
+
+fn message(content: &impl Serialize) -> Vec<u8> {
+    let mut message = serde_json::to_vec(content).unwrap_or_default();
+    message.push(b'\n');
+    message
+}
+
+/// The reply in one piece, and the sockets with it.
+async fn receive(stream: &UnixStream) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    let mut bytes = [0; LONGEST_MESSAGE];
+    let (read, sockets) = stream
+        .async_io(Interest::READABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let received = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+            let sockets: Vec<OwnedFd> = control
+                .drain()
+                .filter_map(|message| if let RecvAncillaryMessage::ScmRights(sockets) = message { Some(sockets) } else { None })
+                .flatten()
+                .collect();
+            Ok((received.bytes, sockets))
+        })
+        .await?;
+    let reply = bytes.get(..read).and_then(|line| line.strip_suffix(b"\n")).ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok((serde_json::from_slice(reply)?, sockets))
+}
+
+/// Makes sure that the sockets are what they are said to be.
+fn unpack(sockets: Vec<OwnedFd>, me: &Party, port: u16) -> io::Result<Held> {
+    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("it sent {what}"));
+    let mut sockets = sockets.into_iter();
+    let (Some(listener), Some(door)) = (sockets.next(), sockets.next()) else { return Err(wrong("no sockets")) };
+    if !sockopt::socket_acceptconn(&listener)? || !sockopt::socket_acceptconn(&door)? {
+        return Err(wrong("sockets that do not listen"));
+    }
+    let listener = std::net::TcpListener::from(listener);
+    if listener.local_addr()?.port() != port {
+        return Err(wrong("the socket of another port"));
+    }
+    listener.set_nonblocking(true)?;
+    let door = std::os::unix::net::UnixListener::from(door);
+    door.set_nonblocking(true)?;
+    let lines = sockets.map(StdUnixStream::from).collect();
+    let door = Door { me: me.clone(), port, listener: Some(UnixListener::from_std(door)?), lines, refused: None };
+    Ok(Held { port: TcpListener::from_std(listener)?, door })
+}
+
+impl Door {
+    /// Waits until a newcomer has taken the port. From then on it accepts, and this process shall not.
+    pub async fn give(&mut self, port: &TcpListener) -> Line {
+        loop {
+            let stream = self.knock().await;
+            match time::timeout(EXCHANGE, self.answer(stream, port)).await {
+                Ok(Ok(Some(line))) => return line,
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => warn!(port = self.port, %error, "the port was asked for and not taken"),
+                Err(_) => warn!(port = self.port, "the port was asked for and not taken in time"),
+            }
+        }
+    }
+
+    async fn knock(&mut self) -> UnixStream {
+        loop {
+            if self.listener.is_none() {
+                match UnixListener::bind(door_name(self.port)) {
+                    Ok(listener) => self.listener = Some(listener),
+                    Err(error) => {
+                        warn!(port = self.port, %error, "another process listens where successors ask for the port; none can get it");
+                        time::sleep(DOOR_RETRY).await;
+                        continue;
+                    }
+                }
+            }
+            let Some(listener) = &self.listener else { continue };
+            match listener.accept().await {
+                Ok((stream, _)) => return stream,
+                Err(_) => time::sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// Answers a newcomer; `None` when it is told to keep off.
+    async fn answer(&mut self, mut stream: UnixStream, port: &TcpListener) -> io::Result<Option<Line>> {
+        let user = peer(&stream)?;
+        if !is_trusted(user) {
+            warn!(port = self.port, user, "another user asked for the port, and got no answer");
+            return Ok(None);
+        }
+        let asker: Party = serde_json::from_slice(&read_line(&mut stream).await?)?;
+        let reply = Reply { gives: self.me.refuses(&asker).is_none(), holder: self.me.clone() };
+        if !reply.gives {
+            stream.write_all(&message(&reply)).await?;
+            if self.refused.as_ref() != Some(&asker) {
+                warn!(port = self.port, %asker, "the port was asked for and refused");
+                self.refused = Some(asker);
+            }
+            return Ok(None);
+        }
+        self.forget_broken_lines();
+        let Some(door) = &self.listener else { return Ok(None) };
+        let mut sockets = vec![port.as_fd(), door.as_fd()];
+        sockets.extend(self.lines.iter().map(AsFd::as_fd));
+        send(&stream, &message(&reply), &sockets).await?;
+        let taken = read_line(&mut stream).await?;
+        if taken != TAKEN {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.lines.clear();
+        info!(port = self.port, "handed the port over");
+        Ok(Some(Line(stream)))
+    }
+
+    fn forget_broken_lines(&mut self) {
+        let is_alive = |line: &StdUnixStream| {
+            let read = line.set_nonblocking(true).and_then(|()| { line }.read(&mut [0; 16]));
+            matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        };
+        self.lines.retain(is_alive);
+        // The oldest go on accepting then, which does no harm.
+        let surplus = self.lines.len().saturating_sub(MOST_LINES);
+        self.lines.drain(..surplus);
+    }
+}
+
+async fn send(stream: &UnixStream, message: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let sent = stream
+        .async_io(Interest::WRITABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !control.push(SendAncillaryMessage::ScmRights(sockets)) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            Ok(sendmsg(stream, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)?)
+        })
+        .await?;
+    // So few bytes fit into the buffer of a socket that nothing was written to.
+    if sent == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Up to and with the end of the line.
+async fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        if line.len() >= LONGEST_MESSAGE {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without end"));
+        }
+        line.push(stream.read_u8().await?);
+    }
+    Ok(line)
+}

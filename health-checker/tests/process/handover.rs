@@ -1,0 +1,159 @@
+//! The port goes from process to process.
+
+use crate::{
+    agent::{Agent, DEADLINE, ask, free_port, verdict},
+    api::Api,
+    load::Load,
+};
+use nix::sys::signal::Signal;
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    time::{Duration, Instant},
+};
+use tokio::{net::UnixListener, time::timeout};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_hand_overs_under_load_lose_no_check() {
+    let (api, port) = (Api::start().await, free_port());
+    let mut old = Agent::start(&api, port, &[]);
+    old.ready().await;
+    let load = Load::start(port, 8, 8);
+    load.asks(100).await;
+    for _ in 0..60 {
+        let new = Agent::start(&api, port, &[]);
+        new.ready().await;
+        old.end().await;
+        old = new;
+    }
+    load.asks(100).await;
+    let (asked, wrong) = load.stop().await;
+    assert!(wrong.is_empty(), "{} of {asked} checks failed, such as {:?}", wrong.len(), wrong.first());
+    assert!(asked > 1000, "{asked} checks");
+}
+
+#[tokio::test]
+async fn a_predecessor_goes_on_when_its_successor_is_killed() {
+    let (api, port) = (Api::start().await, free_port());
+    let old = Agent::start(&api, port, &[]);
+    old.ready().await;
+    for _ in 0..5 {
+        let mut new = Agent::start(&api, port, &[]);
+        new.ready().await;
+        new.kill().await;
+        assert_eq!(verdict(port).await.0, "200");
+    }
+}
+
+#[tokio::test]
+async fn every_predecessor_that_lives_hears_that_the_last_successor_was_killed() {
+    let (api, port) = (Api::start().await, free_port());
+    let first = Agent::start(&api, port, &[]);
+    first.ready().await;
+    let mut second = Agent::start(&api, port, &[]);
+    second.ready().await;
+    let mut third = Agent::start(&api, port, &[]);
+    third.ready().await;
+    second.kill().await;
+    assert_eq!(verdict(port).await.0, "200");
+    third.kill().await;
+    assert_eq!(verdict(port).await.0, "200");
+    let fourth = Agent::start(&api, port, &[]);
+    fourth.ready().await;
+    drop(first);
+    assert_eq!(verdict(port).await.0, "200");
+}
+
+#[tokio::test]
+async fn a_process_that_is_about_to_end_still_hands_over_and_leaves_then() {
+    let (api, port) = (Api::start().await, free_port());
+    let mut old = Agent::start(&api, port, &["--shutdown-grace=25"]);
+    old.ready().await;
+    let load = Load::start(port, 2, 2);
+    old.signal(Signal::SIGTERM);
+    load.asks(100).await;
+    assert!(old.runs(), "it answers on");
+    let asked = Instant::now();
+    let new = Agent::start(&api, port, &[]);
+    new.ready().await;
+    assert_eq!(old.ended().await.0, Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(20), "it waited for the end of its grace period");
+    load.asks(100).await;
+    let (asked, wrong) = load.stop().await;
+    assert!(wrong.is_empty(), "{} of {asked} checks failed, such as {:?}", wrong.len(), wrong.first());
+}
+
+#[tokio::test]
+async fn without_a_successor_it_answers_to_the_end_of_its_grace_period_and_frees_the_port() {
+    let (api, port) = (Api::start().await, free_port());
+    let mut agent = Agent::start(&api, port, &["--shutdown-grace=1"]);
+    agent.ready().await;
+    agent.signal(Signal::SIGTERM);
+    let asked = Instant::now();
+    while agent.runs() {
+        let answer = ask(port).await;
+        assert!(answer.is_ok() || asked.elapsed() > Duration::from_millis(900), "{answer:?} after {:?}", asked.elapsed());
+    }
+    assert!(asked.elapsed() < Duration::from_secs(5));
+    let next = Agent::start(&api, port, &[]);
+    next.ready().await;
+}
+
+#[tokio::test]
+async fn the_port_of_another_resource_is_a_conflict_with_an_exit_code_of_its_own() {
+    let (api, port) = (Api::start().await, free_port());
+    let mut holder = Agent::start(&api, port, &[]);
+    holder.ready().await;
+    let mut other = Agent::start_for("other", &api, port, &[]);
+    let (code, words) = other.ended().await;
+    assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
+    assert!(words.starts_with(&format!("port {port} is taken")) && words.contains("IngressDaemonSet default/edge (0a1b2c3d)"), "{words}");
+    assert!(holder.runs() && ask(port).await.expect("answers").contains(r#""name":"edge""#));
+}
+
+#[tokio::test]
+async fn a_port_that_a_stranger_holds_is_a_conflict_and_one_that_becomes_free_is_taken() {
+    let (api, port) = (Api::start().await, free_port());
+    let stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("binds");
+    let (code, words) = Agent::start(&api, port, &[]).ended().await;
+    assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
+    assert!(words.contains(&format!("`ss -ltnp sport = :{port}`")), "{words}");
+    let patient = Agent::start(&api, port, &["--port-patience=20"]);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(stranger);
+    patient.ready().await;
+}
+
+#[tokio::test]
+async fn whoever_sits_at_the_door_of_a_free_port_does_not_keep_it_from_being_served() {
+    let (api, port) = (Api::start().await, free_port());
+    let stranger = UnixListener::bind(format!("\0ingress-daemonset-health-checker/{port}")).expect("binds");
+    let agent = Agent::start(&api, port, &[]);
+    agent.ready().await;
+    assert_eq!(verdict(port).await.0, "200");
+    drop(stranger);
+    let next = Agent::start(&api, port, &["--port-patience=20"]);
+    next.ready().await;
+}
+
+#[tokio::test]
+async fn another_address_of_the_same_resource_has_to_wait_for_the_old_one() {
+    let (api, port) = (Api::start().await, free_port());
+    let mut old = Agent::start(&api, port, &["--shutdown-grace=0"]);
+    old.ready().await;
+    let (code, words) = Agent::start(&api, port, &["--bind-address=::"]).ended().await;
+    assert!(code == Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)) && words.contains("address 127.0.0.1"), "{words}");
+    let patient = Agent::start(&api, port, &["--bind-address=::", "--port-patience=20"]);
+    old.end().await;
+    patient.ready().await;
+}
+
+#[tokio::test]
+async fn a_successor_that_asks_and_says_no_more_delays_nobody_for_long() {
+    let (api, port) = (Api::start().await, free_port());
+    let old = Agent::start(&api, port, &[]);
+    old.ready().await;
+    let mute = tokio::net::UnixStream::connect(format!("\0ingress-daemonset-health-checker/{port}")).await.expect("connects");
+    let new = Agent::start(&api, port, &["--port-patience=20"]);
+    timeout(DEADLINE, new.ready()).await.expect("in time");
+    drop(mute);
+}
