@@ -10,10 +10,11 @@ use crate::{
     rebuild::{Rebuild, rebuild},
     render,
     settings::{Invalid, Settings, resolve},
-    snapshot::Snapshot,
+    snapshot::{Snapshot, TEMPLATE},
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     timing::{self, Marked},
+    trial,
     wanted::{Case, Gates, cases, fits, give_up, is_free, renew},
 };
 use crds::{
@@ -27,6 +28,8 @@ use std::collections::BTreeMap;
 
 /// Seconds after which an unchanged resource is looked at again.
 const RESYNC: i64 = 300;
+/// Seconds after which a refused template is looked at again.
+const TRY_AGAIN: i64 = 10;
 
 /// Decides what to do for one resource.
 pub fn decide(snapshot: &Snapshot) -> Plan {
@@ -39,8 +42,11 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     let settings = resolve(&snapshot.resource.spec).and_then(|settings| match health_checker::port_conflict(snapshot, &settings) {
         // A conflict is no reason to leave without detaching.
         Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
-        Some(_) | None => Ok(settings),
+        Some(_) | None => trial::refusal(snapshot).map_or(Ok(settings), |refusal| Err(vec![refusal])),
     });
+    if snapshot.refusals.contains_key(TEMPLATE) {
+        plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
+    }
     let mut pass = Pass::new(snapshot, &settings, plan);
     let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
     let nothing = Ledger::default();

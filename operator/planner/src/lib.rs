@@ -24,6 +24,7 @@ pub mod status;
 pub mod step;
 mod supply;
 pub mod timing;
+pub mod trial;
 pub mod wanted;
 
 pub use decide::decide;
