@@ -12,7 +12,7 @@ help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
 	@echo "make lint            formatting and clippy"
-	@echo "make generate        writes what is generated: CRDs"
+	@echo "make generate        writes what is generated: CRDs, docs/errors.md"
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 demo: deps control-plane build
@@ -27,6 +27,7 @@ lint:
 
 generate:
 	GENERATE=1 cargo test --locked --quiet -p crds --test manifest
+	GENERATE=1 cargo test --locked --quiet -p e2e --test errors
 
 build:
 	@echo "building the workspace (a few minutes the first time)"

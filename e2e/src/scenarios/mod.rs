@@ -1,5 +1,6 @@
 //! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`.
 
+pub mod bad_input;
 mod changes;
 mod compatibility;
 mod deletion;
@@ -31,6 +32,7 @@ pub const ALL: &[Scenario] = &[
     failures::HAND_OVER,
     failures::REFUSED_PODS,
     failures::BAD_EDIT,
+    bad_input::BAD_INPUT,
     compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
