@@ -8,7 +8,7 @@ use e2e::{
     demo::{self, Ports},
     front::{Door, Front},
     namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
-    scenario, scenarios,
+    rights, scenario, scenarios,
 };
 
 #[derive(Parser)]
@@ -27,6 +27,8 @@ enum Command {
     },
     /// Lists the scenarios.
     List,
+    /// Compares what the scenarios used with the rights in `deploy/`, after all of them have run.
+    Rights,
     /// Rolling updates under load, beside a plain `DaemonSet`.
     Demo {
         /// Leave everything running, reachable from outside.
@@ -72,6 +74,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Command::Rights => rights::check().map(|()| ExitCode::SUCCESS),
         Command::Scenario { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
     }
@@ -105,7 +108,7 @@ fn inside(command: Command) -> Result<ExitCode> {
                 demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;
                 Ok(ExitCode::SUCCESS)
             }
-            Command::List => Ok(ExitCode::SUCCESS),
+            Command::List | Command::Rights => Ok(ExitCode::SUCCESS),
         }
     })
 }

@@ -55,5 +55,6 @@ scenarios! {
     the_example_of_the_original_is_accepted_unchanged_and_runs_without_its_ports,
     deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
     an_object_of_somebody_else_is_never_adopted,
+    owner_references_that_block_deletion_need_the_right_to_set_finalizers,
     health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
 }

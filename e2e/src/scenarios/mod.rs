@@ -7,6 +7,7 @@ mod deletion;
 mod failures;
 mod health;
 mod membership;
+mod ownership;
 pub mod product;
 mod rollout;
 mod serving;
@@ -36,5 +37,6 @@ pub const ALL: &[Scenario] = &[
     compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
+    ownership::NEEDS_FINALIZERS,
     health::ANSWERS,
 ];
