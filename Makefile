@@ -6,11 +6,12 @@ VERSION := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
 
-.PHONY: help demo test lint generate build deps control-plane
+.PHONY: help demo test fuzz lint generate build deps control-plane
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
+	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md"
 	@echo "make deps            installs the Debian packages that demo and tests need"
@@ -20,6 +21,9 @@ demo: deps control-plane build
 
 test: deps control-plane
 	@.ci/test
+
+fuzz:
+	@.ci/fuzz
 
 lint:
 	cargo fmt --all --check

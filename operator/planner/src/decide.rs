@@ -297,7 +297,7 @@ impl<'a> Pass<'a> {
     fn write_deployment(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
         let Some(deployment) = case.deployment else { return };
         if let Some(message) = self.snapshot.refusals.get(case.name) {
-            self.plan.recheck(self.snapshot.now + 5);
+            self.plan.recheck(self.snapshot.now.saturating_add(5));
             return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
         }
         let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
