@@ -6,14 +6,15 @@ VERSION := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
 
-.PHONY: help demo test bench lint generate build deps control-plane
+.PHONY: help demo test bench fuzz lint generate build deps control-plane
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
 	@echo "make bench           figures beside their goals, of release builds"
+	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
-	@echo "make generate        writes what is generated: CRDs"
+	@echo "make generate        writes what is generated: CRDs, docs/errors.md"
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 demo: deps control-plane build
@@ -27,12 +28,16 @@ bench: deps control-plane build
 	@cargo build --release --locked -p health-checker -p operator --bins
 	@for name in health-checker; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
 
+fuzz:
+	@.ci/fuzz
+
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 generate:
 	GENERATE=1 cargo test --locked --quiet -p crds --test manifest
+	GENERATE=1 cargo test --locked --quiet -p e2e --test errors
 
 build:
 	@echo "building the workspace (a few minutes the first time)"

@@ -73,7 +73,7 @@ pub struct IngressDaemonSetSpec {
     /// Ports on every chosen node where the health checker answers the load balancer: 200 if all replicas of the node are ready and no update is scheduled for them, else 503.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(range(min = 1, max = 65535)))]
-    #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q == p))").message("healthCheckNodePorts must be unique"))]
+    #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q == p))").message("must name each port once: remove the one that is there twice"))]
     pub health_check_node_ports: Vec<i32>,
     /// One port, instead of healthCheckNodePorts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,7 @@ pub enum Placement {
 pub struct HealthChecker {
     /// Image; default: the one of the operator's own release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 512))]
+    #[schemars(schema_with = "crate::manifest::image_schema")]
     pub image: Option<String>,
     /// When the image is pulled: Always, `IfNotPresent` or Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,15 +140,14 @@ pub struct HealthChecker {
     pub image_pull_policy: Option<String>,
     /// `ServiceAccount`; default: one that the operator makes. A named one must exist; it is bound to what the checker needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub service_account_name: Option<String>,
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
     /// Address to listen on; default: all, IPv4 and IPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    #[schemars(regex(pattern = r"^[0-9a-fA-F.:]+$"))]
+    #[schemars(schema_with = "crate::manifest::address_schema")]
     pub bind_address: Option<String>,
     /// How many ready pods make a node healthy; default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +157,7 @@ pub struct HealthChecker {
 /// How many ready pods make a node healthy.
 #[derive(KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type != 'AtLeast' || has(self.minReady)").message("readyPolicy AtLeast needs minReady"))]
+#[x_kube(validation = Rule::new("self.type != 'AtLeast' || has(self.minReady)").message("type AtLeast needs minReady, the number of ready pods that make a node healthy: set it, or type to All"))]
 pub struct ReadyPolicy {
     /// All, or `AtLeast` with minReady.
     #[serde(rename = "type", default)]
@@ -185,11 +184,11 @@ pub enum ReadyPolicyType {
 #[serde(rename_all = "camelCase")]
 pub struct LoadBalancer {
     /// Time between two health checks of one checker, such as 2s.
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"), length(max = 32))]
+    #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub interval: String,
     /// Time after which a health check counts as failed; default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"), length(max = 32))]
+    #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub timeout: Option<String>,
     /// Failed checks in a row that take a node out.
     #[schemars(range(min = 1, max = 100))]
@@ -199,7 +198,7 @@ pub struct LoadBalancer {
     pub healthy_threshold: u32,
     /// Time until the whole load balancer follows; default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"), length(max = 32))]
+    #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub propagation: Option<String>,
 }
 
@@ -228,9 +227,11 @@ pub enum UpdateStrategyType {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || has(self.annotateNodeToDetach)")
-        .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach: without it no detacher is asked"),
+        .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach, without which no detacher is asked: set annotateNodeToDetach.key"),
+    validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || !has(self.annotateNodeToDetach) || self.waitForDetachmentByAnnotatedTimestamp.key != self.annotateNodeToDetach.key")
+        .message("waitForDetachmentByAnnotatedTimestamp.key and annotateNodeToDetach.key must differ: the detacher writes one, the operator the other"),
     validation = Rule::new("!has(self.maxDegradedNodes) || !(self.maxDegradedNodes == 0 || self.maxDegradedNodes == '0%') || (has(self.maxUnavailableNodes) && !(self.maxUnavailableNodes == 0 || self.maxUnavailableNodes == '0%'))")
-        .message("maxUnavailableNodes and maxDegradedNodes must not both be 0: no node could ever be updated")
+        .message("maxUnavailableNodes and maxDegradedNodes must not both be 0, or no node could ever be updated: set one of them to 1 or more")
 )]
 pub struct RollingUpdate {
     /// Nodes that may be out of service at once, number or percentage (rounded down, at least 1). Above 0 the operator detaches a node before it updates all pods on it at once.
@@ -285,11 +286,11 @@ pub struct RollingUpdate {
 pub struct AnnotateDeployment {
     /// Its key. Default ingressdaemonsets.mumoshu.github.com/to-be-updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::qualified_name_schema")]
+    #[schemars(schema_with = "crate::manifest::deployment_annotation_key_schema")]
     pub key: Option<String>,
     /// Its value. Default empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "crate::manifest::annotation_value_schema")]
     pub value: Option<String>,
     /// Seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -302,11 +303,11 @@ pub struct AnnotateDeployment {
 #[serde(rename_all = "camelCase")]
 pub struct AnnotateNode {
     /// Its key.
-    #[schemars(schema_with = "crate::manifest::qualified_name_schema")]
+    #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
     pub key: String,
     /// Its value. Default empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "crate::manifest::annotation_value_schema")]
     pub value: Option<String>,
     /// Seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -319,7 +320,7 @@ pub struct AnnotateNode {
 #[serde(rename_all = "camelCase")]
 pub struct WaitForTimestamp {
     /// Key of the annotation that the detacher writes on the Node.
-    #[schemars(schema_with = "crate::manifest::qualified_name_schema")]
+    #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
     pub key: String,
     /// RFC3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]

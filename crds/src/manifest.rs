@@ -3,7 +3,7 @@
 use crate::ingress_daemon_set::IngressDaemonSet;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::CustomResourceExt as _;
-use schemars::{Schema, SchemaGenerator, json_schema};
+use schemars::{Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
 /// The `CustomResourceDefinition` of `IngressDaemonSet`.
@@ -13,6 +13,7 @@ pub fn ingress_daemon_set() -> Value {
         for version in versions {
             if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
                 hide_rust_formats(schema);
+                check_quantities(schema);
                 // The optional fields of Rust become `nullable`; the API server then keeps `null` as a value of its own.
                 if let Some(spec) = schema.pointer_mut("/properties/spec/properties/template") {
                     strip_descriptions(spec);
@@ -45,28 +46,87 @@ pub fn pod_template_schema(generator: &mut SchemaGenerator) -> Schema {
             json!({"type": "object", "properties": {"name": {"type": "string"}, "labels": strings, "annotations": strings}}),
         );
     }
+    schema["required"] = json!(["spec"]);
+    if let Some(containers) = schema.pointer_mut("/properties/spec/properties/containers") {
+        containers["minItems"] = 1.into();
+    }
+    schema.try_into().unwrap_or_default()
+}
+
+/// A schema with rules in CEL, each with the message that a user sees beside the field and its value.
+fn checked(mut schema: Value, rules: &[(&str, &str)]) -> Schema {
+    schema["x-kubernetes-validations"] = rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect();
     schema.try_into().unwrap_or_default()
 }
 
 /// A number of things, or a percentage of them.
 pub fn count_or_percent_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "x-kubernetes-int-or-string": true,
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "minimum": 0,
-        "maximum": 10000,
-        "maxLength": 4,
-        "pattern": "^(100|[1-9]?[0-9])%$"
-    })
+    checked(
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 16}),
+        &[(
+            "type(self) == int ? self >= 0 && self <= 10000 : self.matches('^(100|[1-9]?[0-9])%$')",
+            "must be a whole number from 0 to 10000, or a percentage from \"0%\" to \"100%\"",
+        )],
+    )
 }
 
-/// An annotation key: an optional DNS prefix and a slash, then at most 63 characters.
-pub fn qualified_name_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "string",
-        "maxLength": 317,
-        "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-    })
+const IS_KEY: (&str, &str) = (
+    r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+    "must be an annotation key such as example.com/detach: a name of at most 63 letters, digits, '-', '_' and '.', which may follow a DNS domain and a slash",
+);
+const IS_NOT_OURS: (&str, &str) = (
+    "!self.startsWith('ingressdaemonsets.mumoshu.github.io/')",
+    "must not be below ingressdaemonsets.mumoshu.github.io/, whose keys the operator writes itself: choose a key of another domain",
+);
+const IS_NOT_KUBERNETES: (&str, &str) = (
+    "!self.startsWith('deployment.kubernetes.io/')",
+    "must not be below deployment.kubernetes.io/, whose keys Kubernetes writes itself: choose a key of another domain",
+);
+
+/// Key of an annotation on a Node.
+pub fn node_annotation_key_schema(_: &mut SchemaGenerator) -> Schema {
+    checked(json!({"type": "string", "maxLength": 317}), &[IS_KEY, IS_NOT_OURS])
+}
+
+/// Key of an annotation on a Deployment.
+pub fn deployment_annotation_key_schema(_: &mut SchemaGenerator) -> Schema {
+    checked(json!({"type": "string", "maxLength": 317}), &[IS_KEY, IS_NOT_OURS, IS_NOT_KUBERNETES])
+}
+
+/// Value of an annotation.
+pub fn annotation_value_schema(_: &mut SchemaGenerator) -> Schema {
+    let printable = (r"!self.matches(r'[\x00-\x1f\x7f]')", "must not contain control characters, such as a line break at its end");
+    checked(json!({"type": "string", "maxLength": 1024}), &[printable])
+}
+
+/// A time span of at most a day, as Go writes it.
+pub fn duration_schema(_: &mut SchemaGenerator) -> Schema {
+    let duration = (
+        r"self.matches(r'^([0-9]{1,8}(\.[0-9]{1,3})?(ms|s|m|h))+$') && duration(self) <= duration('24h')",
+        "must be a duration of at most 24h, such as 2s, 500ms or 1m30s",
+    );
+    checked(json!({"type": "string", "maxLength": 32}), &[duration])
+}
+
+/// The address of an interface.
+pub fn address_schema(_: &mut SchemaGenerator) -> Schema {
+    let address = ("self.matches('^[0-9a-fA-F.:]+$')", "must be an IPv4 or IPv6 address such as 0.0.0.0 or ::, without a port");
+    checked(json!({"type": "string", "maxLength": 64}), &[address])
+}
+
+/// The name of an image.
+pub fn image_schema(_: &mut SchemaGenerator) -> Schema {
+    let image = (r"self.matches(r'^\S+$')", "must be the name of an image without spaces; remove the field for this release's own");
+    checked(json!({"type": "string", "maxLength": 512}), &[image])
+}
+
+/// The name of an object.
+pub fn object_name_schema(_: &mut SchemaGenerator) -> Schema {
+    let name = (
+        r"self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
+        "must be the name of an object: small letters, digits, '-' and '.', beginning and ending with a letter or digit",
+    );
+    checked(json!({"type": "string", "maxLength": 253}), &[name])
 }
 
 /// With descriptions the whole pod template takes the CRD past 256 KiB, which client-side `kubectl apply` refuses.
@@ -80,6 +140,30 @@ fn strip_descriptions(schema: &mut Value) {
             map.values_mut().for_each(strip_descriptions);
         }
         Value::Array(items) => items.iter_mut().for_each(strip_descriptions),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// A quantity that is none would be refused with the whole object for a message, and without its field.
+fn check_quantities(schema: &mut Value) {
+    const QUANTITY: &str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
+    match schema {
+        Value::Object(map) => {
+            for (name, below) in [
+                ("limits", "/additionalProperties"),
+                ("requests", "/additionalProperties"),
+                ("overhead", "/additionalProperties"),
+                ("sizeLimit", ""),
+                ("divisor", ""),
+            ] {
+                let quantity = map.get_mut(name).and_then(|schema| schema.pointer_mut(below)).and_then(Value::as_object_mut);
+                if let Some(quantity) = quantity.filter(|schema| schema.contains_key("x-kubernetes-int-or-string")) {
+                    quantity.insert("pattern".into(), QUANTITY.into());
+                }
+            }
+            map.values_mut().for_each(check_quantities);
+        }
+        Value::Array(items) => items.iter_mut().for_each(check_quantities),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     eventually::eventually,
     network,
     process::Process,
+    rights,
 };
 
 /// How long the whole control plane may take to be ready. It takes 4 s on two idle cores.
@@ -149,6 +150,7 @@ impl ControlPlane {
         let serving = self.authority.server("kube-apiserver", &names, &addresses)?;
         let kubelet_client = self.authority.client("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters"))?;
         let authority = self.authority.certificate();
+        let policy = write_private(&self.state.join("audit-policy.json"), &rights::audit_policy().to_string())?;
         self.component(
             "kube-apiserver",
             &[
@@ -167,7 +169,9 @@ impl ControlPlane {
                 ("service-account-key-file", text(public_key)),
                 ("service-account-signing-key-file", text(signing_key)),
                 ("authorization-mode", "Node,RBAC".into()),
-                ("enable-admission-plugins", "NodeRestriction".into()),
+                ("enable-admission-plugins", "NodeRestriction,OwnerReferencesPermissionEnforcement".into()),
+                ("audit-policy-file", text(&policy)),
+                ("audit-log-path", text(&rights::audit_log(&self.state))),
                 ("allow-privileged", "true".into()),
                 ("default-not-ready-toleration-seconds", timing.eviction_seconds.to_string()),
                 ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),

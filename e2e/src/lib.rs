@@ -21,6 +21,7 @@ pub mod node;
 pub mod operator_process;
 pub mod process;
 pub mod recorder;
+pub mod rights;
 pub mod scenario;
 pub mod scenarios;
 pub mod traffic;

@@ -9,7 +9,7 @@ use e2e::{
     demo::{self, Ports},
     front::{Door, Front},
     namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
-    scenario, scenarios,
+    rights, scenario, scenarios,
 };
 
 #[derive(Parser)]
@@ -33,6 +33,8 @@ enum Command {
         /// Its name, for example `health-checker`.
         name: String,
     },
+    /// Compares what the scenarios used with the rights in `deploy/`, after all of them have run.
+    Rights,
     /// Rolling updates under load, beside a plain `DaemonSet`.
     Demo {
         /// Leave everything running, reachable from outside.
@@ -78,6 +80,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Command::Rights => rights::check().map(|()| ExitCode::SUCCESS),
         Command::Scenario { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
     }
@@ -115,7 +118,7 @@ fn inside(command: Command) -> Result<ExitCode> {
                 demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;
                 Ok(ExitCode::SUCCESS)
             }
-            Command::List => Ok(ExitCode::SUCCESS),
+            Command::List | Command::Rights => Ok(ExitCode::SUCCESS),
         }
     })
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     auditor::{Expectations, Verdict, audit},
     bed::{Bed, Options},
-    dump, scenarios,
+    dump, rights, scenarios,
 };
 
 /// A scenario's body.
@@ -44,6 +44,10 @@ pub async fn run(name: &str) -> Result<()> {
 async fn run_in_own_bed(scenario: &Scenario) -> Result<()> {
     let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
     let mut outcome = (scenario.body)(&mut bed).await.and_then(|()| bed.check());
+    if let Err(error) = rights::judge(bed.state(), scenario.name) {
+        println!("rights: {error:#}");
+        outcome = outcome.and(Err(error));
+    }
     match judge(&bed, scenario).await {
         Ok(verdict) if verdict.violations.is_empty() => {}
         Ok(verdict) => {

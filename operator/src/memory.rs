@@ -39,6 +39,8 @@ pub struct Memory {
     pub listed_for: Option<u64>,
     /// Names that belong to somebody else.
     pub foreign_names: BTreeSet<String>,
+    /// The generation whose template the API server would take.
+    pub tried: Option<i64>,
     /// What the API server refuses, by node.
     refusals: BTreeMap<String, Refusal>,
     /// Generations that our last full writes gave Deployments.

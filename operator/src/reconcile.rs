@@ -1,7 +1,7 @@
 //! The loop of one resource: observe, decide, act, and again.
 
 use crate::{
-    act::{Actor, Announcer, Error, still_foreign},
+    act::{Actor, Announcer, Error, still_foreign, try_template},
     memory::Memory,
     metrics::Metrics,
     observe::{Guarded, Observer},
@@ -83,6 +83,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
         snapshot.foreign_names.retain(|name| still.contains(name) || !memory.foreign_names.contains(name));
         memory.foreign_names = still;
     }
+    try_template(&context.client, &mut memory, &mut snapshot).await;
     snapshot.first_seen = memory.first_seen.clone();
     snapshot.reserved = memory.reserved.clone();
     let plan = decide(&snapshot);

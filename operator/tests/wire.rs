@@ -8,7 +8,7 @@ use crds::{
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::{Client, client::Body};
 use operator::{
-    act::{Actor, Announcer, Error},
+    act::{Actor, Announcer, Error, try_template},
     memory::Memory,
     metrics::Metrics,
     observe::Kind,
@@ -16,7 +16,7 @@ use operator::{
 use planner::{
     Action, Snapshot,
     plan::{Supporting, Write},
-    snapshot::Resource,
+    snapshot::{Resource, TEMPLATE},
 };
 use serde_json::{Value, json};
 use std::{
@@ -281,4 +281,54 @@ async fn a_deployment_of_ours_gets_its_labels_back() {
         ("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch), 200, deployment("10")),
     ];
     act(action, expected).await.0.unwrap();
+}
+
+/// What is known of the template after it was tried against this server, for a resource without Deployments.
+async fn tried(expected: Vec<Exchange>) -> (Option<String>, Memory) {
+    let (client, task) = server(expected);
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    let mut snapshot = snapshot();
+    try_template(&client, &mut memory, &mut snapshot).await;
+    let refusal = snapshot.refusals.get(TEMPLATE).cloned();
+    // What is known is not asked again.
+    if memory.tried.is_some() || refusal.is_some() {
+        try_template(&client, &mut memory, &mut snapshot).await;
+    }
+    drop(client);
+    task.await.unwrap();
+    (refusal, memory)
+}
+
+fn dry_run(code: u16, answer: Value) -> Vec<Exchange> {
+    vec![("POST", format!("{DEPLOYMENTS}?&dryRun=All"), None, code, answer)]
+}
+
+#[tokio::test]
+async fn a_template_is_tried_once_by_a_dry_run() {
+    let (refusal, memory) = tried(dry_run(201, deployment("1"))).await;
+    assert_eq!((refusal, memory.tried), (None, Some(1)));
+}
+
+#[tokio::test]
+async fn a_template_that_the_api_server_refuses_is_remembered_for_a_while() {
+    let (refusal, memory) = tried(dry_run(422, failure(422, "Invalid", true))).await;
+    assert_eq!((refusal.as_deref(), memory.tried), (Some("because"), None));
+    assert_eq!(memory.active_refusals(1).get(TEMPLATE).map(String::as_str), Some("because"));
+    assert!(memory.active_refusals(2).is_empty(), "another spec is tried at once");
+}
+
+#[tokio::test]
+async fn a_quota_a_taken_name_or_a_webhook_that_knows_no_dry_run_says_nothing_about_the_template() {
+    let mut webhook = failure(400, "BadRequest", false);
+    webhook["message"] = "admission webhook \"w\" does not support dry run".into();
+    for (code, answer) in [(403, failure(403, "Forbidden", false)), (409, failure(409, "AlreadyExists", false)), (400, webhook)] {
+        let (refusal, memory) = tried(dry_run(code, answer)).await;
+        assert_eq!((refusal, memory.tried), (None, Some(1)), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn without_an_answer_the_template_is_tried_again_later() {
+    let (refusal, memory) = tried(dry_run(500, failure(500, "InternalError", false))).await;
+    assert_eq!((refusal, memory.tried), (None, None));
 }

@@ -1,5 +1,6 @@
 //! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`.
 
+pub mod bad_input;
 mod changes;
 mod compatibility;
 mod deletion;
@@ -7,6 +8,7 @@ mod failures;
 mod handover;
 mod health;
 mod membership;
+mod ownership;
 pub mod product;
 mod rollout;
 mod serving;
@@ -32,9 +34,11 @@ pub const ALL: &[Scenario] = &[
     failures::HAND_OVER,
     failures::REFUSED_PODS,
     failures::BAD_EDIT,
+    bad_input::BAD_INPUT,
     compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
+    ownership::NEEDS_FINALIZERS,
     health::ANSWERS,
     handover::NO_CHECK_LOST,
     handover::PORT_TAKEN,

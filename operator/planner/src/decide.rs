@@ -10,11 +10,12 @@ use crate::{
     rebuild::{Rebuild, rebuild},
     render,
     settings::{Invalid, Settings, resolve},
-    snapshot::Snapshot,
+    snapshot::{Snapshot, TEMPLATE},
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::Gates,
     timing::{self, Marked},
+    trial,
     wanted::{Case, cases, fits, give_up, is_free, is_kept, renew},
 };
 use crds::{
@@ -28,6 +29,8 @@ use std::collections::BTreeMap;
 
 /// Seconds after which an unchanged resource is looked at again.
 const RESYNC: i64 = 300;
+/// Seconds after which a refused template is looked at again.
+const TRY_AGAIN: i64 = 10;
 
 /// Decides what to do for one resource.
 pub fn decide(snapshot: &Snapshot) -> Plan {
@@ -40,8 +43,11 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     let settings = resolve(&snapshot.resource.spec).and_then(|settings| match health_checker::port_conflict(snapshot, &settings) {
         // A conflict is no reason to leave without detaching.
         Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
-        Some(_) | None => Ok(settings),
+        Some(_) | None => trial::refusal(snapshot).map_or(Ok(settings), |refusal| Err(vec![refusal])),
     });
+    if snapshot.refusals.contains_key(TEMPLATE) {
+        plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
+    }
     let mut pass = Pass::new(snapshot, &settings, plan);
     let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
     let nothing = Ledger::default();
@@ -294,7 +300,7 @@ impl<'a> Pass<'a> {
     fn write_deployment(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
         let Some(deployment) = case.deployment else { return };
         if let Some(message) = self.snapshot.refusals.get(case.name) {
-            self.plan.recheck(self.snapshot.now + 5);
+            self.plan.recheck(self.snapshot.now.saturating_add(5));
             return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
         }
         let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };

@@ -25,6 +25,7 @@ pub mod step;
 mod supply;
 pub mod target;
 pub mod timing;
+pub mod trial;
 pub mod wanted;
 
 pub use decide::decide;

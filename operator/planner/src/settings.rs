@@ -1,5 +1,7 @@
 //! The spec, resolved: aliases merged, defaults filled in, contradictions found.
 
+mod labels;
+
 use crds::{
     ingress_daemon_set::{IngressDaemonSetSpec, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType, RollingUpdate},
     ledger::{Annotation, Marks},
@@ -74,7 +76,7 @@ impl Count {
 fn not_a_count(field: &str, value: &str) -> Invalid {
     Invalid {
         reason: "InvalidSpec",
-        message: format!("{field}: `{value}` is neither a number of 0 or more nor a percentage such as \"25%\""),
+        message: format!("{field}: `{value}` is neither a whole number of 0 or more nor a percentage from \"0%\" to \"100%\""),
     }
 }
 
@@ -178,7 +180,9 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     let unavailable_pods = keep(pods_per_node_alias(&rolling));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
     if mode == Mode::Degrade && degraded_nodes.is_zero() {
-        let message = "maxUnavailableNodes and maxDegradedNodes must not both be 0: no node could ever be updated".into();
+        let message =
+            "maxUnavailableNodes and maxDegradedNodes must not both be 0, or no node could ever be updated: set one of them to 1 or more"
+                .into();
         errors.push(Invalid { reason: "InvalidSpec", message });
     }
     let mut remarks = Vec::new();
@@ -200,12 +204,15 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         errors.push(invalid);
         PodTemplateSpec::default()
     });
-    errors.extend(reserved_keys(spec, &template));
+    errors.extend(labels::check(spec, &template));
     let pod = template.spec.unwrap_or_default();
-    let host_ports = holds_host_ports(&pod);
+    errors.extend(pod_problems(&pod));
+    errors.extend(health_checker_problems(spec, pods_per_node));
+    let host_ports = held_host_ports(&pod).next().is_some();
     if host_ports && (pods_per_node > 1 || mode == Mode::Degrade && surged.is_some_and(|count| !count.is_zero())) {
         errors.push(host_port_conflict(&pod));
     }
+    errors.extend(held_health_port(&pod, &ports));
     let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| {
         errors.push(invalid);
         (DEFAULT_GRACE, 0)
@@ -213,7 +220,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
         errors.push(Invalid {
             reason: "InvalidSpec",
-            message: "maxUnavailablePodsPerNode and maxSurgedPodsPerNode must not both be 0: no pod could ever be replaced".into(),
+            message: "maxUnavailablePodsPerNode and maxSurgedPodsPerNode must not both be 0, or no pod could ever be replaced: set one of them to 1 or more".into(),
         });
     }
     if !errors.is_empty() {
@@ -321,29 +328,12 @@ fn parse_template(spec: &IngressDaemonSetSpec) -> Result<PodTemplateSpec, Invali
         .map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
 }
 
-fn reserved_keys(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec<Invalid> {
-    let ours = |key: &str| {
-        key == names::NODE_LABEL
-            || key == names::HEALTH_CHECKER_LABEL
-            || key.strip_prefix(names::GROUP).is_some_and(|rest| rest.starts_with('/'))
-    };
-    let metadata = template.metadata.as_ref();
-    let places = [
-        ("template.metadata.labels", metadata.and_then(|metadata| metadata.labels.clone()).unwrap_or_default()),
-        ("template.metadata.annotations", metadata.and_then(|metadata| metadata.annotations.clone()).unwrap_or_default()),
-        ("selector.matchLabels", spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default()),
-    ];
-    let mut found: Vec<_> = places
-        .iter()
-        .flat_map(|(place, map)| {
-            map.keys().filter(|key| ours(key)).map(move |key| format!("{place}: `{key}` is reserved for the operator: remove it"))
-        })
-        .map(|message| Invalid { reason: "ReservedKey", message })
-        .collect();
-    if template.spec.as_ref().is_none_or(|pod| pod.containers.is_empty()) {
+fn pod_problems(pod: &PodSpec) -> Vec<Invalid> {
+    let mut found = Vec::new();
+    if pod.containers.is_empty() {
         found.push(Invalid { reason: "InvalidTemplate", message: "template.spec.containers must name at least one container".into() });
     }
-    if template.spec.as_ref().is_some_and(|pod| pod.node_name.is_some()) {
+    if pod.node_name.is_some() {
         found.push(Invalid {
             reason: "InvalidTemplate",
             message: "template.spec.nodeName must not be set: the operator pins pods; choose nodes with nodeSelector".into(),
@@ -352,14 +342,35 @@ fn reserved_keys(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec
     found
 }
 
-/// With host networking every declared container port is a port of the host.
-fn holds_host_ports(pod: &PodSpec) -> bool {
+fn health_checker_problems(spec: &IngressDaemonSetSpec, pods_per_node: i32) -> Vec<Invalid> {
+    let Some(checker) = &spec.health_checker else { return Vec::new() };
+    let mut messages = Vec::new();
+    if let Some(address) = checker.bind_address.as_deref().filter(|address| address.parse::<std::net::IpAddr>().is_err()) {
+        messages.push(format!("healthChecker.bindAddress: `{address}` is not an IPv4 or IPv6 address such as 0.0.0.0 or ::"));
+    }
+    let policy = checker.ready_policy.unwrap_or_default();
+    if let Some(least) =
+        policy.min_ready.filter(|least| policy.type_ == ReadyPolicyType::AtLeast && 0 < pods_per_node && pods_per_node < *least)
+    {
+        messages.push(format!(
+            "healthChecker.readyPolicy.minReady: {least} pods are never ready where podsPerNode is {pods_per_node}: set it to {pods_per_node} or less"
+        ));
+    }
+    messages.into_iter().map(|message| Invalid { reason: "InvalidSpec", message }).collect()
+}
+
+/// Ports of the host. With host networking every declared container port is one.
+fn held_host_ports(pod: &PodSpec) -> impl Iterator<Item = i32> {
     let host_network = pod.host_network.unwrap_or(false);
-    pod.containers
-        .iter()
-        .chain(pod.init_containers.iter().flatten())
-        .flat_map(|container| container.ports.iter().flatten())
-        .any(|port| host_network || port.host_port.is_some_and(|port| port > 0))
+    let containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
+    let ports = containers.flat_map(|container| container.ports.iter().flatten());
+    ports.filter_map(move |port| if host_network { Some(port.container_port) } else { port.host_port.filter(|port| *port > 0) })
+}
+
+fn held_health_port(pod: &PodSpec, health_ports: &[u16]) -> Option<Invalid> {
+    let port = held_host_ports(pod).find(|held| health_ports.iter().any(|port| i32::from(*port) == *held))?;
+    let message = format!("healthCheckNodePorts: {port} is a port that the template's containers hold on the node: choose another one");
+    Some(Invalid { reason: "HealthCheckPortConflict", message })
 }
 
 fn host_port_conflict(pod: &PodSpec) -> Invalid {

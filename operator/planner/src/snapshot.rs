@@ -50,12 +50,15 @@ pub struct Snapshot {
     pub listed_since_rebuild: bool,
     /// Supporting objects that this process has written lately.
     pub asserted: BTreeSet<String>,
-    /// What the API server said when it refused a write for a node, by node name.
+    /// What the API server said when it refused a write for a node, by node name, or the template as such, by [`TEMPLATE`].
     pub refusals: BTreeMap<String, String>,
     /// Generation of each Deployment, by UID, that this process's last full write gave it: while it stands, nobody else
     /// has changed the spec, whatever the API server made of it.
     pub written_generations: BTreeMap<String, i64>,
 }
+
+/// Stands for the template among the refusals, where no node's name can.
+pub const TEMPLATE: &str = "";
 
 /// The resource.
 #[derive(Clone, Debug)]

@@ -26,7 +26,7 @@ impl Pass<'_> {
         }
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             // It would be refused again; it is tried again after a while, or when the spec changes.
-            self.plan.recheck(self.snapshot.now + 5);
+            self.plan.recheck(self.snapshot.now.saturating_add(5));
             return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
         }
         let Some(deployment) = case.deployment else { return self.create(case) };
@@ -116,7 +116,7 @@ impl Pass<'_> {
 
     /// Pods that stay have a Deployment, which somebody took our labels from.
     fn reclaim(&mut self, case: &Case<'_>, name: String) {
-        self.plan.recheck(self.snapshot.now + 5);
+        self.plan.recheck(self.snapshot.now.saturating_add(5));
         self.hold(case.name, "Blocked", Hold::Relabelled(name.clone()));
         let identity = render::identity_patch(&self.snapshot.resource, &name, case.name);
         self.plan.actions.push(Action::Reclaim { node: case.name.to_owned(), name, identity });
@@ -128,7 +128,7 @@ impl Pass<'_> {
         let name = self.deployment_name(case.name);
         if snapshot.foreign_names.contains(&name) {
             // A stranger's object is not watched: look again whether it is still there.
-            self.plan.recheck(snapshot.now + 5);
+            self.plan.recheck(snapshot.now.saturating_add(5));
             return self.hold(case.name, "Blocked", Hold::NameConflict(name));
         }
         if case.chosen && case.member.is_none() {

@@ -1,0 +1,370 @@
+//! Rights: what operator, health checkers and node agents ask of the API server, as its audit log has it, beside what
+//! they are granted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{images, scenarios};
+
+/// The user that the operator's pods are.
+pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator";
+
+/// Rights that are not seen as requests of their own, with the reason. Each is proved by a scenario, which takes it away.
+const NO_REQUESTS: [(&str, &str); 1] = [(
+    "operator: update ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
+    "asked for when an object with blockOwnerDeletion is made (admission plugin OwnerReferencesPermissionEnforcement)",
+)];
+
+/// What the API server writes down: requests of nodes and of `ServiceAccounts` that are not Kubernetes' own.
+pub fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            { "level": "None", "userGroups": ["system:serviceaccounts:kube-system"] },
+            { "level": "Metadata", "userGroups": ["system:serviceaccounts", "system:nodes"] },
+            { "level": "None" },
+        ],
+    })
+}
+
+/// Where the log is, below the bed's state.
+pub fn audit_log(state: &Path) -> PathBuf {
+    state.join("audit.log")
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The operator.
+    Operator,
+    /// A health checker; it may have any `ServiceAccount` of the user's namespace.
+    HealthChecker,
+    /// A node agent.
+    NodeAgent,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Operator => "operator",
+            Self::HealthChecker => "health-checker",
+            Self::NodeAgent => "node-agent",
+        })
+    }
+}
+
+/// One kind of request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Use {
+    role: Role,
+    verb: String,
+    group: String,
+    /// With its subresource, as in a rule.
+    resource: String,
+    /// The object's name, where a rule may restrict it: leases and roles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.group.is_empty() { "" } else { "/" };
+        write!(f, "{}: {} {}{separator}{}", self.role, self.verb, self.group, self.resource)?;
+        self.name.iter().try_for_each(|name| write!(f, " {name}"))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    verb: String,
+    #[serde(rename = "requestURI")]
+    uri: String,
+    user: User,
+    #[serde(default)]
+    object_ref: Option<ObjectRef>,
+    #[serde(default)]
+    response_status: Option<Answer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct User {
+    username: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ObjectRef {
+    api_group: String,
+    resource: String,
+    subresource: String,
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Answer {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    message: String,
+}
+
+/// What a scenario's bed was asked for.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// Requests that were allowed.
+    pub used: BTreeSet<Use>,
+    /// Requests answered 403: who, what, and why.
+    pub forbidden: BTreeMap<Request, String>,
+}
+
+/// One request: user, verb, and the path with its query.
+type Request = (String, String, String);
+
+/// Reads the audit log of a bed.
+pub fn read(state: &Path) -> Result<Requests> {
+    let path = audit_log(state);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut requests = Requests::default();
+    // A last line that is only half written is of a request after the scenario.
+    for entry in text.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok()) {
+        requests.note(&entry);
+    }
+    Ok(requests)
+}
+
+impl Requests {
+    fn note(&mut self, entry: &Entry) {
+        let role = role(&entry.user.username);
+        let answer = entry.response_status.as_ref();
+        let request = (entry.user.username.clone(), entry.verb.clone(), entry.uri.clone());
+        if let Some(answer) = answer.filter(|answer| answer.code == 403) {
+            self.forbidden.insert(request, answer.message.clone());
+            return;
+        }
+        if role == Role::NodeAgent {
+            // The Node authorizer learns a moment late of the pods that give a node its rights.
+            self.forbidden.remove(&request);
+        }
+        // Without an object it is discovery or a health check, which everybody may ask for.
+        let Some(object) = entry.object_ref.as_ref().filter(|object| !object.resource.is_empty()) else { return };
+        let name = (object.resource == "leases" && !object.name.is_empty() && role == Role::Operator).then(|| object.name.clone());
+        let resource =
+            if object.subresource.is_empty() { object.resource.clone() } else { format!("{}/{}", object.resource, object.subresource) };
+        let used = Use { role, verb: entry.verb.clone(), group: object.api_group.clone(), resource, name };
+        if entry.verb == "patch" && answer.is_some_and(|answer| answer.code == 201) {
+            // Server-side apply of something new takes both.
+            self.used.insert(Use { verb: "create".to_owned(), ..used.clone() });
+        }
+        self.used.insert(used);
+    }
+}
+
+fn role(user: &str) -> Role {
+    if user == OPERATOR {
+        Role::Operator
+    } else if user.starts_with("system:node:") {
+        Role::NodeAgent
+    } else {
+        Role::HealthChecker
+    }
+}
+
+/// Writes down what a scenario used, for [`check`]; fails when something was forbidden.
+pub fn judge(state: &Path, scenario: &str) -> Result<()> {
+    let requests = read(state)?;
+    let path = directory().join(format!("{scenario}.json"));
+    std::fs::create_dir_all(directory()).with_context(|| format!("creating {}", directory().display()))?;
+    std::fs::write(&path, serde_json::to_vec_pretty(&requests.used)?).with_context(|| format!("writing {}", path.display()))?;
+    let forbidden: BTreeSet<_> =
+        requests.forbidden.iter().map(|((user, verb, uri), message)| format!("{user} {verb} {uri}: {message}")).collect();
+    ensure!(forbidden.is_empty(), "requests were forbidden:\n{}", lines(&forbidden));
+    Ok(())
+}
+
+/// Compares what all scenarios used with what is granted. They must have run.
+pub fn check() -> Result<()> {
+    let mut used = BTreeMap::new();
+    let mut missing = Vec::new();
+    for scenario in scenarios::ALL {
+        match std::fs::read(directory().join(format!("{}.json", scenario.name))) {
+            Ok(bytes) => {
+                let requests: Vec<Use> = serde_json::from_slice(&bytes).with_context(|| format!("reading what {} used", scenario.name))?;
+                used.extend(requests.into_iter().map(|one| (one, scenario.name)));
+            }
+            Err(_) => missing.push(scenario.name),
+        }
+    }
+    ensure!(missing.is_empty(), "these scenarios have not run: {}", missing.join(", "));
+    let granted = granted()?;
+    let spare: BTreeSet<String> = granted
+        .iter()
+        .filter(|right| !used.keys().any(|one| grants(right, one)))
+        .map(ToString::to_string)
+        .filter(|right| !NO_REQUESTS.iter().any(|(known, _)| known == right))
+        .collect();
+    let borrowed: BTreeSet<String> = used
+        .iter()
+        .filter(|(one, _)| !granted.iter().any(|right| grants(right, one)))
+        .map(|(one, scenario)| format!("{one} ({scenario})"))
+        .collect();
+    println!("{} kinds of requests in {} scenarios, {} rights", used.len(), scenarios::ALL.len(), granted.len());
+    if !spare.is_empty() || !borrowed.is_empty() {
+        bail!("granted and used by no scenario:\n{}\nused and granted elsewhere:\n{}", lines(&spare), lines(&borrowed));
+    }
+    Ok(())
+}
+
+fn lines(texts: &BTreeSet<String>) -> String {
+    texts.iter().flat_map(|text| ["  ", text, "\n"]).collect()
+}
+
+fn directory() -> PathBuf {
+    images::repository().join("target/bed/rights")
+}
+
+/// A right without a name is for all names.
+fn grants(right: &Use, one: &Use) -> bool {
+    let same = |right: &Use, one: &Use| {
+        (right.role, &right.verb, &right.group, &right.resource) == (one.role, &one.verb, &one.group, &one.resource)
+    };
+    same(right, one) && (right.name.is_none() || right.name == one.name)
+}
+
+/// What `deploy/` grants, and what a node agent says it needs.
+fn granted() -> Result<BTreeSet<Use>> {
+    let mut granted = BTreeSet::new();
+    let path = images::repository().join("deploy/10-rbac.yaml");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    for object in serde_saphyr::from_multiple::<Value>(&text).context("reading the rights")? {
+        let role = match object["metadata"]["name"].as_str() {
+            Some("ingress-daemonset-operator") => Role::Operator,
+            _ => Role::HealthChecker,
+        };
+        if matches!(object["kind"].as_str(), Some("ClusterRole" | "Role")) {
+            let rules: ClusterRole = serde_json::from_value(object)?;
+            granted.extend(rules.rules.iter().flatten().flat_map(|rule| rights(role, rule)));
+        }
+    }
+    granted.extend(node_agent()?);
+    Ok(granted)
+}
+
+fn rights(role: Role, granted: &PolicyRule) -> Vec<Use> {
+    let names: Vec<_> = match granted.resource_names.as_deref() {
+        None | Some([]) => vec![None],
+        Some(names) => names.iter().cloned().map(Some).collect(),
+    };
+    let mut rights = Vec::new();
+    for group in granted.api_groups.iter().flatten() {
+        for resource in granted.resources.iter().flatten() {
+            for verb in &granted.verbs {
+                let right = |name: &Option<String>| Use {
+                    role,
+                    verb: verb.clone(),
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    name: name.clone(),
+                };
+                rights.extend(names.iter().map(right));
+            }
+        }
+    }
+    rights
+}
+
+/// The table of `virtual-kubelet/README.md`: `| group/resource | verbs |`.
+fn node_agent() -> Result<Vec<Use>> {
+    let path = images::repository().join("virtual-kubelet/README.md");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let section = text.split("## Rights").nth(1).context("virtual-kubelet/README.md has no section `Rights`")?;
+    let rows = section.lines().skip(1).take_while(|line| !line.starts_with("## ")).filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split('|');
+        let resource = cells.next()?.trim().trim_matches('`');
+        Some((resource.to_owned(), cells.next()?.trim().to_owned()))
+    });
+    let mut rights = Vec::new();
+    for (resource, verbs) in rows {
+        // Groups have dots, unless it is the core or apps.
+        let (group, resource) = match resource.split_once('/') {
+            Some((group, rest)) if group.contains('.') => (group.to_owned(), rest.to_owned()),
+            _ => (String::new(), resource),
+        };
+        let right =
+            |verb: &str| Use { role: Role::NodeAgent, verb: verb.to_owned(), group: group.clone(), resource: resource.clone(), name: None };
+        rights.extend(verbs.split(", ").map(right));
+    }
+    Ok(rights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(user: &str, verb: &str, object: &Value, code: u16) -> Entry {
+        let entry = json!({
+            "verb": verb, "requestURI": "/apis/x", "user": { "username": user }, "objectRef": object,
+            "responseStatus": { "code": code, "message": "no" },
+        });
+        serde_json::from_value(entry).unwrap()
+    }
+
+    #[test]
+    fn requests_are_told_apart_by_who_asks_and_what_was_answered() {
+        let mut requests = Requests::default();
+        let lease = json!({ "apiGroup": "coordination.k8s.io", "resource": "leases", "name": "l", "namespace": "n" });
+        requests.note(&entry(OPERATOR, "update", &lease, 200));
+        requests.note(&entry("system:node:n1", "update", &lease, 409));
+        requests.note(&entry("system:serviceaccount:default:health-checker-1", "list", &json!({ "resource": "pods" }), 403));
+        let told: Vec<_> = requests.used.iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["operator: update coordination.k8s.io/leases l", "node-agent: update coordination.k8s.io/leases"]);
+        assert_eq!(requests.forbidden.len(), 1);
+    }
+
+    #[test]
+    fn a_node_agent_may_be_told_no_while_the_authorizer_lags_and_nobody_else_may() {
+        let mut requests = Requests::default();
+        for user in ["system:node:n1", OPERATOR] {
+            for code in [403, 200] {
+                requests.note(&entry(user, "get", &json!({ "resource": "configmaps", "name": "c" }), code));
+            }
+        }
+        assert_eq!(requests.forbidden.keys().map(|(user, ..)| user.as_str()).collect::<Vec<_>>(), [OPERATOR]);
+    }
+
+    #[test]
+    fn a_right_for_a_name_is_not_one_for_another() {
+        let rule = PolicyRule {
+            api_groups: Some(vec!["g".into()]),
+            resources: Some(vec!["things".into()]),
+            resource_names: Some(vec!["a".into(), "b".into()]),
+            verbs: vec!["get".into(), "update".into()],
+            ..PolicyRule::default()
+        };
+        let rights = rights(Role::Operator, &rule);
+        assert_eq!(rights.len(), 4);
+        let asked = |name: &str| Use { name: Some(name.into()), ..rights[0].clone() };
+        assert!(grants(&rights[0], &asked("a")) && !grants(&rights[0], &asked("c")));
+    }
+
+    #[test]
+    fn the_rights_in_the_repository_can_be_read() {
+        let granted = granted().unwrap();
+        for role in [Role::Operator, Role::HealthChecker, Role::NodeAgent] {
+            assert!(granted.iter().any(|right| right.role == role), "{role}");
+        }
+        for (known, _) in NO_REQUESTS {
+            assert!(granted.iter().any(|right| right.to_string() == known), "`{known}` is not granted");
+        }
+    }
+}

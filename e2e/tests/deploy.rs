@@ -1,0 +1,46 @@
+//! What `deploy/` says of security; that the API server enforces it is seen in every scenario.
+
+use anyhow::{Context, Result};
+use e2e::images::repository;
+use serde_json::{Value, json};
+
+fn objects(file: &str) -> Result<Vec<Value>> {
+    let path = repository().join("deploy").join(file);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    serde_saphyr::from_multiple(&text).with_context(|| format!("reading {}", path.display()))
+}
+
+#[test]
+fn the_operators_namespace_enforces_the_restricted_profile() {
+    let namespace = &objects("00-namespace.yaml").unwrap()[0];
+    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+}
+
+#[test]
+fn the_operators_pods_give_up_every_privilege() {
+    let objects = objects("20-operator.yaml").unwrap();
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let pod = &deployment["spec"]["template"]["spec"];
+    for field in ["hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"] {
+        assert_eq!(pod[field], Value::Null, "{field}");
+    }
+    assert_eq!(pod["securityContext"], json!({ "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } }));
+    for container in pod["containers"].as_array().unwrap() {
+        let wanted = json!({ "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] } });
+        assert_eq!(container["securityContext"], wanted, "{}", container["name"]);
+        assert!(container["ports"].as_array().into_iter().flatten().all(|port| port["hostPort"].is_null()), "{}", container["name"]);
+    }
+}
+
+#[test]
+fn no_right_is_for_everything() {
+    for object in objects("10-rbac.yaml").unwrap() {
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            for field in ["apiGroups", "resources", "verbs"] {
+                assert!(rule[field].as_array().is_some_and(|all| !all.is_empty() && !all.contains(&"*".into())), "{rule}");
+            }
+            let verbs = rule["verbs"].as_array().into_iter().flatten();
+            assert!(verbs.clone().all(|verb| !["escalate", "bind", "impersonate"].iter().any(|word| verb == word)), "{rule}");
+        }
+    }
+}

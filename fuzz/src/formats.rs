@@ -1,0 +1,22 @@
+//! Texts that people and other programs leave in labels and annotations.
+
+use crds::{holders, token::Token};
+use health_checker::objects;
+
+/// What parses is written as it was read.
+pub fn run(data: &[u8]) {
+    if let Ok(text) = str::from_utf8(data) {
+        if let Ok(token) = text.parse::<Token>() {
+            assert_eq!(token.to_string().parse(), Ok(token));
+        }
+        if let Ok(held) = holders::parse(Some(text)) {
+            let written = serde_json::to_string(&held).expect("plain data");
+            assert_eq!(holders::parse(Some(&written)).expect("was written so"), held);
+        }
+    }
+    // Objects as a health checker's watch delivers them.
+    let _ = serde_json::from_slice::<objects::Deployment>(data);
+    let _ = serde_json::from_slice::<objects::Node>(data);
+    let _ = serde_json::from_slice::<objects::Pod>(data);
+    let _ = serde_json::from_slice::<objects::List<objects::Pod>>(data);
+}

@@ -1,0 +1,86 @@
+//! Labels and annotations that the API server would not take, or that are the operator's own.
+
+use super::Invalid;
+use crds::{IngressDaemonSetSpec, names};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use std::collections::BTreeMap;
+
+/// Longest name within a key, and longest value, of a label.
+const NAME: usize = 63;
+/// Longest domain before the slash of a key.
+const DOMAIN: usize = 253;
+
+/// What is wrong with the labels and annotations of a spec.
+pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec<Invalid> {
+    let metadata = template.metadata.as_ref();
+    let nothing = BTreeMap::new();
+    let labels = metadata.and_then(|metadata| metadata.labels.as_ref()).unwrap_or(&nothing);
+    let annotations = metadata.and_then(|metadata| metadata.annotations.as_ref()).unwrap_or(&nothing);
+    let selector = spec.selector.as_ref().map_or(&nothing, |selector| &selector.match_labels);
+    let mut found = Vec::new();
+    for (place, map, reason) in [
+        ("nodeSelector", &spec.node_selector, "InvalidSpec"),
+        ("selector.matchLabels", selector, "InvalidSpec"),
+        ("template.metadata.labels", labels, "InvalidTemplate"),
+    ] {
+        found.extend(
+            map.iter()
+                .flat_map(|(key, value)| [bad_key(place, key), bad_value(place, key, value)])
+                .flatten()
+                .map(|message| Invalid { reason, message }),
+        );
+    }
+    let place = "template.metadata.annotations";
+    found.extend(annotations.keys().filter_map(|key| bad_key(place, key)).map(|message| Invalid { reason: "InvalidTemplate", message }));
+    for (place, map) in [("template.metadata.labels", labels), (place, annotations), ("selector.matchLabels", selector)] {
+        let reserved = map.keys().filter(|key| is_ours(key)).map(|key| format!("{place}: `{key}` is reserved for the operator: remove it"));
+        found.extend(reserved.map(|message| Invalid { reason: "ReservedKey", message }));
+    }
+    found
+}
+
+fn is_ours(key: &str) -> bool {
+    key == names::NODE_LABEL
+        || key == names::HEALTH_CHECKER_LABEL
+        || key.strip_prefix(names::GROUP).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn bad_key(place: &str, key: &str) -> Option<String> {
+    let valid = match key.split_once('/') {
+        None => is_name(key),
+        Some((domain, name)) => is_domain(domain) && is_name(name),
+    };
+    (!valid).then(|| {
+        format!("{place}: `{}` is no key such as app or example.com/app: use at most 63 letters, digits, '-', '_' and '.', after an optional domain and slash", shown(key))
+    })
+}
+
+fn bad_value(place: &str, key: &str, value: &str) -> Option<String> {
+    let valid = value.is_empty() || is_name(value);
+    (!valid).then(|| {
+        format!(
+            "{place}: the value `{}` of `{}` is no label value: use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+            shown(value),
+            shown(key)
+        )
+    })
+}
+
+/// Letters, digits, and in between `-`, `_` and `.`.
+fn is_name(text: &str) -> bool {
+    let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= NAME && ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inner)
+}
+
+fn is_domain(text: &str) -> bool {
+    let part = |part: &str| is_name(part) && part.bytes().all(|byte| byte == b'-' || byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    text.len() <= DOMAIN && text.split('.').all(part)
+}
+
+/// For a message: short, and without characters that could deceive a terminal.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(NAME).flat_map(char::escape_debug).collect();
+    if text.chars().count() > NAME { format!("{short}…") } else { short }
+}
