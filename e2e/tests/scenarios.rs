@@ -55,4 +55,7 @@ scenarios! {
     deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
     an_object_of_somebody_else_is_never_adopted,
     health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
+    deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout,
+    marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout,
+    a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout,
 }

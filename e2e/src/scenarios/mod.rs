@@ -9,6 +9,7 @@ mod membership;
 pub mod product;
 mod rollout;
 mod serving;
+mod tampering;
 pub mod workload;
 
 use crate::scenario::Scenario;
@@ -35,4 +36,7 @@ pub const ALL: &[Scenario] = &[
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
     health::ANSWERS,
+    tampering::TAMPERED_DEPLOYMENTS,
+    tampering::TAMPERED_MARKS,
+    tampering::TAMPERED_RESOURCE,
 ];

@@ -74,7 +74,8 @@ pub fn resource(version: &str, update_strategy: &Value) -> Value {
     })
 }
 
-fn template(version: &str) -> Value {
+/// The pod template of a version.
+pub fn template(version: &str) -> Value {
     let mut pod = workload::pod_spec();
     pod["containers"][0]["env"] = json!([{ "name": "VERSION", "value": version }]);
     json!({ "metadata": { "labels": { "app": "nginx" } }, "spec": pod })
@@ -117,20 +118,23 @@ pub async fn roll_to_missing_image(bed: &Bed) -> Result<()> {
 pub async fn is_complete(bed: &Bed, nodes: usize, deadline: Duration) -> Result<()> {
     eventually(deadline, &format!("{NAME} is complete on {nodes} nodes"), async || {
         let resource = api(bed).get(NAME).await?;
-        let generation = resource.metadata.generation;
-        let status = resource.status.context("no status")?;
-        let (want, counts) = (u32::try_from(nodes)?, &status.nodes);
-        let current = status.observed_generation == generation;
-        let idle = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none());
-        let counted = [counts.desired, counts.current, counts.updated, counts.available] == [want; 4];
-        ensure!(current && idle && counted, "{}", summary(&status));
+        ensure!(has_ended(&resource, nodes), "{}", summary(&resource.status.unwrap_or_default()));
         Ok(())
     })
     .await
 }
 
+/// The status speaks of the newest spec, all of `nodes` are updated and available, and nothing is under way.
+pub fn has_ended(resource: &IngressDaemonSet, nodes: usize) -> bool {
+    let Some(status) = &resource.status else { return false };
+    let counts = &status.nodes;
+    let current = status.observed_generation == resource.metadata.generation;
+    let idle = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none());
+    current && idle && [counts.desired, counts.current, counts.updated, counts.available].iter().all(|count| usize::try_from(*count) == Ok(nodes))
+}
+
 /// The status in a line, for messages.
-fn summary(status: &crds::IngressDaemonSetStatus) -> String {
+pub fn summary(status: &crds::IngressDaemonSetStatus) -> String {
     let nodes: Vec<_> =
         status.node_states.iter().map(|state| format!("{} {} {}: {}", state.name, state.phase, state.reason, state.message)).collect();
     let grants: Vec<_> = status

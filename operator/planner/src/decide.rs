@@ -382,11 +382,9 @@ impl<'a> Pass<'a> {
                 }
                 continue;
             }
-            self.hold(
-                case.name,
-                "Unavailable",
-                Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble },
-            );
+            let by_others = case.taken_out(settings).filter(|_| case.is_ready()).map(|key| Hold::TakenOut(key.to_owned()));
+            let unready = || Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble };
+            self.hold(case.name, "Unavailable", by_others.unwrap_or_else(unready));
         }
     }
 
