@@ -94,7 +94,8 @@ impl Action {
     /// Reasons of a node that status may give for not going on, until the person undoes what he did.
     fn excuses(self) -> &'static [&'static str] {
         match self {
-            Self::ForeignHolder | Self::TakeOutByHand => &["TakenOut"],
+            // Whose mark it is that stands there nobody can tell once the holders, or the token, say otherwise: it stays.
+            Self::ForeignHolder | Self::TakeOutByHand | Self::RemoveHolders | Self::GreaterToken => &["TakenOut"],
             Self::BreakHolders => &["HoldersUnreadable"],
             _ => &[],
         }
@@ -445,8 +446,9 @@ impl Lane {
                 json!({ "metadata": { "annotations": keys } })
             };
             match action {
-                Action::TakeOutByHand => self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?,
+                Action::TakeOutByHand | Action::GreaterToken => self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?,
                 Action::BreakHolders => edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION])).await?,
+                Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
                 Action::ForeignHolder => edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?,
                 _ => bail!("{action} needs no undoing"),
             }
