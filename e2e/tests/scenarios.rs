@@ -58,4 +58,6 @@ scenarios! {
     deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout,
     marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout,
     a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout,
+    a_key_that_two_resources_share_is_on_the_node_exactly_while_one_of_them_holds_it,
+    a_detacher_that_is_silent_slow_stale_or_lies_is_handled_as_the_policy_says,
 }

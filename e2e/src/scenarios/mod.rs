@@ -3,12 +3,14 @@
 mod changes;
 mod compatibility;
 mod deletion;
+mod detachers;
 mod failures;
 mod health;
 mod membership;
 pub mod product;
 mod rollout;
 mod serving;
+mod sharing;
 mod tampering;
 pub mod workload;
 
@@ -39,4 +41,6 @@ pub const ALL: &[Scenario] = &[
     tampering::TAMPERED_DEPLOYMENTS,
     tampering::TAMPERED_MARKS,
     tampering::TAMPERED_RESOURCE,
+    sharing::SHARED_KEY,
+    detachers::FAULTY_DETACHERS,
 ];

@@ -99,7 +99,13 @@ pub fn api(bed: &Bed) -> Api<IngressDaemonSet> {
 
 /// Changes the resource's spec; `null` removes a field.
 pub async fn change(bed: &Bed, spec: Value) -> Result<()> {
-    api(bed).patch(NAME, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await.context("changing the resource").map(drop)
+    change_named(bed, NAME, spec).await
+}
+
+/// The same for a resource with another name.
+pub async fn change_named(bed: &Bed, name: &str, spec: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    api(bed).patch(name, &PatchParams::default(), &patch).await.with_context(|| format!("changing {name}")).map(drop)
 }
 
 /// Rolls out another version.
@@ -116,8 +122,13 @@ pub async fn roll_to_missing_image(bed: &Bed) -> Result<()> {
 
 /// Waits until the status speaks of the newest spec, all of `nodes` are updated and available, and nothing is under way.
 pub async fn is_complete(bed: &Bed, nodes: usize, deadline: Duration) -> Result<()> {
-    eventually(deadline, &format!("{NAME} is complete on {nodes} nodes"), async || {
-        let resource = api(bed).get(NAME).await?;
+    is_complete_named(bed, NAME, nodes, deadline).await
+}
+
+/// The same for a resource with another name.
+pub async fn is_complete_named(bed: &Bed, name: &str, nodes: usize, deadline: Duration) -> Result<()> {
+    eventually(deadline, &format!("{name} is complete on {nodes} nodes"), async || {
+        let resource = api(bed).get(name).await?;
         ensure!(has_ended(&resource, nodes), "{}", summary(&resource.status.unwrap_or_default()));
         Ok(())
     })
@@ -153,8 +164,19 @@ pub async fn status_says(
     deadline: Duration,
     test: impl Fn(&crds::IngressDaemonSetStatus) -> bool,
 ) -> Result<crds::IngressDaemonSetStatus> {
-    eventually(deadline, what, async || {
-        let status = api(bed).get(NAME).await?.status.context("no status")?;
+    status_of_says(bed, NAME, what, deadline, test).await
+}
+
+/// The same for a resource with another name.
+pub async fn status_of_says(
+    bed: &Bed,
+    name: &str,
+    what: &str,
+    deadline: Duration,
+    test: impl Fn(&crds::IngressDaemonSetStatus) -> bool,
+) -> Result<crds::IngressDaemonSetStatus> {
+    eventually(deadline, &format!("{name}: {what}"), async || {
+        let status = api(bed).get(name).await?.status.context("no status")?;
         ensure!(test(&status), "{} {:?}", summary(&status), status.conditions);
         Ok(status)
     })

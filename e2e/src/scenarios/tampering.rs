@@ -132,14 +132,10 @@ const DEPLOYMENTS: &[Lane] = &[
 /// Marks, by people who write what only the operator writes.
 const MARKS: &[Lane] = &[
     Lane { name: "stripped", nodes: &["n1", "n2"], budget: 1, actions: &[Action::RemoveToken, Action::RemoveHolders] },
-    Lane {
-        name: "unmarked",
-        nodes: &["n3", "n4"],
-        budget: 1,
-        actions: &[Action::RemoveNodeKey, Action::RemoveDeploymentAnnotation, Action::RemoveMemberLabel],
-    },
+    Lane { name: "unmarked", nodes: &["n3", "n4"], budget: 1, actions: &[Action::RemoveNodeKey, Action::RemoveDeploymentAnnotation] },
     Lane { name: "forged", nodes: &["n5", "n6"], budget: 1, actions: &[Action::ForeignToken, Action::GreaterToken] },
-    Lane { name: "held", nodes: &["n7", "n8"], budget: 1, actions: &[Action::ForeignHolder, Action::BreakHolders, Action::TakeOutByHand] },
+    Lane { name: "held", nodes: &["n7", "n8"], budget: 1, actions: &[Action::ForeignHolder, Action::BreakHolders] },
+    Lane { name: "taken", nodes: &["n9", "n10"], budget: 1, actions: &[Action::TakeOutByHand, Action::RemoveMemberLabel] },
 ];
 
 /// The resource itself. Nothing that the operator does afterwards is excused.
@@ -289,8 +285,7 @@ impl Lane {
     }
 
     async fn change(&self, bed: &Bed, spec: Value) -> Result<()> {
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        self.api(bed).patch(self.name, &PatchParams::default(), &patch).await.context("changing the resource").map(drop)
+        product::change_named(bed, self.name, spec).await
     }
 
     async fn roll(&self, bed: &Bed, version: &str) -> Result<()> {
@@ -447,9 +442,8 @@ impl Lane {
             };
             match action {
                 Action::TakeOutByHand | Action::GreaterToken => self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?,
-                Action::BreakHolders => edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION])).await?,
-                Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
-                Action::ForeignHolder => edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?,
+                                Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
+                Action::BreakHolders | Action::ForeignHolder => edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?,
                 _ => bail!("{action} needs no undoing"),
             }
         }

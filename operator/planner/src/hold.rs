@@ -164,7 +164,7 @@ impl Hold {
             Self::Refused(message) => format!("the API server refuses the node's Deployment: {message}"),
             Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else; it is never adopted: rename or delete it"),
             Self::HoldersUnreadable(error) => format!(
-                "annotation {} of the Node cannot be read ({error}); remove it if no other resource holds the node",
+                "annotation {} of the Node cannot be read ({error}); if no other resource holds the node, remove it, and the annotation that asks the detacher",
                 crds::names::HOLDERS_ANNOTATION
             ),
             Self::DetachAnnotationConflict(other) => {
