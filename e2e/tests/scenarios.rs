@@ -60,4 +60,7 @@ scenarios! {
     a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout,
     a_key_that_two_resources_share_is_on_the_node_exactly_while_one_of_them_holds_it,
     a_detacher_that_is_silent_slow_stale_or_lies_is_handled_as_the_policy_says,
+    a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds,
+    a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted,
+    a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network,
 }

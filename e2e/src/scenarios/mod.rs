@@ -7,6 +7,7 @@ mod detachers;
 mod failures;
 mod health;
 mod membership;
+mod outages;
 pub mod product;
 mod rollout;
 mod serving;
@@ -43,4 +44,7 @@ pub const ALL: &[Scenario] = &[
     tampering::TAMPERED_RESOURCE,
     sharing::SHARED_KEY,
     detachers::FAULTY_DETACHERS,
+    outages::API_SERVER_STOPPED,
+    outages::ETCD,
+    outages::LOST_NODES,
 ];
