@@ -179,7 +179,12 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     is_lost(bed, "n4").await?;
     bed.say("n4 is cut off while nothing is under way");
     product::roll_to(bed, "4").await?;
-    waits_for(bed, "n4", Duration::from_secs(5)).await?;
+    let says = |status: &IngressDaemonSetStatus| {
+        status.node_states.iter().any(|state| state.name == "n4" && state.reason == "NodeNotReady")
+            && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
+            && product::has_condition(status, "Degraded", "True", "NodeNotReady")
+    };
+    product::status_says(bed, "n4 is what the rollout waits for", MINUTE, says).await?;
     bed.node("n4")?.heal().await?;
     product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
     bed.haproxy.serves(MINUTE, &NODES).await

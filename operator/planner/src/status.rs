@@ -210,6 +210,7 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
             Hold::PodsNotReady { trouble: Some(_), .. }
                 | Hold::Joining { trouble: Some(_) }
                 | Hold::AdmissionRejected { .. }
+                | Hold::NodeNotReady
                 | Hold::PodsRefused(_)
                 | Hold::Refused(_)
                 | Hold::Relabelled(_)
