@@ -122,10 +122,8 @@ impl ControlPlane {
     /// Drops what etcd remembers of all revisions before this one.
     pub async fn compact(&self, revision: u64) -> Result<()> {
         let body = serde_json::json!({ "revision": revision.to_string(), "physical": true }).to_string();
-        let request = format!(
-            "POST /v3/kv/compaction HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
+        let request =
+            format!("POST /v3/kv/compaction HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let mut stream = TcpStream::connect(ETCD.trim_start_matches("http://")).await.context("connecting to etcd")?;
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();

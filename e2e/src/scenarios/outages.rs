@@ -49,7 +49,9 @@ async fn api_server_stopped(bed: &mut Bed) -> Result<()> {
         bed.say(&format!("{node} is {phase:?}; the API server stands still for {seconds} s"));
         bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
         let haproxy = bed.haproxy.clone();
-        let held = throughout(Duration::from_secs(seconds), "at least three nodes take traffic", async || at_least_three_serve(&haproxy).await).await;
+        let held =
+            throughout(Duration::from_secs(seconds), "at least three nodes take traffic", async || at_least_three_serve(&haproxy).await)
+                .await;
         bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
         held?;
         product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
@@ -107,7 +109,10 @@ async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<(
         let list = api.list(&ListParams::default()).await?;
         for deployment in &list.items {
             let status = deployment.status.clone().unwrap_or_default();
-            ensure!(status.observed_generation == deployment.metadata.generation && status.updated_replicas == status.ready_replicas, "{status:?}");
+            ensure!(
+                status.observed_generation == deployment.metadata.generation && status.updated_replicas == status.ready_replicas,
+                "{status:?}"
+            );
         }
         list.metadata.resource_version.and_then(|version| version.parse::<u64>().ok()).context("a list without a version")
     })

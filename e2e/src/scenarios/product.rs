@@ -141,7 +141,9 @@ pub fn has_ended(resource: &IngressDaemonSet, nodes: usize) -> bool {
     let counts = &status.nodes;
     let current = status.observed_generation == resource.metadata.generation;
     let idle = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none());
-    current && idle && [counts.desired, counts.current, counts.updated, counts.available].iter().all(|count| usize::try_from(*count) == Ok(nodes))
+    current
+        && idle
+        && [counts.desired, counts.current, counts.updated, counts.available].iter().all(|count| usize::try_from(*count) == Ok(nodes))
 }
 
 /// The status in a line, for messages.

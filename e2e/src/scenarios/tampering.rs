@@ -441,9 +441,13 @@ impl Lane {
                 json!({ "metadata": { "annotations": keys } })
             };
             match action {
-                Action::TakeOutByHand | Action::GreaterToken => self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?,
-                                Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
-                Action::BreakHolders | Action::ForeignHolder => edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?,
+                Action::TakeOutByHand | Action::GreaterToken => {
+                    self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?
+                }
+                Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
+                Action::BreakHolders | Action::ForeignHolder => {
+                    edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?
+                }
                 _ => bail!("{action} needs no undoing"),
             }
         }
@@ -460,11 +464,7 @@ impl Lane {
 
     /// Status says so, and so do the objects: the version, the pods, and no mark left.
     async fn has_ended(&self, bed: &Bed, resource: &IngressDaemonSet, version: &str) -> Result<()> {
-        ensure!(
-            product::has_ended(resource, self.nodes.len()),
-            "{}",
-            product::summary(&resource.status.clone().unwrap_or_default())
-        );
+        ensure!(product::has_ended(resource, self.nodes.len()), "{}", product::summary(&resource.status.clone().unwrap_or_default()));
         for node in self.nodes {
             let deployment = serde_json::to_value(self.deployments(bed).get(&self.deployment(node)).await?)?;
             let spec = &deployment["spec"];

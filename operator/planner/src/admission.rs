@@ -30,14 +30,7 @@ pub struct Admission {
 /// `grants < budget`: its update takes nothing more away, and a broken fleet must stay repairable; it never bypasses the
 /// budget, or a kubelet restart that makes every pod unready at once would replace them all. `taken` slots are held
 /// already.
-pub fn admit(
-    snapshot: &Snapshot,
-    settings: &Settings,
-    cases: &[Case<'_>],
-    rivals: &Rivals<'_>,
-    gates: Gates,
-    taken: usize,
-) -> Admission {
+pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], rivals: &Rivals<'_>, gates: Gates, taken: usize) -> Admission {
     let budget = budget(settings, cases);
     let mut grants = taken;
     let holds_slot = |case: &Case<'_>| case.grant.is_some_and(|grant| !is_free(grant));
