@@ -1,6 +1,6 @@
 //! What the operator stands on fails in the middle of a rollout, and comes back.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::{
@@ -10,9 +10,10 @@ use crds::{
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, api::ListParams};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind},
     bed::{Bed, Options},
     control_plane::Timing,
     eventually::{eventually, throughout},
@@ -34,7 +35,7 @@ fn claiming() -> Expectations {
 pub const API_SERVER_STOPPED: Scenario = Scenario {
     name: "a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds",
     // Kubernetes' own default.
-    options: || Options { timing: Timing { node_grace_seconds: 50, ..Timing::default() }, ..four_nodes() },
+    options: || Options { timing: Timing { node_grace_seconds: 25, ..Timing::default() }, ..four_nodes() },
     // After 60 s without leases the control plane takes every node for lost, until they report again.
     expected: || claiming().unready(NODES),
     body: |bed| Box::pin(api_server_stopped(bed)),
@@ -59,7 +60,17 @@ async fn api_server_stopped(bed: &mut Bed) -> Result<()> {
         bed.say(&format!("stopped for {seconds} s: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
         outcome.expect_all_served(1000)?;
     }
+    let history = bed.recorder.history().await?;
+    let lost = history.iter().filter(|seen| seen.kind == Kind::Node && ready(&seen.object) == Some("Unknown"));
+    let lost: BTreeSet<_> = lost.filter_map(|seen| seen.object["metadata"]["name"].as_str()).collect();
+    bed.say(&format!("Nodes that the control plane took for lost meanwhile: {lost:?}"));
     Ok(())
+}
+
+/// Status of a Node's condition Ready.
+fn ready(node: &Value) -> Option<&str> {
+    let conditions = node["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == "Ready")?["status"].as_str()
 }
 
 /// etcd is killed, and forgets.

@@ -261,7 +261,7 @@ impl Lane {
     async fn outcome(&self, bed: &Bed, action: Action, version: &str) -> Result<String> {
         let mut excuse = None;
         let told = eventually(DEADLINE, "the rollout ends, or status says why not", async || {
-            let resource = self.api(bed).get(self.name).await?;
+            let resource = product::api(bed).get(self.name).await?;
             let status = resource.status.clone().unwrap_or_default();
             excuse = excuse_of(&status, action);
             if excuse.is_none() {
@@ -276,14 +276,6 @@ impl Lane {
         Ok(format!("says {reason}, ends once it is undone"))
     }
 
-    fn api(&self, bed: &Bed) -> Api<IngressDaemonSet> {
-        product::api(bed)
-    }
-
-    fn deployments(&self, bed: &Bed) -> Api<Deployment> {
-        Api::namespaced(bed.client.clone(), "default")
-    }
-
     async fn change(&self, bed: &Bed, spec: Value) -> Result<()> {
         product::change_named(bed, self.name, spec).await
     }
@@ -294,7 +286,7 @@ impl Lane {
 
     /// The first node of the lane that shows the phase.
     async fn reaches(&self, bed: &Bed, phase: Phase, live: &mut Receiver<std::sync::Arc<Observation>>) -> Result<&'static str> {
-        let uid = self.api(bed).get(self.name).await?.uid().context("no UID")?;
+        let uid = product::api(bed).get(self.name).await?.uid().context("no UID")?;
         let mut updated = BTreeSet::new();
         let shown = async {
             loop {
@@ -352,7 +344,7 @@ impl Lane {
             Action::EditTemplate => {
                 let tampered = json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/env/0/value", "value": "tampered" }]);
                 let patch = serde_json::from_value(tampered).context("building a patch")?;
-                self.deployments(bed).patch(&deployment, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
+                deployments(bed).patch(&deployment, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
             }
             Action::Scale(replicas) => self.edit(bed, &deployment, json!({ "spec": { "replicas": replicas } })).await?,
             Action::RolloutPause => self.edit(bed, &deployment, json!({ "spec": { "paused": true } })).await?,
@@ -361,7 +353,9 @@ impl Lane {
             Action::DegradeMode => {
                 let marks = ["annotateDeploymentToDetach", "annotateNodeToDetach", "waitForDetachmentByAnnotatedTimestamp"];
                 let mut degrade = json!({ "maxUnavailableNodes": 0, "maxDegradedNodes": 1 });
-                marks.iter().for_each(|mark| degrade[*mark] = Value::Null);
+                for mark in marks {
+                    degrade[mark] = Value::Null;
+                }
                 self.change(bed, rolling(degrade)).await?;
             }
             Action::NodeMarkOnly => self.change(bed, rolling(json!({ "annotateDeploymentToDetach": null }))).await?,
@@ -399,22 +393,22 @@ impl Lane {
     }
 
     async fn delete(&self, bed: &Bed, deployment: &str, how: &DeleteParams) -> Result<()> {
-        self.deployments(bed).delete(deployment, how).await.context("deleting the Deployment").map(drop)
+        deployments(bed).delete(deployment, how).await.context("deleting the Deployment").map(drop)
     }
 
     async fn edit(&self, bed: &Bed, deployment: &str, patch: Value) -> Result<()> {
-        let edited = self.deployments(bed).patch(deployment, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let edited = deployments(bed).patch(deployment, &PatchParams::default(), &Patch::Merge(patch)).await;
         edited.context("editing the Deployment").map(drop)
     }
 
     async fn patch_status(&self, bed: &Bed, patch: Value) -> Result<()> {
-        let patched = self.api(bed).patch_status(self.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let patched = product::api(bed).patch_status(self.name, &PatchParams::default(), &Patch::Merge(patch)).await;
         patched.context("writing the status").map(drop)
     }
 
     /// How tokens of the lane begin, and the next id of its ledger.
     async fn next_id(&self, bed: &Bed) -> Result<(String, u64)> {
-        let resource = self.api(bed).get(self.name).await?;
+        let resource = product::api(bed).get(self.name).await?;
         let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref()).context("no ledger")?;
         Ok((names::uid8(&resource.uid().context("no UID")?).to_owned(), ledger.next_id))
     }
@@ -442,11 +436,11 @@ impl Lane {
             };
             match action {
                 Action::TakeOutByHand | Action::GreaterToken => {
-                    self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?
+                    self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?;
                 }
                 Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
                 Action::BreakHolders | Action::ForeignHolder => {
-                    edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?
+                    edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?;
                 }
                 _ => bail!("{action} needs no undoing"),
             }
@@ -455,7 +449,7 @@ impl Lane {
     }
 
     async fn ends(&self, bed: &Bed, version: &str) -> Result<()> {
-        let resource = async || self.api(bed).get(self.name).await;
+        let resource = async || product::api(bed).get(self.name).await;
         eventually(DEADLINE, &format!("{} has rolled out version {version}", self.name), async || {
             self.has_ended(bed, &resource().await?, version).await
         })
@@ -466,7 +460,7 @@ impl Lane {
     async fn has_ended(&self, bed: &Bed, resource: &IngressDaemonSet, version: &str) -> Result<()> {
         ensure!(product::has_ended(resource, self.nodes.len()), "{}", product::summary(&resource.status.clone().unwrap_or_default()));
         for node in self.nodes {
-            let deployment = serde_json::to_value(self.deployments(bed).get(&self.deployment(node)).await?)?;
+            let deployment = serde_json::to_value(deployments(bed).get(&self.deployment(node)).await?)?;
             let spec = &deployment["spec"];
             let runs = (&spec["replicas"], &spec["template"]["spec"]["containers"][0]["env"][0]["value"]);
             ensure!(runs == (&json!(2), &json!(version)), "{node} runs {runs:?}");
@@ -478,6 +472,10 @@ impl Lane {
         }
         Ok(())
     }
+}
+
+fn deployments(bed: &Bed) -> Api<Deployment> {
+    Api::namespaced(bed.client.clone(), "default")
 }
 
 /// A reason of the status that the action accounts for.

@@ -206,8 +206,8 @@ fn a_node_that_a_person_takes_out_by_hand_is_named_with_the_annotation() {
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     let says = |world: &World| {
         let status = world.cluster.resource.as_ref().and_then(|resource| resource.status.as_ref());
-        let states = status.map(|status| status.node_states.as_slice()).unwrap_or_default();
-        states.iter().any(|state| state.name == "n0" && state.reason == "TakenOut" && state.message.contains(key))
+        let nodes = status.map(|status| status.node_states.as_slice()).unwrap_or_default();
+        nodes.iter().any(|state| state.name == "n0" && state.reason == "TakenOut" && state.message.contains(key))
     };
     world.run_until(&mut operator, 120, says).unwrap();
     world.change(|cluster| {
