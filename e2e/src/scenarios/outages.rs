@@ -14,8 +14,7 @@ use serde_json::Value;
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::{Bed, Options},
-    control_plane::Timing,
+    bed::Bed,
     eventually::{eventually, throughout},
     load::LoadOptions,
     operator_process::OperatorProcess,
@@ -34,9 +33,8 @@ fn claiming() -> Expectations {
 /// `SIGSTOP` for 20 s and for 60 s.
 pub const API_SERVER_STOPPED: Scenario = Scenario {
     name: "a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds",
-    // Kubernetes' own default.
-    options: || Options { timing: Timing { node_grace_seconds: 25, ..Timing::default() }, ..four_nodes() },
-    // After 60 s without leases the control plane takes every node for lost, until they report again.
+    options: four_nodes,
+    // After 25 s without leases the control plane takes every node for lost, until they report again.
     expected: || claiming().unready(NODES),
     body: |bed| Box::pin(api_server_stopped(bed)),
 };
@@ -55,6 +53,8 @@ async fn api_server_stopped(bed: &mut Bed) -> Result<()> {
                 .await;
         bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
         held?;
+        // The control plane has heard of no kubelet for so long that it calls Nodes lost, and their pods unready.
+        throughout(Duration::from_secs(5), "at least three nodes take traffic", async || at_least_three_serve(&haproxy).await).await?;
         product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
         let outcome = traffic.stop().await?;
         bed.say(&format!("stopped for {seconds} s: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
