@@ -41,25 +41,24 @@ pub const API_SERVER_STOPPED: Scenario = Scenario {
 
 async fn api_server_stopped(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
-    for (version, phase, seconds) in [("2", Phase::Claimed, 20), ("3", Phase::Updating, 60)] {
-        let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-        product::roll_to(bed, version).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    for (phase, seconds) in [(Phase::Claimed, 20), (Phase::Updating, 60)] {
         let node = shows(bed, phase).await?;
         bed.say(&format!("{node} is {phase:?}; the API server stands still for {seconds} s"));
         bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
         let haproxy = bed.haproxy.clone();
-        let held =
-            throughout(Duration::from_secs(seconds), "at least three nodes take traffic", async || at_least_three_serve(&haproxy).await)
-                .await;
+        let serve = async || at_least_three_serve(&haproxy).await;
+        let held = throughout(Duration::from_secs(seconds), "at least three nodes take traffic", serve).await;
         bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
         held?;
         // The control plane has heard of no kubelet for so long that it calls Nodes lost, and their pods unready.
-        throughout(Duration::from_secs(5), "at least three nodes take traffic", async || at_least_three_serve(&haproxy).await).await?;
-        product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
-        let outcome = traffic.stop().await?;
-        bed.say(&format!("stopped for {seconds} s: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
-        outcome.expect_all_served(1000)?;
+        throughout(Duration::from_secs(5), "at least three nodes take traffic", serve).await?;
     }
+    product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
     let history = bed.recorder.history().await?;
     let lost = history.iter().filter(|seen| seen.kind == Kind::Node && ready(&seen.object) == Some("Unknown"));
     let lost: BTreeSet<_> = lost.filter_map(|seen| seen.object["metadata"]["name"].as_str()).collect();
