@@ -13,7 +13,11 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::Value;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    process::Command,
+};
 
 use crate::{
     certificates::{Authority, Credential, Identity, write_private},
@@ -46,10 +50,16 @@ impl Default for Timing {
     }
 }
 
+/// One of its programs, and how it is started again.
+struct Component {
+    process: Process,
+    arguments: Vec<String>,
+}
+
 /// A running control plane.
 pub struct ControlPlane {
     authority: Authority,
-    components: Vec<Process>,
+    components: Vec<Component>,
     binary: PathBuf,
     logs: PathBuf,
     state: PathBuf,
@@ -88,13 +98,39 @@ impl ControlPlane {
 
     /// Fails when a component has ended.
     pub fn check(&mut self) -> Result<()> {
-        self.components.iter_mut().try_for_each(Process::check)
+        self.components.iter_mut().try_for_each(|component| component.process.check())
     }
 
     /// Sends a signal to a component, such as `SIGSTOP` to `kube-apiserver`.
-    pub fn signal(&self, component: &str, signal: nix::sys::signal::Signal) -> Result<()> {
-        let process = self.components.iter().find(|process| process.name() == component);
-        process.with_context(|| format!("the control plane has no component {component}"))?.signal(signal)
+    pub fn signal(&self, name: &str, signal: nix::sys::signal::Signal) -> Result<()> {
+        let component = self.components.iter().find(|component| component.process.name() == name);
+        component.with_context(|| format!("the control plane has no component {name}"))?.process.signal(signal)
+    }
+
+    /// Kills a component (`SIGKILL`); it stays down until [`ControlPlane::start_again`].
+    pub async fn kill(&mut self, name: &str) -> Result<Killed> {
+        let index = self.components.iter().position(|component| component.process.name() == name);
+        let Component { process, arguments } = self.components.remove(index.with_context(|| format!("{name} does not run"))?);
+        process.kill().await?;
+        Ok(Killed { name: name.to_owned(), arguments })
+    }
+
+    /// Starts a component as it was started before.
+    pub fn start_again(&mut self, killed: Killed) -> Result<()> {
+        self.run(&killed.name, killed.arguments)
+    }
+
+    /// Drops what etcd remembers of all revisions before this one.
+    pub async fn compact(&self, revision: u64) -> Result<()> {
+        let body = serde_json::json!({ "revision": revision.to_string(), "physical": true }).to_string();
+        let request =
+            format!("POST /v3/kv/compaction HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let mut stream = TcpStream::connect(ETCD.trim_start_matches("http://")).await.context("connecting to etcd")?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        ensure!(answer.split(' ').nth(1) == Some("200"), "etcd did not compact: {answer}");
+        Ok(())
     }
 
     /// A client that may do everything.
@@ -218,10 +254,13 @@ impl ControlPlane {
     }
 
     fn component(&mut self, name: &str, flags: &[(&str, String)]) -> Result<()> {
+        self.run(name, flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect())
+    }
+
+    fn run(&mut self, name: &str, arguments: Vec<String>) -> Result<()> {
         let mut command = Command::new(&self.binary);
-        command.arg(name).current_dir(&self.state);
-        command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
-        self.components.push(Process::start(name, &self.logs, command)?);
+        command.arg(name).current_dir(&self.state).args(&arguments);
+        self.components.push(Component { process: Process::start(name, &self.logs, command)?, arguments });
         Ok(())
     }
 
@@ -229,6 +268,13 @@ impl ControlPlane {
         let config = self.authority.kubeconfig(&server(), Credential::Certificate(identity))?;
         write_private(&self.state.join("pki").join(format!("{name}.kubeconfig")), &serde_json::to_string_pretty(&config)?)
     }
+}
+
+/// A component that was killed and can be started again.
+#[derive(Debug)]
+pub struct Killed {
+    name: String,
+    arguments: Vec<String>,
 }
 
 /// The control plane's binary, which `make control-plane` builds.

@@ -57,8 +57,17 @@ impl Drop for Detacher {
 impl Detacher {
     /// Starts to watch Nodes.
     pub fn start(client: &Client, haproxy: &HaProxy, variant: Variant) -> Self {
-        let work =
-            Work { nodes: Api::all(client.clone()), haproxy: haproxy.clone(), variant, requests: BTreeMap::new(), done: BTreeMap::new() };
+        Self::start_for(client, haproxy, variant, None)
+    }
+
+    /// Starts one that looks after this node alone.
+    pub fn start_on(client: &Client, haproxy: &HaProxy, variant: Variant, node: &str) -> Self {
+        Self::start_for(client, haproxy, variant, Some(node.to_owned()))
+    }
+
+    fn start_for(client: &Client, haproxy: &HaProxy, variant: Variant, only: Option<String>) -> Self {
+        let nodes = Api::all(client.clone());
+        let work = Work { nodes, haproxy: haproxy.clone(), variant, only, requests: BTreeMap::new(), done: BTreeMap::new() };
         Self { task: tokio::spawn(work.run()) }
     }
 }
@@ -67,6 +76,8 @@ struct Work {
     nodes: Api<Node>,
     haproxy: HaProxy,
     variant: Variant,
+    /// The only node that it looks after; none when it looks after all.
+    only: Option<String>,
     /// Nodes that ask to be detached, and since when.
     requests: BTreeMap<String, Instant>,
     /// What was last done for a node: detached or attached.
@@ -96,6 +107,9 @@ impl Work {
 
     fn note(&mut self, node: &Node) {
         let name = node.name_any();
+        if self.only.as_ref().is_some_and(|only| *only != name) {
+            return;
+        }
         if node.annotations().contains_key(DETACHED_KEY) {
             self.requests.entry(name).or_insert_with(Instant::now);
         } else {

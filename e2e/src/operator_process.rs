@@ -49,6 +49,16 @@ impl OperatorProcess {
         Ok(())
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) -> Result<()> {
+        self.process.as_ref().context("the operator does not run")?.signal(signal)
+    }
+
+    /// Fails, with the end of its log, when it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.process.as_mut().context("the operator does not run")?.check()
+    }
+
     /// Kills it (`SIGKILL`).
     pub async fn kill(&mut self) -> Result<()> {
         match self.process.take() {

@@ -59,4 +59,12 @@ scenarios! {
     health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
     sixty_hand_overs_of_health_checkers_lose_no_check,
     a_health_port_that_somebody_else_has_is_a_condition_and_an_event,
+    deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout,
+    marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout,
+    a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout,
+    a_key_that_two_resources_share_is_on_the_node_exactly_while_one_of_them_holds_it,
+    a_detacher_that_is_silent_slow_stale_or_lies_is_handled_as_the_policy_says,
+    a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds,
+    a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted,
+    a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network,
 }

@@ -112,7 +112,8 @@ mod tests {
         let mut view = View::new(ReadyPolicy::All);
         let token = "0a1b2c3d.7.Closed.1700000000".parse().ok();
         let deployment = Deployment { desired: 1, token, to_be_updated: false, deleting: false };
-        let pod = Pod { uid: "u".into(), ready: true, terminating: false, revision: Some("45cf7efe84".into()), probes: vec![] };
+        let pod =
+            Pod { uid: "u".into(), ready: true, disowned: false, terminating: false, revision: Some("45cf7efe84".into()), probes: vec![] };
         view.apply(Update::Deployments(Change::Replaced(vec![("d".into(), deployment)])), now);
         view.apply(Update::Pods(Change::Replaced(vec![("p".into(), pod)])), now);
         view.apply(Update::Node(Change::Replaced(vec![])), now);

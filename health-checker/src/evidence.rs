@@ -1,4 +1,4 @@
-//! Local evidence: while the API is silent, pods that are ready by the last news are probed from the node. A failure can
+//! Local evidence: while the API or the kubelet is silent, pods that are ready by the last news are probed from the node. A failure can
 //! take the node out; nothing found here ever brings it back.
 
 use crate::{keeper::News, probe, probe::ReadinessProbe};
@@ -19,6 +19,8 @@ pub struct Candidates {
     pub pods: BTreeMap<String, Vec<ReadinessProbe>>,
     /// When the quietest watch was last heard of; `None` before the first sync.
     pub heard: Option<Instant>,
+    /// A pod counts as ready by old news of the kubelet alone.
+    pub disowned: bool,
 }
 
 type Key = (String, usize);
@@ -83,7 +85,7 @@ impl Tally {
     }
 }
 
-/// Probes whenever the view is older than `after`, until the candidates' sender is gone.
+/// Probes whenever the view is older than `after`, or the kubelet is silent, until the candidates' sender is gone.
 pub async fn gather(mut candidates: watch::Receiver<Candidates>, after: Duration, news: mpsc::Sender<News>) {
     let mut tally = Tally::default();
     let mut running = JoinSet::new();
@@ -94,7 +96,8 @@ pub async fn gather(mut candidates: watch::Receiver<Candidates>, after: Duration
             _ = ticks.tick() => {
                 let now = time::Instant::now().into_std();
                 let known = candidates.borrow_and_update().clone();
-                if known.heard.is_none_or(|heard| now.saturating_duration_since(heard) <= after) {
+                let fresh = known.heard.is_none_or(|heard| now.saturating_duration_since(heard) <= after);
+                if fresh && !known.disowned {
                     tally.forget_failures();
                     continue;
                 }
@@ -128,7 +131,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             failure_threshold: 2,
         };
-        Candidates { pods: BTreeMap::from([("a".to_owned(), vec![probe])]), heard: None }
+        Candidates { pods: BTreeMap::from([("a".to_owned(), vec![probe])]), ..Candidates::default() }
     }
 
     fn attempt(tally: &mut Tally, now: Instant, passed: bool) -> bool {

@@ -142,8 +142,10 @@ impl Keeper {
     }
 
     fn candidates(&self) -> Candidates {
-        let pods = self.view.pods.objects.values().filter(|pod| pod.serves() && !pod.probes.is_empty());
+        let counted = || self.view.pods.objects.values().filter(|pod| self.view.counts(pod));
+        let pods = counted().filter(|pod| !pod.probes.is_empty());
         Candidates {
+            disowned: counted().any(|pod| pod.disowned),
             pods: pods.map(|pod| (pod.uid.clone(), pod.probes.clone())).collect(),
             heard: Watch::ALL.into_iter().map(|watch| self.view.seen(watch)).min().flatten(),
         }

@@ -144,6 +144,14 @@ pub struct Pod {
 struct PodSpec {
     containers: Option<Vec<Container>>,
     init_containers: Option<Vec<Container>>,
+    readiness_gates: Option<Vec<ReadinessGate>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessGate {
+    #[serde(default)]
+    condition_type: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -230,14 +238,19 @@ impl Watched for Pod {
         let status = self.status.unwrap_or_default();
         let ended = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
         let conditions = status.conditions.unwrap_or_default();
-        let ready = conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True");
+        let is_true = |kind: &str| conditions.iter().any(|condition| condition.kind == kind && condition.status == "True");
         let spec = self.spec.unwrap_or_default();
+        let ready = is_true("Ready");
+        // The kubelet writes Ready from these; the node controller writes Ready alone, when it has not heard of the kubelet.
+        let gates = spec.readiness_gates.unwrap_or_default();
+        let disowned = !ready && is_true("ContainersReady") && gates.iter().all(|gate| is_true(&gate.condition_type));
         // Only init containers that keep running take part in the readiness of a pod.
         let sidecars = spec.init_containers.unwrap_or_default().into_iter().filter(|init| init.restart_policy.as_deref() == Some("Always"));
         let containers = spec.containers.unwrap_or_default().into_iter().chain(sidecars);
         let probes = containers.filter_map(|container| probe(container, status.pod_ip.as_deref())).collect();
         view::Pod {
             ready: ready && !ended,
+            disowned: disowned && !ended,
             terminating: self.metadata.deletion_timestamp.is_some(),
             revision: self.metadata.label(names::REVISION_LABEL).map(str::to_owned),
             uid: self.metadata.uid,
@@ -307,6 +320,22 @@ mod tests {
         assert!(pod(json!({"metadata": {"name": "a", "uid": "1"}, "status": {"phase": "Running", "conditions": conditions}})).ready);
         assert!(!pod(json!({"metadata": {"name": "a", "uid": "1"}, "status": {"phase": "Failed", "conditions": conditions}})).ready);
         assert!(!pod(json!({"metadata": {"name": "a", "uid": "1"}})).ready);
+    }
+
+    #[test]
+    fn a_pod_that_only_the_node_controller_calls_unready_is_told_from_one_that_the_kubelet_does() {
+        let disowned = |conditions: &[(&str, &str)], gates: &[&str]| {
+            let conditions: Vec<_> = conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status})).collect();
+            let gates: Vec<_> = gates.iter().map(|gate| json!({"conditionType": gate})).collect();
+            let pod = pod(json!({"metadata": {"name": "a"}, "spec": {"readinessGates": gates}, "status": {"conditions": conditions}}));
+            assert!(!pod.ready || !pod.disowned);
+            pod.disowned
+        };
+        assert!(disowned(&[("Ready", "False"), ("ContainersReady", "True")], &[]));
+        assert!(!disowned(&[("Ready", "True"), ("ContainersReady", "True")], &[]));
+        assert!(!disowned(&[("Ready", "False"), ("ContainersReady", "False")], &[]), "by the kubelet");
+        assert!(!disowned(&[("Ready", "False"), ("ContainersReady", "True")], &["g"]), "the gate has not opened");
+        assert!(disowned(&[("Ready", "False"), ("ContainersReady", "True"), ("g", "True")], &["g"]));
     }
 
     #[test]

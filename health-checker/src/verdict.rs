@@ -143,7 +143,7 @@ fn hold(deployment: &Deployment) -> Option<Reason> {
 }
 
 fn ready(view: &View, with_probes: bool) -> u32 {
-    let count = view.pods.objects.values().filter(|pod| pod.serves() && !(with_probes && view.fails_here(pod))).count();
+    let count = view.pods.objects.values().filter(|pod| view.counts(pod) && !(with_probes && view.fails_here(pod))).count();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

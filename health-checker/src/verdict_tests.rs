@@ -14,7 +14,7 @@ fn deployment(desired: u32, phase: &str) -> Deployment {
 }
 
 fn pod(uid: &str) -> Pod {
-    Pod { uid: uid.into(), ready: true, terminating: false, revision: Some("r1".into()), probes: vec![] }
+    Pod { uid: uid.into(), ready: true, disowned: false, terminating: false, revision: Some("r1".into()), probes: vec![] }
 }
 
 /// A node with two ready pods of two, heard of just now.
@@ -201,6 +201,26 @@ fn the_revision_is_that_of_the_pods_that_stay() {
     assert_eq!(verdict(&view, now).revision.as_deref(), Some("r1,r2"));
     a_pod(&mut view).terminating = true;
     assert_eq!(verdict(&view, now).revision.as_deref(), Some("r1"));
+}
+
+#[test]
+fn pods_that_only_the_node_controller_calls_unready_keep_a_node_serving_but_start_none() {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    for pod in view.pods.objects.values_mut() {
+        (pod.ready, pod.disowned) = (false, true);
+    }
+    view.serving = true;
+    assert_eq!(verdict(&view, now).reason, Reason::Serving);
+    view.serving = false;
+    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady);
+    view.serving = true;
+    let failed = now + Duration::from_secs(1);
+    view.failed_here.insert("a".into(), failed);
+    assert_eq!(verdict(&view, failed).reason, Reason::ProbesFailHere, "its own probes decide");
+    view.failed_here.clear();
+    a_pod(&mut view).terminating = true;
+    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady);
 }
 
 fn any_deployment() -> impl Strategy<Value = Deployment> {

@@ -67,6 +67,9 @@ pub struct Pod {
     pub uid: String,
     /// Condition `Ready` is `True`, and the pod has not ended.
     pub ready: bool,
+    /// Not `Ready`, but by what the kubelet last said it is: the node controller calls every pod of a node unready whose
+    /// kubelet it has not heard of, as after an outage of the API server.
+    pub disowned: bool,
     /// Has a `deletionTimestamp`.
     pub terminating: bool,
     /// Revision of the user's template that it runs.
@@ -228,6 +231,12 @@ impl View {
     /// Age of the oldest part; `None` until all three have listed once.
     pub fn age(&self, now: Instant) -> Option<Duration> {
         Watch::ALL.into_iter().map(|watch| self.age_of(watch, now)).try_fold(Duration::ZERO, |oldest, age| Some(oldest.max(age?)))
+    }
+
+    /// Counts as a ready replica here. What the node controller says of pods only keeps a node from starting to serve: that
+    /// a kubelet is not heard of far away is no reason to take out a node that answers, let alone all of them at once.
+    pub fn counts(&self, pod: &Pod) -> bool {
+        pod.serves() || self.serving && pod.disowned && !pod.terminating
     }
 
     /// The probe of this pod fails from here, and the API has said nothing about pods since.

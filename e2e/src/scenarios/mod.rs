@@ -4,14 +4,18 @@ pub mod bad_input;
 mod changes;
 mod compatibility;
 mod deletion;
+mod detachers;
 mod failures;
 mod handover;
 mod health;
 mod membership;
+mod outages;
 mod ownership;
 pub mod product;
 mod rollout;
 mod serving;
+mod sharing;
+mod tampering;
 pub mod workload;
 
 use crate::scenario::Scenario;
@@ -42,4 +46,12 @@ pub const ALL: &[Scenario] = &[
     health::ANSWERS,
     handover::NO_CHECK_LOST,
     handover::PORT_TAKEN,
+    tampering::TAMPERED_DEPLOYMENTS,
+    tampering::TAMPERED_MARKS,
+    tampering::TAMPERED_RESOURCE,
+    sharing::SHARED_KEY,
+    detachers::FAULTY_DETACHERS,
+    outages::API_SERVER_STOPPED,
+    outages::ETCD,
+    outages::LOST_NODES,
 ];

@@ -74,7 +74,8 @@ pub fn resource(version: &str, update_strategy: &Value) -> Value {
     })
 }
 
-fn template(version: &str) -> Value {
+/// The pod template of a version.
+pub fn template(version: &str) -> Value {
     let mut pod = workload::pod_spec();
     pod["containers"][0]["env"] = json!([{ "name": "VERSION", "value": version }]);
     json!({ "metadata": { "labels": { "app": "nginx" } }, "spec": pod })
@@ -98,7 +99,13 @@ pub fn api(bed: &Bed) -> Api<IngressDaemonSet> {
 
 /// Changes the resource's spec; `null` removes a field.
 pub async fn change(bed: &Bed, spec: Value) -> Result<()> {
-    api(bed).patch(NAME, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await.context("changing the resource").map(drop)
+    change_named(bed, NAME, spec).await
+}
+
+/// The same for a resource with another name.
+pub async fn change_named(bed: &Bed, name: &str, spec: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    api(bed).patch(name, &PatchParams::default(), &patch).await.with_context(|| format!("changing {name}")).map(drop)
 }
 
 /// Rolls out another version.
@@ -115,22 +122,32 @@ pub async fn roll_to_missing_image(bed: &Bed) -> Result<()> {
 
 /// Waits until the status speaks of the newest spec, all of `nodes` are updated and available, and nothing is under way.
 pub async fn is_complete(bed: &Bed, nodes: usize, deadline: Duration) -> Result<()> {
-    eventually(deadline, &format!("{NAME} is complete on {nodes} nodes"), async || {
-        let resource = api(bed).get(NAME).await?;
-        let generation = resource.metadata.generation;
-        let status = resource.status.context("no status")?;
-        let (want, counts) = (u32::try_from(nodes)?, &status.nodes);
-        let current = status.observed_generation == generation;
-        let idle = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none());
-        let counted = [counts.desired, counts.current, counts.updated, counts.available] == [want; 4];
-        ensure!(current && idle && counted, "{}", summary(&status));
+    is_complete_named(bed, NAME, nodes, deadline).await
+}
+
+/// The same for a resource with another name.
+pub async fn is_complete_named(bed: &Bed, name: &str, nodes: usize, deadline: Duration) -> Result<()> {
+    eventually(deadline, &format!("{name} is complete on {nodes} nodes"), async || {
+        let resource = api(bed).get(name).await?;
+        ensure!(has_ended(&resource, nodes), "{}", summary(&resource.status.unwrap_or_default()));
         Ok(())
     })
     .await
 }
 
+/// The status speaks of the newest spec, all of `nodes` are updated and available, and nothing is under way.
+pub fn has_ended(resource: &IngressDaemonSet, nodes: usize) -> bool {
+    let Some(status) = &resource.status else { return false };
+    let counts = &status.nodes;
+    let current = status.observed_generation == resource.metadata.generation;
+    let idle = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none());
+    current
+        && idle
+        && [counts.desired, counts.current, counts.updated, counts.available].iter().all(|count| usize::try_from(*count) == Ok(nodes))
+}
+
 /// The status in a line, for messages.
-fn summary(status: &crds::IngressDaemonSetStatus) -> String {
+pub fn summary(status: &crds::IngressDaemonSetStatus) -> String {
     let nodes: Vec<_> =
         status.node_states.iter().map(|state| format!("{} {} {}: {}", state.name, state.phase, state.reason, state.message)).collect();
     let grants: Vec<_> = status
@@ -149,8 +166,19 @@ pub async fn status_says(
     deadline: Duration,
     test: impl Fn(&crds::IngressDaemonSetStatus) -> bool,
 ) -> Result<crds::IngressDaemonSetStatus> {
-    eventually(deadline, what, async || {
-        let status = api(bed).get(NAME).await?.status.context("no status")?;
+    status_of_says(bed, NAME, what, deadline, test).await
+}
+
+/// The same for a resource with another name.
+pub async fn status_of_says(
+    bed: &Bed,
+    name: &str,
+    what: &str,
+    deadline: Duration,
+    test: impl Fn(&crds::IngressDaemonSetStatus) -> bool,
+) -> Result<crds::IngressDaemonSetStatus> {
+    eventually(deadline, &format!("{name}: {what}"), async || {
+        let status = api(bed).get(name).await?.status.context("no status")?;
         ensure!(test(&status), "{} {:?}", summary(&status), status.conditions);
         Ok(status)
     })

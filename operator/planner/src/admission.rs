@@ -2,6 +2,7 @@
 
 use crate::{
     hold::Hold,
+    rivals::Rivals,
     settings::Settings,
     snapshot::Snapshot,
     target::{Gates, has_slot},
@@ -27,7 +28,7 @@ pub struct Admission {
 /// Decides over all nodes that have no grant.
 ///
 /// `taken` slots are held already.
-pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates: Gates, taken: usize) -> Admission {
+pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], rivals: &Rivals<'_>, gates: Gates, taken: usize) -> Admission {
     let budget = budget(settings, cases);
     let mut grants = taken;
     let holds_slot = |case: &Case<'_>| case.grant.is_some_and(|grant| !is_free(grant));
@@ -40,7 +41,7 @@ pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], gates
         let hold = if free {
             None
         } else {
-            gate(snapshot, case, kind, gates, &marks)
+            gate(rivals, case, kind, gates, &marks)
                 .or_else(|| (!has_slot(down, grants, unavailable, budget)).then_some(Hold::Budget { grants, unavailable, budget }))
         };
         if let Some(hold) = hold {
@@ -76,7 +77,7 @@ fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case
     candidates
 }
 
-fn gate(snapshot: &Snapshot, case: &Case<'_>, kind: Kind, gates: Gates, marks: &Marks) -> Option<Hold> {
+fn gate(rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, gates: Gates, marks: &Marks) -> Option<Hold> {
     if gates.paused && kind != Kind::Remove {
         return Some(Hold::Paused);
     }
@@ -91,18 +92,7 @@ fn gate(snapshot: &Snapshot, case: &Case<'_>, kind: Kind, gates: Gates, marks: &
     {
         return Some(Hold::HoldersUnreadable(error.clone()));
     }
-    conflicting_annotation(snapshot, marks).map(Hold::DetachAnnotationConflict)
-}
-
-/// Another resource that detaches by the same key with another value: neither detaches.
-pub fn conflicting_annotation(snapshot: &Snapshot, marks: &Marks) -> Option<String> {
-    let mark = marks.node.as_ref()?;
-    let conflicts = |spec: &crds::IngressDaemonSetSpec| {
-        let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
-        let other = rolling.annotate_node_to_detach.as_ref()?;
-        (other.key == mark.key && other.value.clone().unwrap_or_default() != mark.value).then_some(())
-    };
-    snapshot.others.iter().filter(|other| conflicts(&other.spec).is_some()).map(|other| other.key.clone()).min()
+    rivals.on(case, marks).map(Hold::DetachAnnotationConflict)
 }
 
 fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {

@@ -9,6 +9,7 @@ use crate::{
     readiness,
     rebuild::{Rebuild, rebuild},
     render,
+    rivals::Rivals,
     settings::{Invalid, Settings, resolve},
     snapshot::{Snapshot, TEMPLATE},
     status,
@@ -93,6 +94,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) settings: Option<&'a Settings>,
     pub(crate) plan: Plan,
     ledger: Ledger,
+    rivals: Rivals<'a>,
     pub(crate) reserved: std::vec::IntoIter<u64>,
     pub(crate) unserved: u64,
     live_absent: Vec<String>,
@@ -111,6 +113,7 @@ impl<'a> Pass<'a> {
             resolved,
             settings: resolved.as_ref().ok(),
             plan,
+            rivals: Rivals::of(snapshot, resolved.as_ref().ok(), &ledger),
             ledger,
             reserved: snapshot.reserved.clone().into_iter(),
             unserved: 0,
@@ -146,7 +149,7 @@ impl<'a> Pass<'a> {
             self.supply(case);
         }
         if let Some(settings) = self.settings {
-            let admission = admission::admit(self.snapshot, settings, cases, self.gates(), self.taken);
+            let admission = admission::admit(self.snapshot, settings, cases, &self.rivals, self.gates(), self.taken);
             self.grant(admission, cases);
             health_checker::plan(self.snapshot, settings, &mut self.plan);
         } else if self.snapshot.resource.deleting {
@@ -233,7 +236,7 @@ impl<'a> Pass<'a> {
         // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
         let unmarkable = grant.kind == Kind::Remove
             && grant.marks.node.is_some()
-            && (case.holders.is_err() || !case.holds_node() && admission::conflicting_annotation(self.snapshot, &grant.marks).is_some());
+            && (case.holders.is_err() || !case.holds_node() && self.rivals.on(case, &grant.marks).is_some());
         StepView {
             grant: GrantView {
                 id: grant.id,
@@ -339,7 +342,7 @@ impl<'a> Pass<'a> {
         let (uid8, now) = (self.snapshot.resource.uid8(), self.snapshot.now);
         let (patch, write, phase) = match next {
             Step::Detach => {
-                if let Some(other) = admission::conflicting_annotation(self.snapshot, &grant.marks) {
+                if let Some(other) = self.rivals.on(case, &grant.marks) {
                     return self.hold(case.name, "Blocked", Hold::DetachAnnotationConflict(other));
                 }
                 let Some(mark) = node_mark(case, grant) else { return };
@@ -391,11 +394,9 @@ impl<'a> Pass<'a> {
                 }
                 continue;
             }
-            self.hold(
-                case.name,
-                "Unavailable",
-                Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble },
-            );
+            let by_others = case.taken_out(settings).filter(|_| case.is_ready()).map(|key| Hold::TakenOut(key.to_owned()));
+            let unready = || Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble };
+            self.hold(case.name, "Unavailable", by_others.unwrap_or_else(unready));
         }
     }
 

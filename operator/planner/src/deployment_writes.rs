@@ -39,8 +39,11 @@ pub fn claim(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, 
     let mark = settings
         .and_then(|settings| settings.deployment_annotation.as_ref())
         .filter(|mark| grant.marks.deployment_keys.contains(&mark.key));
-    let present = mark.is_some_and(|mark| deployment.annotations.contains_key(&mark.key));
-    let keep = held.map_or(present, |token| token.keep_annotation);
+    let found = mark.and_then(|mark| deployment.annotations.get(&mark.key).map(|value| (mark, value)));
+    let present = found.is_some();
+    // Whoever took our token away left our annotation behind: with our value it is ours, and no person's.
+    let forgotten = case.token.is_none() && found.is_some_and(|(mark, value)| *value == mark.value);
+    let keep = held.map_or(present && !forgotten, |token| token.keep_annotation);
     // Grace that was served counts while the mark stays on.
     let since = held.map_or(snapshot.now, |token| token.since);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Claimed, since, keep)));

@@ -1,13 +1,13 @@
 //! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights they need.
 
 use crate::{
-    admission, eligibility,
+    eligibility,
     plan::{Action, Plan, Supporting},
     render,
     settings::{Invalid, Settings, ready_policy_flag, resolve},
     snapshot::{DaemonSetFacts, Resource, Snapshot},
 };
-use crds::{IngressDaemonSetSpec, ledger::Marks, names};
+use crds::{IngressDaemonSetSpec, names};
 use serde_json::{Value, json};
 
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
@@ -242,9 +242,4 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
         }
     }
     None
-}
-
-/// Conflicts that status names though the spec stays valid.
-pub fn detach_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<String> {
-    admission::conflicting_annotation(snapshot, &Marks { node: settings.node_annotation.clone(), ..Marks::default() })
 }

@@ -47,6 +47,8 @@ pub enum Hold {
         /// Trouble of a pod: reason and message.
         trouble: Option<(String, String)>,
     },
+    /// Somebody else's annotation, of this key, takes the node out of service.
+    TakenOut(String),
     /// Old pods are still ending.
     PodsTerminating,
     /// Attached again; the soak runs until this time.
@@ -103,6 +105,7 @@ impl Hold {
             Self::DetachTimeout | Self::GivenUp => "DetachTimeout",
             Self::PodsNotReady { trouble: Some((reason, _)), .. } | Self::Joining { trouble: Some((reason, _)) } => trouble_word(reason),
             Self::PodsNotReady { .. } => "PodsNotReady",
+            Self::TakenOut(_) => "TakenOut",
             Self::PodsTerminating => "PodsTerminating",
             Self::AttachSoak { .. } => "AttachSoak",
             Self::WaitingForAttachment => "WaitingForAttachment",
@@ -143,6 +146,9 @@ impl Hold {
                 Some((reason, message)) => format!("{ready} of {wanted} pods ready; {reason}: {message}"),
                 None => format!("{ready} of {wanted} pods ready"),
             },
+            Self::TakenOut(key) => {
+                format!("annotation {key} was put on by somebody else and takes the node out of service; it counts against the budget until it is removed")
+            }
             Self::PodsTerminating => "old pods are still ending".into(),
             Self::AttachSoak { until } => format!("attached again, soaking until {}", clock(*until)),
             Self::WaitingForAttachment => "attached again, waiting for the detacher to remove its timestamp".into(),
@@ -158,7 +164,7 @@ impl Hold {
             Self::Refused(message) => format!("the API server refuses the node's Deployment: {message}"),
             Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else; it is never adopted: rename or delete it"),
             Self::HoldersUnreadable(error) => format!(
-                "annotation {} of the Node cannot be read ({error}); remove it if no other resource holds the node",
+                "annotation {} of the Node cannot be read ({error}); if no other resource holds the node, remove it, and the annotation that asks the detacher",
                 crds::names::HOLDERS_ANNOTATION
             ),
             Self::DetachAnnotationConflict(other) => {

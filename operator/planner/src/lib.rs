@@ -18,6 +18,7 @@ pub mod plan;
 pub mod readiness;
 pub mod rebuild;
 pub mod render;
+pub mod rivals;
 pub mod settings;
 pub mod snapshot;
 pub mod status;

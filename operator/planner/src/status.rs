@@ -5,6 +5,7 @@ use crate::{
     hold::{Hold, clock},
     plan::{Held, Plan},
     render,
+    rivals::Rivals,
     settings::{Invalid, Settings},
     snapshot::Snapshot,
     wanted::Case,
@@ -116,7 +117,7 @@ fn conditions(
         paused(snapshot),
     ];
     wanted.extend(stalled(settings, plan));
-    wanted.extend(conflicts(snapshot, settings, plan));
+    wanted.extend(conflicts(snapshot, settings, cases, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
     wanted
         .into_iter()
@@ -209,6 +210,7 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
             Hold::PodsNotReady { trouble: Some(_), .. }
                 | Hold::Joining { trouble: Some(_) }
                 | Hold::AdmissionRejected { .. }
+                | Hold::NodeNotReady
                 | Hold::PodsRefused(_)
                 | Hold::Refused(_)
                 | Hold::Relabelled(_)
@@ -254,7 +256,7 @@ fn stalled(settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Option<Wan
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
 }
 
-fn conflicts(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Vec<Wanted> {
+fn conflicts(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, cases: &[Case<'_>], plan: &Plan) -> Vec<Wanted> {
     let mut found = Vec::new();
     if let Err(problems) = settings {
         found.extend(
@@ -278,7 +280,9 @@ fn conflicts(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, pla
     if let Some(name) = node.or(checker) {
         found.push(("NameConflict", true, "NameConflict", Hold::NameConflict(name).message()));
     }
-    if let Some(other) = health_checker::detach_conflict(snapshot, settings) {
+    let marks = settings.detach_marks();
+    let rivals = Rivals::of(snapshot, Some(settings), &Ledger::default());
+    if let Some(other) = cases.iter().filter(|case| case.chosen).find_map(|case| rivals.on(case, &marks)) {
         found.push(("DetachAnnotationConflict", true, "DetachAnnotationConflict", Hold::DetachAnnotationConflict(other).message()));
     }
     found

@@ -149,13 +149,20 @@ impl Case<'_> {
         if !self.served() || settings.pods_per_node == 0 {
             return false;
         }
-        let marked_by_others = settings
-            .node_annotation
-            .as_ref()
-            .is_some_and(|mark| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(&mark.key)));
-        let by_hand = self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
         let holding = self.phase() != Some(Phase::Closed) || self.holds_node();
-        !self.is_ready() || self.deployment.is_some_and(|deployment| deployment.replicas() == 0) || holding || marked_by_others || by_hand
+        !self.is_ready()
+            || self.deployment.is_some_and(|deployment| deployment.replicas() == 0)
+            || holding
+            || self.taken_out(settings).is_some()
+    }
+
+    /// The key of an annotation that is not of our making and takes the node out of service.
+    pub fn taken_out<'s>(&self, settings: &'s Settings) -> Option<&'s str> {
+        let on_node = settings.node_annotation.as_ref().map(|mark| mark.key.as_str());
+        let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(*key)));
+        let on_deployment =
+            || self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
+        on_node.or_else(|| on_deployment().then_some(names::TO_BE_UPDATED_ANNOTATION))
     }
 
     /// What the node needs that takes a grant; `None` when nothing does.

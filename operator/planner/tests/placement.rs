@@ -12,16 +12,16 @@ use crds::{
 use planner::{
     Hold, breaker, eligibility, render,
     settings::resolve,
-    snapshot::{NodeFacts, PodFacts},
+    snapshot::{NodeFacts, OtherResource, PodFacts},
     timing::{self, Marked},
 };
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 use world::{
     World, api,
     cluster::{Cluster, deployment_facts},
     operator::Operator,
-    wish::{GRACE, Marks, STAMP, STAMP_GRACE, Wish, spec},
+    wish::{GRACE, KEYS, Marks, STAMP, STAMP_GRACE, Wish, spec},
 };
 
 fn chosen(pod: &Value, node: &Value, member: bool) -> bool {
@@ -229,4 +229,48 @@ fn three_refusals_in_a_minute_open_the_breaker_for_longer_each_time() {
     deployment.labels.insert(names::BREAKER_LABEL.into(), "1.2000".into());
     assert_eq!(breaker::opens(&deployment, &refused(&[950, 960, 990]), 1000), None, "it is open");
     assert_eq!(breaker::leftovers(&refused(&[930, 990]), 1000).into_iter().collect::<Vec<_>>(), ["930"]);
+}
+
+#[test]
+fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others() {
+    let mut world = World::new(Wish::new(Marks::Node, 3), 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| {
+        cluster.edit_wish(|wish| wish.image = 2);
+        cluster.edit_node("n1", |node| node["metadata"]["labels"]["shared"] = "yes".into());
+    });
+    operator.catch_up(&world);
+    let mut snapshot = operator.snapshot(&world).unwrap();
+    let mark = |value: &str| json!({"rollingUpdate": {"maxUnavailableNodes": 1, "annotateNodeToDetach": {"key": KEYS[0], "value": value}}});
+    let other = |value: &str| OtherResource {
+        key: "default/other".into(),
+        uid: "ffffffff-0000".into(),
+        created: 1,
+        spec: Arc::new(spec(json!({
+            "nodeSelector": {"shared": "yes"}, "updateStrategy": mark(value), "template": {"spec": {"containers": [{"name": "a"}]}},
+        }))),
+    };
+    let granted = |snapshot: &planner::Snapshot| {
+        let plan = planner::decide(snapshot);
+        let conflict = plan.status.conditions.iter().any(|condition| condition.type_ == "DetachAnnotationConflict");
+        let held = plan.held.get("n1").is_some_and(|held| held.hold == Hold::DetachAnnotationConflict("default/other".into()));
+        (plan.status.rollout.unwrap().grants.into_keys().collect::<Vec<_>>(), held, conflict)
+    };
+    let all = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
+    assert_eq!(granted(&snapshot), (all.clone(), false, false), "no other resource");
+    snapshot.others = vec![other("")];
+    assert_eq!(granted(&snapshot), (all, false, false), "the same value");
+    snapshot.others = vec![other("another")];
+    assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "another value");
+    // The other one was given another value meanwhile, and still holds the node with the former.
+    let entry = Entry { id: 7, phase: EntryPhase::Detached, key: KEYS[0].into(), value: "former".into(), previous: None, time: 1 };
+    snapshot.others = vec![other("")];
+    let nodes = Arc::make_mut(&mut snapshot.nodes);
+    let node = nodes.get_mut("n1").unwrap();
+    let mut holders = node.holders().unwrap();
+    holders.insert("ffffffff".into(), entry);
+    node.annotations.insert(names::HOLDERS_ANNOTATION.into(), serde_json::to_string(&holders).unwrap());
+    let (granted, _, conflict) = granted(&snapshot);
+    assert_eq!((granted, conflict), (vec!["n0".to_owned(), "n2".to_owned()], true), "a former value that still holds");
 }

@@ -4,6 +4,7 @@
 
 mod world;
 
+use crds::token::Phase;
 use world::{
     World,
     operator::Operator,
@@ -192,4 +193,44 @@ fn deletion_leaves_nothing_and_puts_the_users_own_annotation_back() {
         assert!(annotations.get(key).is_none());
         assert_eq!(world.audit.violations, Vec::<String>::new());
     }
+}
+
+#[test]
+fn the_annotation_of_a_claim_whose_token_was_taken_away_goes_when_the_node_is_done() {
+    for phase in [Phase::Claimed, Phase::Updating] {
+        let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let shows = |world: &World| world::audit::token(&world.cluster.deployments["edge-n0"]).is_some_and(|token| token.phase == phase);
+        world.run_until(&mut operator, 60, shows).unwrap();
+        let labels = "/metadata/labels";
+        let token = crds::names::TOKEN_LABEL;
+        world.change(|cluster| {
+            cluster.edit_deployment("edge-n0", |deployment| {
+                deployment.pointer_mut(labels).unwrap().as_object_mut().unwrap().remove(token);
+            });
+        });
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+        let annotations = &world.cluster.deployments["edge-n0"]["metadata"]["annotations"];
+        assert!(annotations.get("example.com/out").is_none(), "{phase:?}: {annotations}");
+    }
+}
+
+#[test]
+fn a_node_that_a_person_takes_out_by_hand_is_named_with_the_annotation() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
+    let key = crds::names::TO_BE_UPDATED_ANNOTATION;
+    world.change(|cluster| cluster.edit_deployment("edge-n0", |deployment| deployment["metadata"]["annotations"][key] = "".into()));
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let says = |world: &World| {
+        let status = world.cluster.resource.as_ref().and_then(|resource| resource.status.as_ref());
+        let nodes = status.map(|status| status.node_states.as_slice()).unwrap_or_default();
+        nodes.iter().any(|state| state.name == "n0" && state.reason == "TakenOut" && state.message.contains(key))
+    };
+    world.run_until(&mut operator, 120, says).unwrap();
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n0", |deployment| {
+            deployment.pointer_mut("/metadata/annotations").unwrap().as_object_mut().unwrap().remove(key);
+        });
+    });
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
 }

@@ -136,6 +136,16 @@ impl Cluster {
         }
     }
 
+    /// Changes a Deployment as a person does.
+    pub fn edit_deployment(&mut self, name: &str, edit: impl FnOnce(&mut Value)) {
+        if let Some(before) = self.deployments.get(name).cloned() {
+            let mut after = before.clone();
+            edit(&mut after);
+            let after = api::store_deployment(&before, after, &mut self.version);
+            self.deployments.insert(name.to_owned(), after);
+        }
+    }
+
     pub fn edit_resource(&mut self, edit: impl FnOnce(&mut Resource)) {
         if let Some(resource) = &mut self.resource {
             self.version += 1;

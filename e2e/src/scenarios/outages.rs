@@ -1,0 +1,226 @@
+//! What the operator stands on fails in the middle of a rollout, and comes back.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use crds::{
+    IngressDaemonSetStatus, names,
+    token::{Phase, Token},
+};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{Api, api::ListParams};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{
+    auditor::{Expectations, Kind},
+    bed::Bed,
+    eventually::{eventually, throughout},
+    load::LoadOptions,
+    operator_process::OperatorProcess,
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
+    traffic::Traffic,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn claiming() -> Expectations {
+    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))
+}
+
+/// `SIGSTOP` for 20 s and for 60 s.
+pub const API_SERVER_STOPPED: Scenario = Scenario {
+    name: "a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds",
+    options: four_nodes,
+    // After 25 s without leases the control plane takes every node for lost, until they report again.
+    expected: || claiming().unready(NODES),
+    body: |bed| Box::pin(api_server_stopped(bed)),
+};
+
+async fn api_server_stopped(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    for (phase, seconds) in [(Phase::Claimed, 20), (Phase::Updating, 60)] {
+        let node = shows(bed, phase).await?;
+        bed.say(&format!("{node} is {phase:?}; the API server stands still for {seconds} s"));
+        bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
+        let haproxy = bed.haproxy.clone();
+        let serve = async || at_least_three_serve(&haproxy).await;
+        let held = throughout(Duration::from_secs(seconds), "at least three nodes take traffic", serve).await;
+        bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
+        held?;
+        // The control plane has heard of no kubelet for so long that it calls Nodes lost, and their pods unready.
+        throughout(Duration::from_secs(5), "at least three nodes take traffic", serve).await?;
+    }
+    product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+    let history = bed.recorder.history().await?;
+    let lost = history.iter().filter(|seen| seen.kind == Kind::Node && ready(&seen.object) == Some("Unknown"));
+    let lost: BTreeSet<_> = lost.filter_map(|seen| seen.object["metadata"]["name"].as_str()).collect();
+    bed.say(&format!("Nodes that the control plane took for lost meanwhile: {lost:?}"));
+    Ok(())
+}
+
+/// Status of a Node's condition Ready.
+fn ready(node: &Value) -> Option<&str> {
+    let conditions = node["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == "Ready")?["status"].as_str()
+}
+
+/// etcd is killed, and forgets.
+pub const ETCD: Scenario = Scenario {
+    name: "a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted",
+    options: four_nodes,
+    expected: claiming,
+    body: |bed| Box::pin(etcd(bed)),
+};
+
+async fn etcd(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let mut operator = OperatorProcess::instead_of_pods(bed).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    let node = shows(bed, Phase::Claimed).await?;
+    bed.say(&format!("{node} is claimed; etcd is killed"));
+    let killed = bed.control_plane.kill("etcd").await?;
+    let haproxy = bed.haproxy.clone();
+    throughout(Duration::from_secs(6), "at least three nodes take traffic", async || at_least_three_serve(&haproxy).await).await?;
+    bed.control_plane.start_again(killed)?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    bed.say("etcd is back, and the rollout has ended");
+    product::roll_to(bed, "3").await?;
+    shows(bed, Phase::Updating).await?;
+    miss_the_history(bed, &operator).await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    operator.check()?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+    let log = tokio::fs::read_to_string(bed.state().join("logs/operator-scenario.log")).await?;
+    let expired = log.lines().filter(|line| line.contains("watch failed") && line.contains("too old resource version")).count();
+    bed.say(&format!("{expired} watches of the operator had missed too much and began anew"));
+    ensure!(expired > 0, "the operator's watches missed nothing");
+    Ok(())
+}
+
+/// The operator is stopped while things change, and what changed can no longer be watched afterwards: the API server
+/// begins anew, and etcd has dropped its history.
+async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<()> {
+    operator.signal(Signal::SIGSTOP)?;
+    bed.say("the operator is stopped, the history is compacted");
+    // The Deployment controller goes on alone: nobody closes the token.
+    let api = Api::<Deployment>::namespaced(bed.client.clone(), "default");
+    let newest = eventually(MINUTE, "every Deployment is complete", async || {
+        let list = api.list(&ListParams::default()).await?;
+        for deployment in &list.items {
+            let status = deployment.status.clone().unwrap_or_default();
+            ensure!(
+                status.observed_generation == deployment.metadata.generation && status.updated_replicas == status.ready_replicas,
+                "{status:?}"
+            );
+        }
+        list.metadata.resource_version.and_then(|version| version.parse::<u64>().ok()).context("a list without a version")
+    })
+    .await?;
+    // What ends with the watches must have been seen before.
+    bed.recorder.history().await?;
+    let killed = bed.control_plane.kill("kube-apiserver").await?;
+    bed.control_plane.compact(newest).await?;
+    bed.control_plane.start_again(killed)?;
+    eventually(MINUTE, "the API server is back", async || api.list(&ListParams::default()).await.map(drop).context("listing")).await?;
+    operator.signal(Signal::SIGCONT)
+}
+
+async fn at_least_three_serve(haproxy: &crate::haproxy::HaProxy) -> Result<()> {
+    let serving = haproxy.counters().await?.servers.values().filter(|server| server.takes_traffic()).count();
+    ensure!(serving >= 3, "{serving} do");
+    Ok(())
+}
+
+/// The first node whose token shows this phase.
+async fn shows(bed: &Bed, phase: Phase) -> Result<String> {
+    let api = Api::<Deployment>::namespaced(bed.client.clone(), "default");
+    eventually(MINUTE, &format!("a node is {phase:?}"), async || {
+        let shows = |deployment: &Deployment| {
+            let labels = deployment.metadata.labels.as_ref()?;
+            let token: Token = labels.get(names::TOKEN_LABEL)?.parse().ok()?;
+            (token.phase == phase).then(|| deployment.metadata.annotations.as_ref()?.get(names::NODE_NAME_ANNOTATION).cloned())?
+        };
+        api.list(&ListParams::default()).await?.items.iter().find_map(shows).context("none is")
+    })
+    .await
+}
+
+/// A node loses its agent, or its network.
+pub const LOST_NODES: Scenario = Scenario {
+    name: "a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network",
+    options: four_nodes,
+    // A node that is cut off is unready by that, whichever it is.
+    expected: || claiming().unready(NODES),
+    body: |bed| Box::pin(lost_nodes(bed)),
+};
+
+async fn lost_nodes(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    let node = shows(bed, Phase::Updating).await?;
+    bed.node(&node)?.stop_agent().await?;
+    bed.say(&format!("the agent of {node} is killed in the middle of its update"));
+    waits_for(bed, &node, Duration::from_secs(5)).await?;
+    bed.node(&node)?.start_agent()?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    bed.say("its agent is back, and the rollout has ended");
+
+    product::roll_to(bed, "3").await?;
+    let node = shows(bed, Phase::Updating).await?;
+    bed.node(&node)?.cut().await?;
+    bed.say(&format!("{node} is cut off in the middle of its update"));
+    is_lost(bed, &node).await?;
+    waits_for(bed, &node, Duration::from_secs(3)).await?;
+    bed.node(&node)?.heal().await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+
+    // One that serves takes the requests on its connections with it: no load from here on.
+    bed.node("n4")?.cut().await?;
+    is_lost(bed, "n4").await?;
+    bed.say("n4 is cut off while nothing is under way");
+    product::roll_to(bed, "4").await?;
+    let says = |status: &IngressDaemonSetStatus| {
+        status.node_states.iter().any(|state| state.name == "n4" && state.reason == "NodeNotReady")
+            && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
+            && product::has_condition(status, "Degraded", "True", "NodeNotReady")
+    };
+    product::status_says(bed, "n4 is what the rollout waits for", MINUTE, says).await?;
+    bed.node("n4")?.heal().await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    bed.haproxy.serves(MINUTE, &NODES).await
+}
+
+async fn is_lost(bed: &Bed, node: &str) -> Result<()> {
+    let lost = bed.kubectl(&["wait", "--for=condition=Ready=unknown", &format!("node/{node}"), "--timeout=90s"]).await;
+    lost.map(drop)
+}
+
+/// Nothing else begins, and status says what it waits for.
+async fn waits_for(bed: &Bed, node: &str, period: Duration) -> Result<()> {
+    let says = |status: &IngressDaemonSetStatus| {
+        let stuck = status.node_states.iter().any(|state| state.name == node && state.phase != "Waiting");
+        stuck && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.keys().all(|granted| granted == node))
+    };
+    product::status_says(bed, "the rollout waits for the node", MINUTE, says).await?;
+    throughout(period, "the rollout waits for the node", async || {
+        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+        ensure!(says(&status), "{}", product::summary(&status));
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,532 @@
+//! What people do to the operator's objects by hand, in every phase of a rollout.
+//!
+//! A table of lanes, all in one bed and at the same time: a resource with nodes of its own, and the actions that are tried
+//! on it, each in every phase that it can tell from another. For each row a new version is rolled out; as soon as a node of the lane shows the phase, the
+//! action hits that node. Then the rollout ends, or status says why it does not, and it ends when the obstacle is taken away.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use crds::{
+    IngressDaemonSet, IngressDaemonSetStatus,
+    holders::{Entry, EntryPhase},
+    names,
+    token::{Phase as TokenPhase, Token},
+};
+use futures::future::try_join_all;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Node};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+
+use crate::{
+    auditor::{Expectations, Kind, Observation},
+    bed::{Bed, Options},
+    detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
+    eventually::eventually,
+    node::NodeSpec,
+    scenario::Scenario,
+    scenarios::{product, workload},
+};
+
+/// How long a phase, and the end of a rollout, may take.
+const DEADLINE: Duration = Duration::from_mins(2);
+/// The label by which a lane chooses its nodes.
+const LANE: &str = "example.com/lane";
+/// A resource that does not exist, as it would appear in marks.
+const STRANGER: &str = "ffffffff";
+/// The keys of the action [`Action::OtherKeys`].
+const OTHER_KEYS: [&str; 2] = ["example.com/out", "example.com/detach"];
+
+/// Where a node is in its update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is under way; the rollout begins right after the action.
+    Idle,
+    /// The ledger has a grant; the claim follows.
+    Granted,
+    /// The Node's entry says detached; the grace runs.
+    Detached,
+    /// The pods change.
+    Updating,
+    /// The token is closed again; the soak runs.
+    Soaking,
+}
+
+const PHASES: &[Phase] = &[Phase::Idle, Phase::Granted, Phase::Detached, Phase::Updating, Phase::Soaking];
+/// With both marks the claim follows the grant, and the detachment the claim, in a moment: only what touches tokens and
+/// entries can tell them apart.
+const FEWER_PHASES: &[Phase] = &[Phase::Idle, Phase::Detached, Phase::Updating, Phase::Soaking];
+
+/// What a person does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    DeleteDeployment,
+    DeleteDeploymentAndOrphan,
+    EditTemplate,
+    Scale(u32),
+    RolloutUndo,
+    RolloutPause,
+    ReRegisterNode,
+    DegradeMode,
+    NodeMarkOnly,
+    OtherKeys,
+    Budget(u32),
+    RemoveToken,
+    RemoveHolders,
+    RemoveNodeKey,
+    RemoveDeploymentAnnotation,
+    RemoveMemberLabel,
+    ForeignToken,
+    GreaterToken,
+    ForeignHolder,
+    BreakHolders,
+    TakeOutByHand,
+    WipeRollout,
+    WipeStatus,
+}
+
+impl Action {
+    /// Reasons of a node that status may give for not going on, until the person undoes what he did.
+    fn excuses(self) -> &'static [&'static str] {
+        match self {
+            // Whose mark it is that stands there nobody can tell once the holders, or the token, say otherwise: it stays.
+            Self::ForeignHolder | Self::TakeOutByHand | Self::RemoveHolders | Self::GreaterToken => &["TakenOut"],
+            Self::BreakHolders => &["HoldersUnreadable"],
+            _ => &[],
+        }
+    }
+
+    /// It changes the resource's own settings, which are put back before the next row.
+    fn is_setting(self) -> bool {
+        matches!(self, Self::DegradeMode | Self::NodeMarkOnly | Self::OtherKeys | Self::Budget(_))
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// A resource with nodes of its own.
+struct Lane {
+    name: &'static str,
+    nodes: &'static [&'static str],
+    budget: u32,
+    actions: &'static [Action],
+    phases: &'static [Phase],
+}
+
+/// Deployments, by people who break the node that they touch.
+const DEPLOYMENTS: &[Lane] = &[
+    Lane {
+        name: "deleted",
+        nodes: &["n1", "n2"],
+        budget: 1,
+        actions: &[Action::DeleteDeployment, Action::DeleteDeploymentAndOrphan],
+        phases: FEWER_PHASES,
+    },
+    Lane { name: "edited", nodes: &["n3", "n4"], budget: 1, actions: &[Action::EditTemplate, Action::RolloutPause], phases: FEWER_PHASES },
+    Lane { name: "scaled", nodes: &["n5", "n6"], budget: 1, actions: &[Action::Scale(1), Action::Scale(0)], phases: FEWER_PHASES },
+    Lane { name: "turned", nodes: &["n7", "n8"], budget: 1, actions: &[Action::RolloutUndo, Action::ReRegisterNode], phases: FEWER_PHASES },
+];
+
+/// Marks, by people who write what only the operator writes.
+const MARKS: &[Lane] = &[
+    Lane { name: "stripped", nodes: &["n1", "n2"], budget: 1, actions: &[Action::RemoveToken, Action::RemoveHolders], phases: PHASES },
+    Lane {
+        name: "unmarked",
+        nodes: &["n3", "n4"],
+        budget: 1,
+        actions: &[Action::RemoveNodeKey, Action::RemoveDeploymentAnnotation],
+        phases: PHASES,
+    },
+    Lane { name: "forged", nodes: &["n5", "n6"], budget: 1, actions: &[Action::ForeignToken, Action::GreaterToken], phases: PHASES },
+    Lane { name: "held", nodes: &["n7", "n8"], budget: 1, actions: &[Action::ForeignHolder, Action::BreakHolders], phases: PHASES },
+    Lane { name: "taken", nodes: &["n9", "n10"], budget: 1, actions: &[Action::TakeOutByHand, Action::RemoveMemberLabel], phases: PHASES },
+];
+
+/// The resource itself. Nothing that the operator does afterwards is excused.
+const RESOURCE: &[Lane] = &[
+    Lane { name: "wiped", nodes: &["n1", "n2"], budget: 1, actions: &[Action::WipeRollout, Action::WipeStatus], phases: PHASES },
+    Lane { name: "rekeyed", nodes: &["n3", "n4"], budget: 1, actions: &[Action::OtherKeys], phases: FEWER_PHASES },
+    Lane { name: "moded", nodes: &["n5", "n6"], budget: 1, actions: &[Action::DegradeMode, Action::NodeMarkOnly], phases: FEWER_PHASES },
+    Lane { name: "raised", nodes: &["n7", "n8"], budget: 1, actions: &[Action::Budget(2)], phases: FEWER_PHASES },
+    Lane { name: "lowered", nodes: &["n9", "n10", "n11"], budget: 2, actions: &[Action::Budget(1)], phases: FEWER_PHASES },
+];
+
+/// Deployments and Nodes.
+pub const TAMPERED_DEPLOYMENTS: Scenario = Scenario {
+    name: "deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout",
+    options: || options(DEPLOYMENTS),
+    expected: || expected(1).edited(nodes(DEPLOYMENTS)).unready(nodes(DEPLOYMENTS)),
+    body: |bed| Box::pin(tampered(bed, DEPLOYMENTS)),
+};
+
+/// Tokens, holders, keys.
+pub const TAMPERED_MARKS: Scenario = Scenario {
+    name: "marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout",
+    options: || options(MARKS),
+    expected: || expected(1).edited(nodes(MARKS)),
+    body: |bed| Box::pin(tampered(bed, MARKS)),
+};
+
+/// Spec and status.
+pub const TAMPERED_RESOURCE: Scenario = Scenario {
+    name: "a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout",
+    options: || options(RESOURCE),
+    // The greatest budget of a lane is 2. In degrade mode pods change on nodes that are attached, as told.
+    expected: || expected(2).edited(["n5", "n6"]),
+    body: |bed| Box::pin(tampered(bed, RESOURCE)),
+};
+
+fn expected(budget: usize) -> Expectations {
+    Expectations::budget(budget).claiming(Duration::from_secs(1))
+}
+
+fn nodes(lanes: &[Lane]) -> impl Iterator<Item = &'static str> {
+    lanes.iter().flat_map(|lane| lane.nodes.iter().copied())
+}
+
+fn options(lanes: &[Lane]) -> Options {
+    let spec = |lane: &Lane, name: &&str| NodeSpec::new(name).label(LANE, lane.name);
+    Options { nodes: lanes.iter().flat_map(|lane| lane.nodes.iter().map(|name| spec(lane, name))).collect(), ..Options::default() }
+        .with_infra()
+}
+
+/// Both marks and the detacher's timestamp, with the shortest graces there are.
+fn strategy(budget: u32) -> Value {
+    product::rolling_update(
+        budget,
+        json!({
+            "maxDegradedNodes": null,
+            "annotateDeploymentToDetach": { "key": names::TO_BE_UPDATED_ANNOTATION, "gracePeriodSeconds": 1 },
+            "annotateNodeToDetach": { "key": DETACHED_KEY, "value": "true", "gracePeriodSeconds": 0 },
+            "waitForDetachmentByAnnotatedTimestamp": { "key": TIMESTAMP_KEY, "format": "RFC3339", "gracePeriodSeconds": 0 },
+            "attachSoakSeconds": 1,
+        }),
+    )
+}
+
+async fn tampered(bed: &mut Bed, lanes: &'static [Lane]) -> Result<()> {
+    bed.install().await?;
+    let mut objects = vec![workload::config_map("default")];
+    objects.extend(lanes.iter().map(Lane::resource));
+    bed.apply(&objects).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let bed = &*bed;
+    try_join_all(lanes.iter().map(|lane| lane.ends(bed, "1"))).await?;
+    bed.say("all serve");
+    try_join_all(lanes.iter().map(|lane| lane.run(bed))).await.map(drop)
+}
+
+impl Lane {
+    fn resource(&self) -> Value {
+        let mut resource = product::resource("1", &strategy(self.budget));
+        resource["metadata"]["name"] = self.name.into();
+        resource["spec"]["nodeSelector"] = json!({ LANE: self.name });
+        resource
+    }
+
+    async fn run(&self, bed: &Bed) -> Result<()> {
+        let mut version = 1;
+        for action in self.actions {
+            for phase in self.phases {
+                version += 1;
+                let row = self.row(bed, *action, *phase, &version.to_string()).await;
+                row.with_context(|| format!("{}: {action} while {phase:?}", self.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One row of the table.
+    async fn row(&self, bed: &Bed, action: Action, phase: Phase, version: &str) -> Result<()> {
+        let started = Instant::now();
+        let mut live = bed.recorder.live();
+        let idle = phase == Phase::Idle;
+        let node = if idle {
+            self.nodes.first().copied().context("a lane without nodes")?
+        } else {
+            self.roll(bed, version).await?;
+            self.reaches(bed, phase, &mut live).await?
+        };
+        let said = self.act(bed, action, node).await?;
+        if idle {
+            self.roll(bed, version).await?;
+        }
+        let mut outcome = self.outcome(bed, action, version).await?;
+        if action.is_setting() {
+            self.change(bed, json!({ "updateStrategy": strategy(self.budget) })).await?;
+            self.ends(bed, version).await?;
+        }
+        outcome.push_str(&said);
+        bed.say(&format!("{action} while {phase:?}, node {node}: {outcome}, {:.1} s", started.elapsed().as_secs_f32()));
+        Ok(())
+    }
+
+    /// Waits until the rollout ends, or until status gives a reason that the action excuses and the person takes it back.
+    async fn outcome(&self, bed: &Bed, action: Action, version: &str) -> Result<String> {
+        let mut excuse = None;
+        let told = eventually(DEADLINE, "the rollout ends, or status says why not", async || {
+            let resource = product::api(bed).get(self.name).await?;
+            let status = resource.status.clone().unwrap_or_default();
+            excuse = excuse_of(&status, action);
+            if excuse.is_none() {
+                self.has_ended(bed, &resource, version).await?;
+            }
+            Ok(())
+        });
+        told.await?;
+        let Some(reason) = excuse else { return Ok("ends".to_owned()) };
+        self.undo(bed, action).await?;
+        self.ends(bed, version).await?;
+        Ok(format!("says {reason}, ends once it is undone"))
+    }
+
+    async fn change(&self, bed: &Bed, spec: Value) -> Result<()> {
+        product::change_named(bed, self.name, spec).await
+    }
+
+    async fn roll(&self, bed: &Bed, version: &str) -> Result<()> {
+        self.change(bed, json!({ "template": product::template(version) })).await
+    }
+
+    /// The first node of the lane that shows the phase.
+    async fn reaches(&self, bed: &Bed, phase: Phase, live: &mut Receiver<std::sync::Arc<Observation>>) -> Result<&'static str> {
+        let uid = product::api(bed).get(self.name).await?.uid().context("no UID")?;
+        let mut updated = BTreeSet::new();
+        let shown = async {
+            loop {
+                let seen = match live.recv().await {
+                    Ok(seen) => seen,
+                    Err(RecvError::Lagged(_)) => continue,
+                    Err(RecvError::Closed) => bail!("the recorder has ended"),
+                };
+                let shown = self.nodes.iter().find(|node| self.shows(&seen, names::uid8(&uid), phase, node, &mut updated));
+                if let Some(node) = shown {
+                    return Ok(*node);
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, shown).await.with_context(|| format!("no node became {phase:?}"))?
+    }
+
+    fn shows(&self, seen: &Observation, uid8: &str, phase: Phase, node: &str, updated: &mut BTreeSet<String>) -> bool {
+        let object = &seen.object;
+        let is = |kind, name: &str| seen.kind == kind && !seen.deleted && object["metadata"]["name"] == name;
+        if is(Kind::IngressDaemonSet, self.name) {
+            return phase == Phase::Granted && object["status"]["rollout"]["grants"][node].is_object();
+        }
+        if is(Kind::Node, node) {
+            let holders = crds::holders::parse(object["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str()).unwrap_or_default();
+            return phase == Phase::Detached && holders.get(uid8).is_some_and(|entry| entry.phase == EntryPhase::Detached);
+        }
+        if !is(Kind::Deployment, &self.deployment(node)) {
+            return false;
+        }
+        let token = object["metadata"]["labels"][names::TOKEN_LABEL].as_str().and_then(|token| token.parse::<Token>().ok());
+        match token.map(|token| token.phase) {
+            Some(TokenPhase::Updating) => {
+                updated.insert(node.to_owned());
+                phase == Phase::Updating
+            }
+            Some(TokenPhase::Closed) => phase == Phase::Soaking && updated.contains(node),
+            _ => false,
+        }
+    }
+
+    fn deployment(&self, node: &str) -> String {
+        format!("{}-{node}", self.name)
+    }
+
+    /// Does it; what a tool said to the person comes back.
+    async fn act(&self, bed: &Bed, action: Action, node: &str) -> Result<String> {
+        let deployment = self.deployment(node);
+        let token = |token: Value| json!({ "metadata": { "labels": { names::TOKEN_LABEL: token } } });
+        let annotation = |key: &str, value: Value| json!({ "metadata": { "annotations": { key: value } } });
+        let rolling = |more: Value| json!({ "updateStrategy": { "rollingUpdate": more } });
+        match action {
+            Action::DeleteDeployment => self.delete(bed, &deployment, &DeleteParams::background()).await?,
+            Action::DeleteDeploymentAndOrphan => self.delete(bed, &deployment, &DeleteParams::orphan()).await?,
+            Action::EditTemplate => {
+                let tampered = json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/env/0/value", "value": "tampered" }]);
+                let patch = serde_json::from_value(tampered).context("building a patch")?;
+                deployments(bed).patch(&deployment, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
+            }
+            Action::Scale(replicas) => self.edit(bed, &deployment, json!({ "spec": { "replicas": replicas } })).await?,
+            Action::RolloutPause => self.edit(bed, &deployment, json!({ "spec": { "paused": true } })).await?,
+            Action::RolloutUndo => return Ok(rollout_undo(bed, &deployment).await),
+            Action::ReRegisterNode => self.re_register(bed, node).await?,
+            Action::DegradeMode => {
+                let marks = ["annotateDeploymentToDetach", "annotateNodeToDetach", "waitForDetachmentByAnnotatedTimestamp"];
+                let mut degrade = json!({ "maxUnavailableNodes": 0, "maxDegradedNodes": 1 });
+                for mark in marks {
+                    degrade[mark] = Value::Null;
+                }
+                self.change(bed, rolling(degrade)).await?;
+            }
+            Action::NodeMarkOnly => self.change(bed, rolling(json!({ "annotateDeploymentToDetach": null }))).await?,
+            Action::OtherKeys => {
+                // The detacher of the bed does not know these.
+                let keys = json!({
+                    "annotateDeploymentToDetach": { "key": OTHER_KEYS[0] }, "annotateNodeToDetach": { "key": OTHER_KEYS[1] },
+                    "waitForDetachmentByAnnotatedTimestamp": null,
+                });
+                self.change(bed, rolling(keys)).await?;
+            }
+            Action::Budget(nodes) => self.change(bed, rolling(json!({ "maxUnavailableNodes": nodes }))).await?,
+            Action::RemoveToken => self.edit(bed, &deployment, token(Value::Null)).await?,
+            Action::ForeignToken => self.edit(bed, &deployment, token(format!("{STRANGER}.7.Closed.0").into())).await?,
+            Action::GreaterToken => {
+                let (uid8, next_id) = self.next_id(bed).await?;
+                self.edit(bed, &deployment, token(format!("{uid8}.{}.Closed.0", next_id + 5).into())).await?;
+            }
+            Action::RemoveDeploymentAnnotation => {
+                self.edit(bed, &deployment, annotation(names::TO_BE_UPDATED_ANNOTATION, Value::Null)).await?;
+            }
+            Action::TakeOutByHand => self.edit(bed, &deployment, annotation(names::TO_BE_UPDATED_ANNOTATION, "by hand".into())).await?,
+            Action::RemoveHolders => edit_node(bed, node, annotation(names::HOLDERS_ANNOTATION, Value::Null)).await?,
+            Action::BreakHolders => edit_node(bed, node, annotation(names::HOLDERS_ANNOTATION, "{".into())).await?,
+            Action::RemoveNodeKey => edit_node(bed, node, annotation(DETACHED_KEY, Value::Null)).await?,
+            Action::ForeignHolder => hold_by_stranger(bed, node).await?,
+            Action::RemoveMemberLabel => {
+                let (uid8, _) = self.next_id(bed).await?;
+                edit_node(bed, node, json!({ "metadata": { "labels": { names::member_label(&uid8): null } } })).await?;
+            }
+            Action::WipeRollout => self.patch_status(bed, json!({ "status": { "rollout": null } })).await?,
+            Action::WipeStatus => self.patch_status(bed, json!({ "status": null })).await?,
+        }
+        Ok(String::new())
+    }
+
+    async fn delete(&self, bed: &Bed, deployment: &str, how: &DeleteParams) -> Result<()> {
+        deployments(bed).delete(deployment, how).await.context("deleting the Deployment").map(drop)
+    }
+
+    async fn edit(&self, bed: &Bed, deployment: &str, patch: Value) -> Result<()> {
+        let edited = deployments(bed).patch(deployment, &PatchParams::default(), &Patch::Merge(patch)).await;
+        edited.context("editing the Deployment").map(drop)
+    }
+
+    async fn patch_status(&self, bed: &Bed, patch: Value) -> Result<()> {
+        let patched = product::api(bed).patch_status(self.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.context("writing the status").map(drop)
+    }
+
+    /// How tokens of the lane begin, and the next id of its ledger.
+    async fn next_id(&self, bed: &Bed) -> Result<(String, u64)> {
+        let resource = product::api(bed).get(self.name).await?;
+        let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref()).context("no ledger")?;
+        Ok((names::uid8(&resource.uid().context("no UID")?).to_owned(), ledger.next_id))
+    }
+
+    /// Deletes the Node object; its agent registers it again, and the administrator labels it.
+    async fn re_register(&self, bed: &Bed, node: &str) -> Result<()> {
+        let api = Api::<Node>::all(bed.client.clone());
+        let old = api.get(node).await?.uid();
+        api.delete(node, &DeleteParams::default()).await?;
+        eventually(DEADLINE, "the node is registered again", async || {
+            ensure!(api.get(node).await?.uid() != old, "the old Node is still there");
+            Ok(())
+        })
+        .await?;
+        edit_node(bed, node, json!({ "metadata": { "labels": { LANE: self.name } } })).await
+    }
+
+    /// Takes back what an action left in the way, as status asks for.
+    async fn undo(&self, bed: &Bed, action: Action) -> Result<()> {
+        for node in self.nodes {
+            let deployment = self.deployment(node);
+            let gone = |keys: &[&str]| {
+                let keys: serde_json::Map<_, _> = keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+                json!({ "metadata": { "annotations": keys } })
+            };
+            match action {
+                Action::TakeOutByHand | Action::GreaterToken => {
+                    self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?;
+                }
+                Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
+                Action::BreakHolders | Action::ForeignHolder => {
+                    edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?;
+                }
+                _ => bail!("{action} needs no undoing"),
+            }
+        }
+        Ok(())
+    }
+
+    async fn ends(&self, bed: &Bed, version: &str) -> Result<()> {
+        let resource = async || product::api(bed).get(self.name).await;
+        eventually(DEADLINE, &format!("{} has rolled out version {version}", self.name), async || {
+            self.has_ended(bed, &resource().await?, version).await
+        })
+        .await
+    }
+
+    /// Status says so, and so do the objects: the version, the pods, and no mark left.
+    async fn has_ended(&self, bed: &Bed, resource: &IngressDaemonSet, version: &str) -> Result<()> {
+        ensure!(product::has_ended(resource, self.nodes.len()), "{}", product::summary(&resource.status.clone().unwrap_or_default()));
+        for node in self.nodes {
+            let deployment = serde_json::to_value(deployments(bed).get(&self.deployment(node)).await?)?;
+            let spec = &deployment["spec"];
+            let runs = (&spec["replicas"], &spec["template"]["spec"]["containers"][0]["env"][0]["value"]);
+            ensure!(runs == (&json!(2), &json!(version)), "{node} runs {runs:?}");
+            let object = Api::<Node>::all(bed.client.clone()).get(node).await?;
+            for key in OTHER_KEYS.iter().chain(&[DETACHED_KEY, names::TO_BE_UPDATED_ANNOTATION]) {
+                let left = deployment["metadata"]["annotations"].get(*key).is_some() || object.annotations().contains_key(*key);
+                ensure!(!left, "{key} is left on {node}");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn deployments(bed: &Bed) -> Api<Deployment> {
+    Api::namespaced(bed.client.clone(), "default")
+}
+
+/// A reason of the status that the action accounts for.
+fn excuse_of(status: &IngressDaemonSetStatus, action: Action) -> Option<String> {
+    let excused = |reason: &String| action.excuses().contains(&reason.as_str());
+    status.node_states.iter().map(|state| &state.reason).find(|reason| excused(reason)).cloned()
+}
+
+async fn edit_node(bed: &Bed, node: &str, patch: Value) -> Result<()> {
+    let edited = Api::<Node>::all(bed.client.clone()).patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
+    edited.context("editing the Node").map(drop)
+}
+
+/// What `kubectl` says, whether it did something or refused to.
+async fn rollout_undo(bed: &Bed, deployment: &str) -> String {
+    let said = match bed.kubectl(&["rollout", "undo", &format!("deployment/{deployment}")]).await {
+        Ok(said) => said,
+        Err(error) => format!("{error:#}").rsplit_once("error: ").map_or_else(|| format!("{error:#}"), |(_, end)| end.to_owned()),
+    };
+    format!(" (kubectl: {})", said.trim())
+}
+
+/// An entry of a resource that does not exist, beside those that are there.
+async fn hold_by_stranger(bed: &Bed, node: &str) -> Result<()> {
+    eventually(DEADLINE, "the stranger's entry is written", async || {
+        let api = Api::<Node>::all(bed.client.clone());
+        let object = api.get(node).await?;
+        let mut holders = crds::holders::parse(object.annotations().get(names::HOLDERS_ANNOTATION).map(String::as_str))?;
+        let (key, value) = (DETACHED_KEY.to_owned(), "true".to_owned());
+        let time = chrono::Utc::now().timestamp();
+        holders.insert(STRANGER.to_owned(), Entry { id: 1, phase: EntryPhase::Detached, key, value, previous: None, time });
+        let annotations = json!({ names::HOLDERS_ANNOTATION: serde_json::to_string(&holders)?, DETACHED_KEY: "true" });
+        let patch = json!({ "metadata": { "resourceVersion": object.resource_version(), "annotations": annotations } });
+        api.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,74 @@
+//! Other resources that detach a node by the same annotation key with another value: there, neither detaches.
+
+use crate::{
+    eligibility::is_chosen,
+    settings::{Settings, resolve},
+    snapshot::{OtherResource, Snapshot},
+    wanted::Case,
+};
+use crds::{
+    holders::EntryPhase,
+    ledger::{Annotation, Ledger, Marks},
+    names,
+};
+
+/// Those of one pass.
+#[derive(Debug)]
+pub struct Rivals<'a> {
+    known: Vec<Rival<'a>>,
+    uid8: &'a str,
+}
+
+#[derive(Debug)]
+struct Rival<'a> {
+    resource: &'a OtherResource,
+    mark: Annotation,
+    /// Absent when its spec is not valid: it keeps the nodes that it has.
+    settings: Option<Settings>,
+}
+
+impl<'a> Rivals<'a> {
+    /// Resources whose Node mark contradicts the one of the settings, or of a grant.
+    pub fn of(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &Ledger) -> Self {
+        let granted = ledger.grants.values().filter_map(|grant| grant.marks.node.as_ref());
+        let ours: Vec<_> = settings.and_then(|settings| settings.node_annotation.as_ref()).into_iter().chain(granted).collect();
+        let known = snapshot.others.iter().filter_map(|resource| {
+            let mark = mark_of(resource)?;
+            ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.spec).ok() })
+        });
+        Self { known: known.collect(), uid8: snapshot.resource.uid8() }
+    }
+
+    /// The first of them on this node, by name.
+    pub fn on(&self, case: &Case<'_>, marks: &Marks) -> Option<String> {
+        let mark = marks.node.as_ref()?;
+        let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(case));
+        // A resource that holds the node with a value that it had before is told by its entry alone.
+        let holds = || {
+            let entries = case.holders.iter().flatten().filter(|(uid8, _)| *uid8 != self.uid8);
+            let mut contrary =
+                entries.filter(|(_, entry)| entry.phase == EntryPhase::Detached && entry.key == mark.key && entry.value != mark.value);
+            contrary.next().map(|(uid8, _)| format!("the resource with the UID {uid8}…"))
+        };
+        here.map(|rival| rival.resource.key.clone()).min().or_else(holds)
+    }
+}
+
+impl Rival<'_> {
+    fn is_on(&self, case: &Case<'_>) -> bool {
+        case.node.is_some_and(|node| {
+            let chosen = |settings| is_chosen(&self.resource.spec, settings, case.name, node, true);
+            node.labels.contains_key(&names::member_label(names::uid8(&self.resource.uid))) || self.settings.as_ref().is_some_and(chosen)
+        })
+    }
+}
+
+fn mark_of(resource: &OtherResource) -> Option<Annotation> {
+    let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+    let mark = rolling.annotate_node_to_detach.as_ref()?;
+    Some(Annotation { key: mark.key.clone(), value: mark.value.clone().unwrap_or_default() })
+}
+
+fn contradict(one: &Annotation, other: &Annotation) -> bool {
+    one.key == other.key && one.value != other.value
+}
