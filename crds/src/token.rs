@@ -23,6 +23,11 @@ pub enum Phase {
 impl Phase {
     const ALL: [Self; 5] = [Self::New, Self::Claimed, Self::Degrading, Self::Updating, Self::Closed];
 
+    /// The phase of a word in a token.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.as_str() == word)
+    }
+
     /// The word in the token.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -70,8 +75,7 @@ impl FromStr for Token {
             let mut parts = text.split('.');
             let uid8 = parts.next().filter(|part| !part.is_empty())?.to_owned();
             let id = parts.next()?.parse().ok()?;
-            let phase = parts.next()?;
-            let phase = Phase::ALL.into_iter().find(|known| known.as_str() == phase)?;
+            let phase = Phase::from_word(parts.next()?)?;
             let since = parts.next()?.parse().ok()?;
             let keep_annotation = match parts.next() {
                 None => false,

@@ -3,6 +3,7 @@
 
 pub mod act;
 pub mod args;
+pub mod ask;
 pub mod leader;
 pub mod memory;
 pub mod metrics;

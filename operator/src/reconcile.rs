@@ -2,13 +2,14 @@
 
 use crate::{
     act::{Actor, Announcer, Error, still_foreign, try_template},
+    ask::ask,
     memory::Memory,
     metrics::Metrics,
     observe::{Guarded, Observer},
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
-use planner::{Action, Plan, Snapshot, decide, plan::Held};
+use planner::{Action, Hold, Plan, Snapshot, decide, plan::Held};
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -86,7 +87,11 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     try_template(&context.client, &mut memory, &mut snapshot).await;
     snapshot.first_seen = memory.first_seen.clone();
     snapshot.reserved = memory.reserved.clone();
-    let plan = decide(&snapshot);
+    let mut plan = decide(&snapshot);
+    if !plan.questions.is_empty() {
+        snapshot.answers = ask(&plan.questions).await;
+        plan = decide(&snapshot);
+    }
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     note_phases(&context.metrics, &mut memory, &plan);
     tracing::debug!(actions = ?plan.actions.iter().map(brief).collect::<Vec<_>>(), recheck_at = plan.recheck_at, "decided");
@@ -96,7 +101,9 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     let soon = outcome?;
     lock(&context.failures).remove(&key);
     let due = plan.recheck_at.map_or(300, |at| at.saturating_sub(now).max(1));
-    let due = Duration::from_secs(due.unsigned_abs());
+    // A health checker may see the same write a moment after us.
+    let contradicted = plan.held.values().any(|held| matches!(held.hold, Hold::StillHealthy { .. } | Hold::StillUnhealthy { .. }));
+    let due = if contradicted { AFTER_CONFLICT } else { Duration::from_secs(due.unsigned_abs()) };
     Ok(Requeue::requeue(soon.map_or(due, |soon| soon.min(due))))
 }
 

@@ -75,6 +75,7 @@ fn snapshot() -> Snapshot {
         port_conflicts: BTreeSet::new(),
         foreign_names: BTreeSet::new(),
         taken_names: BTreeSet::new(),
+        answers: BTreeMap::new(),
         reserved: Vec::new(),
         first_seen: BTreeMap::new(),
         listed_since_rebuild: false,

@@ -2,7 +2,9 @@
 
 use crate::{
     admission::{self, Admission},
-    breaker, deployment_writes, health_checker,
+    breaker, deployment_writes,
+    evidence::{Evidence, evidence},
+    health_checker,
     hold::Hold,
     node_writes,
     plan::{Action, Gauges, Held, Plan, Write},
@@ -191,6 +193,17 @@ impl<'a> Pass<'a> {
         let soak = self.soak(case, grant);
         let view = self.view(case, grant, fit.is_ok(), grace.is_none(), soak.is_none());
         let next = step(&view);
+        match evidence(self.snapshot, self.settings, case, grant, next) {
+            Evidence::None => {}
+            Evidence::Ask(question) => {
+                self.plan.questions.insert(case.name.to_owned(), question);
+                return self.hold(case.name, "Blocked", Hold::AskingHealthPort);
+            }
+            Evidence::Contradicts(hold) => {
+                self.plan.recheck(self.snapshot.now.saturating_add(1));
+                return self.hold(case.name, "Blocked", hold);
+            }
+        }
         match next {
             Step::Claim | Step::Update | Step::Close | Step::DeleteDeployment => self.write_deployment(case, grant, next),
             Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(case, grant, next),

@@ -82,6 +82,20 @@ pub enum Hold {
     HoldersUnreadable(String),
     /// Another resource uses the same detach annotation with another value.
     DetachAnnotationConflict(String),
+    /// The health port is being asked.
+    AskingHealthPort,
+    /// The health port still answers 200 though the Deployment's mark says otherwise.
+    StillHealthy {
+        /// The port.
+        port: u16,
+    },
+    /// The health port still answers for an earlier phase.
+    StillUnhealthy {
+        /// The port.
+        port: u16,
+        /// The phase.
+        phase: crds::token::Phase,
+    },
     /// The way back after a detach timeout; the node keeps its place until something else is wanted.
     GivenUp,
     /// An object is being written; its watch has not shown it yet.
@@ -117,6 +131,8 @@ impl Hold {
             Self::NameConflict(_) => "NameConflict",
             Self::HoldersUnreadable(_) => "HoldersUnreadable",
             Self::DetachAnnotationConflict(_) => "DetachAnnotationConflict",
+            Self::AskingHealthPort => "AskingHealthPort",
+            Self::StillHealthy { .. } | Self::StillUnhealthy { .. } => "HealthPortContradicts",
             Self::Writing => "Writing",
         }
     }
@@ -170,6 +186,14 @@ impl Hold {
             Self::DetachAnnotationConflict(other) => {
                 format!("{other} detaches nodes with the same annotation key and another value; give both the same value, or different keys")
             }
+            Self::AskingHealthPort => "asking the node's health port".into(),
+            Self::StillHealthy { port } => format!(
+                "port {port} of the node still answers 200 although the node is taken out: its health checker hangs, or something else listens there; no pod is touched until it answers 503 or not at all (restart its pod, see `ss -ltnp sport = :{port}`)"
+            ),
+            Self::StillUnhealthy { port, phase } => format!(
+                "port {port} of the node still answers 503 for phase {} although the node is attached again: its health checker hangs; restart its pod",
+                phase.as_str()
+            ),
             Self::GivenUp => {
                 "the detacher did not answer in time and the node was attached again, its pods untouched; it is tried again when the template or the detach settings change".into()
             }

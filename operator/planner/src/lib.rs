@@ -10,6 +10,7 @@ pub mod breaker;
 pub mod decide;
 pub mod deployment_writes;
 pub mod eligibility;
+pub mod evidence;
 pub mod health_checker;
 pub mod hold;
 pub mod node_writes;

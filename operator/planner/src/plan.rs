@@ -18,6 +18,17 @@ pub struct Plan {
     pub status: IngressDaemonSetStatus,
     /// What metrics show beside the status.
     pub gauges: Gauges,
+    /// Health ports to ask, by node. The decision is made again with what they say, before anything is done.
+    pub questions: BTreeMap<String, Question>,
+}
+
+/// Where a node's health checkers listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// IP address of the node.
+    pub address: String,
+    /// Its health ports.
+    pub ports: Vec<u16>,
 }
 
 impl Plan {

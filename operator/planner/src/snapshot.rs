@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub foreign_names: BTreeSet<String>,
     /// Names in the namespace that belong to another resource of this kind.
     pub taken_names: BTreeSet<String>,
+    /// What health ports said in this pass, by node: only of nodes that were asked. Ports that did not answer are left out.
+    pub answers: BTreeMap<String, Vec<PortAnswer>>,
     /// Ids taken from the ledger by this process and not used yet.
     pub reserved: Vec<u64>,
     /// When this process first saw a mark: by (node, id). For stored times that lie in the future.
@@ -114,6 +116,8 @@ pub struct NodeFacts {
     pub ready: bool,
     /// Is being deleted.
     pub deleting: bool,
+    /// IP address at which the node is reached inside the cluster.
+    pub address: Option<String>,
 }
 
 impl NodeFacts {
@@ -192,6 +196,17 @@ impl DeploymentFacts {
     pub fn revision(&self) -> &str {
         self.template_label(crds::names::REVISION_LABEL).unwrap_or_default()
     }
+}
+
+/// What a health port said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAnswer {
+    /// The port.
+    pub port: u16,
+    /// It answered 200.
+    pub healthy: bool,
+    /// The phase of the token that it has seen, where it is a health checker of the resource.
+    pub phase: Option<crds::token::Phase>,
 }
 
 /// What is read of a pod.

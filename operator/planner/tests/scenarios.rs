@@ -234,3 +234,56 @@ fn a_node_that_a_person_takes_out_by_hand_is_named_with_the_annotation() {
     });
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
 }
+
+fn answer(healthy: bool, phase: crds::token::Phase) -> planner::snapshot::PortAnswer {
+    planner::snapshot::PortAnswer { port: 10080, healthy, phase: Some(phase) }
+}
+
+/// The reason for which a node is held after so many seconds.
+fn held_after(world: &mut World, operator: &mut Operator, seconds: usize, node: &str) -> Option<&'static str> {
+    let mut last = None;
+    for _ in 0..seconds {
+        last = world.fair_second(operator);
+    }
+    last.and_then(|plan| plan.held.get(node).map(|held| held.hold.reason()))
+}
+
+#[test]
+fn no_pod_is_touched_while_the_health_port_still_answers_200() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+    world.change(|cluster| {
+        cluster.hanging.insert("n0".into(), answer(true, crds::token::Phase::Closed));
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    assert_eq!(held_after(&mut world, &mut operator, 60, "n0"), Some("HealthPortContradicts"));
+    assert!(world.cluster.pods.iter().all(|pod| pod.template["spec"]["containers"][0]["image"] == "app:1"));
+    world.change(|cluster| cluster.hanging.clear());
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_slot_is_not_freed_while_the_health_port_still_answers_for_an_earlier_phase() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 2);
+    world.change(|cluster| {
+        for node in ["n0", "n1"] {
+            cluster.hanging.insert(node.into(), answer(false, crds::token::Phase::Updating));
+        }
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    for _ in 0..60 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!(world.cluster.ledger().unwrap().grants.len(), 1, "the first node keeps its slot, the second waits");
+    world.change(|cluster| cluster.hanging.clear());
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+}
+
+#[test]
+fn deletion_does_not_wait_for_a_health_port_that_contradicts() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 2);
+    world.change(|cluster| {
+        cluster.hanging.insert("n0".into(), answer(true, crds::token::Phase::Closed));
+        cluster.edit_resource(|resource| resource.deleting = true);
+    });
+    world.run_until(&mut operator, 100, |world| world.cluster.resource.is_none()).unwrap();
+}

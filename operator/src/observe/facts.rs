@@ -20,7 +20,9 @@ pub fn seconds(time: &Time) -> i64 {
 /// What is read of a Node.
 pub fn node(node: Node) -> NodeFacts {
     let spec = node.spec.unwrap_or_default();
-    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    let status = node.status.unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP").map(|address| address.address.clone());
     let has_annotations = node.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty());
     NodeFacts {
         uid: node.metadata.uid.unwrap_or_default(),
@@ -32,6 +34,7 @@ pub fn node(node: Node) -> NodeFacts {
         unschedulable: spec.unschedulable.unwrap_or(false),
         ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
         deleting: node.metadata.deletion_timestamp.is_some(),
+        address,
     }
 }
 

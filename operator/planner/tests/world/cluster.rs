@@ -8,7 +8,7 @@ use crds::{ledger::Ledger, names};
 use planner::{
     plan::Supporting,
     settings::Count,
-    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, Resource},
+    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, PortAnswer, Resource},
 };
 use serde_json::{Value, json};
 use std::{
@@ -71,6 +71,8 @@ pub struct Cluster {
     pub daemon_sets: Vec<DaemonSetFacts>,
     pub supporting: BTreeSet<Supporting>,
     pub detacher: Detacher,
+    /// Nodes whose health checker hangs, and what it says for ever.
+    pub hanging: BTreeMap<String, PortAnswer>,
     /// Nodes that the detacher has answered for, and the key it was asked by.
     pub answered: BTreeMap<String, &'static str>,
 }
@@ -102,6 +104,7 @@ impl Cluster {
             daemon_sets: Vec::new(),
             supporting: BTreeSet::new(),
             detacher: Detacher::Good,
+            hanging: BTreeMap::new(),
             answered: BTreeMap::new(),
         };
         for index in 0..nodes {
@@ -176,6 +179,15 @@ impl Cluster {
 
     pub fn deployment_on(&self, node: &str) -> Option<&Value> {
         self.deployments.values().find(|deployment| node_of(deployment) == node)
+    }
+
+    /// What the health checker of a node says now.
+    pub fn health_port(&self, node: &str) -> Option<PortAnswer> {
+        if let Some(answer) = self.hanging.get(node) {
+            return Some(*answer);
+        }
+        let phase = super::audit::token(self.deployment_on(node)?)?.phase;
+        Some(PortAnswer { port: 10080, healthy: phase == crds::token::Phase::Closed, phase: Some(phase) })
     }
 
     /// Somebody deletes a Deployment; with `orphan` its pods stay, without an owner.
@@ -340,6 +352,7 @@ pub fn node_facts(node: &Value) -> NodeFacts {
         unschedulable: node["spec"]["unschedulable"] == true,
         ready: node["status"]["ready"] == true,
         deleting: false,
+        address: Some("192.0.2.1".into()),
     }
 }
 

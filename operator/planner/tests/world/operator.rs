@@ -89,6 +89,7 @@ impl Operator {
             port_conflicts: BTreeSet::new(),
             foreign_names: BTreeSet::new(),
             taken_names: BTreeSet::new(),
+            answers: BTreeMap::new(),
             reserved: self.reserved.clone(),
             first_seen: self.first_seen.clone(),
             listed_since_rebuild: self.listed_for.is_some(),
@@ -127,8 +128,13 @@ impl Operator {
     }
 
     pub fn plan(&mut self, world: &World) -> Option<Planned> {
-        let snapshot = self.snapshot(world)?;
-        let plan = planner::decide(&snapshot);
+        let mut snapshot = self.snapshot(world)?;
+        let mut plan = planner::decide(&snapshot);
+        if !plan.questions.is_empty() {
+            snapshot.answers =
+                plan.questions.keys().map(|node| (node.clone(), world.cluster.health_port(node).into_iter().collect())).collect();
+            plan = planner::decide(&snapshot);
+        }
         let resource_version = &snapshot.resource.resource_version;
         let requests =
             plan.actions.iter().map(|action| Request { action: action.clone(), resource_version: resource_version.clone() }).collect();

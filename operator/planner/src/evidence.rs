@@ -1,0 +1,52 @@
+//! What the node's health port says, before pods change and before a slot is freed: the token alone proves what was
+//! written, not what the load balancer is told.
+
+use crate::{
+    hold::Hold,
+    plan::Question,
+    settings::Settings,
+    snapshot::{PortAnswer, Snapshot},
+    step::Step,
+    wanted::Case,
+};
+use crds::{
+    ledger::{Grant, Kind},
+    token::Phase,
+};
+
+/// Whether a step may be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Nothing speaks against it: the port agrees, nobody answers, or nobody is there to be asked.
+    None,
+    /// It has to be asked first.
+    Ask(Question),
+    /// The port contradicts the token.
+    Contradicts(Hold),
+}
+
+/// Asks where an answer could contradict the step: 200 before pods change under the Deployment mark, and an older phase
+/// before the slot is freed. Deletion is bounded: it never waits for a health checker.
+pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, grant: &Grant, next: Step) -> Evidence {
+    let phase = case.token.as_ref().filter(|token| token.id == grant.id).map(|token| token.phase);
+    let asks = match next {
+        Step::Update => phase == Some(Phase::Claimed) && grant.kind != Kind::Abort,
+        Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen,
+        _ => false,
+    };
+    let ports = settings.map(|settings| settings.ports.clone()).unwrap_or_default();
+    let address = case.node.and_then(|node| node.address.clone());
+    let Some(address) = address.filter(|_| asks && !ports.is_empty() && !snapshot.resource.deleting) else { return Evidence::None };
+    let Some(answers) = snapshot.answers.get(case.name) else { return Evidence::Ask(Question { address, ports }) };
+    let contradiction = answers.iter().find_map(|answer| contradiction(answer, next));
+    contradiction.map_or(Evidence::None, Evidence::Contradicts)
+}
+
+/// A 503 for a reason of its own, such as a pod that is not ready, contradicts nothing.
+fn contradiction(answer: &PortAnswer, next: Step) -> Option<Hold> {
+    match (next, answer.healthy, answer.phase) {
+        (Step::Update, true, _) => Some(Hold::StillHealthy { port: answer.port }),
+        (Step::Release { .. }, false, Some(phase)) if phase != Phase::Closed => Some(Hold::StillUnhealthy { port: answer.port, phase }),
+        _ => None,
+    }
+}

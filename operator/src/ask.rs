@@ -1,0 +1,112 @@
+//! Questions to the health ports of nodes: what would a load balancer be told now?
+
+use crds::token::Phase;
+use futures::{FutureExt as _, StreamExt as _};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::{Request, StatusCode, body::Bytes, header::HOST};
+use hyper_util::rt::TokioIo;
+use planner::{plan::Question, snapshot::PortAnswer};
+use serde::Deserialize;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+use tokio::net::TcpStream;
+
+/// Longest wait for one port. A node that cannot be reached delays each of its two questions by this, and nothing else.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// Questions under way at once.
+const PARALLEL: usize = 64;
+/// Longest body that is read; a health checker's has some 300 bytes.
+const LONGEST: usize = 4096;
+
+/// Asks all ports; those that do not answer are left out.
+pub async fn ask(questions: &BTreeMap<String, Question>) -> BTreeMap<String, Vec<PortAnswer>> {
+    let mut answers: BTreeMap<String, Vec<PortAnswer>> = questions.keys().map(|node| (node.clone(), Vec::new())).collect();
+    let mut asked = Vec::new();
+    for (node, question) in questions {
+        for port in &question.ports {
+            asked.push(ask_in_time(node.clone(), question.address.clone(), *port).boxed());
+        }
+    }
+    let mut heard = futures::stream::iter(asked).buffer_unordered(PARALLEL);
+    while let Some((node, answer)) = heard.next().await {
+        answers.entry(node).or_default().extend(answer);
+    }
+    answers
+}
+
+async fn ask_in_time(node: String, address: String, port: u16) -> (String, Option<PortAnswer>) {
+    (node, tokio::time::timeout(TIMEOUT, ask_one(&address, port)).await.ok().flatten())
+}
+
+async fn ask_one(address: &str, port: u16) -> Option<PortAnswer> {
+    let address: IpAddr = address.parse().ok()?;
+    let address = SocketAddr::new(address, port);
+    let stream = TcpStream::connect(address).await.ok()?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+    let request = Request::get("/").header(HOST, address.to_string()).body(Empty::<Bytes>::new()).ok()?;
+    let answer = async {
+        let response = sender.send_request(request).await.ok()?;
+        let healthy = response.status() == StatusCode::OK;
+        let body = Limited::new(response.into_body(), LONGEST).collect().await.ok().map(|body| body.to_bytes());
+        let phase = body.and_then(|body| serde_json::from_slice::<Body>(&body).ok()).and_then(|body| body.phase);
+        Some(PortAnswer { port, healthy, phase: phase.and_then(|phase| Phase::from_word(&phase)) })
+    };
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        // The connection is driven here; the answer may be complete when it ends.
+        _ = connection => answer.await,
+    }
+}
+
+/// The part of a health checker's body that matters here.
+#[derive(Deserialize)]
+struct Body {
+    phase: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// A server that says one thing to one client.
+    async fn server(answer: &'static str) -> anyhow::Result<u16> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await?;
+            let mut request = [0; 512];
+            let _ = stream.read(&mut request).await?;
+            stream.write_all(answer.as_bytes()).await
+        });
+        Ok(port)
+    }
+
+    async fn heard(ports: Vec<u16>) -> Vec<PortAnswer> {
+        let questions = BTreeMap::from([("n1".to_owned(), Question { address: "127.0.0.1".into(), ports })]);
+        ask(&questions).await.remove("n1").unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn a_health_checker_is_understood_and_anybody_else_by_the_status_alone() -> anyhow::Result<()> {
+        let body = r#"{"service":{"namespace":"a","name":"b"},"phase":"Claimed"}"#;
+        let checker: &'static str = format!("HTTP/1.1 503 No\r\nContent-Length: {}\r\n\r\n{body}", body.len()).leak();
+        let port = server(checker).await?;
+        assert_eq!(heard(vec![port]).await, [PortAnswer { port, healthy: false, phase: Some(Phase::Claimed) }]);
+        let port = server("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").await?;
+        assert_eq!(heard(vec![port]).await, [PortAnswer { port, healthy: true, phase: None }]);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_closed_or_speaks_something_else_has_not_answered() -> anyhow::Result<()> {
+        let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
+        let strange = server("SSH-2.0-OpenSSH_9.2\r\n").await?;
+        assert_eq!(heard(vec![closed, strange]).await, []);
+        Ok(())
+    }
+}
