@@ -183,7 +183,7 @@ async fn starts(bed: &Bed, agent: &Agent, node: Ipv4Addr) -> Result<f64> {
     for number in 0..STARTS {
         let begun = Instant::now();
         let process = agent.start_another(bed, &format!("start-{number}"))?;
-        while Client::new((node, OWN_PORT).into(), false).check().await.is_err() {
+        while !Client::new((node, OWN_PORT).into(), false).check().await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 ")) {
             ensure!(begun.elapsed() < Duration::from_secs(30), "no answer within 30 s: {}", process.tail());
             time::sleep(Duration::from_millis(1)).await;
         }
