@@ -5,6 +5,7 @@ mod changes;
 mod compatibility;
 mod deletion;
 mod failures;
+mod flood;
 mod health;
 mod membership;
 mod ownership;
@@ -34,6 +35,7 @@ pub const ALL: &[Scenario] = &[
     failures::REFUSED_PODS,
     failures::BAD_EDIT,
     bad_input::BAD_INPUT,
+    flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
