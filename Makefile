@@ -14,13 +14,14 @@ help:
 	@echo "make bench           figures beside their goals, of release builds"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
-	@echo "make generate        writes what is generated: CRDs, docs/errors.md"
+	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 demo: deps control-plane build
 	@target/debug/bed demo $(if $(KEEP),--keep)
 
 test: deps control-plane
+	@.ci/deps test
 	@.ci/test
 
 # The bed itself need not be a release build; what is measured is.
@@ -37,7 +38,7 @@ lint:
 
 generate:
 	GENERATE=1 cargo test --locked --quiet -p crds --test manifest
-	GENERATE=1 cargo test --locked --quiet -p e2e --test errors
+	GENERATE=1 cargo test --locked --quiet -p e2e --test errors --test licences
 
 build:
 	@echo "building the workspace (a few minutes the first time)"

@@ -24,4 +24,5 @@ pub mod recorder;
 pub mod rights;
 pub mod scenario;
 pub mod scenarios;
+pub mod thin_nodes;
 pub mod traffic;

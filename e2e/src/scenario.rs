@@ -74,7 +74,11 @@ async fn run_in_own_bed(scenario: &Scenario) -> Result<()> {
 
 async fn judge(bed: &Bed, scenario: &Scenario) -> Result<Verdict> {
     let history = bed.recorder.history().await?;
-    let verdict = audit(&history, &(scenario.expected)());
+    let expected = (scenario.expected)();
+    if expected.unjudged {
+        return Ok(Verdict::default());
+    }
+    let verdict = audit(&history, &expected);
     bed.say(&format!("the auditor judged {} changes: {} violations", verdict.observations, verdict.violations.len()));
     Ok(verdict)
 }

@@ -52,6 +52,7 @@ scenarios! {
     pods_that_a_kubelet_refuses_are_not_made_without_end,
     a_bad_edit_is_named_and_the_last_good_state_keeps_running,
     every_bad_edit_is_explained_and_changes_nothing_that_runs,
+    a_fleet_of_which_every_tenth_node_refuses_pods_is_not_flooded,
     the_example_of_the_original_is_accepted_unchanged_and_runs_without_its_ports,
     deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
     an_object_of_somebody_else_is_never_adopted,

@@ -83,6 +83,8 @@ pub struct Expectations {
     pub unready_by_scenario: BTreeSet<String>,
     /// Nodes on which the scenario changes Deployments, tokens or pods itself: what changes there is not judged.
     pub edited_by_scenario: BTreeSet<String>,
+    /// The fleet is too large: after every change the auditor looks at every node and pod.
+    pub unjudged: bool,
     /// Properties that this scenario cannot keep, with the reason next to where it says so.
     pub except: BTreeSet<Property>,
 }

@@ -7,6 +7,7 @@ mod deletion;
 mod detachers;
 mod failures;
 mod handover;
+mod flood;
 mod health;
 mod membership;
 mod outages;
@@ -39,6 +40,7 @@ pub const ALL: &[Scenario] = &[
     failures::REFUSED_PODS,
     failures::BAD_EDIT,
     bad_input::BAD_INPUT,
+    flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,

@@ -45,6 +45,8 @@ pub fn deployment(namespace: &str, node: &str, replicas: u8) -> Value {
     let name = format!("nginx-{node}");
     let mut pod = pod_spec();
     pod["nodeName"] = node.into();
+    // Node agents ask for Secrets as well, even for one that nobody has made.
+    pod["containers"][0]["envFrom"] = json!([{ "secretRef": { "name": "settings", "optional": true } }]);
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": { "name": name, "namespace": namespace },

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::IngressDaemonSet;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::Pod,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
@@ -90,7 +93,23 @@ async fn bad_input(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.say(&format!("{} edits were refused", edits.len()));
     ensure!(wrong.is_empty(), "messages are not those of the table:{wrong}");
-    Ok(())
+    another_port_comes_and_goes(bed).await
+}
+
+/// After all of it, a good edit is carried out.
+async fn another_port_comes_and_goes(bed: &Bed) -> Result<()> {
+    let checkers = Api::<DaemonSet>::namespaced(bed.client.clone(), "default");
+    for ports in [vec![product::HEALTH_PORT, product::HEALTH_PORT + 1], vec![product::HEALTH_PORT]] {
+        product::change(bed, json!({ "healthCheckNodePorts": ports })).await?;
+        eventually(MINUTE, &format!("health checkers serve {ports:?}"), async || {
+            let found = checkers.list(&ListParams::default()).await?.items;
+            let ready = |set: &DaemonSet| set.status.as_ref().is_some_and(|status| usize::try_from(status.number_ready) == Ok(NODES.len()));
+            ensure!(found.len() == ports.len() && found.iter().all(ready), "there are {}", found.len());
+            Ok(())
+        })
+        .await?;
+    }
+    product::is_complete(bed, NODES.len(), MINUTE).await
 }
 
 /// Writes down what differs from the table, so that one run shows all of it.
