@@ -1,7 +1,7 @@
 //! What people do to the operator's objects by hand, in every phase of a rollout.
 //!
 //! A table of lanes, all in one bed and at the same time: a resource with nodes of its own, and the actions that are tried
-//! on it, each in every phase that it can tell from another. For each row a new version is rolled out; as soon as a node of the lane shows the phase, the
+//! on it, each in every phase. For each row a new version is rolled out; as soon as a node of the lane shows the phase, the
 //! action hits that node. Then the rollout ends, or status says why it does not, and it ends when the obstacle is taken away.
 
 use std::{
