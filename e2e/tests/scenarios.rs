@@ -55,4 +55,6 @@ scenarios! {
     deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
     an_object_of_somebody_else_is_never_adopted,
     health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
+    an_operator_killed_after_every_single_write_repeats_none_in_any_mode,
+    an_operator_killed_before_every_write_makes_it_the_next_time,
 }

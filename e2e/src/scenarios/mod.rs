@@ -2,6 +2,7 @@
 
 mod changes;
 mod compatibility;
+mod crashes;
 mod deletion;
 mod failures;
 mod health;
@@ -35,4 +36,6 @@ pub const ALL: &[Scenario] = &[
     deletion::DELETED_UNDER_LOAD,
     deletion::NAME_TAKEN,
     health::ANSWERS,
+    crashes::AFTER_EVERY_WRITE,
+    crashes::BEFORE_EVERY_WRITE,
 ];
