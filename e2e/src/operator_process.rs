@@ -62,6 +62,12 @@ impl OperatorProcess {
         Ok(())
     }
 
+    /// Starts it again if it has ended by itself, as its kubelet would: it does so when it cannot renew the lease, which
+    /// happens on a machine that is slow.
+    pub fn revive(&mut self) -> Result<()> {
+        if self.check().is_err() { self.run() } else { Ok(()) }
+    }
+
     /// Its name in the lease.
     pub fn identity(&self) -> &str {
         &self.identity

@@ -1,9 +1,6 @@
 //! What passed through a proxy, and what was made of it.
 
-use std::{
-    collections::BTreeMap,
-    hash::{DefaultHasher, Hash, Hasher},
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use hyper::body::Bytes;
 
@@ -17,8 +14,8 @@ use super::{
 pub struct Exchange {
     /// The request.
     pub request: Request,
-    /// Hash of its body.
-    pub body: u64,
+    /// When it came.
+    pub at: Instant,
     /// What the rule made of it.
     pub fault: Fault,
     /// Status that the API server answered, when it got the request.
@@ -53,10 +50,8 @@ impl Log {
         let attempt = self.attempts.entry(identity(&method, &path, watch, body)).or_default();
         *attempt += 1;
         let attempt = *attempt;
-        let mut hasher = DefaultHasher::new();
-        body.hash(&mut hasher);
-        let request = Request { number: self.next(), attempt, method, path, watch };
-        let exchange = Exchange { request: request.clone(), body: hasher.finish(), fault: Fault::None, forwarded: None, answered: None };
+        let request = Request { number: self.next(), attempt, method, path, watch, body: body.clone() };
+        let exchange = Exchange { request: request.clone(), at: Instant::now(), fault: Fault::None, forwarded: None, answered: None };
         self.exchanges.insert(request.number, exchange);
         request
     }

@@ -8,6 +8,10 @@ use serde_json::Value;
 /// Digits in a row that are a time, a random name or a resourceVersion rather than a count or an id.
 const LONG_NUMBER: usize = 5;
 
+/// Fields that differ between two attempts at the same.
+const VOLATILE: [&str; 8] =
+    ["resourceVersion", "managedFields", "renewTime", "acquireTime", "leaseTransitions", "eventTime", "lastTransitionTime", "since"];
+
 /// One request of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -21,6 +25,8 @@ pub struct Request {
     pub path: String,
     /// It asks for a watch.
     pub watch: bool,
+    /// What it sends.
+    pub body: Bytes,
 }
 
 impl Request {
@@ -34,9 +40,9 @@ impl Request {
         self.is_write() && ["/ingressdaemonsets/", "/deployments", "/nodes/"].iter().any(|part| self.path.contains(part))
     }
 
-    /// A look at the lease, or a write to it.
-    pub fn is_lease(&self) -> bool {
-        self.path.contains("/leases")
+    /// Its body contains this text.
+    pub fn says(&self, text: &str) -> bool {
+        self.body.windows(text.len()).any(|window| window == text.as_bytes())
     }
 
     /// Nothing like it was asked for since the rule was set: the same method and path and, but for times, names made
@@ -56,7 +62,7 @@ pub(super) fn identity(method: &Method, path: &str, watch: bool, body: &Bytes) -
     hasher.finish()
 }
 
-/// Removes what differs between two attempts at the same.
+/// Removes what differs between two attempts at the same, or is only tested.
 fn normalize(value: &mut Value) {
     match value {
         Value::Array(items) => {
@@ -64,10 +70,7 @@ fn normalize(value: &mut Value) {
             items.iter_mut().for_each(normalize);
         }
         Value::Object(fields) => {
-            for volatile in ["resourceVersion", "renewTime", "acquireTime", "leaseTransitions", "eventTime", "lastTransitionTime", "since"]
-            {
-                fields.remove(volatile);
-            }
+            fields.retain(|field, _| !VOLATILE.contains(&field.as_str()));
             fields.values_mut().for_each(normalize);
         }
         Value::String(text) => *text = without_long_numbers(text),
