@@ -13,7 +13,7 @@ use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, Variant},
-    eventually::throughout,
+    eventually::{eventually, throughout},
     fault_proxy::{Fault, FaultProxy, Reached, Request},
     load::LoadOptions,
     operator_process::{self, OperatorProcess},
@@ -26,6 +26,9 @@ const NODES: [&str; 2] = ["n1", "n2"];
 const MINUTE: Duration = Duration::from_mins(1);
 /// Grace of every mark.
 const GRACE: Duration = Duration::from_secs(product::GRACE as u64);
+
+/// How soon an operator that ended is started again.
+const REVIVE: Duration = Duration::from_secs(1);
 
 pub(super) fn two_nodes() -> Options {
     Options::with_nodes(2).with_infra()
@@ -70,7 +73,8 @@ impl Mode {
     }
 }
 
-/// What `HAProxy` needs to notice, so that a node without any mark's grace is given as long.
+/// What `HAProxy` needs to notice: the grace where no mark has one of its own, and how long a node must be back before the
+/// other one goes.
 fn load_balancer() -> Value {
     json!({ "preset": "Custom", "interval": "500ms", "unhealthyThreshold": 2, "healthyThreshold": 1, "timeout": "1s" })
 }
@@ -88,7 +92,7 @@ pub(super) fn expected() -> Expectations {
 }
 
 async fn after_every_write(bed: &mut Bed) -> Result<()> {
-    let (mut proxy, mut operator) = serve(bed).await?;
+    let (mut proxy, mut operator) = serve(bed, &[]).await?;
     let mut restarts = 0;
     for (version, mode) in (2..).zip(Mode::all()) {
         let rule = |request: &Request| if request.is_step() { Fault::Crash(Reached::ApiServer) } else { Fault::None };
@@ -108,7 +112,7 @@ pub const BEFORE_EVERY_WRITE: Scenario = Scenario {
 };
 
 async fn before_every_write(bed: &mut Bed) -> Result<()> {
-    let (mut proxy, mut operator) = serve(bed).await?;
+    let (mut proxy, mut operator) = serve(bed, &[]).await?;
     for (version, mode) in (2..).zip([Mode::both(), Mode::degrade()]) {
         let rule = |request: &Request| if request.is_step() && request.is_first() { Fault::Crash(Reached::Nothing) } else { Fault::None };
         roll_through_crashes(bed, &mut proxy, &mut operator, &mode, version, rule).await?;
@@ -116,12 +120,55 @@ async fn before_every_write(bed: &mut Bed) -> Result<()> {
     is_quiet(bed, &proxy).await
 }
 
+/// Nothing acts for a minute.
+pub const DOWN: Scenario = Scenario {
+    name: "an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(down(bed)),
+};
+
+async fn down(bed: &mut Bed) -> Result<()> {
+    let (proxy, mut operator) = serve(bed, &[]).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let before = bed.recorder.history().await?.len();
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    operator.kill().await?;
+    proxy.forget_operator();
+    let serving = async || -> Result<Vec<String>> {
+        let servers = bed.haproxy.counters().await?.servers;
+        Ok(servers.into_iter().filter(|(_, server)| server.takes_traffic()).map(|(name, _)| name).collect())
+    };
+    eventually(GRACE * 5, "the load balancer has noticed", async || {
+        let now = serving().await?;
+        ensure!(now.len() == 1, "{now:?} serve");
+        Ok(())
+    })
+    .await?;
+    let noticed = serving().await?;
+    throughout(MINUTE, "the same node is out, and no other", async || {
+        let now = serving().await?;
+        ensure!(now == noticed, "{now:?} serve, {noticed:?} did");
+        Ok(())
+    })
+    .await?;
+    operator.run()?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+    took_effect_once(&bed.recorder.history().await?, before)
+}
+
 /// Version 1 serves, made by an operator behind a proxy.
-pub(super) async fn serve(bed: &Bed) -> Result<(FaultProxy, OperatorProcess)> {
+pub(super) async fn serve(bed: &Bed, arguments: &[&str]) -> Result<(FaultProxy, OperatorProcess)> {
     product::serve(bed, Mode::both().strategy, &NODES).await?;
+    product::change(bed, json!({ "loadBalancer": load_balancer() })).await?;
     operator_process::stop_pods(bed).await?;
     let proxy = FaultProxy::start(bed).await?;
-    let operator = OperatorProcess::start_behind(bed, "scenario", &proxy, &[]).await?;
+    let operator = OperatorProcess::start_behind(bed, "scenario", &proxy, arguments).await?;
     Ok((proxy, operator))
 }
 
@@ -134,7 +181,7 @@ async fn roll_through_crashes(
     version: u32,
     rule: fn(&Request) -> Fault,
 ) -> Result<u32> {
-    product::change(bed, json!({ "updateStrategy": mode.strategy, "loadBalancer": load_balancer() })).await?;
+    product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     let traffic = if mode.detaches { Some(Traffic::start(&bed.haproxy, &LoadOptions::default()).await?) } else { None };
@@ -147,6 +194,10 @@ async fn roll_through_crashes(
         tokio::select! {
             done = &mut complete => break done?,
             caught = proxy.caught() => caught?,
+            () = tokio::time::sleep(REVIVE) => {
+                operator.revive()?;
+                continue;
+            }
         };
         operator.kill().await?;
         proxy.forget_operator();
@@ -166,6 +217,17 @@ async fn roll_through_crashes(
     };
     bed.say(&format!("{}: {restarts} restarts, {failed}", mode.name));
     Ok(restarts)
+}
+
+/// As [`product::is_complete`], with an operator that is started again when it ends.
+pub(super) async fn completes(bed: &Bed, operator: &mut OperatorProcess, deadline: Duration) -> Result<()> {
+    let mut complete = Box::pin(product::is_complete(bed, NODES.len(), deadline));
+    loop {
+        match tokio::time::timeout(REVIVE, &mut complete).await {
+            Ok(done) => return done,
+            Err(_) => operator.revive()?,
+        }
+    }
 }
 
 /// Since `before` observations there was one rollout, in which every node got one grant, one new template and its pods once.

@@ -5,9 +5,11 @@ mod compatibility;
 mod crashes;
 mod deletion;
 mod failures;
+mod faults;
 mod health;
 mod membership;
 pub mod product;
+mod rivals;
 mod rollout;
 mod serving;
 pub mod workload;
@@ -38,4 +40,10 @@ pub const ALL: &[Scenario] = &[
     health::ANSWERS,
     crashes::AFTER_EVERY_WRITE,
     crashes::BEFORE_EVERY_WRITE,
+    crashes::DOWN,
+    faults::EVERY_ANSWER,
+    faults::CUT_OFF,
+    rivals::TWO_AT_ONCE,
+    rivals::LEADERS,
+    rivals::STOPPED,
 ];
