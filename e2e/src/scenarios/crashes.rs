@@ -34,6 +34,11 @@ pub(super) fn two_nodes() -> Options {
     Options::with_nodes(2).with_infra()
 }
 
+/// Enough to notice every gap, and not so much that the load starves what is tested.
+pub(super) fn light_load() -> LoadOptions {
+    LoadOptions { connections: 4, ..LoadOptions::default() }
+}
+
 /// A way to take a node out of service, and the update strategy for it.
 pub(super) struct Mode {
     pub(super) name: &'static str,
@@ -131,7 +136,7 @@ pub const DOWN: Scenario = Scenario {
 async fn down(bed: &mut Bed) -> Result<()> {
     let (proxy, mut operator) = serve(bed, &[]).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
     let before = bed.recorder.history().await?.len();
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
@@ -184,7 +189,7 @@ async fn roll_through_crashes(
     product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = if mode.detaches { Some(Traffic::start(&bed.haproxy, &LoadOptions::default()).await?) } else { None };
+    let traffic = if mode.detaches { Some(Traffic::start(&bed.haproxy, &light_load()).await?) } else { None };
     let before = bed.recorder.history().await?.len();
     proxy.inject(rule);
     product::roll_to(bed, &version.to_string()).await?;

@@ -9,7 +9,6 @@ use crate::{
     detacher::{Detacher, Variant},
     eventually::throughout,
     fault_proxy::{Exchange, Fault, FaultProxy, Reached},
-    load::LoadOptions,
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
@@ -75,7 +74,7 @@ async fn roll_through(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProc
 async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, name: &str, version: u32) -> Result<()> {
     let started = std::time::Instant::now();
     let (before, log) = (bed.recorder.history().await?.len(), proxy.log().len());
-    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &crashes::light_load()).await?;
     product::roll_to(bed, &version.to_string()).await?;
     completes(bed, operator, MINUTE * 3).await?;
     let outcome = traffic.stop().await?;
