@@ -68,4 +68,12 @@ scenarios! {
     a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds,
     a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted,
     a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network,
+    an_operator_killed_after_every_single_write_repeats_none_in_any_mode,
+    an_operator_killed_before_every_write_makes_it_the_next_time,
+    an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse,
+    every_request_of_the_operator_may_fail_once_in_every_way,
+    an_operator_whose_watches_hang_or_that_reaches_nothing_goes_on_by_itself,
+    two_operators_that_act_at_once_keep_the_budget_and_finish,
+    a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease,
+    a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on,
 }

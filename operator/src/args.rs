@@ -50,6 +50,9 @@ pub struct Run {
     /// Act without a lease. Safe for the budget, but two replicas then do the same work twice.
     #[arg(long, env = "NO_LEADER_ELECTION")]
     pub no_leader_election: bool,
+    /// Seconds without an answer of the API server after which a request is given up, and decided on again.
+    #[arg(long, env = "REQUEST_TIMEOUT_SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10))]
+    pub request_timeout_seconds: u64,
     /// Format of the log, on standard error.
     #[arg(long, env = "LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,

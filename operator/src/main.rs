@@ -6,6 +6,7 @@ use futures::StreamExt as _;
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::{
     Client, Config,
+    client::ClientBuilder,
     runtime::{
         Controller, controller,
         reflector::{ObjectRef, Store, store},
@@ -20,9 +21,10 @@ use operator::{
     reconcile::{Context, back_off, forget, reconcile},
     telemetry, web,
 };
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tower::timeout::TimeoutLayer;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -50,7 +52,10 @@ async fn start(run: Run) -> anyhow::Result<()> {
     rustls::crypto::ring::default_provider().install_default().map_err(|_| anyhow::anyhow!("a TLS provider was installed before"))?;
     let stop = stop_on_signal()?;
     let listener = web::listen(run.listen_address).await?;
-    let client = connect().await?;
+    let patience = Duration::from_secs(run.request_timeout_seconds);
+    let client = connect(patience).await?;
+    // A lost answer must leave time for another try before the lease is lost, too.
+    let lease_client = connect(patience.min(Duration::from_secs(run.lease_duration_seconds) / 3)).await?;
     let (resources, writer) = store();
     let observer = Arc::new(Observer::default());
     let metrics = Arc::new(Metrics::default());
@@ -66,7 +71,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         failures: std::sync::Mutex::default(),
     });
     let outcome = tokio::select! {
-        outcome = act_while_leading(client.clone(), &run, stop.clone(), decide_for_ever(context, resources)) => outcome,
+        outcome = act_while_leading(lease_client, &run, stop.clone(), decide_for_ever(context, resources)) => outcome,
         () = observer.follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();
@@ -100,11 +105,18 @@ async fn decide_for_ever(context: Arc<Context>, resources: Store<Guarded>) {
         .await;
 }
 
-/// A client that does not retry by itself: the next pass does, with what is true by then.
-async fn connect() -> anyhow::Result<Client> {
+/// A client that waits so long for the beginning of an answer, and does not retry by itself: the next pass does, with what
+/// is true by then.
+async fn connect(patience: Duration) -> anyhow::Result<Client> {
     let mut config = Config::infer().await.context("no cluster found: run inside a cluster, or set KUBECONFIG")?;
     config.default_retry = false;
-    Client::try_from(config).context("client")
+    config.connect_timeout = Some(patience);
+    // For the rest of an answer. Watches end before.
+    config.read_timeout = Some(Observer::SILENCE);
+    // The time that a connection was idle before is no silence.
+    config.reset_reader_on_write = true;
+    let builder = ClientBuilder::try_from(config).context("client")?;
+    Ok(builder.with_layer(&TimeoutLayer::new(patience)).build())
 }
 
 fn stop_on_signal() -> anyhow::Result<CancellationToken> {

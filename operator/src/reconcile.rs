@@ -24,7 +24,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How soon to look again after an object turned out to be newer than its watch had shown.
 const AFTER_CONFLICT: Duration = Duration::from_millis(300);
 /// First and longest wait after a failed pass; doubled in between.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
 /// Namespace and name of a resource.
 type Key = (String, String);
@@ -43,7 +43,7 @@ pub struct Context {
     pub health_checker_image: String,
     /// By namespace and name.
     pub memories: Mutex<BTreeMap<Key, Arc<Mutex<Memory>>>>,
-    /// Failed passes in a row, by namespace and name.
+    /// Passes in a row that failed and brought nothing about, by namespace and name.
     pub failures: std::sync::Mutex<BTreeMap<Key, u32>>,
 }
 
@@ -174,6 +174,10 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
             Action::SetFinalizers(_) if snapshot.resource.deleting && results.iter().any(|(_, result)| result.is_err()) => {}
             _ => results.push((action, actor.act(action, &memory).await)),
         }
+    }
+    if results.iter().any(|(_, result)| result.is_ok()) {
+        // The API server takes writes: what it refuses now and then is to slow down nothing else.
+        lock(&context.failures).remove(&(snapshot.resource.namespace.clone(), snapshot.resource.name.clone()));
     }
     let failures: Vec<_> = results.into_iter().filter_map(|(action, result)| result.err().map(|error| (action, error))).collect();
     report(context, snapshot, &failures).await;

@@ -159,6 +159,17 @@ fn the_grace_counts_from_the_mark_that_still_stands() {
 }
 
 #[test]
+fn degrading_a_node_needs_a_grant_without_marks_when_marks_are_used() {
+    let degrading = |marks: Value| {
+        Story::two_nodes()
+            .see(9, Kind::IngressDaemonSet, resource(false, json!({ "n1": { "id": 2, "kind": "Update", "marks": marks } })))
+            .see(10, Kind::Deployment, deployment("n1", "2.Degrading.10", "b"))
+    };
+    assert_eq!(degrading(json!({ "deployment": true })).violations(&claiming()), [Property::DetachFirst]);
+    assert_eq!(degrading(json!({})).violations(&claiming()), []);
+}
+
+#[test]
 fn a_node_mark_must_carry_the_id_of_the_update() {
     let expected = Expectations::budget(1).detaching(Duration::from_secs(5));
     let good = Story::two_nodes().see(10, Kind::Node, node("n1", Some((2, "Detached")))).see(

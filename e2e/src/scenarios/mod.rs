@@ -3,16 +3,19 @@
 pub mod bad_input;
 mod changes;
 mod compatibility;
+mod crashes;
 mod deletion;
 mod detachers;
 mod failures;
-mod handover;
+mod faults;
 mod flood;
+mod handover;
 mod health;
 mod membership;
 mod outages;
 mod ownership;
 pub mod product;
+mod rivals;
 mod rollout;
 mod serving;
 mod sharing;
@@ -56,4 +59,12 @@ pub const ALL: &[Scenario] = &[
     outages::API_SERVER_STOPPED,
     outages::ETCD,
     outages::LOST_NODES,
+    crashes::AFTER_EVERY_WRITE,
+    crashes::BEFORE_EVERY_WRITE,
+    crashes::DOWN,
+    faults::EVERY_ANSWER,
+    faults::CUT_OFF,
+    rivals::TWO_AT_ONCE,
+    rivals::LEADERS,
+    rivals::STOPPED,
 ];

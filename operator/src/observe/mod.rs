@@ -35,7 +35,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
+
+/// How long a watch lasts before it is opened again, in seconds.
+const WATCH_SECONDS: u32 = 30;
 
 /// A resource that may be undecodable.
 pub type Guarded = DeserializeGuard<IngressDaemonSet>;
@@ -86,6 +90,9 @@ pub struct Observer {
 }
 
 impl Observer {
+    /// How long an answer may pause: the API server ends each watch before.
+    pub const SILENCE: Duration = Duration::from_secs(40);
+
     /// Resources to look at again, as they change.
     pub fn dirty(&self) -> Arc<Dirty> {
         Arc::clone(&self.dirty)
@@ -135,11 +142,14 @@ impl Observer {
     }
 
     /// Follows everything, for ever, and keeps `writer`'s store of the resources themselves.
+    ///
+    /// `client` must give up an answer that does not begin, or pauses for [`Observer::SILENCE`]: a connection that is gone
+    /// without a word would otherwise be taken for a cluster in which nothing happens.
     pub async fn follow(&self, client: Client, writer: Writer<Guarded>) {
         let writer = Mutex::new(writer);
-        let ours = watcher::Config::default().labels(crds::names::RESOURCE_LABEL);
-        let checkers = watcher::Config::default().labels(crds::names::HEALTH_CHECKER_LABEL);
-        let all = watcher::Config::default;
+        let all = || watcher::Config::default().timeout(WATCH_SECONDS);
+        let ours = all().labels(crds::names::RESOURCE_LABEL);
+        let checkers = all().labels(crds::names::HEALTH_CHECKER_LABEL);
         let resources = self.follow_kind(Api::<Guarded>::all(client.clone()), all(), |event| {
             writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(event);
         });

@@ -1,0 +1,117 @@
+//! What a rule may know of a request.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use hyper::{Method, body::Bytes};
+use serde_json::Value;
+
+/// Digits in a row that are a time, a random name or a resourceVersion rather than a count or an id.
+const LONG_NUMBER: usize = 5;
+
+/// Fields that differ between two attempts at the same.
+const VOLATILE: [&str; 8] =
+    ["resourceVersion", "managedFields", "renewTime", "acquireTime", "leaseTransitions", "eventTime", "lastTransitionTime", "since"];
+
+/// One request of the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its place among all requests, from 1.
+    pub number: u64,
+    /// 1 for the first request that asks for the same, whenever it does so; see [`Request::is_first`].
+    pub attempt: u32,
+    /// HTTP method.
+    pub method: Method,
+    /// Path without the query.
+    pub path: String,
+    /// It asks for a watch.
+    pub watch: bool,
+    /// What it sends.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// It is meant to change something.
+    pub fn is_write(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    /// A write to a resource, its Deployments or Nodes: a step of the protocol.
+    pub fn is_step(&self) -> bool {
+        self.is_write() && ["/ingressdaemonsets/", "/deployments", "/nodes/"].iter().any(|part| self.path.contains(part))
+    }
+
+    /// Its body contains this text.
+    pub fn says(&self, text: &str) -> bool {
+        self.body.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    /// Nothing like it was asked for since the rule was set: the same method and path and, but for times, names made
+    /// at random and what is only tested, the same body.
+    pub fn is_first(&self) -> bool {
+        self.attempt == 1
+    }
+}
+
+/// What two requests have in common that ask for the same.
+pub(super) fn identity(method: &Method, path: &str, watch: bool, body: &Bytes) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (method.as_str(), path, watch).hash(&mut hasher);
+    let mut body = serde_json::from_slice(body).unwrap_or(Value::Null);
+    normalize(&mut body);
+    body.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Removes what differs between two attempts at the same, or is only tested.
+fn normalize(value: &mut Value) {
+    match value {
+        Value::Array(items) => {
+            items.retain(|item| item["op"] != "test");
+            items.iter_mut().for_each(normalize);
+        }
+        Value::Object(fields) => {
+            fields.retain(|field, _| !VOLATILE.contains(&field.as_str()));
+            fields.values_mut().for_each(normalize);
+        }
+        Value::String(text) => *text = without_long_numbers(text),
+        Value::Number(number) if number.to_string().len() >= LONG_NUMBER => *value = Value::Null,
+        _ => {}
+    }
+}
+
+fn without_long_numbers(text: &str) -> String {
+    let mut kept = String::new();
+    let mut digits = String::new();
+    for character in text.chars().chain(['\0']) {
+        if character.is_ascii_digit() {
+            digits.push(character);
+            continue;
+        }
+        kept.push_str(if digits.len() >= LONG_NUMBER { "#" } else { &digits });
+        digits.clear();
+        kept.push(character);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patch(operations: &Value) -> u64 {
+        identity(&Method::PATCH, "/x", false, &Bytes::from(operations.to_string()))
+    }
+
+    #[test]
+    fn another_attempt_at_a_write_is_the_same_write() {
+        let write = |version: &str, token: &str| {
+            patch(&serde_json::json!([
+                { "op": "test", "path": "/metadata/resourceVersion", "value": version },
+                { "op": "replace", "path": "/metadata/labels/token", "value": token },
+            ]))
+        };
+        assert_eq!(write("812", "0a1b2c3d.4.Claimed.1795274891"), write("813", "0a1b2c3d.4.Claimed.1795274892"));
+        assert_ne!(write("812", "0a1b2c3d.4.Claimed.1795274891"), write("812", "0a1b2c3d.5.Claimed.1795274891"));
+        assert_ne!(write("812", "0a1b2c3d.4.Claimed.1795274891"), write("812", "0a1b2c3d.4.Closed.1795274891"));
+    }
+}

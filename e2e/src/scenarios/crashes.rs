@@ -1,0 +1,294 @@
+//! The operator dies at every write of a rollout in turn, or is down in the middle of one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::names;
+use serde_json::{Value, json};
+
+use crate::{
+    auditor::{Expectations, Kind, Observation},
+    bed::{Bed, Options},
+    detacher::{DETACHED_KEY, Detacher, Variant},
+    eventually::{eventually, throughout},
+    fault_proxy::{Fault, FaultProxy, Reached, Request},
+    load::LoadOptions,
+    operator_process::{self, OperatorProcess},
+    scenario::Scenario,
+    scenarios::product::{self, both_marks, deployment_mark, node_mark, rolling_update},
+    traffic::Traffic,
+};
+
+const NODES: [&str; 2] = ["n1", "n2"];
+const MINUTE: Duration = Duration::from_mins(1);
+/// Grace of every mark.
+const GRACE: Duration = Duration::from_secs(product::GRACE as u64);
+
+/// How soon an operator that ended is started again.
+const REVIVE: Duration = Duration::from_secs(1);
+
+pub(super) fn two_nodes() -> Options {
+    Options::with_nodes(2).with_infra()
+}
+
+/// Enough to notice every gap, and not so much that the load starves what is tested.
+pub(super) fn light_load() -> LoadOptions {
+    LoadOptions { connections: 4, ..LoadOptions::default() }
+}
+
+/// A way to take a node out of service, and the update strategy for it.
+pub(super) struct Mode {
+    pub(super) name: &'static str,
+    pub(super) strategy: Value,
+    /// No request may fail: nodes are detached before their pods change.
+    pub(super) detaches: bool,
+}
+
+impl Mode {
+    pub(super) fn both() -> Self {
+        Self { name: "both marks", strategy: rolling_update(1, both_marks()), detaches: true }
+    }
+
+    pub(super) fn degrade() -> Self {
+        let without = json!({
+            "maxDegradedNodes": 1, "maxUnavailablePodsPerNode": 1,
+            "annotateDeploymentToDetach": null, "annotateNodeToDetach": null, "waitForDetachmentByAnnotatedTimestamp": null,
+        });
+        Self { name: "degrade mode", strategy: rolling_update(0, without), detaches: false }
+    }
+
+    pub(super) fn all() -> [Self; 6] {
+        let detaching = |name, marks| Self { name, strategy: rolling_update(1, marks), detaches: true };
+        let mut node_alone = node_mark();
+        node_alone["annotateNodeToDetach"] = json!({ "key": DETACHED_KEY, "value": "true", "gracePeriodSeconds": GRACE.as_secs() });
+        node_alone["waitForDetachmentByAnnotatedTimestamp"] = Value::Null;
+        let mut none = deployment_mark();
+        none["annotateDeploymentToDetach"] = Value::Null;
+        [
+            detaching("Deployment mark", deployment_mark()),
+            detaching("token alone", none),
+            detaching("Node mark", node_alone),
+            detaching("Node mark with the detacher's time", node_mark()),
+            Self::both(),
+            Self::degrade(),
+        ]
+    }
+}
+
+/// What `HAProxy` needs to notice: the grace where no mark has one of its own, and how long a node must be back before the
+/// other one goes.
+fn load_balancer() -> Value {
+    json!({ "preset": "Custom", "interval": "500ms", "unhealthyThreshold": 2, "healthyThreshold": 1, "timeout": "1s" })
+}
+
+/// Every write of six rollouts is a moment at which the operator dies.
+pub const AFTER_EVERY_WRITE: Scenario = Scenario {
+    name: "an_operator_killed_after_every_single_write_repeats_none_in_any_mode",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(after_every_write(bed)),
+};
+
+pub(super) fn expected() -> Expectations {
+    Expectations::budget(1).claiming(GRACE).detaching(Duration::from_secs(1))
+}
+
+async fn after_every_write(bed: &mut Bed) -> Result<()> {
+    let (mut proxy, mut operator) = serve(bed, &[]).await?;
+    let mut restarts = 0;
+    for (version, mode) in (2..).zip(Mode::all()) {
+        let rule = |request: &Request| if request.is_step() { Fault::Crash(Reached::ApiServer) } else { Fault::None };
+        restarts += roll_through_crashes(bed, &mut proxy, &mut operator, &mode, version, rule).await?;
+    }
+    bed.say(&format!("{restarts} restarts"));
+    ensure!(restarts >= 80, "only {restarts} writes were followed by a crash");
+    is_quiet(bed, &proxy).await
+}
+
+/// The same, but the API server does not get the write.
+pub const BEFORE_EVERY_WRITE: Scenario = Scenario {
+    name: "an_operator_killed_before_every_write_makes_it_the_next_time",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(before_every_write(bed)),
+};
+
+async fn before_every_write(bed: &mut Bed) -> Result<()> {
+    let (mut proxy, mut operator) = serve(bed, &[]).await?;
+    for (version, mode) in (2..).zip([Mode::both(), Mode::degrade()]) {
+        let rule = |request: &Request| if request.is_step() && request.is_first() { Fault::Crash(Reached::Nothing) } else { Fault::None };
+        roll_through_crashes(bed, &mut proxy, &mut operator, &mode, version, rule).await?;
+    }
+    is_quiet(bed, &proxy).await
+}
+
+/// Nothing acts for a minute.
+pub const DOWN: Scenario = Scenario {
+    name: "an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(down(bed)),
+};
+
+async fn down(bed: &mut Bed) -> Result<()> {
+    let (proxy, mut operator) = serve(bed, &[]).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let before = bed.recorder.history().await?.len();
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    operator.kill().await?;
+    proxy.forget_operator();
+    let serving = async || -> Result<Vec<String>> {
+        let servers = bed.haproxy.counters().await?.servers;
+        Ok(servers.into_iter().filter(|(_, server)| server.takes_traffic()).map(|(name, _)| name).collect())
+    };
+    eventually(GRACE * 5, "the load balancer has noticed", async || {
+        let now = serving().await?;
+        ensure!(now.len() == 1, "{now:?} serve");
+        Ok(())
+    })
+    .await?;
+    let noticed = serving().await?;
+    throughout(MINUTE, "the same node is out, and no other", async || {
+        let now = serving().await?;
+        ensure!(now == noticed, "{now:?} serve, {noticed:?} did");
+        Ok(())
+    })
+    .await?;
+    operator.run()?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+    took_effect_once(&bed.recorder.history().await?, before)
+}
+
+/// Version 1 serves, made by an operator behind a proxy.
+pub(super) async fn serve(bed: &Bed, arguments: &[&str]) -> Result<(FaultProxy, OperatorProcess)> {
+    product::serve(bed, Mode::both().strategy, &NODES).await?;
+    product::change(bed, json!({ "loadBalancer": load_balancer() })).await?;
+    operator_process::stop_pods(bed).await?;
+    let proxy = FaultProxy::start(bed).await?;
+    let operator = OperatorProcess::start_behind(bed, "scenario", &proxy, arguments).await?;
+    Ok((proxy, operator))
+}
+
+/// Rolls out a version; returns how often the operator was killed meanwhile.
+async fn roll_through_crashes(
+    bed: &Bed,
+    proxy: &mut FaultProxy,
+    operator: &mut OperatorProcess,
+    mode: &Mode,
+    version: u32,
+    rule: fn(&Request) -> Fault,
+) -> Result<u32> {
+    product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let traffic = if mode.detaches { Some(Traffic::start(&bed.haproxy, &light_load()).await?) } else { None };
+    let before = bed.recorder.history().await?.len();
+    proxy.inject(rule);
+    product::roll_to(bed, &version.to_string()).await?;
+    let mut restarts = 0;
+    let mut complete = Box::pin(product::is_complete(bed, NODES.len(), MINUTE * 4));
+    loop {
+        tokio::select! {
+            done = &mut complete => break done?,
+            caught = proxy.caught() => caught?,
+            () = tokio::time::sleep(REVIVE) => {
+                operator.revive()?;
+                continue;
+            }
+        };
+        operator.kill().await?;
+        proxy.forget_operator();
+        operator.run()?;
+        restarts += 1;
+    }
+    proxy.pass();
+    let history = bed.recorder.history().await?;
+    took_effect_once(&history, before)?;
+    let failed = match traffic {
+        Some(traffic) => {
+            let outcome = traffic.stop().await?;
+            outcome.expect_all_served(1000)?;
+            format!("0 of {} requests failed", outcome.clients.requests)
+        }
+        None => "without load".into(),
+    };
+    bed.say(&format!("{}: {restarts} restarts, {failed}", mode.name));
+    Ok(restarts)
+}
+
+/// As [`product::is_complete`], with an operator that is started again when it ends.
+pub(super) async fn completes(bed: &Bed, operator: &mut OperatorProcess, deadline: Duration) -> Result<()> {
+    let mut complete = Box::pin(product::is_complete(bed, NODES.len(), deadline));
+    loop {
+        match tokio::time::timeout(REVIVE, &mut complete).await {
+            Ok(done) => return done,
+            Err(_) => operator.revive()?,
+        }
+    }
+}
+
+/// Since `before` observations there was one rollout, in which every node got one grant, one new template and its pods once.
+pub(super) fn took_effect_once(history: &[Observation], before: usize) -> Result<()> {
+    let mut templates: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    let mut grants: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    let mut pods: BTreeSet<&str> = BTreeSet::new();
+    for (place, Observation { kind, object, .. }) in history.iter().enumerate() {
+        match kind {
+            Kind::Deployment => {
+                let Some(node) = object["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str() else { continue };
+                let (seen, template) = (templates.entry(node).or_default(), &object["spec"]["template"]);
+                if place < before {
+                    seen.clear();
+                }
+                if seen.last() != Some(&template) {
+                    seen.push(template);
+                }
+            }
+            Kind::IngressDaemonSet if place >= before => {
+                for (node, grant) in object["status"]["rollout"]["grants"].as_object().into_iter().flatten() {
+                    grants.entry(node).or_default().insert(grant["id"].as_u64().context("a grant without an id")?);
+                }
+            }
+            _ => {}
+        }
+    }
+    let revisions: BTreeSet<_> = templates.values().filter_map(|seen| Some(revision(seen.last()?))).collect();
+    for Observation { kind, object, .. } in history {
+        if *kind == Kind::Pod && object["metadata"]["labels"][names::REVISION_LABEL].as_str().is_some_and(|text| revisions.contains(text)) {
+            pods.extend(object["metadata"]["uid"].as_str());
+        }
+    }
+    // The first of each is what it was before.
+    let written: BTreeMap<_, _> = templates.iter().map(|(node, seen)| (*node, seen.len() - 1)).collect();
+    let once = NODES.iter().map(|node| (*node, 1)).collect();
+    ensure!(written == once, "templates were written {written:?} times");
+    ensure!(grants.values().all(|ids| ids.len() == 1) && grants.len() == NODES.len(), "grants were {grants:?}");
+    ensure!(pods.len() == 2 * NODES.len(), "{} pods of the new version were made for {} nodes of 2", pods.len(), NODES.len());
+    Ok(())
+}
+
+fn revision(template: &Value) -> &str {
+    template["metadata"]["labels"][names::REVISION_LABEL].as_str().unwrap_or_default()
+}
+
+/// Nothing more is written once everything is complete.
+async fn is_quiet(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    let steps = || proxy.log().iter().filter(|exchange| exchange.request.is_step()).count();
+    // What was complete may still be said, once.
+    let before = steps();
+    throughout(Duration::from_secs(4), "nothing is written", async || {
+        let now = steps();
+        ensure!(now <= before + 1, "{} writes", now - before);
+        Ok(())
+    })
+    .await
+}

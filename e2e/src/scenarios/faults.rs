@@ -1,0 +1,132 @@
+//! The API server's answers fail in every way, at every request of the operator; watches hang; nothing is reached.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    bed::Bed,
+    detacher::{Detacher, Variant},
+    eventually::throughout,
+    fault_proxy::{Exchange, Fault, FaultProxy, Reached},
+    operator_process::OperatorProcess,
+    scenario::Scenario,
+    scenarios::{
+        crashes::{self, completes, expected, took_effect_once, two_nodes},
+        product,
+    },
+    traffic::Traffic,
+};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// Each answer at the first attempt of every distinct request of an operator that starts and rolls out a version.
+pub const EVERY_ANSWER: Scenario = Scenario {
+    name: "every_request_of_the_operator_may_fail_once_in_every_way",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(every_answer(bed)),
+};
+
+/// So short that a rollout of answers that never come is over within a test.
+const SHORT: [&str; 2] = ["--request-timeout-seconds", "1"];
+
+async fn every_answer(bed: &mut Bed) -> Result<()> {
+    let (proxy, mut operator) = crashes::serve(bed, &SHORT).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let faults = [
+        ("409", Fault::Answer(409)),
+        ("429", Fault::Answer(429)),
+        ("500", Fault::Answer(500)),
+        ("500 after the write", Fault::AnswerInstead(500)),
+        ("no answer", Fault::Swallow(Reached::Nothing)),
+        ("no answer after the write", Fault::Swallow(Reached::ApiServer)),
+        ("reset", Fault::Reset(Reached::Nothing)),
+        ("reset after the write", Fault::Reset(Reached::ApiServer)),
+    ];
+    for (version, (name, fault)) in (2..).zip(faults) {
+        roll_through(bed, &proxy, &mut operator, version, name, fault).await?;
+    }
+    proxy.inject(|request| if request.is_write() && request.is_first() { Fault::Answer(422) } else { Fault::None });
+    roll(bed, &proxy, &mut operator, "422", 10).await
+}
+
+/// A new operator meets the fault at each first attempt, from its first list to the end of a rollout.
+async fn roll_through(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, version: u32, name: &str, fault: Fault) -> Result<()> {
+    operator.kill().await?;
+    proxy.forget_operator();
+    proxy.inject(move |request| if request.is_first() { fault } else { Fault::None });
+    operator.run()?;
+    let before = proxy.log().len();
+    roll(bed, proxy, operator, name, version).await?;
+    let met = met(&proxy.log()[before..]);
+    for path in ["/nodes", "/deployments", "/pods", "/replicasets", "/services", "/daemonsets", "/ingressdaemonsets"] {
+        for asked in ["GET", "WATCH"] {
+            ensure!(met.iter().any(|(by, at)| by == asked && at.ends_with(path)), "no {asked} of {path} met the fault: {met:?}");
+        }
+    }
+    for (asked, path) in [("PUT", "/leases/"), ("PATCH", "/status"), ("PATCH", "/deployments/"), ("PATCH", "/nodes/")] {
+        ensure!(met.iter().any(|(by, at)| by == asked && at.contains(path)), "no {asked} of {path} met the fault: {met:?}");
+    }
+    Ok(())
+}
+
+async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, name: &str, version: u32) -> Result<()> {
+    let started = std::time::Instant::now();
+    let (before, log) = (bed.recorder.history().await?.len(), proxy.log().len());
+    let traffic = Traffic::start(&bed.haproxy, &crashes::light_load()).await?;
+    product::roll_to(bed, &version.to_string()).await?;
+    completes(bed, operator, MINUTE * 3).await?;
+    let outcome = traffic.stop().await?;
+    outcome.expect_all_served(1000)?;
+    took_effect_once(&bed.recorder.history().await?, before)?;
+    let faults = proxy.log()[log..].iter().filter(|exchange| exchange.fault != Fault::None).count();
+    bed.say(&format!(
+        "{name}: {faults} faults, {:.1} s, 0 of {} requests failed",
+        started.elapsed().as_secs_f32(),
+        outcome.clients.requests
+    ));
+    Ok(())
+}
+
+/// Method and path of the requests that a fault met.
+fn met(log: &[Exchange]) -> BTreeSet<(String, String)> {
+    let faulted = log.iter().filter(|exchange| exchange.fault != Fault::None).map(|exchange| &exchange.request);
+    faulted.map(|request| (if request.watch { "WATCH".into() } else { request.method.to_string() }, request.path.clone())).collect()
+}
+
+/// Watches that stay open and say nothing, and connections that are refused.
+pub const CUT_OFF: Scenario = Scenario {
+    name: "an_operator_whose_watches_hang_or_that_reaches_nothing_goes_on_by_itself",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(cut_off(bed)),
+};
+
+async fn cut_off(bed: &mut Bed) -> Result<()> {
+    let (mut proxy, mut operator) = crashes::serve(bed, &[]).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let under_way = |status: &crds::IngressDaemonSetStatus| status.nodes.detached == 1;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", MINUTE, under_way).await?;
+    proxy.silence_watches();
+    let silent = std::time::Instant::now();
+    completes(bed, &mut operator, MINUTE * 3).await?;
+    bed.say(&format!("complete {:.1} s after the watches had fallen silent", silent.elapsed().as_secs_f32()));
+
+    product::roll_to(bed, "3").await?;
+    product::status_says(bed, "a node is detached", MINUTE, under_way).await?;
+    proxy.stop();
+    throughout(Duration::from_secs(10), "one node is out", async || {
+        let counters = bed.haproxy.counters().await?;
+        let serving = counters.servers.values().filter(|server| server.takes_traffic()).count();
+        ensure!(serving >= 1, "{serving} nodes serve");
+        Ok(())
+    })
+    .await?;
+    proxy.resume().await?;
+    let reached = std::time::Instant::now();
+    completes(bed, &mut operator, MINUTE * 3).await?;
+    bed.say(&format!("complete {:.1} s after the API server was reached again", reached.elapsed().as_secs_f32()));
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Two operators: both act, or one leads and the other takes over, also from one that only seems dead.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::{
+    bed::Bed,
+    detacher::{Detacher, Variant},
+    eventually::eventually,
+    fault_proxy::{Exchange, Fault, FaultProxy, Request},
+    operator_process::{self, OperatorProcess},
+    scenario::Scenario,
+    scenarios::{
+        crashes::{self, Mode, expected, took_effect_once, two_nodes},
+        product,
+    },
+};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// Without leader election, each with its own delays.
+pub const TWO_AT_ONCE: Scenario = Scenario {
+    name: "two_operators_that_act_at_once_keep_the_budget_and_finish",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(two_at_once(bed)),
+};
+
+/// Writes of two operators, for each that one alone makes.
+const WRITES_AT_MOST: usize = 3;
+
+async fn two_at_once(bed: &mut Bed) -> Result<()> {
+    let (first, _operator) = crashes::serve(bed, &["--no-leader-election"]).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let modes = || [Mode::both(), Mode::degrade()];
+    let mut alone = Vec::new();
+    for (version, mode) in (2..).zip(modes()) {
+        let before = first.log().len();
+        roll(bed, &mode, version).await?;
+        alone.push(steps(&first, before));
+    }
+    let second = FaultProxy::start(bed).await?;
+    let _second = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
+    let slow_writes = |request: &Request| if request.is_write() { Fault::Delay(Duration::from_millis(300)) } else { Fault::None };
+    let slow_view = |request: &Request| if request.watch { Fault::Delay(Duration::from_millis(800)) } else { Fault::None };
+    let mut version = 10;
+    for (round, (of_first, of_second)) in [(slow_writes as Rule, slow_view as Rule), (slow_view, slow_writes)].into_iter().enumerate() {
+        first.inject(of_first);
+        second.inject(of_second);
+        for (mode, alone) in modes().into_iter().zip(&alone) {
+            let before = (first.log().len(), second.log().len());
+            roll(bed, &mode, version).await?;
+            let both = (steps(&first, before.0), steps(&second, before.1));
+            bed.say(&format!("round {round}, {}: {} and {} writes, {alone} of one alone", mode.name, both.0, both.1));
+            ensure!(both.0 + both.1 <= WRITES_AT_MOST * alone, "{} and {} writes, one alone makes {alone}", both.0, both.1);
+            version += 1;
+        }
+    }
+    Ok(())
+}
+
+type Rule = fn(&Request) -> Fault;
+
+async fn roll(bed: &Bed, mode: &Mode, version: u32) -> Result<()> {
+    product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
+    product::is_complete(bed, 2, MINUTE).await?;
+    let before = bed.recorder.history().await?.len();
+    product::roll_to(bed, &version.to_string()).await?;
+    product::is_complete(bed, 2, MINUTE * 2).await?;
+    took_effect_once(&bed.recorder.history().await?, before)
+}
+
+fn steps(proxy: &FaultProxy, before: usize) -> usize {
+    proxy.log()[before..].iter().filter(|exchange| exchange.request.is_step()).count()
+}
+
+/// Two operators behind proxies, one of which leads.
+struct Pair {
+    proxies: [FaultProxy; 2],
+    operators: [OperatorProcess; 2],
+}
+
+/// Of the pairs here; the default is longer.
+const LEASE: Duration = Duration::from_secs(6);
+/// Beside the lease: a look at it, up to one and a half retry periods, and the write.
+const LOOK: Duration = Duration::from_millis(1500);
+
+impl Pair {
+    async fn start(bed: &Bed) -> Result<Self> {
+        let seconds = LEASE.as_secs().to_string();
+        let arguments = ["--lease-duration-seconds", &seconds];
+        let (first, leading) = crashes::serve(bed, &arguments).await?;
+        let second = FaultProxy::start(bed).await?;
+        let waiting = OperatorProcess::start_behind(bed, "rival", &second, &arguments).await?;
+        Ok(Self { proxies: [first, second], operators: [leading, waiting] })
+    }
+
+    /// Which of the two holds the lease.
+    async fn leader(&self, bed: &Bed) -> Result<usize> {
+        let api = Api::<Lease>::namespaced(bed.client.clone(), operator_process::NAMESPACE);
+        let holder = api.get(operator_process::NAME).await?.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+        self.operators.iter().position(|operator| operator.identity() == holder).with_context(|| format!("`{holder}` holds the lease"))
+    }
+
+    /// Waits until the other one leads; returns how long that took.
+    async fn takes_over_from(&self, bed: &Bed, old: usize, deadline: Duration) -> Result<Duration> {
+        let started = Instant::now();
+        eventually(deadline, "the other operator leads", async || {
+            let now = self.leader(bed).await?;
+            ensure!(now != old, "{} still does", self.operators[old].identity());
+            Ok(())
+        })
+        .await?;
+        Ok(started.elapsed())
+    }
+
+    /// Both run.
+    fn revive(&mut self) -> Result<()> {
+        self.operators.iter_mut().try_for_each(OperatorProcess::revive)
+    }
+
+    /// Waits until this one has ended by itself.
+    async fn ends(&mut self, index: usize) -> Result<()> {
+        eventually(LEASE, "the operator that lost the lease ends", async || match self.operators[index].check() {
+            Ok(()) => bail!("it runs"),
+            Err(_) => Ok(()),
+        })
+        .await
+    }
+
+    /// As its kubelet would.
+    fn restart(&mut self, index: usize) -> Result<()> {
+        self.proxies[index].forget_operator();
+        self.operators[index].run()
+    }
+}
+
+/// Rolls out a version until a node is detached.
+async fn begin(bed: &Bed, version: &str) -> Result<()> {
+    product::roll_to(bed, version).await?;
+    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await.map(drop)
+}
+
+/// The leader ends orderly, is killed, and is stopped, in the middle of a rollout each time.
+pub const LEADERS: Scenario = Scenario {
+    name: "a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(leaders(bed)),
+};
+
+async fn leaders(bed: &mut Bed) -> Result<()> {
+    let mut pair = Pair::start(bed).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let endings = [(Signal::SIGTERM, Duration::from_secs(1)), (Signal::SIGKILL, LEASE + LOOK), (Signal::SIGSTOP, LEASE + LOOK)];
+    for (version, (signal, within)) in (2..).zip(endings) {
+        pair.revive()?;
+        let before = bed.recorder.history().await?.len();
+        begin(bed, &version.to_string()).await?;
+        let old = pair.leader(bed).await?;
+        pair.operators[old].signal(signal)?;
+        let took = pair.takes_over_from(bed, old, within).await?;
+        bed.say(&format!("{signal}: the other one leads after {:.2} s", took.as_secs_f32()));
+        product::is_complete(bed, 2, MINUTE).await?;
+        took_effect_once(&bed.recorder.history().await?, before)?;
+        if signal == Signal::SIGSTOP {
+            pair.operators[old].signal(Signal::SIGCONT)?;
+        }
+        pair.ends(old).await?;
+        pair.restart(old)?;
+    }
+    Ok(())
+}
+
+/// A write of the old leader is under way when it stops, and arrives when another one leads.
+pub const STOPPED: Scenario = Scenario {
+    name: "a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(stopped(bed)),
+};
+
+/// When the write arrives that was under way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Arrives {
+    /// As soon as the other one leads.
+    AtOnce,
+    /// When the other one has finished the rollout.
+    AtTheEnd,
+}
+
+async fn stopped(bed: &mut Bed) -> Result<()> {
+    let mut pair = Pair::start(bed).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let writes = [
+        ("/status", "\"grants\":{\"n", Arrives::AtTheEnd),
+        ("/deployments/", ".Claimed.", Arrives::AtOnce),
+        ("/nodes/", "Detached", Arrives::AtTheEnd),
+        ("/deployments/", ".Updating.", Arrives::AtTheEnd),
+        ("/deployments/", ".Closed.", Arrives::AtTheEnd),
+    ];
+    for (version, (path, says, arrives)) in (2..).zip(writes) {
+        pair.revive()?;
+        let before = bed.recorder.history().await?.len();
+        let old = pair.leader(bed).await?;
+        pair.proxies[old].inject(move |request| {
+            if request.is_step() && request.path.contains(path) && request.says(says) { Fault::Hold } else { Fault::None }
+        });
+        product::roll_to(bed, &version.to_string()).await?;
+        let held = pair.proxies[old].caught().await?;
+        pair.operators[old].signal(Signal::SIGSTOP)?;
+        pair.proxies[old].pass();
+        pair.takes_over_from(bed, old, LEASE + LOOK).await?;
+        if arrives == Arrives::AtTheEnd {
+            product::is_complete(bed, 2, MINUTE).await?;
+        }
+        pair.proxies[old].let_go();
+        let late = arrived(&pair.proxies[old], held.number).await?;
+        if arrives == Arrives::AtTheEnd {
+            ensure!(matches!(late.forwarded, Some(409 | 422)), "a write of the past was taken: {:?}", late.forwarded);
+        }
+        let written = pair.proxies[old].log().len();
+        pair.operators[old].signal(Signal::SIGCONT)?;
+        pair.ends(old).await?;
+        let after: Vec<_> = pair.proxies[old].log().split_off(written).into_iter().filter(|later| later.request.is_step()).collect();
+        // The pass that was under way goes on until the loss of the lease is noticed; what it writes is refused.
+        let taken = after.iter().filter(|later| later.forwarded.is_some_and(|code| code < 400)).count();
+        ensure!(arrives == Arrives::AtOnce || taken == 0, "{taken} of {} writes after it went on were taken", after.len());
+        bed.say(&format!("{path} {says} {arrives:?}: answered {:?}, and {} writes after it went on", late.forwarded, after.len()));
+        pair.restart(old)?;
+        product::is_complete(bed, 2, MINUTE).await?;
+        took_effect_once(&bed.recorder.history().await?, before)?;
+    }
+    Ok(())
+}
+
+async fn arrived(proxy: &FaultProxy, number: u64) -> Result<Exchange> {
+    eventually(Duration::from_secs(10), "the late write arrives", async || {
+        let exchange = proxy.log().into_iter().find(|exchange| exchange.request.number == number).context("not in the log")?;
+        ensure!(exchange.forwarded.is_some(), "it has not arrived");
+        Ok(exchange)
+    })
+    .await
+}
