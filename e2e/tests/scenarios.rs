@@ -58,6 +58,7 @@ scenarios! {
     an_object_of_somebody_else_is_never_adopted,
     owner_references_that_block_deletion_need_the_right_to_set_finalizers,
     health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
+    no_pod_is_touched_on_a_node_whose_health_port_still_answers_200,
     sixty_hand_overs_of_health_checkers_lose_no_check,
     a_health_port_that_somebody_else_has_is_a_condition_and_an_event,
     deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout,

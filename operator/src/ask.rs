@@ -50,7 +50,7 @@ async fn ask_one(address: &str, port: u16) -> Option<PortAnswer> {
     let answer = async {
         let response = sender.send_request(request).await.ok()?;
         let healthy = response.status() == StatusCode::OK;
-        let body = Limited::new(response.into_body(), LONGEST).collect().await.ok().map(|body| body.to_bytes());
+        let body = Limited::new(response.into_body(), LONGEST).collect().await.ok().map(http_body_util::Collected::to_bytes);
         let phase = body.and_then(|body| serde_json::from_slice::<Body>(&body).ok()).and_then(|body| body.phase);
         Some(PortAnswer { port, healthy, phase: phase.and_then(|phase| Phase::from_word(&phase)) })
     };

@@ -24,7 +24,10 @@ use crate::{
     load::LoadOptions,
     operator_process::OperatorProcess,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
+    scenarios::{
+        product::{self, GRACE, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
+        workload,
+    },
     traffic::Traffic,
 };
 
@@ -116,4 +119,46 @@ async fn still_api_server(bed: &Bed) -> Result<()> {
     let outcome = traffic.stop().await?;
     bed.say(&format!("API server stopped for 20 s: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
     outcome.expect_all_served(1000)
+}
+
+/// Something on a health port of a node says 200 whatever the token says.
+pub const CONTRADICTED: Scenario = Scenario {
+    name: "no_pod_is_touched_on_a_node_whose_health_port_still_answers_200",
+    options: four_nodes,
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    body: |bed| Box::pin(contradicted(bed)),
+};
+
+const LIAR: &str = "liar";
+const LIAR_PORT: u16 = 10081;
+
+async fn contradicted(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
+    let mut configuration = workload::config_map("default");
+    let listens =
+        configuration["data"]["nginx.conf"].as_str().unwrap_or_default().replace("listen 80 reuseport", &format!("listen {LIAR_PORT}"));
+    configuration["metadata"]["name"] = LIAR.into();
+    configuration["data"]["nginx.conf"] = listens.into();
+    let mut liar = workload::deployment("default", "n1", 1);
+    let pod = &mut liar["spec"]["template"]["spec"];
+    pod["volumes"][0]["configMap"]["name"] = LIAR.into();
+    pod["containers"][0]["readinessProbe"]["httpGet"]["port"] = LIAR_PORT.into();
+    bed.apply(&[configuration, liar]).await?;
+    bed.deployment_available("default", "nginx-n1").await?;
+    product::change(bed, json!({ "healthCheckNodePorts": [product::HEALTH_PORT, LIAR_PORT] })).await?;
+    product::roll_to(bed, "2").await?;
+    let contradicts = |status: &crds::IngressDaemonSetStatus| {
+        let state = status.node_states.iter().find(|state| state.name == "n1");
+        state.is_some_and(|state| state.reason == "HealthPortContradicts" && state.message.contains("port 10081"))
+    };
+    product::status_says(bed, "n1 is held with the port that contradicts", Duration::from_mins(2), contradicts).await?;
+    throughout(Duration::from_secs(5), "n1 is held, its pods as they were", async || {
+        let status = product::api(bed).get(product::NAME).await?.status.unwrap_or_default();
+        ensure!(contradicts(&status), "{}", product::summary(&status));
+        Ok(())
+    })
+    .await?;
+    bed.say("n1 is held");
+    bed.kubectl(&["delete", "deployment", "nginx-n1"]).await?;
+    product::is_complete(bed, 4, Duration::from_mins(2)).await
 }

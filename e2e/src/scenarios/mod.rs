@@ -49,6 +49,7 @@ pub const ALL: &[Scenario] = &[
     deletion::NAME_TAKEN,
     ownership::NEEDS_FINALIZERS,
     health::ANSWERS,
+    health::CONTRADICTED,
     handover::NO_CHECK_LOST,
     handover::PORT_TAKEN,
     tampering::TAMPERED_DEPLOYMENTS,

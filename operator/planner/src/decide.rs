@@ -208,7 +208,7 @@ impl<'a> Pass<'a> {
             Step::Claim | Step::Update | Step::Close | Step::DeleteDeployment => self.write_deployment(case, grant, next),
             Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(case, grant, next),
             Step::Release { .. } if is_kept(case, grant, self.settings, self.snapshot.now) => {
-                self.hold(case.name, "Blocked", Hold::GivenUp)
+                self.hold(case.name, "Blocked", Hold::GivenUp);
             }
             Step::Release { live } => {
                 if live {

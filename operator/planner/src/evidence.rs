@@ -38,12 +38,12 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_
     let address = case.node.and_then(|node| node.address.clone());
     let Some(address) = address.filter(|_| asks && !ports.is_empty() && !snapshot.resource.deleting) else { return Evidence::None };
     let Some(answers) = snapshot.answers.get(case.name) else { return Evidence::Ask(Question { address, ports }) };
-    let contradiction = answers.iter().find_map(|answer| contradiction(answer, next));
+    let contradiction = answers.iter().find_map(|answer| contradiction(*answer, next));
     contradiction.map_or(Evidence::None, Evidence::Contradicts)
 }
 
 /// A 503 for a reason of its own, such as a pod that is not ready, contradicts nothing.
-fn contradiction(answer: &PortAnswer, next: Step) -> Option<Hold> {
+fn contradiction(answer: PortAnswer, next: Step) -> Option<Hold> {
     match (next, answer.healthy, answer.phase) {
         (Step::Update, true, _) => Some(Hold::StillHealthy { port: answer.port }),
         (Step::Release { .. }, false, Some(phase)) if phase != Phase::Closed => Some(Hold::StillUnhealthy { port: answer.port, phase }),

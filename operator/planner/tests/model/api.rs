@@ -210,7 +210,7 @@ impl Rules {
                 Kind::Abort => return,
                 Kind::Remove => deployment.replicas = 0,
                 Kind::Update => {
-                    (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas)
+                    (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas);
                 }
                 Kind::Repair if believed.drifted => {
                     (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas);

@@ -5,6 +5,7 @@
 //! one guard dropped must find what that guard is for. `MODEL_STATES` raises the bound on the states of one search.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
+#![allow(clippy::trivially_copy_pass_by_ref, clippy::unused_self, reason = "rules and grants read alike everywhere, whatever their size")]
 
 mod api;
 mod environment;
@@ -63,6 +64,7 @@ const NONE: Left = Left {
 };
 const PLAIN: Setup = Setup { name: "", nodes: 2, operators: 1, marks: TOKEN, budget: 1, detacher: None, ids: 4, left: NONE, blank: false };
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn setups() -> Vec<Setup> {
     let halt = Some(OnDetachTimeout::Halt);
     let abort = Some(OnDetachTimeout::Abort);

@@ -4,7 +4,7 @@
 //! of one node are of one revision, and ready or not.
 
 use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
-use std::hash::{BuildHasher as _, Hash, Hasher as _};
+use std::hash::{BuildHasher as _, Hash};
 
 pub type Id = u8;
 
@@ -75,6 +75,7 @@ pub struct Node {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct Deployment {
     pub uid: u8,
     pub id: Id,
@@ -208,9 +209,7 @@ pub struct State<const N: usize, const K: usize> {
 
 fn hash_of(value: &impl Hash) -> u64 {
     // Two states of one hash would be taken for one: 64 good bits make that unlikely for millions of them.
-    let mut hasher = foldhash::quality::FixedState::with_seed(20_261_121).build_hasher();
-    value.hash(&mut hasher);
-    hasher.finish()
+    foldhash::quality::FixedState::with_seed(20_261_121).hash_one(value)
 }
 
 impl<const N: usize, const K: usize> State<N, K> {
