@@ -27,7 +27,7 @@ test: deps control-plane
 # The bed itself need not be a release build; what is measured is.
 bench: deps control-plane build
 	@cargo build --release --locked -p health-checker -p operator --bins
-	@for name in health-checker; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
+	@for name in health-checker rollouts; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
 
 fuzz:
 	@.ci/fuzz

@@ -2,6 +2,7 @@
 //! machine to machine. A new one is written in its file and listed in [`ALL`].
 
 mod health_checker;
+mod rollouts;
 
 use std::{fs, io::Write as _, pin::Pin};
 
@@ -28,7 +29,7 @@ pub struct Benchmark {
 }
 
 /// Every benchmark.
-pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER];
+pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS];
 
 /// What a figure ought to be.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ const NAME: &str = "plain";
 const ROLLOUT: Duration = Duration::from_mins(3);
 
 /// One rollout under load.
-pub(super) async fn run(bed: &Bed, nodes: &[String]) -> Result<Column> {
+pub(crate) async fn run(bed: &Bed, nodes: &[String]) -> Result<Column> {
     // Without a health checker the load balancer can only ask the workload itself.
     for node in nodes {
         bed.haproxy.check_on(node, workload::PORT).await?;

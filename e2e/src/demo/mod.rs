@@ -1,8 +1,8 @@
 //! `make demo`: the product at work under load, and the same load over a plain `DaemonSet`.
 
 mod commentary;
-mod control;
-mod outage;
+pub(crate) mod control;
+pub(crate) mod outage;
 
 use std::time::Duration;
 
@@ -42,10 +42,10 @@ pub struct Ports {
 
 /// One column of the table at the end.
 #[derive(Debug)]
-struct Column {
+pub(crate) struct Column {
     name: &'static str,
     rollouts: u32,
-    outcome: Outcome,
+    pub(crate) outcome: Outcome,
     worst: Worst,
     kept: String,
 }

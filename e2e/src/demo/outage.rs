@@ -19,24 +19,24 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// The worst that was seen.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Worst {
-    pub(super) longest: Duration,
-    pub(super) most: usize,
+pub(crate) struct Worst {
+    pub(crate) longest: Duration,
+    pub(crate) most: usize,
 }
 
 /// Looks through the eyes of the load balancer until it is stopped.
-pub(super) struct Outages {
+pub(crate) struct Outages {
     task: JoinHandle<Worst>,
     stop: CancellationToken,
 }
 
 impl Outages {
-    pub(super) fn start(haproxy: &HaProxy) -> Self {
+    pub(crate) fn start(haproxy: &HaProxy) -> Self {
         let stop = CancellationToken::new();
         Self { task: tokio::spawn(watch(haproxy.clone(), stop.clone())), stop }
     }
 
-    pub(super) async fn stop(self) -> Worst {
+    pub(crate) async fn stop(self) -> Worst {
         self.stop.cancel();
         self.task.await.unwrap_or_default()
     }
@@ -44,7 +44,7 @@ impl Outages {
 
 /// The worst by the pods labelled `app=<app>`, for what never tells the load balancer: a node is out while it has no
 /// ready pod that stays.
-pub(super) fn by_pods(history: &[Observation], app: &str, since: DateTime<Utc>) -> Worst {
+pub(crate) fn by_pods(history: &[Observation], app: &str, since: DateTime<Utc>) -> Worst {
     let mut worst = Worst::default();
     let mut ready: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut out: BTreeMap<String, DateTime<Utc>> = BTreeMap::new();
