@@ -3,11 +3,14 @@
 
 use crate::{
     connections::Table,
-    handover::{Held, Line},
+    handover::Held,
     metrics::Metrics,
     server::{self, HealthPort},
 };
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -35,30 +38,34 @@ pub struct Ending {
 pub async fn serve(held: Held, service: &Service, ending: &Ending) {
     let Held { port, mut door } = held;
     let states = async {
-        let mut successor: Option<Line> = None;
+        let mut asked = false;
         loop {
-            let asked = ending.asked.is_cancelled();
-            // Clients shall not come back to a process that is about to end.
-            service.respond.leaving.store(asked || successor.is_some(), Relaxed);
-            match &mut successor {
-                None => tokio::select! {
-                    () = ending.asked.cancelled(), if !asked => {}
-                    line = door.give(&port) => {
-                        service.metrics.handovers.given.inc();
-                        successor = Some(line);
+            let mut line = {
+                // Neither is dropped before a successor has the port: it may be half-way there when this process is asked to
+                // end, and would go on accepting beside a successor that it knows nothing of.
+                let mut give = pin!(door.give(&port));
+                let mut accept = pin!(server::accept(&port, &service.table, &service.respond, &ending.now));
+                loop {
+                    // Clients shall not come back to a process that is about to end.
+                    service.respond.leaving.store(asked, Relaxed);
+                    tokio::select! {
+                        () = ending.asked.cancelled(), if !asked => asked = true,
+                        line = &mut give => break line,
+                        () = &mut accept => {}
                     }
-                    () = server::accept(&port, &service.table, &service.respond, &ending.now) => {}
-                },
-                Some(line) => tokio::select! {
-                    () = ending.asked.cancelled(), if !asked => {}
+                }
+            };
+            service.metrics.handovers.given.inc();
+            service.respond.leaving.store(true, Relaxed);
+            loop {
+                tokio::select! {
+                    () = ending.asked.cancelled(), if !asked => asked = true,
                     () = service.table.emptied(), if asked => return,
-                    () = line.broken() => {
-                        info!("the process that had taken the port has ended; answering again");
-                        service.metrics.handovers.back.inc();
-                        successor = None;
-                    }
-                },
+                    () = line.broken() => break,
+                }
             }
+            info!("the process that had taken the port has ended; answering again");
+            service.metrics.handovers.back.inc();
         }
     };
     tokio::select! {

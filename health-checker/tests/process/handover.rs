@@ -2,7 +2,7 @@
 
 use crate::{
     agent::{Agent, DEADLINE, ask, free_port, verdict},
-    api::Api,
+    api::{Api, UID8},
     load::Load,
 };
 use nix::sys::signal::Signal;
@@ -10,7 +10,11 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     time::{Duration, Instant},
 };
-use tokio::{net::UnixListener, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixListener,
+    time::timeout,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_hand_overs_under_load_lose_no_check() {
@@ -156,4 +160,23 @@ async fn a_successor_that_asks_and_says_no_more_delays_nobody_for_long() {
     let new = Agent::start(&api, port, &["--port-patience=20"]);
     timeout(DEADLINE, new.ready()).await.expect("in time");
     drop(mute);
+}
+
+#[tokio::test]
+async fn a_process_that_is_asked_to_end_while_it_hands_over_leaves_to_its_successor() {
+    let (api, port) = (Api::start().await, free_port());
+    let mut old = Agent::start(&api, port, &["--shutdown-grace=25"]);
+    old.ready().await;
+    let mut successor = tokio::net::UnixStream::connect(format!("\0ingress-daemonset-health-checker/{port}")).await.expect("connects");
+    let me = format!(r#"{{"protocol":1,"namespace":"default","name":"edge","uid8":"{UID8}","address":"127.0.0.1"}}"#);
+    successor.write_all(format!("{me}\n").as_bytes()).await.expect("asks");
+    let mut reply = [0; 512];
+    assert!(successor.read(&mut reply).await.expect("is answered") > 0);
+    old.signal(Signal::SIGTERM);
+    // It says so to its clients once it has noticed.
+    while !ask(port).await.expect("answers").contains("connection: close") {}
+    let asked = Instant::now();
+    successor.write_all(b"taken\n").await.expect("has taken the port");
+    assert_eq!(old.ended().await.0, Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(20), "it waited for the end of its grace period");
 }
