@@ -274,7 +274,7 @@ pub struct RollingUpdate {
     /// When the detacher does not answer in time: Halt (wait, start no other node), Proceed (as if it had), Abort (attach the node again, its pods untouched).
     #[serde(default)]
     pub on_detach_timeout: OnDetachTimeout,
-    /// Seconds to wait after a node is attached again before its place in the budget is free. Default: from loadBalancer, else 0.
+    /// Seconds to wait after a node is attached again before its place in the budget is free. Default: from loadBalancer, else 10. With 0 the next node may be taken out before the load balancer has this one back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub attach_soak_seconds: Option<u32>,

@@ -1,5 +1,6 @@
 //! Local evidence: while the API or the kubelet is silent, pods that are ready by the last news are probed from the node. A failure can
-//! take the node out; nothing found here ever brings it back.
+//! take the node out; that they pass keeps it in where only the node controller speaks against them; nothing found here ever
+//! brings it back.
 
 use crate::{keeper::News, probe, probe::ReadinessProbe};
 use std::{
@@ -108,7 +109,14 @@ pub async fn gather(mut candidates: watch::Receiver<Candidates>, after: Duration
             Some(result) = running.join_next() => {
                 let Ok((key, threshold, passed)) = result else { continue };
                 let at = time::Instant::now().into_std();
-                if tally.record(&key, threshold, passed) && news.send(News::FailsHere { uid: key.0, at }).await.is_err() {
+                let found = if tally.record(&key, threshold, passed) {
+                    News::FailsHere { uid: key.0, at }
+                } else if passed {
+                    News::PassesHere { uid: key.0, probe: key.1, at }
+                } else {
+                    continue;
+                };
+                if news.send(found).await.is_err() {
                     return;
                 }
             }

@@ -35,6 +35,15 @@ pub enum News {
         /// When that was established.
         at: Instant,
     },
+    /// A probe of a pod passed when it was repeated from here.
+    PassesHere {
+        /// UID of the pod.
+        uid: String,
+        /// Which of its probes.
+        probe: usize,
+        /// When it passed.
+        at: Instant,
+    },
 }
 
 /// Where the keeper publishes.
@@ -90,6 +99,7 @@ impl Keeper {
         match news {
             News::Watch { update, at } => self.view.apply(update, at),
             News::FailsHere { uid, at } => drop(self.view.failed_here.insert(uid, at)),
+            News::PassesHere { uid, probe, at } => drop(self.view.passed_here.insert((uid, probe), at)),
         }
     }
 
@@ -105,7 +115,7 @@ impl Keeper {
         }
         let answer = render(&self.identity, &self.view, verdict, self.since, now);
         outputs.answer.send_replace(Arc::new(answer));
-        let candidates = self.candidates();
+        let candidates = self.candidates(now);
         outputs.candidates.send_if_modified(|known| {
             let changed = *known != candidates;
             *known = candidates;
@@ -141,8 +151,8 @@ impl Keeper {
         }
     }
 
-    fn candidates(&self) -> Candidates {
-        let counted = || self.view.pods.objects.values().filter(|pod| self.view.counts(pod));
+    fn candidates(&self, now: Instant) -> Candidates {
+        let counted = || self.view.pods.objects.values().filter(|pod| self.view.counts(pod, now));
         let pods = counted().filter(|pod| !pod.probes.is_empty());
         Candidates {
             disowned: counted().any(|pod| pod.disowned),

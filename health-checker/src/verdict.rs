@@ -93,7 +93,7 @@ pub fn verdict(view: &View, now: Instant) -> Verdict {
     Verdict {
         reason: reason(view, now),
         desired: live().fold(0, |sum, deployment| sum.saturating_add(deployment.desired)),
-        ready: ready(view, true),
+        ready: ready(view, true, now),
         phase: token.map(|token| token.phase),
         grant: token.map(|token| token.id),
         revision: revision(view),
@@ -121,10 +121,10 @@ fn reason(view: &View, now: Instant) -> Reason {
         ReadyPolicy::All => desired,
         ReadyPolicy::AtLeast(number) => number,
     };
-    if ready(view, false) < wanted {
+    if ready(view, false, now) < wanted {
         return Reason::PodsNotReady;
     }
-    if ready(view, true) < wanted {
+    if ready(view, true, now) < wanted {
         return Reason::ProbesFailHere;
     }
     if !view.serving && age > CONFIRM_AFTER { Reason::StaleView } else { Reason::Serving }
@@ -142,8 +142,8 @@ fn hold(deployment: &Deployment) -> Option<Reason> {
     }
 }
 
-fn ready(view: &View, with_probes: bool) -> u32 {
-    let count = view.pods.objects.values().filter(|pod| view.counts(pod) && !(with_probes && view.fails_here(pod))).count();
+fn ready(view: &View, with_probes: bool, now: Instant) -> u32 {
+    let count = view.pods.objects.values().filter(|pod| view.counts(pod, now) && !(with_probes && view.fails_here(pod))).count();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

@@ -209,9 +209,18 @@ fn pods_that_only_the_node_controller_calls_unready_keep_a_node_serving_but_star
     let mut view = healthy(now);
     for pod in view.pods.objects.values_mut() {
         (pod.ready, pod.disowned) = (false, true);
+        pod.probes = vec![a_probe()];
     }
     view.serving = true;
+    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady, "nobody has seen them pass");
+    for uid in ["a", "b"] {
+        view.passed_here.insert((uid.into(), 0), now);
+    }
     assert_eq!(verdict(&view, now).reason, Reason::Serving);
+    assert_eq!(verdict(&view, now + MINUTE).reason, Reason::PodsNotReady, "that was long ago");
+    a_pod(&mut view).probes.clear();
+    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady, "without a probe nothing is known of it");
+    a_pod(&mut view).probes = vec![a_probe()];
     view.serving = false;
     assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady);
     view.serving = true;
@@ -310,5 +319,14 @@ proptest! {
         let mut more = view.clone();
         more.pods.objects.insert("more".into(), pod("more"));
         prop_assert!(!verdict(&view, now).serving() || verdict(&more, now).serving());
+    }
+}
+
+fn a_probe() -> crate::probe::ReadinessProbe {
+    crate::probe::ReadinessProbe {
+        target: crate::probe::Target::Tcp { host: "127.0.0.1".into(), port: 1 },
+        period: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
+        failure_threshold: 3,
     }
 }

@@ -183,6 +183,8 @@ pub struct View {
     pub node: Shelf<Node>,
     /// Pods, by UID, whose readiness probe failed when repeated from here, and when that was established.
     pub failed_here: BTreeMap<String, Instant>,
+    /// Probes, by UID of the pod and number, that passed when repeated from here, and when the last time was.
+    pub passed_here: BTreeMap<(String, usize), Instant>,
     /// The last verdict published was 200.
     pub serving: bool,
 }
@@ -196,6 +198,7 @@ impl View {
             pods: Shelf::default(),
             node: Shelf::default(),
             failed_here: BTreeMap::new(),
+            passed_here: BTreeMap::new(),
             serving: false,
         }
     }
@@ -210,6 +213,7 @@ impl View {
                 let (seen, objects) = (self.pods.seen, &self.pods.objects);
                 self.failed_here
                     .retain(|uid, failed_at| seen.is_none_or(|seen| *failed_at > seen) && objects.values().any(|pod| pod.uid == *uid));
+                self.passed_here.retain(|(uid, _), _| objects.values().any(|pod| pod.uid == *uid));
             }
         }
     }
@@ -233,10 +237,20 @@ impl View {
         Watch::ALL.into_iter().map(|watch| self.age_of(watch, now)).try_fold(Duration::ZERO, |oldest, age| Some(oldest.max(age?)))
     }
 
-    /// Counts as a ready replica here. What the node controller says of pods only keeps a node from starting to serve: that
-    /// a kubelet is not heard of far away is no reason to take out a node that answers, let alone all of them at once.
-    pub fn counts(&self, pod: &Pod) -> bool {
-        pod.serves() || self.serving && pod.disowned && !pod.terminating
+    /// Counts as a ready replica here. That a kubelet is not heard of far away is no reason to take out a node that serves,
+    /// let alone all of them at once, while its pods are seen to pass their probes from here. Without that proof the node
+    /// controller is believed.
+    pub fn counts(&self, pod: &Pod, now: Instant) -> bool {
+        pod.serves() || self.serving && pod.disowned && !pod.terminating && self.passes_here(pod, now)
+    }
+
+    /// Each of its probes has passed from here not longer ago than a kubelet would take to call it unready.
+    fn passes_here(&self, pod: &Pod, now: Instant) -> bool {
+        let passed = |(index, probe): (usize, &ReadinessProbe)| {
+            let patience = probe.period.saturating_mul(probe.failure_threshold.saturating_add(1)).saturating_add(probe.timeout);
+            self.passed_here.get(&(pod.uid.clone(), index)).is_some_and(|at| now.saturating_duration_since(*at) <= patience)
+        };
+        !pod.probes.is_empty() && pod.probes.iter().enumerate().all(passed)
     }
 
     /// The probe of this pod fails from here, and the API has said nothing about pods since.

@@ -14,7 +14,7 @@ use std::{
 };
 use tokio::net::TcpStream;
 
-/// Longest wait for one port. A node that cannot be reached delays each of its two questions by this, and nothing else.
+/// Longest wait for one port: a pass in which a node is asked that cannot be reached takes so much longer.
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// Questions under way at once.
 const PARALLEL: usize = 64;
@@ -27,7 +27,7 @@ pub async fn ask(questions: &BTreeMap<String, Question>) -> BTreeMap<String, Vec
     let mut asked = Vec::new();
     for (node, question) in questions {
         for port in &question.ports {
-            asked.push(ask_in_time(node.clone(), question.address.clone(), *port).boxed());
+            asked.push(ask_in_time(node.clone(), question.clone(), *port).boxed());
         }
     }
     let mut heard = futures::stream::iter(asked).buffer_unordered(PARALLEL);
@@ -37,12 +37,12 @@ pub async fn ask(questions: &BTreeMap<String, Question>) -> BTreeMap<String, Vec
     answers
 }
 
-async fn ask_in_time(node: String, address: String, port: u16) -> (String, Option<PortAnswer>) {
-    (node, tokio::time::timeout(TIMEOUT, ask_one(&address, port)).await.ok().flatten())
+async fn ask_in_time(node: String, question: Question, port: u16) -> (String, Option<PortAnswer>) {
+    (node, tokio::time::timeout(TIMEOUT, ask_one(&question, port)).await.ok().flatten())
 }
 
-async fn ask_one(address: &str, port: u16) -> Option<PortAnswer> {
-    let address: IpAddr = address.parse().ok()?;
+async fn ask_one(question: &Question, port: u16) -> Option<PortAnswer> {
+    let address: IpAddr = question.address.parse().ok()?;
     let address = SocketAddr::new(address, port);
     let stream = TcpStream::connect(address).await.ok()?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
@@ -51,7 +51,9 @@ async fn ask_one(address: &str, port: u16) -> Option<PortAnswer> {
         let response = sender.send_request(request).await.ok()?;
         let healthy = response.status() == StatusCode::OK;
         let body = Limited::new(response.into_body(), LONGEST).collect().await.ok().map(http_body_util::Collected::to_bytes);
-        let phase = body.and_then(|body| serde_json::from_slice::<Body>(&body).ok()).and_then(|body| body.phase);
+        let body = body.and_then(|body| serde_json::from_slice::<Body>(&body).ok());
+        let body = body.filter(|body| body.service.namespace == question.namespace && body.service.name == question.name);
+        let phase = body.and_then(|body| body.phase);
         Some(PortAnswer { port, healthy, phase: phase.and_then(|phase| Phase::from_word(&phase)) })
     };
     tokio::pin!(answer);
@@ -65,7 +67,14 @@ async fn ask_one(address: &str, port: u16) -> Option<PortAnswer> {
 /// The part of a health checker's body that matters here.
 #[derive(Deserialize)]
 struct Body {
+    service: Service,
     phase: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Service {
+    namespace: String,
+    name: String,
 }
 
 #[cfg(test)]
@@ -87,7 +96,8 @@ mod tests {
     }
 
     async fn heard(ports: Vec<u16>) -> Vec<PortAnswer> {
-        let questions = BTreeMap::from([("n1".to_owned(), Question { address: "127.0.0.1".into(), ports })]);
+        let questions =
+            BTreeMap::from([("n1".to_owned(), Question { address: "127.0.0.1".into(), ports, namespace: "a".into(), name: "b".into() })]);
         ask(&questions).await.remove("n1").unwrap_or_default()
     }
 
@@ -97,6 +107,15 @@ mod tests {
         let checker: &'static str = format!("HTTP/1.1 503 No\r\nContent-Length: {}\r\n\r\n{body}", body.len()).leak();
         let port = server(checker).await?;
         assert_eq!(heard(vec![port]).await, [PortAnswer { port, healthy: false, phase: Some(Phase::Claimed) }]);
+        let port = server(
+            r#"HTTP/1.1 503 No
+Content-Length: 70
+Connection: close
+
+{"service":{"namespace":"a","name":"another"},"phase":"Claimed"}      "#,
+        )
+        .await?;
+        assert_eq!(heard(vec![port]).await, [PortAnswer { port, healthy: false, phase: None }], "the checker of another resource");
         let port = server("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").await?;
         assert_eq!(heard(vec![port]).await, [PortAnswer { port, healthy: true, phase: None }]);
         Ok(())

@@ -41,6 +41,8 @@ pub struct Memory {
     pub foreign_names: BTreeSet<String>,
     /// The generation whose template the API server would take.
     pub tried: Option<i64>,
+    /// Attempts in a row to try it that the API server did not answer.
+    pub untried: u32,
     /// What the API server refuses, by node.
     refusals: BTreeMap<String, Refusal>,
     /// Generations that our last full writes gave Deployments.

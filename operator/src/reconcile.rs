@@ -84,7 +84,9 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
         snapshot.foreign_names.retain(|name| still.contains(name) || !memory.foreign_names.contains(name));
         memory.foreign_names = still;
     }
-    try_template(&context.client, &mut memory, &mut snapshot).await;
+    if !try_template(&context.client, &mut memory, &mut snapshot).await {
+        return Ok(Requeue::requeue(AFTER_CONFLICT));
+    }
     snapshot.first_seen = memory.first_seen.clone();
     snapshot.reserved = memory.reserved.clone();
     let mut plan = decide(&snapshot);

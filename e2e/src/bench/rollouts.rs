@@ -44,7 +44,7 @@ async fn rollouts(bed: &mut Bed) -> Result<Vec<Figure>> {
     let traffic = Traffic::start(&bed.haproxy, &options).await?;
     let started = Instant::now();
     let (mut rollouts, mut kills) = (0_u32, 0_u32);
-    while traffic.requests().await? < requests() {
+    while traffic.requests().await? < requests() && started.elapsed() < options.at_most {
         rollouts += 1;
         product::roll_to(bed, &(rollouts + 1).to_string()).await?;
         let mut complete = pin!(product::is_complete(bed, NODES.len(), ROLLOUT));

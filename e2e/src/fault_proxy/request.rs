@@ -25,6 +25,8 @@ pub struct Request {
     pub path: String,
     /// It asks for a watch.
     pub watch: bool,
+    /// It is only tried.
+    pub dry_run: bool,
     /// What it sends.
     pub body: Bytes,
 }
@@ -32,7 +34,7 @@ pub struct Request {
 impl Request {
     /// It is meant to change something.
     pub fn is_write(&self) -> bool {
-        self.method != Method::GET
+        self.method != Method::GET && !self.dry_run
     }
 
     /// A write to a resource, its Deployments or Nodes: a step of the protocol.

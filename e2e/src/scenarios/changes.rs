@@ -180,7 +180,7 @@ pub const DEGRADE: Scenario = Scenario {
 };
 
 async fn degrade(bed: &mut Bed) -> Result<()> {
-    let strategy = json!({ "rollingUpdate": { "maxDegradedNodes": 1, "maxUnavailablePodsPerNode": 1 } });
+    let strategy = json!({ "rollingUpdate": { "maxDegradedNodes": 1, "attachSoakSeconds": 1, "maxUnavailablePodsPerNode": 1 } });
     product::serve(bed, strategy, &NODES).await?;
     product::roll_to(bed, "2").await?;
     product::is_complete(bed, NODES.len(), MINUTE * 2).await?;

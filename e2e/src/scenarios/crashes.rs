@@ -22,7 +22,7 @@ use crate::{
     traffic::Traffic,
 };
 
-const NODES: [&str; 2] = ["n1", "n2"];
+pub(super) const NODES: [&str; 2] = ["n1", "n2"];
 const MINUTE: Duration = Duration::from_mins(1);
 /// Grace of every mark.
 const GRACE: Duration = Duration::from_secs(product::GRACE as u64);
@@ -118,10 +118,13 @@ pub const BEFORE_EVERY_WRITE: Scenario = Scenario {
 
 async fn before_every_write(bed: &mut Bed) -> Result<()> {
     let (mut proxy, mut operator) = serve(bed, &[]).await?;
+    let mut restarts = 0;
     for (version, mode) in (2..).zip([Mode::both(), Mode::degrade()]) {
         let rule = |request: &Request| if request.is_step() && request.is_first() { Fault::Crash(Reached::Nothing) } else { Fault::None };
-        roll_through_crashes(bed, &mut proxy, &mut operator, &mode, version, rule).await?;
+        restarts += roll_through_crashes(bed, &mut proxy, &mut operator, &mode, version, rule).await?;
     }
+    bed.say(&format!("{restarts} restarts"));
+    ensure!(restarts >= 20, "only {restarts} writes were prevented by a crash");
     is_quiet(bed, &proxy).await
 }
 
@@ -225,8 +228,8 @@ async fn roll_through_crashes(
 }
 
 /// As [`product::is_complete`], with an operator that is started again when it ends.
-pub(super) async fn completes(bed: &Bed, operator: &mut OperatorProcess, deadline: Duration) -> Result<()> {
-    let mut complete = Box::pin(product::is_complete(bed, NODES.len(), deadline));
+pub(super) async fn completes(bed: &Bed, operator: &mut OperatorProcess, nodes: usize, deadline: Duration) -> Result<()> {
+    let mut complete = Box::pin(product::is_complete(bed, nodes, deadline));
     loop {
         match tokio::time::timeout(REVIVE, &mut complete).await {
             Ok(done) => return done,

@@ -12,7 +12,7 @@ use crate::{
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
-        crashes::{self, completes, expected, took_effect_once, two_nodes},
+        crashes::{self, NODES, completes, expected, took_effect_once, two_nodes},
         product,
     },
     traffic::Traffic,
@@ -48,7 +48,16 @@ async fn every_answer(bed: &mut Bed) -> Result<()> {
         roll_through(bed, &proxy, &mut operator, version, name, fault).await?;
     }
     proxy.inject(|request| if request.is_write() && request.is_first() { Fault::Answer(422) } else { Fault::None });
-    roll(bed, &proxy, &mut operator, "422", 10).await
+    let before = proxy.log().len();
+    roll(bed, &proxy, &mut operator, "422", 10).await?;
+    writes_met(&met(&proxy.log()[before..]), &["/status", "/deployments/", "/nodes/"])
+}
+
+fn writes_met(met: &BTreeSet<(String, String)>, paths: &[&str]) -> Result<()> {
+    for path in paths {
+        ensure!(met.iter().any(|(by, at)| by == "PATCH" && at.contains(path)), "no PATCH of {path} met the fault: {met:?}");
+    }
+    Ok(())
 }
 
 /// A new operator meets the fault at each first attempt, from its first list to the end of a rollout.
@@ -65,10 +74,8 @@ async fn roll_through(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProc
             ensure!(met.iter().any(|(by, at)| by == asked && at.ends_with(path)), "no {asked} of {path} met the fault: {met:?}");
         }
     }
-    for (asked, path) in [("PUT", "/leases/"), ("PATCH", "/status"), ("PATCH", "/deployments/"), ("PATCH", "/nodes/")] {
-        ensure!(met.iter().any(|(by, at)| by == asked && at.contains(path)), "no {asked} of {path} met the fault: {met:?}");
-    }
-    Ok(())
+    ensure!(met.iter().any(|(by, at)| by == "PUT" && at.contains("/leases/")), "no lease met the fault: {met:?}");
+    writes_met(&met, &["/status", "/deployments/", "/nodes/"])
 }
 
 async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, name: &str, version: u32) -> Result<()> {
@@ -76,7 +83,7 @@ async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, nam
     let (before, log) = (bed.recorder.history().await?.len(), proxy.log().len());
     let traffic = Traffic::start(&bed.haproxy, &crashes::light_load()).await?;
     product::roll_to(bed, &version.to_string()).await?;
-    completes(bed, operator, MINUTE * 3).await?;
+    completes(bed, operator, NODES.len(), MINUTE * 3).await?;
     let outcome = traffic.stop().await?;
     outcome.expect_all_served(1000)?;
     took_effect_once(&bed.recorder.history().await?, before)?;
@@ -111,7 +118,7 @@ async fn cut_off(bed: &mut Bed) -> Result<()> {
     product::status_says(bed, "a node is detached", MINUTE, under_way).await?;
     proxy.silence_watches();
     let silent = std::time::Instant::now();
-    completes(bed, &mut operator, MINUTE * 3).await?;
+    completes(bed, &mut operator, NODES.len(), MINUTE * 3).await?;
     bed.say(&format!("complete {:.1} s after the watches had fallen silent", silent.elapsed().as_secs_f32()));
 
     product::roll_to(bed, "3").await?;
@@ -126,7 +133,7 @@ async fn cut_off(bed: &mut Bed) -> Result<()> {
     .await?;
     proxy.resume().await?;
     let reached = std::time::Instant::now();
-    completes(bed, &mut operator, MINUTE * 3).await?;
+    completes(bed, &mut operator, NODES.len(), MINUTE * 3).await?;
     bed.say(&format!("complete {:.1} s after the API server was reached again", reached.elapsed().as_secs_f32()));
     Ok(())
 }

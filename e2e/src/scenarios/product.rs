@@ -32,7 +32,8 @@ pub fn four_nodes() -> Options {
 
 /// A rolling update with these fields beside the budget.
 pub fn rolling_update(budget: u32, more: Value) -> Value {
-    let mut rolling = json!({ "maxUnavailableNodes": budget });
+    // HAProxy needs two good answers, 200 ms apart.
+    let mut rolling = json!({ "maxUnavailableNodes": budget, "attachSoakSeconds": 1 });
     merge(&mut rolling, more);
     json!({ "type": "RollingUpdate", "rollingUpdate": rolling })
 }

@@ -35,7 +35,7 @@ pub const TWO_AT_ONCE: Scenario = Scenario {
 const WRITES_AT_MOST: usize = 3;
 
 async fn two_at_once(bed: &mut Bed) -> Result<()> {
-    let (first, _operator) = crashes::serve(bed, &["--no-leader-election"]).await?;
+    let (first, mut operator) = crashes::serve(bed, &["--no-leader-election"]).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     let modes = || [Mode::both(), Mode::degrade()];
     let mut alone = Vec::new();
@@ -45,7 +45,7 @@ async fn two_at_once(bed: &mut Bed) -> Result<()> {
         alone.push(steps(&first, before));
     }
     let second = FaultProxy::start(bed).await?;
-    let _second = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
+    let mut rival = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
     let slow_writes = |request: &Request| if request.is_write() { Fault::Delay(Duration::from_millis(300)) } else { Fault::None };
     let slow_view = |request: &Request| if request.watch { Fault::Delay(Duration::from_millis(800)) } else { Fault::None };
     let mut version = 10;
@@ -57,11 +57,13 @@ async fn two_at_once(bed: &mut Bed) -> Result<()> {
             roll(bed, &mode, version).await?;
             let both = (steps(&first, before.0), steps(&second, before.1));
             bed.say(&format!("round {round}, {}: {} and {} writes, {alone} of one alone", mode.name, both.0, both.1));
+            ensure!(both.0 > 0 && both.1 > 0, "one of the two did nothing");
             ensure!(both.0 + both.1 <= WRITES_AT_MOST * alone, "{} and {} writes, one alone makes {alone}", both.0, both.1);
             version += 1;
         }
     }
-    Ok(())
+    operator.check()?;
+    rival.check()
 }
 
 type Rule = fn(&Request) -> Fault;

@@ -193,6 +193,10 @@ impl<'a> Pass<'a> {
         let soak = self.soak(case, grant);
         let view = self.view(case, grant, fit.is_ok(), grace.is_none(), soak.is_none());
         let next = step(&view);
+        let given_up = matches!(next, Step::Release { .. }) && is_kept(case, grant, self.settings, self.snapshot.now);
+        if given_up {
+            return self.hold(case.name, "Blocked", Hold::GivenUp);
+        }
         match evidence(self.snapshot, self.settings, case, grant, next) {
             Evidence::None => {}
             Evidence::Ask(question) => {
@@ -207,9 +211,6 @@ impl<'a> Pass<'a> {
         match next {
             Step::Claim | Step::Update | Step::Close | Step::DeleteDeployment => self.write_deployment(case, grant, next),
             Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(case, grant, next),
-            Step::Release { .. } if is_kept(case, grant, self.settings, self.snapshot.now) => {
-                self.hold(case.name, "Blocked", Hold::GivenUp);
-            }
             Step::Release { live } => {
                 if live {
                     self.live_absent.push(self.deployment_name(case.name));

@@ -5,7 +5,7 @@ use crate::{
     hold::Hold,
     plan::Question,
     settings::Settings,
-    snapshot::{PortAnswer, Snapshot},
+    snapshot::{PortAnswer, Resource, Snapshot},
     step::Step,
     wanted::Case,
 };
@@ -30,14 +30,18 @@ pub enum Evidence {
 pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, grant: &Grant, next: Step) -> Evidence {
     let phase = case.token.as_ref().filter(|token| token.id == grant.id).map(|token| token.phase);
     let asks = match next {
-        Step::Update => phase == Some(Phase::Claimed) && grant.kind != Kind::Abort,
+        // What the API server refuses is not written anyway.
+        Step::Update => phase == Some(Phase::Claimed) && grant.kind != Kind::Abort && !snapshot.refusals.contains_key(case.name),
         Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen,
         _ => false,
     };
     let ports = settings.map(|settings| settings.ports.clone()).unwrap_or_default();
     let address = case.node.and_then(|node| node.address.clone());
     let Some(address) = address.filter(|_| asks && !ports.is_empty() && !snapshot.resource.deleting) else { return Evidence::None };
-    let Some(answers) = snapshot.answers.get(case.name) else { return Evidence::Ask(Question { address, ports }) };
+    let Some(answers) = snapshot.answers.get(case.name) else {
+        let Resource { namespace, name, .. } = &snapshot.resource;
+        return Evidence::Ask(Question { address, ports, namespace: namespace.clone(), name: name.clone() });
+    };
     let contradiction = answers.iter().find_map(|answer| contradiction(*answer, next));
     contradiction.map_or(Evidence::None, Evidence::Contradicts)
 }

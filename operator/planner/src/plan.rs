@@ -29,6 +29,10 @@ pub struct Question {
     pub address: String,
     /// Its health ports.
     pub ports: Vec<u16>,
+    /// Namespace of the resource that their answers should be of.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
 }
 
 impl Plan {

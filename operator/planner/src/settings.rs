@@ -15,6 +15,9 @@ use k8s_openapi::{
 /// Grace of a mark in seconds when neither it nor the load balancer's timing is given: the original's default for the
 /// detacher's timestamp, used for all.
 pub const DEFAULT_GRACE: i64 = 10;
+/// Seconds after an attachment when the load balancer's timing is not given: it takes about as long to look at a node again
+/// as it takes to look away, and a place that is free before would let two nodes be out at once.
+const DEFAULT_SOAK: i64 = DEFAULT_GRACE;
 /// Seconds for a detacher to answer.
 const DEFAULT_DETACH_TIMEOUT: u32 = 600;
 
@@ -215,7 +218,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     errors.extend(held_health_port(&pod, &ports));
     let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| {
         errors.push(invalid);
-        (DEFAULT_GRACE, 0)
+        (DEFAULT_GRACE, DEFAULT_SOAK)
     });
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
         errors.push(Invalid {
@@ -387,7 +390,7 @@ fn host_port_conflict(pod: &PodSpec) -> Invalid {
 
 /// Default grace and soak in whole seconds, rounded up.
 fn load_balancer_timing(spec: &IngressDaemonSetSpec) -> Result<(i64, i64), Invalid> {
-    let Some(balancer) = &spec.load_balancer else { return Ok((DEFAULT_GRACE, 0)) };
+    let Some(balancer) = &spec.load_balancer else { return Ok((DEFAULT_GRACE, DEFAULT_SOAK)) };
     let interval = milliseconds("loadBalancer.interval", &balancer.interval)?;
     let timeout = balancer.timeout.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.timeout", text))?;
     let propagation = balancer.propagation.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.propagation", text))?;

@@ -35,7 +35,7 @@ fn an_empty_strategy_degrades_one_node_at_a_time() {
     let settings = settings(&spec(|_| {}));
     assert_eq!((settings.mode, settings.budget, settings.pods_per_node), (Mode::Degrade, Count::Number(1), 1));
     assert_eq!((settings.max_unavailable_pods, settings.max_surged_pods), (Count::Number(1), Count::Number(0)));
-    assert_eq!((settings.detach_timeout, settings.deployment_grace, settings.attach_soak), (600, 10, 0));
+    assert_eq!((settings.detach_timeout, settings.deployment_grace, settings.attach_soak), (600, 10, 10));
     assert!(settings.ports.is_empty() && settings.deployment_annotation.is_none() && settings.node_annotation.is_none());
 }
 

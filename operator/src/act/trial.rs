@@ -13,12 +13,16 @@ use planner::{
     trial::{Trial, trial},
 };
 
+/// Attempts that are waited for.
+const MOST_ATTEMPTS: u32 = 5;
+
 /// Tries the template once for each generation of the resource, and again after a while when it was refused; what the
-/// API server said goes into the snapshot.
-pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut Snapshot) {
+/// API server said goes into the snapshot. `false` while it has said nothing: decide later, lest a node is taken out for a
+/// template that is refused then. After some attempts that is risked.
+pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut Snapshot) -> bool {
     let generation = snapshot.resource.generation;
     if memory.tried == Some(generation) || snapshot.refusals.contains_key(TEMPLATE) {
-        return;
+        return true;
     }
     let outcome = match trial(snapshot) {
         None => Ok(()),
@@ -26,6 +30,7 @@ pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut S
             .await
             .unwrap_or_else(|_| Err(Error::Transient("no answer in time".into()))),
     };
+    let unanswered = std::mem::take(&mut memory.untried);
     match outcome {
         Ok(()) => {
             memory.tried = Some(generation);
@@ -35,9 +40,14 @@ pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut S
             memory.refuse(TEMPLATE, &message, generation);
             snapshot.refusals.insert(TEMPLATE.to_owned(), message);
         }
-        // Not known yet. A write that is refused later is held at its node.
-        Err(error) => tracing::info!(%error, "the template could not be tried"),
+        // A write that is refused later is held at its node.
+        Err(error) => {
+            tracing::info!(%error, "the template could not be tried");
+            memory.untried = unanswered.saturating_add(1);
+            return memory.untried > MOST_ATTEMPTS;
+        }
     }
+    true
 }
 
 async fn call(client: &Client, namespace: &str, trial: Trial) -> Result<(), Error> {
