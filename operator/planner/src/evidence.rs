@@ -35,12 +35,12 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_
         Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen,
         _ => false,
     };
-    let ports = settings.map(|settings| settings.ports.clone()).unwrap_or_default();
-    let address = case.node.and_then(|node| node.address.clone());
-    let Some(address) = address.filter(|_| asks && !ports.is_empty() && !snapshot.resource.deleting) else { return Evidence::None };
+    let ports = settings.map(|settings| &settings.ports).filter(|ports| asks && !ports.is_empty() && !snapshot.resource.deleting);
+    let Some((ports, address)) = ports.zip(case.node.and_then(|node| node.address.as_ref())) else { return Evidence::None };
     let Some(answers) = snapshot.answers.get(case.name) else {
         let Resource { namespace, name, .. } = &snapshot.resource;
-        return Evidence::Ask(Question { address, ports, namespace: namespace.clone(), name: name.clone() });
+        let question = Question { address: address.clone(), ports: ports.clone(), namespace: namespace.clone(), name: name.clone() };
+        return Evidence::Ask(question);
     };
     let contradiction = answers.iter().find_map(|answer| contradiction(*answer, next));
     contradiction.map_or(Evidence::None, Evidence::Contradicts)
