@@ -1,6 +1,8 @@
 //! `LICENSES-THIRD-PARTY.md` lists what Cargo.lock brings in.
 
-use std::{collections::BTreeSet, env, fmt::Write as _, fs, process::Command};
+mod generated;
+
+use std::{collections::BTreeSet, fmt::Write as _, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use e2e::images::repository;
@@ -37,14 +39,5 @@ fn document() -> Result<String> {
 
 #[test]
 fn the_list_of_licences_is_what_the_lock_file_says() {
-    let path = repository().join("LICENSES-THIRD-PARTY.md");
-    let generated = document().unwrap();
-    if env::var_os("GENERATE").is_some() {
-        fs::write(&path, &generated).unwrap();
-    }
-    assert!(
-        fs::read_to_string(&path).unwrap_or_default() == generated,
-        "run `make generate`: {} is not what Cargo.lock says",
-        path.display()
-    );
+    generated::compare("LICENSES-THIRD-PARTY.md", &document().unwrap(), "Cargo.lock");
 }
