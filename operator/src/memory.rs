@@ -13,6 +13,10 @@ const EXPECTED_WITHIN: Duration = Duration::from_secs(10);
 /// How often supporting objects that nobody watches are written again.
 const ASSERT_EVERY: Duration = Duration::from_mins(10);
 
+/// How long a write is left alone that was refused for being based on the past, while nothing new of its object is seen:
+/// made again at once it would be refused again, however often something else wakes us.
+const STALE_FOR: Duration = Duration::from_secs(1);
+
 /// First and longest time before something that was refused is tried again; doubled in between.
 const RETRY_REFUSED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_mins(10));
 
@@ -51,6 +55,8 @@ pub struct Memory {
     pub status_written: Option<Instant>,
     /// Phases that nodes are in, for the metric.
     pub phases: BTreeMap<String, (&'static str, Instant)>,
+    /// What writes were based on that were refused for it, by object.
+    stale: BTreeMap<String, (String, Instant)>,
     asserted: BTreeMap<String, Instant>,
     expected: BTreeMap<Kind, (u64, Instant)>,
 }
@@ -80,6 +86,17 @@ impl Memory {
     pub fn active_refusals(&self, generation: i64) -> BTreeMap<String, String> {
         let active = self.refusals.iter().filter(|(_, refusal)| refusal.generation == generation && refusal.until > Instant::now());
         active.map(|(node, refusal)| (node.clone(), refusal.message.clone())).collect()
+    }
+
+    /// A write to this object was refused because something that it was based on is of the past.
+    pub fn note_stale(&mut self, object: String, basis: String) {
+        self.stale.insert(object, (basis, Instant::now()));
+    }
+
+    /// How long a write to this object with this basis is to be left alone, when it would only be refused again.
+    pub fn stale_for(&self, object: &str, basis: &str) -> Option<Duration> {
+        let (refused, at) = self.stale.get(object)?;
+        STALE_FOR.checked_sub(at.elapsed()).filter(|_| refused == basis)
     }
 
     /// A write gave an object this resourceVersion.

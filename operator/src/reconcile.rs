@@ -160,17 +160,20 @@ async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &S
 /// Returns how soon to look again, when that is sooner than the plan says.
 async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: &mut Memory) -> Result<Option<Duration>, Failed> {
     let status_written = memory.status_written;
+    let stale: Vec<_> = plan.actions.iter().map(|action| stale_for(action, snapshot, memory)).collect();
+    let mut soon = stale.iter().flatten().min().copied();
+    let actions = || plan.actions.iter().zip(&stale).filter(|(_, stale)| stale.is_none()).map(|(action, _)| action);
     let memory = Mutex::new(memory);
     let actor = Actor { client: &context.client, metrics: &context.metrics, announcer: &context.announcer, snapshot };
     let last = |action: &&Action| matches!(action, Action::WriteStatus { .. } | Action::SetFinalizers(_));
-    let first: Vec<_> = plan.actions.iter().filter(|action| !last(action)).map(|action| attempt(&actor, action, &memory)).collect();
+    let first: Vec<_> = actions().filter(|action| !last(action)).map(|action| attempt(&actor, action, &memory)).collect();
     let mut results: Vec<_> = futures::stream::iter(first).buffer_unordered(PARALLEL).collect().await;
-    let mut soon = None;
-    for action in plan.actions.iter().filter(last) {
+    for action in actions().filter(last) {
         let since = status_written.map(|at| at.elapsed());
         match action {
             Action::WriteStatus { urgent: false, .. } if since.is_some_and(|since| since < STATUS_EVERY) => {
-                soon = Some(STATUS_EVERY.saturating_sub(since.unwrap_or_default()));
+                let due = STATUS_EVERY.saturating_sub(since.unwrap_or_default());
+                soon = Some(soon.map_or(due, |soon| soon.min(due)));
             }
             // The finalizer goes only when everything before it went well.
             Action::SetFinalizers(_) if snapshot.resource.deleting && results.iter().any(|(_, result)| result.is_err()) => {}
@@ -182,6 +185,13 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
         lock(&context.failures).remove(&(snapshot.resource.namespace.clone(), snapshot.resource.name.clone()));
     }
     let failures: Vec<_> = results.into_iter().filter_map(|(action, result)| result.err().map(|error| (action, error))).collect();
+    let mut memory = memory.lock().await;
+    for (action, _) in failures.iter().filter(|(_, error)| matches!(error, Error::Conflict)) {
+        if let Some(basis) = basis(action, snapshot) {
+            memory.note_stale(brief(action), basis);
+        }
+    }
+    drop(memory);
     report(context, snapshot, &failures).await;
     // A refusal for a node is remembered there, and in the status: the other nodes go on.
     let remembered = |action: &Action, error: &Error| {
@@ -198,6 +208,22 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
         Some(_) if conflicts => Ok(Some(AFTER_CONFLICT)),
         Some((_, error)) => Err(Failed(error.to_string())),
     }
+}
+
+/// What the API server compares before it takes a write: as long as we see nothing else, it would refuse it again.
+fn basis(action: &Action, snapshot: &Snapshot) -> Option<String> {
+    match action {
+        Action::WriteStatus { .. } | Action::SetFinalizers(_) => Some(snapshot.resource.resource_version.clone()),
+        Action::PatchDeployment { patch, .. } | Action::PatchNode { patch, .. } => {
+            let tests = patch.as_array()?.iter().filter(|operation| operation["op"] == "test");
+            Some(tests.map(ToString::to_string).collect())
+        }
+        _ => None,
+    }
+}
+
+fn stale_for(action: &Action, snapshot: &Snapshot, memory: &Memory) -> Option<Duration> {
+    memory.stale_for(&brief(action), &basis(action, snapshot)?)
 }
 
 fn attempt<'a>(actor: &'a Actor<'_>, action: &'a Action, memory: &'a Mutex<&mut Memory>) -> BoxFuture<'a, (&'a Action, Result<(), Error>)> {
