@@ -1,15 +1,26 @@
-//! One test per scenario. Each runs `bed scenario <name>`: a bed of its own, in a process of its own.
+//! One test per scenario. Each runs `bed scenario <name>`: a bed of its own, in a process of its own. Mostly they wait, so that
+//! some may run at once (`--test-threads`); those that take all cores or measure time run alone.
 
 use std::{
     process::{Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{PoisonError, RwLock},
 };
 
-/// A bed takes all cores, and what a scenario waits for is measured in seconds: one at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// They assert tenths of seconds, or take all cores.
+const ALONE: [&str; 4] = [
+    "a_fleet_of_which_every_tenth_node_refuses_pods_is_not_flooded",
+    "a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease",
+    "health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server",
+    "sixty_hand_overs_of_health_checkers_lose_no_check",
+];
+
+/// Held to write by who runs alone, to read by others.
+static BEDS: RwLock<()> = RwLock::new(());
 
 fn run(name: &str) {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = ALONE.contains(&name);
+    let _alone = alone.then(|| BEDS.write().unwrap_or_else(PoisonError::into_inner));
+    let _beside = (!alone).then(|| BEDS.read().unwrap_or_else(PoisonError::into_inner));
     let output = Command::new(env!("CARGO_BIN_EXE_bed"))
         .args(["scenario", name])
         .stdin(Stdio::null())
@@ -71,8 +82,10 @@ scenarios! {
     a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network,
     an_operator_killed_after_every_single_write_repeats_none_in_any_mode,
     an_operator_killed_before_every_write_makes_it_the_next_time,
+    an_operator_killed_after_every_write_makes_and_removes_everything_once,
     an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse,
     every_request_of_the_operator_may_fail_once_in_every_way,
+    writes_that_fail_twice_take_effect_once_in_every_mode,
     an_operator_whose_watches_hang_or_that_reaches_nothing_goes_on_by_itself,
     two_operators_that_act_at_once_keep_the_budget_and_finish,
     a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease,

@@ -53,6 +53,8 @@ pub struct Memory {
     pub written_generations: BTreeMap<String, i64>,
     /// When the status was last written.
     pub status_written: Option<Instant>,
+    /// The write that the last pass had no time to begin, in a few words.
+    pub next: Option<String>,
     /// Phases that nodes are in, for the metric.
     pub phases: BTreeMap<String, (&'static str, Instant)>,
     /// What writes were based on that were refused for it, by object.

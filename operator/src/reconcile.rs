@@ -9,7 +9,10 @@ use crate::{
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
-use planner::{Action, Hold, Plan, Snapshot, decide, plan::Held};
+use planner::{
+    Action, Hold, Plan, Snapshot, decide,
+    plan::{Held, Supporting, Write},
+};
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -19,6 +22,8 @@ use tokio::sync::Mutex;
 
 /// Writes to different objects under way at once.
 const PARALLEL: usize = 16;
+/// How long one pass goes on beginning writes: what it has not begun by then is decided anew, by what is seen then.
+const LONGEST_PASS: Duration = Duration::from_secs(1);
 /// Least time between two writes of status that change no grant.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How soon to look again after an object turned out to be newer than its watch had shown.
@@ -155,7 +160,8 @@ async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &S
     Ok(true)
 }
 
-/// Nodes first and side by side, then the status with the ledger, then the finalizers.
+/// Nodes first and side by side, with the health checker's rights; then the health checker, the status with the ledger, and
+/// the finalizers.
 ///
 /// Returns how soon to look again, when that is sooner than the plan says.
 async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: &mut Memory) -> Result<Option<Duration>, Failed> {
@@ -165,9 +171,29 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
     let actions = || plan.actions.iter().zip(&stale).filter(|(_, stale)| stale.is_none()).map(|(action, _)| action);
     let memory = Mutex::new(memory);
     let actor = Actor { client: &context.client, metrics: &context.metrics, announcer: &context.announcer, snapshot };
-    let last = |action: &&Action| matches!(action, Action::WriteStatus { .. } | Action::SetFinalizers(_));
-    let first: Vec<_> = actions().filter(|action| !last(action)).map(|action| attempt(&actor, action, &memory)).collect();
-    let mut results: Vec<_> = futures::stream::iter(first).buffer_unordered(PARALLEL).collect().await;
+    let is_checker = |action: &Action| matches!(action, Action::Apply { object: Supporting::DaemonSet(_), .. });
+    let last = |action: &&Action| matches!(action, Action::WriteStatus { .. } | Action::SetFinalizers(_)) || is_checker(action);
+    let first = {
+        let mut actions: Vec<_> = actions().filter(|action| !last(action)).collect();
+        let mut memory = memory.lock().await;
+        let next = memory.next.take().and_then(|next| actions.iter().position(|action| brief(action) == next));
+        actions.rotate_left(next.unwrap_or(0));
+        // Every moment more, a kubelet refuses another pod.
+        actions.sort_by_key(|action| !matches!(action, Action::PatchDeployment { write: Write::Breaker, .. }));
+        actions
+    };
+    let until = Instant::now() + LONGEST_PASS;
+    let attempts: Vec<_> = first.iter().map(|action| attempt(&actor, action, &memory, until)).collect();
+    let begun: Vec<_> = futures::stream::iter(attempts).buffer_unordered(PARALLEL).collect().await;
+    let mut results: Vec<_> = begun.into_iter().flatten().collect();
+    let later = first.get(results.len()).map(|action| brief(action));
+    if later.is_some() {
+        soon = Some(Duration::ZERO);
+    }
+    memory.lock().await.next.clone_from(&later);
+    let is_right = |action: &Action| matches!(action, Action::Apply { .. }) && !is_checker(action);
+    let wanted = plan.actions.iter().filter(|action| is_right(action)).count();
+    let has_rights = results.iter().filter(|(action, result)| is_right(action) && result.is_ok()).count() == wanted;
     for action in actions().filter(last) {
         let since = status_written.map(|at| at.elapsed());
         match action {
@@ -175,8 +201,11 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
                 let due = STATUS_EVERY.saturating_sub(since.unwrap_or_default());
                 soon = Some(soon.map_or(due, |soon| soon.min(due)));
             }
+            // A health checker begins by asking for what it has a right to see.
+            Action::Apply { .. } if !has_rights => {}
             // The finalizer goes only when everything before it went well.
-            Action::SetFinalizers(_) if snapshot.resource.deleting && results.iter().any(|(_, result)| result.is_err()) => {}
+            Action::SetFinalizers(_)
+                if snapshot.resource.deleting && (later.is_some() || results.iter().any(|(_, result)| result.is_err())) => {}
             _ => results.push((action, actor.act(action, &memory).await)),
         }
     }
@@ -226,8 +255,20 @@ fn stale_for(action: &Action, snapshot: &Snapshot, memory: &Memory) -> Option<Du
     memory.stale_for(&brief(action), &basis(action, snapshot)?)
 }
 
-fn attempt<'a>(actor: &'a Actor<'_>, action: &'a Action, memory: &'a Mutex<&mut Memory>) -> BoxFuture<'a, (&'a Action, Result<(), Error>)> {
-    async move { (action, actor.act(action, memory).await) }.boxed()
+/// Carries out an action, unless it is too late to begin.
+fn attempt<'a>(
+    actor: &'a Actor<'_>,
+    action: &'a Action,
+    memory: &'a Mutex<&mut Memory>,
+    until: Instant,
+) -> BoxFuture<'a, Option<(&'a Action, Result<(), Error>)>> {
+    async move {
+        if Instant::now() >= until {
+            return None;
+        }
+        Some((action, actor.act(action, memory).await))
+    }
+    .boxed()
 }
 
 async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Error)]) {

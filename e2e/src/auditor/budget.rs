@@ -19,6 +19,8 @@ const TAKEN_AWAY: [&str; 3] = [names::CLUSTER_AUTOSCALER_TAINT, "karpenter.sh/di
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     out: BTreeMap<String, BTreeMap<String, DateTime<Utc>>>,
+    /// What each resource allows itself.
+    told: BTreeMap<String, usize>,
 }
 
 impl Audit<'_> {
@@ -30,6 +32,7 @@ impl Audit<'_> {
             // A resource that is deleted takes its nodes out, all at once: nobody wants them to serve any more.
             let goes = self.deleted_resources.contains_key(&name) || self.world.is_being_deleted(&name);
             let out = if goes { BTreeSet::new() } else { self.out_of_service(&name) };
+            let told = self.told_budget(&name, out.len());
             let known = self.budget.out.entry(name.clone()).or_default();
             if out.len() == known.len() && out.iter().all(|node| known.contains_key(node)) {
                 continue;
@@ -47,12 +50,27 @@ impl Audit<'_> {
             }
             self.verdict.longest_out = longest;
             self.verdict.most_out = self.verdict.most_out.max(out.len());
-            if out.len() > self.expected.budget {
-                let what = format!("{} nodes of {name} are out of service, the budget is {}: {out:?}", out.len(), self.expected.budget);
+            let budget = self.expected.budget.min(told);
+            if out.len() > budget {
+                let what = format!("{} nodes of {name} are out of service, the budget is {budget}: {out:?}", out.len());
                 self.report(Property::Budget, what);
             }
             self.judge_domains(&name, &out);
         }
+    }
+
+    /// The budget by the resource's own words, as far as they are numbers. A smaller one binds what is granted from then on:
+    /// what had been granted before it goes on, and counts as allowed until it has ended.
+    fn told_budget(&mut self, uid8: &str, out: usize) -> usize {
+        let Some(owner) = self.world.resource(uid8) else { return usize::MAX };
+        let rolling = &owner["spec"]["updateStrategy"]["rollingUpdate"];
+        let numbers = ["maxUnavailableNodes", "maxDegradedNodes"].iter().filter_map(|field| rolling[field].as_u64()).max();
+        let Some(now) = numbers.and_then(|number| usize::try_from(number).ok()) else { return usize::MAX };
+        let granted = owner["status"]["rollout"]["grants"].as_object().map_or(0, serde_json::Map::len);
+        let before = self.budget.told.get(uid8).copied().unwrap_or(now);
+        let allowed = now.max(before.min(granted.max(out)));
+        self.budget.told.insert(uid8.to_owned(), allowed);
+        allowed
     }
 
     fn judge_domains(&mut self, resource: &str, out: &BTreeSet<String>) {
@@ -81,9 +99,7 @@ impl Audit<'_> {
                 continue;
             }
             let holding = token(deployment).is_some_and(|token| holds(token.phase));
-            let unready = node.label(&serving) == Some("serving")
-                && !self.expected.unready_by_scenario.contains(name)
-                && !self.world.all_ready(deployment);
+            let unready = node.label(&serving) == Some("serving") && !self.unready_by_scenario(name) && !self.world.all_ready(deployment);
             if holding || unready {
                 out.insert(name.to_owned());
             }

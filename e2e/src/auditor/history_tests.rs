@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crds::names;
 use serde_json::{Value, json};
 
-use super::{Expectations, Kind, Observation, Property, audit};
+use super::{Expectations, Kind, Observation, Property, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED, audit};
 
 const UID8: &str = "0a1b2c3d";
 
@@ -139,6 +139,49 @@ fn an_unready_pod_on_a_serving_node_takes_from_the_budget_unless_the_scenario_br
         Story::two_nodes().see(9, Kind::Pod, pod("n2", "a", false)).see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"));
     assert_eq!(story.violations(&claiming()), [Property::Budget]);
     assert_eq!(story.violations(&claiming().unready(["n2"])), []);
+}
+
+#[test]
+fn a_budget_that_the_resource_lowers_binds_what_is_granted_afterwards() {
+    let told = |budget: u64, grants: Value| {
+        let mut resource = resource(false, grants);
+        resource["spec"]["updateStrategy"] = json!({ "rollingUpdate": { "maxUnavailableNodes": budget } });
+        resource
+    };
+    let grants = |nodes: &[&str]| nodes.iter().map(|node| ((*node).to_owned(), json!({ "id": 2 }))).collect::<Value>();
+    let both = |story: Story| {
+        story.see(20, Kind::Deployment, deployment("n1", "2.Claimed.20", "a")).see(
+            21,
+            Kind::Deployment,
+            deployment("n2", "3.Claimed.21", "a"),
+        )
+    };
+    let two = Expectations::budget(2).claiming(Duration::from_secs(10));
+    let granted = Story::two_nodes().see(10, Kind::IngressDaemonSet, told(2, grants(&["n1", "n2"]))).see(
+        11,
+        Kind::IngressDaemonSet,
+        told(1, grants(&["n1", "n2"])),
+    );
+    assert_eq!(both(granted).violations(&two), []);
+    let afterwards = Story::two_nodes()
+        .see(10, Kind::IngressDaemonSet, told(2, grants(&["n1"])))
+        .see(11, Kind::IngressDaemonSet, told(1, grants(&["n1"])))
+        .see(12, Kind::IngressDaemonSet, told(1, grants(&["n1", "n2"])));
+    assert_eq!(both(afterwards).violations(&two), [Property::Budget]);
+}
+
+#[test]
+fn a_node_is_not_judged_while_the_scenario_has_its_hands_on_it() {
+    let touch = |says: &str| {
+        let mut node = node("n1", None);
+        node["metadata"]["annotations"][TOUCH_ANNOTATION] = says.into();
+        node
+    };
+    let bypass = |story: Story, second, revision| story.see(second, Kind::Deployment, deployment("n1", "1.Closed.1", revision));
+    let during = bypass(Story::two_nodes().see(9, Kind::Node, touch(TOUCHED)).see(10, Kind::Node, node("n1", None)), 11, "b");
+    assert_eq!(during.violations(&Expectations::budget(1)), []);
+    let afterwards = bypass(during.see(12, Kind::Node, touch(UNTOUCHED)), 13, "c");
+    assert_eq!(afterwards.violations(&Expectations::budget(1)), [Property::NoBypass]);
 }
 
 #[test]

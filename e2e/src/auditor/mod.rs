@@ -24,6 +24,14 @@ use world::World;
 /// The watch's own delay: what was first seen this much too late may still have been in time.
 const WATCH_DELAY: Duration = Duration::from_secs(1);
 
+/// Annotation of a Node on which a scenario is changing Deployments, tokens or pods itself: [`TOUCHED`] from before that until
+/// all is in order again, then [`UNTOUCHED`]. What changes there meanwhile is not judged.
+pub const TOUCH_ANNOTATION: &str = "bed.example.com/by-hand";
+/// Somebody's hands are on it.
+pub const TOUCHED: &str = "now";
+/// Nobody's any more.
+pub const UNTOUCHED: &str = "before";
+
 /// A property of `docs`' list of what must always hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Property {
@@ -69,7 +77,8 @@ impl fmt::Display for Violation {
 /// What the scenario configured, and what it broke itself.
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
-    /// Nodes that may be out of service at once, for each resource. The greatest one when the scenario changes it.
+    /// Nodes that may be out of service at once, for each resource. The greatest one when the scenario changes it: what the
+    /// resource itself says at the time is judged besides.
     pub budget: usize,
     /// Label of Nodes that names their topology domain, and the budget within one.
     pub domain: Option<(String, usize)>,
@@ -162,6 +171,8 @@ pub struct Audit<'a> {
     changes: changes::Memory,
     tokens: tokens::Memory,
     deleted_resources: BTreeMap<String, u64>,
+    /// Nodes that a scenario has its hands on; a Node that is registered again stays here.
+    touched: BTreeSet<String>,
     verdict: Verdict,
     now: u64,
 }
@@ -176,6 +187,7 @@ impl<'a> Audit<'a> {
             changes: changes::Memory::default(),
             tokens: tokens::Memory::default(),
             deleted_resources: BTreeMap::new(),
+            touched: BTreeSet::new(),
             verdict: Verdict::default(),
             now: 0,
         }
@@ -195,7 +207,10 @@ impl<'a> Audit<'a> {
                 self.judge_deployment(before.as_ref(), observation);
                 self.judge_token(before.as_ref(), &observation.object);
             }
-            Kind::Node if !observation.deleted => self.judge_holders(before.as_ref(), observation),
+            Kind::Node if !observation.deleted => {
+                self.note_touch(&observation.object);
+                self.judge_holders(before.as_ref(), observation);
+            }
             Kind::Pod => self.judge_pod(observation),
             Kind::IngressDaemonSet if !observation.deleted => self.judge_grants(before.as_ref(), &observation.object),
             _ => {}
@@ -219,7 +234,23 @@ impl<'a> Audit<'a> {
         }
     }
 
+    fn note_touch(&mut self, node: &serde_json::Value) {
+        match node.annotation(TOUCH_ANNOTATION) {
+            Some(TOUCHED) => {
+                self.touched.insert(node.name().to_owned());
+            }
+            Some(UNTOUCHED) => {
+                self.touched.remove(node.name());
+            }
+            _ => {}
+        }
+    }
+
     fn edited(&self, node: &str) -> bool {
-        self.expected.edited_by_scenario.contains(node)
+        self.touched.contains(node) || self.expected.edited_by_scenario.contains(node)
+    }
+
+    fn unready_by_scenario(&self, node: &str) -> bool {
+        self.touched.contains(node) || self.expected.unready_by_scenario.contains(node)
     }
 }

@@ -44,9 +44,14 @@ impl World {
         self.of(Kind::Deployment).filter(|deployment| is_member(deployment))
     }
 
+    /// The resource of which this is the beginning of the UID.
+    pub(crate) fn resource(&self, uid8: &str) -> Option<&Value> {
+        self.of(Kind::IngressDaemonSet).find(|resource| names::uid8(resource.uid()) == uid8)
+    }
+
     /// Whether the grant `id` of a Deployment's node marks the Deployment, and the Node; none when no ledger has it.
     pub(crate) fn marks_of(&self, deployment: &Value, id: u64) -> Option<(bool, bool)> {
-        let owner = self.of(Kind::IngressDaemonSet).find(|owner| names::uid8(owner.uid()) == resource(deployment))?;
+        let owner = self.resource(resource(deployment))?;
         let grant = &owner["status"]["rollout"]["grants"][node_of(deployment)];
         let marks = &grant["marks"];
         (grant["id"].as_u64() == Some(id)).then(|| (marks["deployment"] == true, marks["node"].is_object()))
@@ -54,7 +59,7 @@ impl World {
 
     /// Somebody has deleted the resource, and the operator is clearing up.
     pub(crate) fn is_being_deleted(&self, resource: &str) -> bool {
-        self.of(Kind::IngressDaemonSet).any(|object| names::uid8(object.uid()) == resource && object.being_deleted())
+        self.resource(resource).is_some_and(Object::being_deleted)
     }
 
     /// The Deployment that a pod belongs to.

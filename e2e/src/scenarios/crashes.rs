@@ -2,11 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use crds::names;
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,7 +21,10 @@ use crate::{
     load::LoadOptions,
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
-    scenarios::product::{self, both_marks, deployment_mark, node_mark, rolling_update},
+    scenarios::{
+        product::{self, both_marks, deployment_mark, node_mark, rolling_update},
+        workload,
+    },
     traffic::Traffic,
 };
 
@@ -128,6 +134,60 @@ async fn before_every_write(bed: &mut Bed) -> Result<()> {
     is_quiet(bed, &proxy).await
 }
 
+/// The same from the first write for a resource to the last one, when it goes.
+pub const FROM_FIRST_TO_LAST: Scenario = Scenario {
+    name: "an_operator_killed_after_every_write_makes_and_removes_everything_once",
+    options: two_nodes,
+    // Everything goes in the end: that is no rolling update.
+    expected: || Expectations { budget: NODES.len(), ..expected() },
+    body: |bed| Box::pin(from_first_to_last(bed)),
+};
+
+async fn from_first_to_last(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    operator_process::stop_pods(bed).await?;
+    let mut proxy = FaultProxy::start(bed).await?;
+    let mut operator = OperatorProcess::start_behind(bed, "scenario", &proxy, &[]).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    // The health checker's objects are applied anew by each operator, so that only the first time is another step.
+    let is_object = |request: &Request| request.is_write() && !["/leases", "/events"].iter().any(|other| request.path.contains(other));
+    // Ids that a status write reserves are lost with the operator: dying at each of them it would do nothing but reserve.
+    let statuses = AtomicU32::new(0);
+    let rule = move |request: &Request| {
+        let crashes = match request.path.ends_with("/status") {
+            true => statuses.fetch_add(1, Ordering::Relaxed) % 2 == 0,
+            false => request.is_step() || is_object(request) && request.is_first(),
+        };
+        if crashes { Fault::Crash(Reached::ApiServer) } else { Fault::None }
+    };
+    proxy.inject(rule);
+    bed.apply(&[workload::config_map("default"), product::resource("1", &Mode::both().strategy)]).await?;
+    let made = while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
+    let seen = |history: &[Observation], kind| -> BTreeSet<String> {
+        let ours = history.iter().filter(|seen| seen.kind == kind && !seen.object["metadata"]["labels"][names::REVISION_LABEL].is_null());
+        ours.filter_map(|seen| seen.object["metadata"]["uid"].as_str().map(str::to_owned)).collect()
+    };
+    let history = bed.recorder.history().await?;
+    let (deployments, pods) = (seen(&history, Kind::Deployment).len(), seen(&history, Kind::Pod).len());
+    ensure!(pods == 2 * NODES.len(), "{pods} pods were made for {} nodes of 2", NODES.len());
+    let members = bed.kubectl(&["get", "deployments", "-o", "name"]).await?.lines().count();
+    ensure!(members == NODES.len(), "there are {members} Deployments");
+    ensure!(deployments <= NODES.len(), "{deployments} Deployments were made");
+    bed.haproxy.serves(MINUTE, &NODES).await?;
+
+    product::api(bed).delete(product::NAME, &DeleteParams::default()).await?;
+    let gone = eventually(MINUTE * 4, "the resource and what belongs to it are gone", async || {
+        ensure!(product::api(bed).get_opt(product::NAME).await?.is_none(), "the resource is still there");
+        let left = bed.kubectl(&["get", "deployments,daemonsets,pods", "-o", "name"]).await?;
+        ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    });
+    let removed = while_crashing(&mut proxy, &mut operator, gone).await?;
+    bed.say(&format!("{made} restarts until it served, {removed} until it was gone"));
+    ensure!(made >= 10 && removed >= 5, "too few writes were followed by a crash");
+    Ok(())
+}
+
 /// Nothing acts for a minute.
 pub const DOWN: Scenario = Scenario {
     name: "an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse",
@@ -196,22 +256,7 @@ async fn roll_through_crashes(
     let before = bed.recorder.history().await?.len();
     proxy.inject(rule);
     product::roll_to(bed, &version.to_string()).await?;
-    let mut restarts = 0;
-    let mut complete = Box::pin(product::is_complete(bed, NODES.len(), MINUTE * 4));
-    loop {
-        tokio::select! {
-            done = &mut complete => break done?,
-            caught = proxy.caught() => caught?,
-            () = tokio::time::sleep(REVIVE) => {
-                operator.revive()?;
-                continue;
-            }
-        };
-        operator.kill().await?;
-        proxy.forget_operator();
-        operator.run()?;
-        restarts += 1;
-    }
+    let restarts = while_crashing(proxy, operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
     proxy.pass();
     let history = bed.recorder.history().await?;
     took_effect_once(&history, before)?;
@@ -225,6 +270,26 @@ async fn roll_through_crashes(
     };
     bed.say(&format!("{}: {restarts} restarts, {failed}", mode.name));
     Ok(restarts)
+}
+
+/// Kills the operator at each write that is caught and starts it again, until this has come about; returns how often.
+async fn while_crashing(proxy: &mut FaultProxy, operator: &mut OperatorProcess, done: impl Future<Output = Result<()>>) -> Result<u32> {
+    let mut restarts = 0;
+    let mut done = pin!(done);
+    loop {
+        tokio::select! {
+            done = &mut done => return done.map(|()| restarts),
+            caught = proxy.caught() => caught?,
+            () = tokio::time::sleep(REVIVE) => {
+                operator.revive()?;
+                continue;
+            }
+        };
+        operator.kill().await?;
+        proxy.forget_operator();
+        operator.run()?;
+        restarts += 1;
+    }
 }
 
 /// As [`product::is_complete`], with an operator that is started again when it ends.

@@ -1,8 +1,13 @@
 //! The API server's answers fail in every way, at every request of the operator; watches hang; nothing is reached.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
+use serde_json::json;
 
 use crate::{
     bed::Bed,
@@ -12,7 +17,7 @@ use crate::{
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
-        crashes::{self, NODES, completes, expected, took_effect_once, two_nodes},
+        crashes::{self, Mode, NODES, completes, expected, took_effect_once, two_nodes},
         product,
     },
     traffic::Traffic,
@@ -31,25 +36,26 @@ pub const EVERY_ANSWER: Scenario = Scenario {
 /// So short that a rollout of answers that never come is over within a test.
 const SHORT: [&str; 2] = ["--request-timeout-seconds", "1"];
 
+const FAULTS: [(&str, Fault); 8] = [
+    ("409", Fault::Answer(409)),
+    ("429", Fault::Answer(429)),
+    ("500", Fault::Answer(500)),
+    ("500 after the write", Fault::AnswerInstead(500)),
+    ("no answer", Fault::Swallow(Reached::Nothing)),
+    ("no answer after the write", Fault::Swallow(Reached::ApiServer)),
+    ("reset", Fault::Reset(Reached::Nothing)),
+    ("reset after the write", Fault::Reset(Reached::ApiServer)),
+];
+
 async fn every_answer(bed: &mut Bed) -> Result<()> {
     let (proxy, mut operator) = crashes::serve(bed, &SHORT).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let faults = [
-        ("409", Fault::Answer(409)),
-        ("429", Fault::Answer(429)),
-        ("500", Fault::Answer(500)),
-        ("500 after the write", Fault::AnswerInstead(500)),
-        ("no answer", Fault::Swallow(Reached::Nothing)),
-        ("no answer after the write", Fault::Swallow(Reached::ApiServer)),
-        ("reset", Fault::Reset(Reached::Nothing)),
-        ("reset after the write", Fault::Reset(Reached::ApiServer)),
-    ];
-    for (version, (name, fault)) in (2..).zip(faults) {
+    for (version, (name, fault)) in (2..).zip(FAULTS) {
         roll_through(bed, &proxy, &mut operator, version, name, fault).await?;
     }
     proxy.inject(|request| if request.is_write() && request.is_first() { Fault::Answer(422) } else { Fault::None });
     let before = proxy.log().len();
-    roll(bed, &proxy, &mut operator, "422", 10).await?;
+    roll(bed, &proxy, &mut operator, "422", true, 10).await?;
     writes_met(&met(&proxy.log()[before..]), &["/status", "/deployments/", "/nodes/"])
 }
 
@@ -67,7 +73,7 @@ async fn roll_through(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProc
     proxy.inject(move |request| if request.is_first() { fault } else { Fault::None });
     operator.run()?;
     let before = proxy.log().len();
-    roll(bed, proxy, operator, name, version).await?;
+    roll(bed, proxy, operator, name, true, version).await?;
     let met = met(&proxy.log()[before..]);
     for path in ["/nodes", "/deployments", "/pods", "/replicasets", "/services", "/daemonsets", "/ingressdaemonsets"] {
         for asked in ["GET", "WATCH"] {
@@ -78,21 +84,55 @@ async fn roll_through(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProc
     writes_met(&met, &["/status", "/deployments/", "/nodes/"])
 }
 
-async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, name: &str, version: u32) -> Result<()> {
+/// Rolls out a version; under load, where nodes are detached first.
+async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, name: &str, loaded: bool, version: u32) -> Result<()> {
     let started = std::time::Instant::now();
     let (before, log) = (bed.recorder.history().await?.len(), proxy.log().len());
-    let traffic = Traffic::start(&bed.haproxy, &crashes::light_load()).await?;
+    let traffic = if loaded { Some(Traffic::start(&bed.haproxy, &crashes::light_load()).await?) } else { None };
     product::roll_to(bed, &version.to_string()).await?;
     completes(bed, operator, NODES.len(), MINUTE * 3).await?;
-    let outcome = traffic.stop().await?;
-    outcome.expect_all_served(1000)?;
+    let mut load = "without load".to_owned();
+    if let Some(traffic) = traffic {
+        let outcome = traffic.stop().await?;
+        outcome.expect_all_served(1000)?;
+        load = format!("0 of {} requests failed", outcome.clients.requests);
+    }
     took_effect_once(&bed.recorder.history().await?, before)?;
     let faults = proxy.log()[log..].iter().filter(|exchange| exchange.fault != Fault::None).count();
-    bed.say(&format!(
-        "{name}: {faults} faults, {:.1} s, 0 of {} requests failed",
-        started.elapsed().as_secs_f32(),
-        outcome.clients.requests
-    ));
+    bed.say(&format!("{name}: {faults} faults, {:.1} s, {load}", started.elapsed().as_secs_f32()));
+    Ok(())
+}
+
+/// Every write of a rollout fails twice, in each mode; how, changes from write to write.
+pub const EVERY_MODE: Scenario = Scenario {
+    name: "writes_that_fail_twice_take_effect_once_in_every_mode",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(every_mode(bed)),
+};
+
+async fn every_mode(bed: &mut Bed) -> Result<()> {
+    let (proxy, mut operator) = crashes::serve(bed, &SHORT).await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let mut ways = BTreeSet::new();
+    for (version, mode) in (2..).zip(Mode::all()) {
+        product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
+        product::is_complete(bed, NODES.len(), MINUTE).await?;
+        let turn = AtomicUsize::new(0);
+        proxy.inject(move |request| {
+            if request.is_step() && request.attempt <= 2 {
+                FAULTS[turn.fetch_add(1, Ordering::Relaxed) % FAULTS.len()].1
+            } else {
+                Fault::None
+            }
+        });
+        let before = proxy.log().len();
+        roll(bed, &proxy, &mut operator, mode.name, mode.detaches, version).await?;
+        proxy.pass();
+        let faulted = proxy.log().split_off(before).into_iter().filter(|exchange| exchange.fault != Fault::None);
+        ways.extend(faulted.map(|exchange| format!("{:?}", exchange.fault)));
+    }
+    ensure!(ways.len() == FAULTS.len(), "only {ways:?} were met");
     Ok(())
 }
 
@@ -113,6 +153,7 @@ pub const CUT_OFF: Scenario = Scenario {
 async fn cut_off(bed: &mut Bed) -> Result<()> {
     let (mut proxy, mut operator) = crashes::serve(bed, &[]).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let traffic = Traffic::start(&bed.haproxy, &crashes::light_load()).await?;
     let under_way = |status: &crds::IngressDaemonSetStatus| status.nodes.detached == 1;
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", MINUTE, under_way).await?;
@@ -135,5 +176,5 @@ async fn cut_off(bed: &mut Bed) -> Result<()> {
     let reached = std::time::Instant::now();
     completes(bed, &mut operator, NODES.len(), MINUTE * 3).await?;
     bed.say(&format!("complete {:.1} s after the API server was reached again", reached.elapsed().as_secs_f32()));
-    Ok(())
+    traffic.stop().await?.expect_all_served(1000)
 }
