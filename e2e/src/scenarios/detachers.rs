@@ -26,11 +26,11 @@ use crate::{
 
 const MINUTE: Duration = Duration::from_mins(1);
 /// Seconds that a detacher may take.
-const TIMEOUT: u64 = 3;
+const TIMEOUT: u64 = 5;
 /// The label by which a row chooses its node.
 const ROW: &str = "example.com/row";
 /// Within the timeout, and beyond it.
-const SLOW: Variant = Variant::Slow(Duration::from_millis(1500));
+const SLOW: Variant = Variant::Slow(Duration::from_secs(1));
 const TOO_SLOW: Variant = Variant::Slow(Duration::from_secs(TIMEOUT + 5));
 
 /// What is expected of a rollout.

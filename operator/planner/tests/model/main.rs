@@ -16,7 +16,8 @@ mod state;
 
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, token::Phase};
 use mutation::Mutation;
-use operator::Rules;
+use operator::{KINDS, Rules, STEPS};
+use planner::step::Step;
 use search::{Outcome, Search};
 use state::{
     Age, BOTH, Column, DEGRADE, Deployment, Entry, Health, Left, Marks, Member, Memory, NODE, Node, Owner, Pods, Resource, Site, Stamp,
@@ -141,6 +142,7 @@ fn setups() -> Vec<Setup> {
             ..PLAIN
         },
         Setup { name: "nodes leave and return", marks: BOTH, ids: 5, left: Left { templates: 1, leaves: 2, ..NONE }, ..PLAIN },
+        Setup { name: "nodes leave and return; a blank list", blank: true, left: Left { leaves: 2, crashes: 1, ..NONE }, ..PLAIN },
         Setup {
             name: "nodes leave and return, two operators, one node",
             nodes: 1,
@@ -302,10 +304,23 @@ fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+    show(&format!("\n{:<10} steps decided for it", "kind"));
+    let covered: Vec<_> = (0..KINDS.len()).map(operator::covered).collect();
+    for (kind, steps) in KINDS.iter().zip(&covered) {
+        show(&format!("{:<10} {}", format!("{kind:?}"), steps.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>().join(", ")));
+    }
+    if only.is_none() {
+        let never: Vec<_> = STEPS.iter().filter(|step| !covered.iter().any(|steps| steps.contains(step))).collect();
+        assert_eq!(never, NEVER.iter().collect::<Vec<_>>(), "steps that no search comes to");
+        assert!(covered.iter().all(|steps| steps.contains(&Step::Update)), "a kind whose pods never change");
+    }
 }
 
+/// There are no clocks for the soak: it is over at once.
+const NEVER: [Step; 1] = [Step::AwaitSoak];
+
 /// Where each dropped guard is found soonest.
-const FINDERS: [(Mutation, &str); 30] = [
+const FINDERS: [(Mutation, &str); 31] = [
     (Mutation::LedgerWithoutVersion, "crash, two changes; Deployment mark"),
     (Mutation::TokenNotTested, "crash, two changes; Deployment mark"),
     (Mutation::PhaseNotTested, "crash, two changes; Deployment mark"),
@@ -322,6 +337,7 @@ const FINDERS: [(Mutation, &str); 30] = [
     (Mutation::AbortWithoutUpdate, "detacher, Abort"),
     (Mutation::ReleaseOnOtherId, "crash, two changes; Deployment mark"),
     (Mutation::ReleaseOnComplete, "crash, two changes; Deployment mark"),
+    (Mutation::AbsenceNotReadLive, "nodes leave and return; a blank list"),
     (Mutation::RetargetDropsMarks, "crash, two changes; Node mark"),
     (Mutation::RetargetKeepsId, "crash, two changes; Deployment mark"),
     (Mutation::NodeUidIgnored, "Node re-created, two operators, one node"),

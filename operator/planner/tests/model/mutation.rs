@@ -38,6 +38,8 @@ pub enum Mutation {
     ReleaseOnOtherId,
     /// A grant that is released early, while pods change.
     ReleaseOnComplete,
+    /// RELEASE of a removal believes the watch that the Deployment is gone.
+    AbsenceNotReadLive,
     /// A retarget forgets the marks of the grant that it replaces.
     RetargetDropsMarks,
     /// A retarget keeps the id.
@@ -114,6 +116,7 @@ impl Rules {
             {
                 Step::Release { live: false }
             }
+            Some(Mutation::AbsenceNotReadLive) if next == (Step::Release { live: true }) => Step::Release { live: false },
             Some(Mutation::ReleaseOnComplete) if matches!(next, Step::Close | Step::Unmark) => Step::Release { live: false },
             _ => next,
         }

@@ -9,6 +9,7 @@ use planner::{
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::{self, Fit, FitView, Gates, NeedView},
 };
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a configuration fixes for all its states.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +119,47 @@ impl Resource {
     fn detach_marks(&self) -> Marks {
         if self.marks.deployment || self.marks.key > 0 { self.marks } else { TOKEN }
     }
+}
+
+/// The steps of [`STEPS`] that were decided for grants of each kind, a bit each, in all searches without a mutation.
+static COVERED: [AtomicU32; KINDS.len()] = [const { AtomicU32::new(0) }; KINDS.len()];
+
+/// What a grant may be for.
+pub const KINDS: [Kind; 6] = [Kind::Update, Kind::Repair, Kind::Shrink, Kind::Grow, Kind::Remove, Kind::Abort];
+
+/// What may be decided for it.
+pub const STEPS: [Step; 15] = [
+    Step::Claim,
+    Step::Detach,
+    Step::Update,
+    Step::Unmark,
+    Step::Close,
+    Step::DeleteDeployment,
+    Step::RemoveEntry,
+    Step::RemoveMember,
+    Step::Release { live: false },
+    Step::Release { live: true },
+    Step::Retarget,
+    Step::AwaitDeployment,
+    Step::AwaitGrace,
+    Step::AwaitComplete,
+    Step::AwaitSoak,
+];
+
+fn cover(kind: Kind, step: Step) {
+    let (Some(kind), Some(step)) = (KINDS.iter().position(|known| *known == kind), STEPS.iter().position(|known| *known == step)) else {
+        panic!("{kind:?} {step:?} is not in the list");
+    };
+    let bit = 1 << step;
+    if COVERED[kind].load(Ordering::Relaxed) & bit == 0 {
+        COVERED[kind].fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// Steps that were decided for grants of this kind.
+pub fn covered(kind: usize) -> Vec<Step> {
+    let bits = COVERED[kind].load(Ordering::Relaxed);
+    STEPS.iter().enumerate().filter(|(place, _)| bits & (1 << place) != 0).map(|(_, step)| *step).collect()
 }
 
 const NO_MARKS: Marks = Marks { deployment: false, key: 0 };
@@ -290,6 +332,9 @@ impl<const N: usize> Eyes<'_, N> {
         let fit = self.fit(site, grant);
         let view = self.step_view(site, grant, fit.is_ok(), grace == Grace::Over);
         let next = self.rules.bend(&view, step(&self.rules.blind(view)));
+        if self.rules.mutation.is_none() {
+            cover(grant.kind, next);
+        }
         match next {
             Step::Release { .. } if grant.refused.is_some() && self.gave_up(grant) && self.need(site).is_some() => None,
             Step::Retarget => Some(Intent::Retarget(fit.err().unwrap_or_else(|| self.renew(site, grant)))),
