@@ -172,7 +172,6 @@ fn change_deployment(u: &mut Unstructured<'_>, deployment: &mut DeploymentFacts)
         }
         6 => deployment.refusal = Some(json::text(u)?),
         _ => {
-            deployment.owned = u.arbitrary()?;
             deployment.deleting = u.arbitrary()?;
         }
     }

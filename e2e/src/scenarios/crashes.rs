@@ -154,9 +154,10 @@ async fn from_first_to_last(bed: &mut Bed) -> Result<()> {
     // Ids that a status write reserves are lost with the operator: dying at each of them it would do nothing but reserve.
     let statuses = AtomicU32::new(0);
     let rule = move |request: &Request| {
-        let crashes = match request.path.ends_with("/status") {
-            true => statuses.fetch_add(1, Ordering::Relaxed) % 2 == 0,
-            false => request.is_step() || is_object(request) && request.is_first(),
+        let crashes = if request.path.ends_with("/status") {
+            statuses.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+        } else {
+            request.is_step() || is_object(request) && request.is_first()
         };
         if crashes { Fault::Crash(Reached::ApiServer) } else { Fault::None }
     };

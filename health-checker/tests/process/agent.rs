@@ -74,6 +74,7 @@ impl Agent {
             .env("PORT_PATIENCE", "1")
             .env("KUBECONFIG", directory.join("kubeconfig"))
             .stdin(Stdio::null())
+            .stderr(std::fs::File::create(directory.join("log")).expect("creates"))
             .kill_on_drop(true)
             .spawn()
             .expect("starts");
@@ -89,6 +90,20 @@ impl Agent {
             }
         };
         timeout(DEADLINE, ready).await.expect("becomes ready in time");
+    }
+
+    /// Waits until it has logged these words.
+    pub async fn logs(&self, words: &str) {
+        let logged = async {
+            while !self.log().contains(words) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(DEADLINE, logged).await.expect("logs it in time");
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -122,6 +137,9 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -122,7 +122,7 @@ async fn a_port_that_a_stranger_holds_is_a_conflict_and_one_that_becomes_free_is
     assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
     assert!(words.contains(&format!("`ss -ltnp sport = :{port}`")), "{words}");
     let patient = Agent::start(&api, port, &["--port-patience=20"]);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    patient.logs("the port is taken").await;
     drop(stranger);
     patient.ready().await;
 }

@@ -25,12 +25,17 @@ async fn until(deadline: Duration, what: &str, mut holds: impl AsyncFnMut() -> b
     }
 }
 
+/// Waits until it is told what changes from now on: it is ready after its lists.
+async fn watches(api: &Api) {
+    until(Duration::from_secs(5), "three lists and three watches", async || api.requests().len() == 6).await;
+}
+
 #[tokio::test]
 async fn a_hung_watch_shows_in_the_age_at_once_and_is_replaced_within_its_bound() {
     let (api, port) = (Api::start().await, free_port());
     let agent = Agent::start(&api, port, &[&format!("--watch-silence={SILENCE}")]);
     agent.ready().await;
-    until(Duration::from_secs(5), "three lists and three watches", async || api.requests().len() == 6).await;
+    watches(&api).await;
     api.hang(true);
     let hung = Instant::now();
     api.write_token("Claimed");
@@ -48,6 +53,7 @@ async fn a_node_that_is_out_does_not_come_back_on_an_old_view() {
     let (api, port) = (Api::start().await, free_port());
     let agent = Agent::start(&api, port, &["--probe-after=0"]);
     agent.ready().await;
+    watches(&api).await;
     api.write_token("Updating");
     until(Duration::from_secs(5), "it is out", async || verdict(port).await.1 == "Updating").await;
     until(Duration::from_secs(20), "the view is old", async || age(port).await > Some(10)).await;

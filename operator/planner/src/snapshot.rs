@@ -148,8 +148,6 @@ pub struct DeploymentFacts {
     pub status: DeploymentCounts,
     /// Message of the condition `ReplicaFailure` when it is True: the API refused pods.
     pub refusal: Option<String>,
-    /// Has our resource as its controller.
-    pub owned: bool,
     /// Is being deleted.
     pub deleting: bool,
 }

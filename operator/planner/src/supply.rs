@@ -30,9 +30,6 @@ impl Pass<'_> {
             return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
         }
         let Some(deployment) = case.deployment else { return self.create(case) };
-        if !deployment.owned {
-            return self.hold(case.name, "Blocked", Hold::NameConflict(deployment.name.clone()));
-        }
         let Some(settings) = self.settings else { return };
         if self.trip_breaker(case, deployment) || !self.label_member(case) {
             return;

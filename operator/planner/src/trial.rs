@@ -26,14 +26,13 @@ pub enum Trial {
 pub fn trial(snapshot: &Snapshot) -> Option<Trial> {
     let resource = &snapshot.resource;
     let settings = resolve(&resource.spec).ok().filter(|_| !resource.deleting)?;
-    let mut owned = snapshot.deployments.iter().filter(|(_, deployment)| deployment.owned).peekable();
-    let Some((node, deployment)) = owned.peek().copied() else {
+    let Some((node, deployment)) = snapshot.deployments.iter().next() else {
         let name = render::object_name(&resource.name, "trial", &snapshot.taken_names);
         let token = Token { uid8: resource.uid8().to_owned(), id: 0, phase: Phase::New, since: snapshot.now, keep_annotation: false };
         let template = render::template(resource, &settings, &name, "trial");
         return Some(Trial::Create(render::deployment(resource, &settings, &name, "trial", &token, &template, 0)));
     };
-    if owned.any(|(_, deployment)| deployment.revision() == settings.revision) {
+    if snapshot.deployments.values().any(|deployment| deployment.revision() == settings.revision) {
         return None;
     }
     let patch = json!([

@@ -61,7 +61,6 @@ pub fn deployment(deployment: Deployment) -> DeploymentFacts {
             terminating: status.terminating_replicas.unwrap_or(0),
         },
         refusal,
-        owned: false,
         deleting: meta.deletion_timestamp.is_some(),
     }
 }

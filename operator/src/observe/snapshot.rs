@@ -82,7 +82,7 @@ fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BT
         let fits = |node: &&String| object_name(name, node, &BTreeSet::new()) == *object || object_name(name, node, taken) == *object;
         let node = [Some(annotated), hashed].into_iter().flatten().find(fits);
         let node = node.or_else(|| index.nodes.keys().find(fits)).or(hashed).or((!annotated.is_empty()).then_some(annotated))?;
-        Some((node.clone(), DeploymentFacts { owned: true, ..facts.clone() }))
+        Some((node.clone(), facts.clone()))
     })
     .collect()
 }

@@ -375,7 +375,6 @@ pub fn deployment_facts(deployment: &Value) -> DeploymentFacts {
             terminating: status("terminating"),
         },
         refusal: None,
-        owned: deployment["metadata"]["ownerReferences"][0]["uid"] == UID,
         deleting: false,
     }
 }
