@@ -100,6 +100,21 @@ fn setups() -> Vec<Setup> {
             left: Left { templates: 1, ..NONE },
             ..PLAIN
         },
+        Setup {
+            name: "two operators, a change, a crash; no mark",
+            operators: 2,
+            ids: 2,
+            marks: DEGRADE,
+            left: Left { templates: 1, crashes: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "two operators, a change, a crash; Deployment mark",
+            operators: 2,
+            ids: 2,
+            left: Left { templates: 1, crashes: 1, ..NONE },
+            ..PLAIN
+        },
         Setup { name: "three nodes, budget 2", nodes: 3, budget: 2, left: Left { templates: 1, crashes: 1, ..NONE }, ..PLAIN },
         Setup { name: "budget changes", budget: 2, left: Left { templates: 1, budgets: 2, crashes: 1, ..NONE }, ..PLAIN },
         Setup { name: "marks change", marks: NODE, ids: 5, left: Left { templates: 1, marks: 1, crashes: 1, ..NONE }, ..PLAIN },
@@ -284,7 +299,7 @@ fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
     let setups: Vec<_> = setups().into_iter().filter(|setup| only.as_ref().is_none_or(|only| setup.name.contains(only.as_str()))).collect();
     let outcomes = in_parallel(setups.len(), |index| {
         let started = Instant::now();
-        let outcome = run(&setups[index], None, true, cap(1_000_000));
+        let outcome = run(&setups[index], None, true, cap(1_250_000));
         (outcome, started.elapsed().as_secs_f32())
     });
     show(&format!("\n{:<50} {:>9} {:>10} {:>5} {:>7}  result", "what may happen", "states", "moves", "depth", "s"));
