@@ -333,3 +333,13 @@ async fn without_an_answer_the_template_is_tried_again_later() {
     let (refusal, memory) = tried(dry_run(500, failure(500, "InternalError", false))).await;
     assert_eq!((refusal, memory.tried), (None, None));
 }
+
+#[test]
+fn a_write_refused_for_being_of_the_past_is_left_alone_until_what_it_is_based_on_changes() {
+    let mut memory = Memory::default();
+    assert_eq!(memory.stale_for("status", "7"), None);
+    memory.note_stale("status".into(), "7".into());
+    assert!(memory.stale_for("status", "7").is_some_and(|wait| wait <= std::time::Duration::from_secs(1)));
+    assert_eq!(memory.stale_for("status", "8"), None, "there is a newer view");
+    assert_eq!(memory.stale_for("close Deployment web-n1", "7"), None, "another object");
+}
