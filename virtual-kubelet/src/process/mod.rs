@@ -2,7 +2,6 @@
 //! else: it shares the network, the processes, the users and the root file system of the agent.
 
 mod admission;
-pub mod attach_socket;
 mod attempt;
 mod backoff;
 mod container;
