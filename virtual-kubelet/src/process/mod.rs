@@ -3,6 +3,7 @@
 
 mod access;
 mod admission;
+pub mod attach_socket;
 mod attempt;
 mod backoff;
 mod container;
