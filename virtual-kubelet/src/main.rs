@@ -18,7 +18,7 @@ use virtual_kubelet::api_call::Recoveries;
 use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, NodeControllerOptions, new_node};
 use virtual_kubelet::pod::environment::NodeFacts;
 use virtual_kubelet::pod::{Events, PodController, PodControllerOptions};
-use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init};
+use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init, shim};
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -31,6 +31,12 @@ struct Cli {
 enum Action {
     /// Register a node and run the pods that land on it as local processes.
     Run(RunArgs),
+    /// Supervise a container (used by `run` itself).
+    #[command(hide = true)]
+    ContainerShim {
+        /// The container's directory.
+        directory: PathBuf,
+    },
     /// Become a container (used by `run` itself).
     #[command(hide = true)]
     ContainerInit {
@@ -82,6 +88,12 @@ struct RunArgs {
     /// Most pods that the node says it takes.
     #[arg(long, env = "NODE_PODS", default_value = "110")]
     pods: String,
+    /// Size in bytes at which a container's log file is put aside.
+    #[arg(long, env = "CONTAINER_LOG_MAX_BYTES", default_value_t = shim::LogRotation::default().max_bytes)]
+    container_log_max_bytes: u64,
+    /// Most log files of one run of a container, the present one included.
+    #[arg(long, env = "CONTAINER_LOG_MAX_FILES", default_value_t = shim::LogRotation::default().max_files)]
+    container_log_max_files: usize,
     /// On SIGHUP all pods become unready for at least so many seconds, as after the restart of a kubelet
     /// that forgot the results of its probes.
     #[arg(long, env = "RESTART_UNREADY_SECONDS", default_value_t = 10)]
@@ -102,6 +114,7 @@ fn parse_taint(text: &str) -> Result<Taint, String> {
 fn main() -> Result<()> {
     // The container subcommands must stay single-threaded: the kernel lets only such a process join mounts.
     match Cli::parse().command {
+        Action::ContainerShim { directory } => std::process::exit(shim::run(&directory)),
         Action::ContainerInit { order } => std::process::exit(container_init::run(&order)),
         Action::ContainerExec { order, pid, argv } => std::process::exit(container_init::exec_beside(&order, pid, &argv)),
         Action::Run(args) => {
@@ -153,6 +166,7 @@ async fn run(args: RunArgs) -> Result<()> {
         images: ImageTable::new(args.images),
         powers: Powers::of_this_process(),
         init_program: PathBuf::from("/proc/self/exe"),
+        log_rotation: shim::LogRotation { max_bytes: args.container_log_max_bytes, max_files: args.container_log_max_files },
     };
     let mut registered = nodes.server_node();
     let provider = Arc::new(ProcessProvider::new(site, args.node_name.clone(), registered.clone())?);

@@ -1,7 +1,6 @@
 //! Single attempts of probes and hooks: an HTTP request, a connection, a command.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
 use hyper::Request;
@@ -9,24 +8,19 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, LifecycleHandler, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
-use tokio::process::Command;
 
 use super::probe::port;
-use super::site::order_file;
+use super::shim::{Open, Session};
 
 /// A running container, as probes and hooks need it.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Its spec.
     pub container: Container,
-    /// Its process.
-    pub pid: i32,
     /// Its directory.
     pub dir: PathBuf,
     /// Address that its ports are reached at.
     pub address: String,
-    /// Binary with the subcommand `container-exec`.
-    pub init_program: PathBuf,
 }
 
 impl Target {
@@ -97,14 +91,15 @@ impl Target {
     }
 
     async fn exec(&self, action: &ExecAction) -> Result<(), String> {
-        let mut command = Command::new(&self.init_program);
-        command.arg("container-exec").arg(order_file(&self.dir)).arg(self.pid.to_string()).arg("--");
-        command.args(action.command.iter().flatten());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let output = command.output().await.map_err(|error| error.to_string())?;
-        if output.status.success() {
-            return Ok(());
+        /// As much of the output as a kubelet looks at.
+        const KEPT: usize = 10 * 1024;
+        let argv = action.command.clone().unwrap_or_default();
+        // Dropping the session, for example when the time is up, ends the command.
+        let session = Session::open(&self.dir, Open::Exec { argv, stdin: false, tty: None }).await.map_err(|error| error.to_string())?;
+        match session.collect(KEPT).await {
+            Ok((0, _)) => Ok(()),
+            Ok((code, output)) => Err(format!("command failed (exit code {code}): {}", String::from_utf8_lossy(&output).trim())),
+            Err(error) => Err(error.to_string()),
         }
-        Err(format!("command failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
     }
 }

@@ -1,0 +1,5 @@
+//! The process provider with real processes.
+
+mod adoption;
+mod place;
+mod streams;
