@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use virtual_kubelet::api_call::Recoveries;
-use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, NodeControllerOptions, new_node};
+use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
 use virtual_kubelet::pod::environment::NodeFacts;
 use virtual_kubelet::pod::{Events, PodController, PodControllerOptions};
 use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init};
@@ -143,8 +143,8 @@ async fn run(args: RunArgs) -> Result<()> {
     };
     let (cancel, recoveries) = (CancellationToken::new(), Recoveries::default());
     let node = new_node(&facts, Timestamp::now());
-    let options = NodeControllerOptions::default();
-    let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options, recoveries.clone());
+    let options = [with_node_enable_lease_v1(Duration::ZERO), with_recoveries(recoveries.clone())];
+    let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options)?;
     let site = Site {
         client: client.clone(),
         events: Events::start(client.clone(), args.node_name.clone()),
