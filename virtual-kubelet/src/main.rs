@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 use virtual_kubelet::api_call::Recoveries;
 use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
 use virtual_kubelet::pod::environment::NodeFacts;
-use virtual_kubelet::pod::{Events, PodController, PodControllerOptions};
+use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
 use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init};
 
 #[derive(Parser)]
@@ -161,14 +161,16 @@ async fn run(args: RunArgs) -> Result<()> {
         ended = &mut node_task => return Ok(ended??),
         known = registered.wait_for(Option::is_some) => drop(known?),
     }
-    let options = PodControllerOptions { node_name: args.node_name, workers: 16, resolve_environment: None };
-    let pods = PodController::new(client, provider.clone(), options, recoveries);
-    let mut pod_task = tokio::spawn(pods.run(cancel.clone()));
+    let mut config = PodControllerConfig::new(client, args.node_name, provider.clone());
+    // The provider resolves it at each start of a container.
+    config.skip_downward_api_resolution = true;
+    config.recoveries = recoveries;
+    let mut pod_task = tokio::spawn(PodController::new(config)?.run(16, cancel.clone()));
     let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
     loop {
         tokio::select! {
             ended = &mut node_task => return Ok(ended??),
-            ended = &mut pod_task => return Ok(ended?),
+            ended = &mut pod_task => return Ok(ended??),
             _ = hangup.recv() => {
                 tracing::warn!("SIGHUP: forgetting the readiness of all pods");
                 provider.forget_readiness(Duration::from_secs(args.restart_unready_seconds));
