@@ -7,7 +7,9 @@
 pub mod api;
 pub mod api_call;
 pub mod errdefs;
+mod lifecycle;
 pub mod node;
 pub mod pod;
 pub mod process;
+pub mod queue;
 mod reopening_watch;

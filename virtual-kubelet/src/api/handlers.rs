@@ -106,7 +106,7 @@ impl HandlerError {
             Self::NotImplemented => (501, self.to_string()),
             Self::Provider(ProviderError::NotFound(text)) => (404, text.clone()),
             Self::Provider(ProviderError::InvalidInput(text)) => (400, text.clone()),
-            Self::Provider(error @ ProviderError::Other(_)) => (500, format!("{error:#}")),
+            Self::Provider(error @ ProviderError::Other(_)) => (error.http_status(), format!("{error:#}")),
         }
     }
 }
