@@ -18,13 +18,12 @@ use crate::{images, scenarios};
 pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator";
 
 /// Rights that scenarios need not show, with the reason.
-const UNSEEN: [(&str, &str); 3] = [
+const UNSEEN: [(&str, &str); 2] = [
     (
         "operator: update ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
         "no request of its own: asked for when an object with blockOwnerDeletion is made; `ownership.rs` takes it away and sees",
     ),
-    ("node-agent: get nodes", "only after a conflict, or when the Node's watch has not shown it yet"),
-    ("node-agent: patch nodes", "only when the Node is there already, with other labels"),
+    ("node-agent: get nodes", "only when the Node is there already, or after a conflict"),
 ];
 
 /// What the API server writes down: requests of nodes and of `ServiceAccounts` that are not Kubernetes' own.

@@ -6,7 +6,9 @@
 
 pub mod api_call;
 pub mod errdefs;
+mod lifecycle;
 pub mod node;
 pub mod pod;
 pub mod process;
+pub mod queue;
 mod reopening_watch;

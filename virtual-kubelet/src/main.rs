@@ -15,9 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use virtual_kubelet::api_call::Recoveries;
-use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, NodeControllerOptions, new_node};
+use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
 use virtual_kubelet::pod::environment::NodeFacts;
-use virtual_kubelet::pod::{Events, PodController, PodControllerOptions};
+use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
 use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init, shim};
 
 #[derive(Parser)]
@@ -156,8 +156,8 @@ async fn run(args: RunArgs) -> Result<()> {
     };
     let (cancel, recoveries) = (CancellationToken::new(), Recoveries::default());
     let node = new_node(&facts, Timestamp::now());
-    let options = NodeControllerOptions::default();
-    let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options, recoveries.clone());
+    let options = [with_node_enable_lease_v1(Duration::ZERO), with_recoveries(recoveries.clone())];
+    let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options)?;
     let site = Site {
         client: client.clone(),
         events: Events::start(client.clone(), args.node_name.clone()),
@@ -175,14 +175,16 @@ async fn run(args: RunArgs) -> Result<()> {
         ended = &mut node_task => return Ok(ended??),
         known = registered.wait_for(Option::is_some) => drop(known?),
     }
-    let options = PodControllerOptions { node_name: args.node_name, workers: 16, resolve_environment: None };
-    let pods = PodController::new(client, provider.clone(), options, recoveries);
-    let mut pod_task = tokio::spawn(pods.run(cancel.clone()));
+    let mut config = PodControllerConfig::new(client, args.node_name, provider.clone());
+    // The provider resolves it at each start of a container.
+    config.skip_downward_api_resolution = true;
+    config.recoveries = recoveries;
+    let mut pod_task = tokio::spawn(PodController::new(config)?.run(16, cancel.clone()));
     let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
     loop {
         tokio::select! {
             ended = &mut node_task => return Ok(ended??),
-            ended = &mut pod_task => return Ok(ended?),
+            ended = &mut pod_task => return Ok(ended??),
             _ = hangup.recv() => {
                 tracing::warn!("SIGHUP: forgetting the readiness of all pods");
                 provider.forget_readiness(Duration::from_secs(args.restart_unready_seconds));

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::Notify;
 
 use super::PodId;
+use super::decide::PodReport;
 use crate::errdefs::ProviderError;
 
 /// Runs pods. Every method may be repeated; none may wait for a pod to start or to end.
@@ -48,23 +49,54 @@ pub trait PodNotifier {
 }
 
 /// Takes statuses of pods. The latest of a pod wins, so it holds at most one status per pod.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::PodStatus;
+/// use virtual_kubelet::pod::{PodId, PodStatusSink};
+///
+/// let sink = PodStatusSink::default();
+/// let id = PodId { namespace: "web".into(), name: "a".into(), uid: "0a1b2c3d".into() };
+/// sink.notify(id, PodStatus { phase: Some("Running".into()), ..PodStatus::default() });
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct PodStatusSink {
-    waiting: Arc<Mutex<HashMap<PodId, PodStatus>>>,
+    waiting: Arc<Mutex<HashMap<PodId, PodReport>>>,
     filled: Arc<Notify>,
 }
 
 impl PodStatusSink {
     /// Reports the status of a pod. Never blocks.
     pub fn notify(&self, id: PodId, status: PodStatus) {
+        self.put(id, PodReport { status, ..PodReport::default() });
+    }
+
+    /// Reports a pod's status and annotations; annotations of others stay. One with a `deletionTimestamp` is being ended
+    /// by the provider itself: it is deleted in the API, with its `deletionGracePeriodSeconds`. Never blocks.
+    pub fn notify_pod(&self, pod: &Pod) {
+        let grace = || pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
+        let report = PodReport {
+            status: pod.status.clone().unwrap_or_default(),
+            annotations: pod.metadata.annotations.clone(),
+            evicted: pod.metadata.deletion_timestamp.as_ref().map(|_| grace()),
+        };
+        self.put(PodId::of(pod), report);
+    }
+
+    fn put(&self, id: PodId, report: PodReport) {
         if let Ok(mut waiting) = self.waiting.lock() {
-            waiting.insert(id, status);
+            let before = waiting.remove(&id).unwrap_or_default();
+            let report = PodReport {
+                annotations: report.annotations.or(before.annotations),
+                evicted: report.evicted.or(before.evicted),
+                status: report.status,
+            };
+            waiting.insert(id, report);
         }
         self.filled.notify_one();
     }
 
-    /// Waits for statuses and takes them all.
-    pub(super) async fn take(&self) -> HashMap<PodId, PodStatus> {
+    /// Waits for reports and takes them all.
+    pub(super) async fn take(&self) -> HashMap<PodId, PodReport> {
         loop {
             let taken = self.waiting.lock().map(|mut waiting| std::mem::take(&mut *waiting)).unwrap_or_default();
             if !taken.is_empty() {
