@@ -14,6 +14,7 @@ mod health;
 mod membership;
 mod outages;
 mod ownership;
+mod process_pods;
 pub mod product;
 mod rivals;
 mod rollout;
@@ -68,4 +69,5 @@ pub const ALL: &[Scenario] = &[
     rivals::TWO_AT_ONCE,
     rivals::LEADERS,
     rivals::STOPPED,
+    process_pods::ADOPTED,
 ];

@@ -215,7 +215,8 @@ impl PodLifecycleHandler for ProcessProvider {
     }
 
     async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
-        Ok(self.pods().get(id).map(Entry::status))
+        // A pod that is being adopted has none yet, which is not an empty one.
+        Ok(self.pods().get(id).map(Entry::status).filter(|status| status.phase.is_some()))
     }
 
     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
