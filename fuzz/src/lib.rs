@@ -11,6 +11,7 @@ mod world;
 pub mod formats;
 pub mod http;
 pub mod json;
+pub mod kubelet;
 pub mod snapshot;
 pub mod spec;
 
@@ -18,4 +19,12 @@ pub mod spec;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [("spec", spec::run), ("snapshot", snapshot::run), ("http", http::run), ("formats", formats::run)];
+pub const TARGETS: [Target; 7] = [
+    ("spec", spec::run),
+    ("snapshot", snapshot::run),
+    ("http", http::run),
+    ("formats", formats::run),
+    ("spdy", kubelet::spdy),
+    ("websocket", kubelet::websocket),
+    ("logs", kubelet::logs),
+];

@@ -72,3 +72,18 @@ fn no_bytes_keep_the_health_checker_from_answering_the_next_client() {
 fn no_text_makes_a_parser_panic() {
     run("formats", 5000);
 }
+
+#[test]
+fn no_spdy_makes_a_session_panic_or_stay() {
+    run("spdy", 1000);
+}
+
+#[test]
+fn no_websocket_makes_a_session_panic_or_stay() {
+    run("websocket", 1000);
+}
+
+#[test]
+fn no_query_and_no_log_makes_a_reader_panic() {
+    run("logs", 5000);
+}

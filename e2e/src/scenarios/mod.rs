@@ -11,6 +11,7 @@ mod faults;
 mod flood;
 mod handover;
 mod health;
+mod kubelet_api;
 mod membership;
 mod outages;
 mod ownership;
@@ -70,4 +71,6 @@ pub const ALL: &[Scenario] = &[
     rivals::LEADERS,
     rivals::STOPPED,
     process_pods::ADOPTED,
+    kubelet_api::KUBECTL,
+    kubelet_api::VANISHED,
 ];
