@@ -12,6 +12,7 @@ mod flood;
 mod handover;
 mod health;
 mod membership;
+mod node_library;
 mod outages;
 mod ownership;
 pub mod product;
@@ -68,4 +69,6 @@ pub const ALL: &[Scenario] = &[
     rivals::TWO_AT_ONCE,
     rivals::LEADERS,
     rivals::STOPPED,
+    node_library::PROMISES,
+    node_library::OUTAGES,
 ];
