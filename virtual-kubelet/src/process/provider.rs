@@ -88,6 +88,10 @@ impl ProcessProvider {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
     pub(super) fn site(&self) -> &Site {
         &self.site
     }

@@ -48,6 +48,36 @@ fn readiness_follows_an_http_endpoint_both_ways_and_restarts_nothing() {
     assert_eq!((container(&status, "c").restart_count, status.phase.as_deref()), (0, Some("Running")));
 }
 
+/// A TLS server with a certificate that nobody knows.
+fn https_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let made = rcgen::generate_simple_self_signed(vec!["nobody.example".into()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap());
+    std::thread::spawn(move || {
+        for tcp in listener.incoming().flatten() {
+            let mut stream = rustls::StreamOwned::new(rustls::ServerConnection::new(config.clone()).unwrap(), tcp);
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 204 X\r\nconnection: close\r\n\r\n");
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        }
+    });
+    port
+}
+
+#[test]
+fn an_https_endpoint_with_any_certificate_makes_ready() {
+    let place = Place::new();
+    let agent = place.agent();
+    let probe = json!({ "httpGet": { "port": https_server(), "scheme": "HTTPS" }, "periodSeconds": 1 });
+    let id = probed(&place, &agent, &json!({ "readinessProbe": probe }));
+    agent.until(&id, "ready", |status| container(status, "c").ready);
+}
+
 #[test]
 fn a_ready_container_stays_ready_under_the_next_agent_until_its_probe_says_otherwise() {
     let place = Place::new();
