@@ -1,5 +1,7 @@
 //! One Kubernetes node that runs its pods as local processes.
 
+mod kubelet_api;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use virtual_kubelet::api_call::Recoveries;
 use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
 use virtual_kubelet::pod::environment::NodeFacts;
 use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
-use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init, shim};
+use virtual_kubelet::process::{ImageTable, KubeletHandlers, Powers, ProcessProvider, Site, container_init, shim};
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -98,6 +100,8 @@ struct RunArgs {
     /// that forgot the results of its probes.
     #[arg(long, env = "RESTART_UNREADY_SECONDS", default_value_t = 10)]
     restart_unready_seconds: u64,
+    #[command(flatten)]
+    api: kubelet_api::ApiArgs,
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -151,6 +155,7 @@ async fn run(args: RunArgs) -> Result<()> {
         cpu: args.cpu.clone(),
         memory: args.memory.clone(),
         pods: args.pods,
+        kubelet_port: args.api.port(),
         boot_id: first_line("/proc/sys/kernel/random/boot_id"),
         kernel_version: first_line("/proc/sys/kernel/osrelease"),
     };
@@ -161,8 +166,8 @@ async fn run(args: RunArgs) -> Result<()> {
     let site = Site {
         client: client.clone(),
         events: Events::start(client.clone(), args.node_name.clone()),
-        node: NodeFacts { address: args.node_ip, cpu: args.cpu, memory: args.memory },
-        root,
+        node: NodeFacts { address: args.node_ip.clone(), cpu: args.cpu, memory: args.memory },
+        root: root.clone(),
         images: ImageTable::new(args.images),
         powers: Powers::of_this_process(),
         init_program: PathBuf::from("/proc/self/exe"),
@@ -170,6 +175,8 @@ async fn run(args: RunArgs) -> Result<()> {
     };
     let mut registered = nodes.server_node();
     let provider = Arc::new(ProcessProvider::new(site, args.node_name.clone(), registered.clone())?);
+    let (handlers, node) = (Arc::new(KubeletHandlers::new(provider.clone())), (args.node_name.as_str(), args.node_ip.as_str()));
+    args.api.serve(client.clone(), node, &root, handlers, cancel.clone()).await?;
     let mut node_task = tokio::spawn(nodes.run(cancel.clone()));
     tokio::select! {
         ended = &mut node_task => return Ok(ended??),
