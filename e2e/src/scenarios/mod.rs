@@ -12,6 +12,7 @@ mod flood;
 mod handover;
 mod health;
 mod membership;
+mod node_library;
 mod outages;
 mod ownership;
 mod process_pods;
@@ -70,4 +71,6 @@ pub const ALL: &[Scenario] = &[
     rivals::LEADERS,
     rivals::STOPPED,
     process_pods::ADOPTED,
+    node_library::PROMISES,
+    node_library::OUTAGES,
 ];
