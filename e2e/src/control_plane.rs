@@ -155,6 +155,23 @@ impl ControlPlane {
         self.write_kubeconfig(&format!("node-{node}"), &identity)
     }
 
+    /// The certificate that the node's API serves with, given to it as a file.
+    pub fn node_serving(&self, node: &str, address: IpAddr) -> Result<Identity> {
+        self.authority.server(&format!("kubelet-{node}"), &[node], &[address])
+    }
+
+    /// The certificate of the authority that everything trusts.
+    pub fn authority(&self) -> PathBuf {
+        self.authority.certificate()
+    }
+
+    /// `kubectl` as admin, to be given arguments.
+    pub fn kubectl_command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(["kubectl", "--kubeconfig"]).arg(&self.admin).kill_on_drop(true);
+        command
+    }
+
     /// Runs `kubectl` as admin and returns what it printed.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let kubeconfig = self.admin.to_string_lossy();
@@ -201,6 +218,7 @@ impl ControlPlane {
                 ("token-auth-file", text(&tokens)),
                 ("kubelet-client-certificate", text(&kubelet_client.certificate)),
                 ("kubelet-client-key", text(&kubelet_client.key)),
+                ("kubelet-certificate-authority", text(&authority)),
                 ("service-account-issuer", "https://kubernetes.default.svc".into()),
                 ("service-account-key-file", text(public_key)),
                 ("service-account-signing-key-file", text(signing_key)),
@@ -230,6 +248,8 @@ impl ControlPlane {
                 ("kube-api-burst", "1000".into()),
                 ("service-account-private-key-file", text(signing_key)),
                 ("root-ca-file", text(&authority)),
+                ("cluster-signing-cert-file", text(&authority)),
+                ("cluster-signing-key-file", text(&self.authority.key())),
                 ("bind-address", "127.0.0.1".into()),
                 ("node-monitor-period", "2s".into()),
                 ("node-monitor-grace-period", format!("{}s", timing.node_grace_seconds)),

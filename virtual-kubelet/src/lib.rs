@@ -4,6 +4,7 @@
 //! [`node::NodeController`] owns the Node and Lease objects, [`pod::PodController`] owns the pods of one
 //! node, and [`process::ProcessProvider`] runs those pods as local processes.
 
+pub mod api;
 pub mod api_call;
 pub mod errdefs;
 mod lifecycle;

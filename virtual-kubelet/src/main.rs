@@ -1,5 +1,7 @@
 //! One Kubernetes node that runs its pods as local processes.
 
+mod kubelet_api;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use virtual_kubelet::api_call::Recoveries;
 use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
 use virtual_kubelet::pod::environment::NodeFacts;
 use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
-use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init};
+use virtual_kubelet::process::{ImageTable, KubeletHandlers, Powers, ProcessProvider, Site, container_init, shim};
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -31,6 +33,12 @@ struct Cli {
 enum Action {
     /// Register a node and run the pods that land on it as local processes.
     Run(RunArgs),
+    /// Supervise a container (used by `run` itself).
+    #[command(hide = true)]
+    ContainerShim {
+        /// The container's directory.
+        directory: PathBuf,
+    },
     /// Become a container (used by `run` itself).
     #[command(hide = true)]
     ContainerInit {
@@ -82,10 +90,18 @@ struct RunArgs {
     /// Most pods that the node says it takes.
     #[arg(long, env = "NODE_PODS", default_value = "110")]
     pods: String,
+    /// Size in bytes at which a container's log file is put aside.
+    #[arg(long, env = "CONTAINER_LOG_MAX_BYTES", default_value_t = shim::LogRotation::default().max_bytes)]
+    container_log_max_bytes: u64,
+    /// Most log files of one run of a container, the present one included.
+    #[arg(long, env = "CONTAINER_LOG_MAX_FILES", default_value_t = shim::LogRotation::default().max_files)]
+    container_log_max_files: usize,
     /// On SIGHUP all pods become unready for at least so many seconds, as after the restart of a kubelet
     /// that forgot the results of its probes.
     #[arg(long, env = "RESTART_UNREADY_SECONDS", default_value_t = 10)]
     restart_unready_seconds: u64,
+    #[command(flatten)]
+    api: kubelet_api::ApiArgs,
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -102,6 +118,7 @@ fn parse_taint(text: &str) -> Result<Taint, String> {
 fn main() -> Result<()> {
     // The container subcommands must stay single-threaded: the kernel lets only such a process join mounts.
     match Cli::parse().command {
+        Action::ContainerShim { directory } => std::process::exit(shim::run(&directory)),
         Action::ContainerInit { order } => std::process::exit(container_init::run(&order)),
         Action::ContainerExec { order, pid, argv } => std::process::exit(container_init::exec_beside(&order, pid, &argv)),
         Action::Run(args) => {
@@ -138,6 +155,7 @@ async fn run(args: RunArgs) -> Result<()> {
         cpu: args.cpu.clone(),
         memory: args.memory.clone(),
         pods: args.pods,
+        kubelet_port: args.api.port(),
         boot_id: first_line("/proc/sys/kernel/random/boot_id"),
         kernel_version: first_line("/proc/sys/kernel/osrelease"),
     };
@@ -148,14 +166,17 @@ async fn run(args: RunArgs) -> Result<()> {
     let site = Site {
         client: client.clone(),
         events: Events::start(client.clone(), args.node_name.clone()),
-        node: NodeFacts { address: args.node_ip, cpu: args.cpu, memory: args.memory },
-        root,
+        node: NodeFacts { address: args.node_ip.clone(), cpu: args.cpu, memory: args.memory },
+        root: root.clone(),
         images: ImageTable::new(args.images),
         powers: Powers::of_this_process(),
         init_program: PathBuf::from("/proc/self/exe"),
+        log_rotation: shim::LogRotation { max_bytes: args.container_log_max_bytes, max_files: args.container_log_max_files },
     };
     let mut registered = nodes.server_node();
     let provider = Arc::new(ProcessProvider::new(site, args.node_name.clone(), registered.clone())?);
+    let (handlers, node) = (Arc::new(KubeletHandlers::new(provider.clone())), (args.node_name.as_str(), args.node_ip.as_str()));
+    args.api.serve(client.clone(), node, &root, handlers, cancel.clone()).await?;
     let mut node_task = tokio::spawn(nodes.run(cancel.clone()));
     tokio::select! {
         ended = &mut node_task => return Ok(ended??),

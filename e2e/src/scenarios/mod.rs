@@ -15,6 +15,7 @@ mod membership;
 mod node_library;
 mod outages;
 mod ownership;
+mod process_pods;
 pub mod product;
 mod rivals;
 mod rollout;
@@ -69,6 +70,7 @@ pub const ALL: &[Scenario] = &[
     rivals::TWO_AT_ONCE,
     rivals::LEADERS,
     rivals::STOPPED,
+    process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,
 ];

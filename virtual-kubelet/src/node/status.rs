@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
+use k8s_openapi::api::core::v1::{DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub struct MachineFacts {
     pub memory: String,
     /// Most pods at a time.
     pub pods: String,
+    /// Port of the kubelet's API on `internal_ip`, if it is served.
+    pub kubelet_port: Option<u16>,
     /// The machine's boot id.
     pub boot_id: String,
     /// The kernel's release.
@@ -63,7 +65,11 @@ pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
             allocatable: Some(resources.clone()),
             capacity: Some(resources),
             conditions: Some(conditions(now)),
-            daemon_endpoints: Some(NodeDaemonEndpoints::default()),
+            daemon_endpoints: Some(NodeDaemonEndpoints {
+                kubelet_endpoint: facts.kubelet_port.map(|port| DaemonEndpoint { port: port.into() }),
+            }),
+            // API servers from 1.36 on then hand on WebSockets as they are, instead of translating them to SPDY.
+            declared_features: facts.kubelet_port.map(|_| vec!["ExtendWebSocketsToKubelet".into()]),
             node_info: Some(NodeSystemInfo {
                 architecture: architecture.into(),
                 boot_id: facts.boot_id.clone(),
@@ -272,6 +278,7 @@ mod tests {
             cpu: "8".into(),
             memory: "16Gi".into(),
             pods: "110".into(),
+            kubelet_port: Some(10250),
             boot_id: String::new(),
             kernel_version: String::new(),
         }

@@ -1,11 +1,12 @@
 //! What all pods of a process-backed node share.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kube::Client;
 
 use super::credentials::Powers;
 use super::images::ImageTable;
+use super::shim::LogRotation;
 use crate::pod::environment::NodeFacts;
 use crate::pod::{Events, PodId};
 
@@ -24,8 +25,10 @@ pub struct Site {
     pub images: ImageTable,
     /// Who containers may run as.
     pub powers: Powers,
-    /// A binary that has the subcommands `container-init` and `container-exec`.
+    /// A binary that has the subcommands `container-shim`, `container-init` and `container-exec`.
     pub init_program: PathBuf,
+    /// How the logs of containers are kept from growing.
+    pub log_rotation: LogRotation,
 }
 
 impl Site {
@@ -48,9 +51,4 @@ impl Site {
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
-}
-
-/// Path of the order that a container is started with.
-pub fn order_file(container_dir: &Path) -> PathBuf {
-    container_dir.join("order.json")
 }
