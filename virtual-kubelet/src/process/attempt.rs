@@ -102,8 +102,7 @@ async fn http_get(
         request = request.header(name, value);
     }
     let request = request.body(String::new()).map_err(|error| error.to_string())?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let mut answer = std::pin::pin!(sender.send_request(request));
     // The connection may end in the very moment it delivers the answer.
     let response = tokio::select! {
