@@ -311,6 +311,15 @@ pub async fn client(kubeconfig: &Value) -> Result<Client> {
     Client::try_from(config).context("building a client")
 }
 
+/// As [`client`], but a request that fails is not repeated: that is decided where it is made.
+pub async fn client_without_retry(kubeconfig: &Value) -> Result<Client> {
+    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).context("reading a kubeconfig")?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Client::try_from(config).context("building a client")
+}
+
 fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
     http::Request::get(path).body(Vec::new()).context("building a request")
 }

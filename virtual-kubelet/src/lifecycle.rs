@@ -32,7 +32,7 @@ impl<E: Send + Sync + 'static> Lifecycle<E> {
         let mut ready = self.ready.subscribe();
         async move {
             if ready.wait_for(|ready| *ready).await.is_err() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         }
     }

@@ -49,7 +49,9 @@ pub enum Retry {
 ///     _ => Retry::GiveUp,
 /// });
 /// ```
-pub struct RetryPolicy<K>(Arc<dyn Fn(&Attempt<'_, K>) -> Retry + Send + Sync>);
+pub struct RetryPolicy<K>(Arc<Decide<K>>);
+
+type Decide<K> = dyn Fn(&Attempt<'_, K>) -> Retry + Send + Sync;
 
 impl<K> RetryPolicy<K> {
     /// What `decide` says of each failed try.

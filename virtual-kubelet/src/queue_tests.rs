@@ -159,7 +159,9 @@ async fn twenty_keys_are_worked_on_at_the_same_time() {
     (0..20).for_each(|key| queue.add(key));
     let taken: Vec<i32> = std::iter::from_fn(|| queue.next().now_or_never()).collect();
     assert_eq!(taken, (0..20).collect::<Vec<_>>());
-    taken.iter().for_each(|key| queue.done(key));
+    for key in &taken {
+        queue.done(key);
+    }
     assert!(queue.is_empty());
 }
 

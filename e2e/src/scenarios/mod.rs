@@ -13,6 +13,7 @@ mod handover;
 mod health;
 mod kubelet_api;
 mod membership;
+mod node_library;
 mod outages;
 mod ownership;
 mod process_pods;
@@ -71,6 +72,8 @@ pub const ALL: &[Scenario] = &[
     rivals::LEADERS,
     rivals::STOPPED,
     process_pods::ADOPTED,
+    node_library::PROMISES,
+    node_library::OUTAGES,
     kubelet_api::KUBECTL,
     kubelet_api::VANISHED,
 ];

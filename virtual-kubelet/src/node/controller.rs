@@ -184,6 +184,10 @@ impl<P: NodeProvider> NodeController<P> {
 
     /// Takes the server's view over; true when something of ours has to be repaired.
     fn observe(&self, node: Node) -> bool {
+        // The watch may be behind what our own write was answered with.
+        if self.server.borrow().as_ref().is_some_and(|known| is_older(&node, known)) {
+            return false;
+        }
         let foreign = needs_repair(&self.node, &node) || (self.settings.reconcile_spec && spec_patch(&self.node, &node).is_some());
         self.server.send_replace(Some(node));
         foreign
@@ -321,6 +325,12 @@ async fn keep_lease(
             }
         }
     }
+}
+
+/// Resource versions of one kind grow; an older view than the one at hand says nothing new.
+fn is_older(node: &Node, than: &Node) -> bool {
+    let version = |node: &Node| node.resource_version().and_then(|version| version.parse::<u64>().ok());
+    matches!((version(node), version(than)), (Some(a), Some(b)) if a < b)
 }
 
 async fn wait_until(at: Option<Instant>) {

@@ -21,7 +21,9 @@ pub const DEFAULT_STATUS_UPDATE_INTERVAL: Duration = Duration::from_mins(1);
 pub type ErrorHandler = Arc<dyn Fn(ApiCallError) -> Pin<Box<dyn Future<Output = Result<(), ApiCallError>> + Send>> + Send + Sync>;
 
 /// One option of a node controller. Where two set the same thing the last one wins, except for leases.
-pub struct NodeControllerOpt(Box<dyn FnOnce(&mut Settings) -> Result<(), NodeControllerError> + Send>);
+pub struct NodeControllerOpt(Box<Set>);
+
+type Set = dyn FnOnce(&mut Settings) -> Result<(), NodeControllerError> + Send;
 
 impl fmt::Debug for NodeControllerOpt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -221,7 +223,7 @@ mod tests {
         .unwrap();
         assert_eq!(settings.ping_interval, Duration::from_secs(10));
         assert_eq!(settings.status_interval, SECOND);
-        assert_eq!(Settings::of([]).unwrap().status_interval, Duration::from_secs(60));
+        assert_eq!(Settings::of([]).unwrap().status_interval, Duration::from_mins(1));
     }
 
     #[test]

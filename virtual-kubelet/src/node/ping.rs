@@ -95,7 +95,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stuck_ping_fails_in_time_and_is_the_only_one_in_flight() {
-        let provider = Slow::new(Duration::from_secs(3600));
+        let provider = Slow::new(Duration::from_hours(1));
         let mut pinger = Pinger::new(provider.clone(), Duration::from_millis(10));
         let started = Instant::now();
         let error = pinger.ping().await.unwrap_err();

@@ -270,10 +270,10 @@ fn quoted(text: &str) -> String {
             '\t' => result.push_str("\\t"),
             '\u{b}' => result.push_str("\\v"),
             ' '..='~' => result.push(character),
-            character if character.is_ascii() => result.push_str(&format!("\\x{:02x}", u32::from(character))),
+            character if character.is_ascii() => result.extend(["\\x".to_owned(), format!("{:02x}", u32::from(character))]),
             character if !character.is_control() && !character.is_whitespace() => result.push(character),
-            character if u32::from(character) < 0x1_0000 => result.push_str(&format!("\\u{:04x}", u32::from(character))),
-            character => result.push_str(&format!("\\U{:08x}", u32::from(character))),
+            character if u32::from(character) < 0x1_0000 => result.extend(["\\u".to_owned(), format!("{:04x}", u32::from(character))]),
+            character => result.extend(["\\U".to_owned(), format!("{:08x}", u32::from(character))]),
         }
     }
     result.push('"');

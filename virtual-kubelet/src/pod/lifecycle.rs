@@ -12,6 +12,73 @@ use super::decide::PodReport;
 use crate::errdefs::ProviderError;
 
 /// Runs pods. Every method may be repeated; none may wait for a pod to start or to end.
+///
+/// Errors are sorted as [`errdefs`](crate::errdefs) says: "not found" means that there is nothing left to do, "invalid
+/// input" that the pod is not offered again before it changes, and everything else is tried again.
+///
+/// A provider whose pods do nothing, and end when told to:
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+///
+/// use k8s_openapi::api::core::v1::{Pod, PodStatus};
+/// use virtual_kubelet::errdefs::ProviderError;
+/// use virtual_kubelet::pod::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
+///
+/// #[derive(Default)]
+/// struct Nothing {
+///     pods: Mutex<HashMap<PodId, Arc<Pod>>>,
+///     sink: Mutex<PodStatusSink>,
+/// }
+///
+/// impl Nothing {
+///     fn tell(&self, id: PodId, phase: &str) {
+///         self.sink.lock().unwrap().notify(id, PodStatus { phase: Some(phase.into()), ..PodStatus::default() });
+///     }
+/// }
+///
+/// impl PodNotifier for Nothing {
+///     fn notify_pods(&self, sink: PodStatusSink) {
+///         *self.sink.lock().unwrap() = sink;
+///     }
+/// }
+///
+/// impl PodLifecycleHandler for Nothing {
+///     async fn create_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+///         let id = PodId::of(&pod);
+///         self.pods.lock().unwrap().insert(id.clone(), pod);
+///         self.tell(id, "Running");
+///         Ok(())
+///     }
+///
+///     async fn update_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+///         self.pods.lock().unwrap().insert(PodId::of(&pod), pod);
+///         Ok(())
+///     }
+///
+///     async fn delete_pod(&self, pod: Arc<Pod>, _grace_seconds: i64) -> Result<(), ProviderError> {
+///         self.tell(PodId::of(&pod), "Succeeded");
+///         Ok(())
+///     }
+///
+///     async fn forget_pod(&self, id: &PodId) {
+///         self.pods.lock().unwrap().remove(id);
+///     }
+///
+///     async fn get_pod(&self, id: &PodId) -> Result<Option<Arc<Pod>>, ProviderError> {
+///         Ok(self.pods.lock().unwrap().get(id).cloned())
+///     }
+///
+///     async fn get_pod_status(&self, _id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
+///         Ok(None)
+///     }
+///
+///     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
+///         Ok(self.pods.lock().unwrap().values().cloned().collect())
+///     }
+/// }
+/// ```
 pub trait PodLifecycleHandler: Send + Sync + 'static {
     /// Starts to run a pod. A pod that cannot be admitted is no error: its status becomes `Failed`.
     fn create_pod(&self, pod: Arc<Pod>) -> impl Future<Output = Result<(), ProviderError>> + Send;
@@ -44,8 +111,48 @@ pub trait PodLifecycleHandler: Send + Sync + 'static {
 
 /// A provider that tells changes of status by itself.
 pub trait PodNotifier {
-    /// Called once, before any pod is created.
+    /// Called once, before any pod is created. Must not block; the sink may be used at any time afterwards.
     fn notify_pods(&self, sink: PodStatusSink);
+}
+
+impl<P: PodNotifier> PodNotifier for Arc<P> {
+    fn notify_pods(&self, sink: PodStatusSink) {
+        (**self).notify_pods(sink);
+    }
+}
+
+impl<P: PodLifecycleHandler> PodLifecycleHandler for Arc<P> {
+    async fn create_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+        (**self).create_pod(pod).await
+    }
+
+    async fn update_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+        (**self).update_pod(pod).await
+    }
+
+    async fn delete_pod(&self, pod: Arc<Pod>, grace_seconds: i64) -> Result<(), ProviderError> {
+        (**self).delete_pod(pod, grace_seconds).await
+    }
+
+    async fn forget_pod(&self, id: &PodId) {
+        (**self).forget_pod(id).await;
+    }
+
+    async fn get_pod(&self, id: &PodId) -> Result<Option<Arc<Pod>>, ProviderError> {
+        (**self).get_pod(id).await
+    }
+
+    async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
+        (**self).get_pod_status(id).await
+    }
+
+    async fn retain(&self, present: &HashSet<PodId>) {
+        (**self).retain(present).await;
+    }
+
+    async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
+        (**self).get_pods().await
+    }
 }
 
 /// Takes statuses of pods. The latest of a pod wins, so it holds at most one status per pod.

@@ -38,7 +38,7 @@ pub(super) enum Outcome {
 /// The provider will never take this pod as it is.
 pub(super) struct Refusal(pub Arc<Pod>);
 
-fn failed(error: impl ToString) -> Outcome {
+fn failed(error: &impl ToString) -> Outcome {
     Outcome::Failed { error: error.to_string(), shown: None, refusal: None }
 }
 
@@ -74,16 +74,16 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Operation::Patch(patch) => match self.patch(id, &patch).await {
                 Ok(pod) => Outcome::Written(Box::new(pod)),
                 Err(ApiCallError::NotFound(_)) => Outcome::Gone,
-                Err(error) => failed(error),
+                Err(error) => failed(&error),
             },
             Operation::Evict(grace) => match self.remove(id, grace).await {
-                Ok(_) => Outcome::Evicted,
+                Ok(()) => Outcome::Evicted,
                 Err(ApiCallError::NotFound(_) | ApiCallError::Conflict(_)) => Outcome::Gone,
-                Err(error) => failed(error),
+                Err(error) => failed(&error),
             },
             Operation::Remove => match self.remove(id, 0).await {
                 Ok(()) | Err(ApiCallError::NotFound(_) | ApiCallError::Conflict(_)) => Outcome::Gone,
-                Err(error) => failed(error),
+                Err(error) => failed(&error),
             },
             Operation::Forget => {
                 self.provider.forget_pod(id).await;
@@ -106,7 +106,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
     async fn create(&self, id: &PodId, pod: Arc<Pod>) -> Outcome {
         let given = match self.ready(&pod).await {
             Ok(given) => given,
-            Err(error) => return failed(error),
+            Err(error) => return failed(&error),
         };
         match self.provider.create_pod(given).await {
             Ok(()) => {
@@ -123,7 +123,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
     async fn update(&self, pod: Arc<Pod>) -> Outcome {
         let given = match self.ready(&pod).await {
             Ok(given) => given,
-            Err(error) => return failed(error),
+            Err(error) => return failed(&error),
         };
         match self.provider.update_pod(given).await {
             Ok(()) => {
@@ -134,7 +134,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             // What runs goes on running as it was: its status says so, and an event says why.
             Err(error) => {
                 self.events.warning(&pod, "ProviderUpdateFailed", error.to_string());
-                let refusal = error.is_invalid_input().then(|| Refusal(pod));
+                let refusal = error.is_invalid_input().then_some(Refusal(pod));
                 Outcome::Failed { error: error.to_string(), shown: None, refusal }
             }
         }
@@ -149,7 +149,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Err(error) if error.is_not_found() => Outcome::Lost,
             Err(error) => {
                 self.events.warning(&pod, "ProviderDeleteFailed", error.to_string());
-                failed(error)
+                failed(&error)
             }
         }
     }
@@ -161,7 +161,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Some(patch) => self.patch(id, &patch).await.ok().map(Box::new),
             None => None,
         };
-        let refusal = error.is_invalid_input().then(|| Refusal(pod));
+        let refusal = error.is_invalid_input().then_some(Refusal(pod));
         Outcome::Failed { error: error.to_string(), shown, refusal }
     }
 

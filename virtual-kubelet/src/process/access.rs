@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use super::figures::{self, ContainerFigures, PodFigures};
 use super::process_table::ProcessTable;
 use super::provider::ProcessProvider;
-use super::shim::{LogFiles, Open, RunNote, Session, SessionError, ShimOrder, TerminalSize};
+use super::shim::{self, LogFiles, Open, RunNote, Session, SessionError, ShimOrder, TerminalSize};
 use crate::pod::PodId;
 
 /// Why something cannot be had of a container.
@@ -44,20 +44,18 @@ impl ProcessProvider {
     /// never was.
     pub fn log_files(&self, id: &PodId, container: &str, previous: bool) -> Result<LogFiles, AccessError> {
         let (directory, status) = self.container(id, container)?;
-        let order = ShimOrder::read(&directory);
-        let begun = order.filter(|order| RunNote::read(&directory, order.restart_count).is_some());
         if previous {
             let before = status.as_ref().and_then(ended_before).filter(|count| LogFiles::of(&directory, *count).current.exists());
             let missing =
                 || AccessError::Unavailable(format!("previous terminated container \"{container}\" in pod \"{}\" not found", id.name));
             return Ok(LogFiles::of(&directory, before.ok_or_else(missing)?));
         }
-        let Some(order) = begun else {
+        let Some(restart_count) = shim::last_begun(&directory) else {
             let reason = status.and_then(|status| status.state?.waiting?.reason).unwrap_or_else(|| "ContainerCreating".into());
             let text = format!("container \"{container}\" in pod \"{}\" is waiting to start: {reason}", id.name);
             return Err(AccessError::Unavailable(text));
         };
-        Ok(LogFiles::of(&directory, order.restart_count))
+        Ok(LogFiles::of(&directory, restart_count))
     }
 
     /// Attaches to the streams of a running container: what it prints from now on, and its standard input if it

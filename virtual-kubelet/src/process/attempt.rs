@@ -7,8 +7,10 @@ use hyper::Request;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, LifecycleHandler, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use super::any_certificate;
 use super::probe::port;
 use super::shim::{Open, Session};
 
@@ -60,34 +62,13 @@ impl Target {
     }
 
     async fn http(&self, action: &HTTPGetAction) -> Result<(), String> {
-        if action.scheme.as_deref() == Some("HTTPS") {
-            return Err("httpGet with scheme HTTPS is not supported".into());
-        }
         let stream = self.connect(action.host.as_deref(), &action.port).await?;
-        let authority = stream.peer_addr().map_err(|error| error.to_string())?.to_string();
-        let path = action.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        let mut request = Request::get(path).header("connection", "close");
-        let mut defaults = vec![("host", authority.as_str()), ("user-agent", "kube-probe/1.36"), ("accept", "*/*")];
-        for header in action.http_headers.iter().flatten() {
-            defaults.retain(|(name, _)| !header.name.eq_ignore_ascii_case(name));
-            request = request.header(&header.name, &header.value);
+        let peer = stream.peer_addr().map_err(|error| error.to_string())?;
+        if action.scheme.as_deref() == Some("HTTPS") {
+            let host = action.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| peer.ip().to_string());
+            return http_get(any_certificate::connect(stream, &host).await?, &peer.to_string(), action).await;
         }
-        for (name, value) in defaults {
-            request = request.header(name, value);
-        }
-        let request = request.body(String::new()).map_err(|error| error.to_string())?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-        let mut answer = std::pin::pin!(sender.send_request(request));
-        // The connection may end in the very moment it delivers the answer.
-        let response = tokio::select! {
-            answer = &mut answer => answer,
-            _ = connection => answer.await,
-        };
-        let response = response.map_err(|error| error.to_string())?;
-        let status = response.status().as_u16();
-        if (200..400).contains(&status) { Ok(()) } else { Err(format!("HTTP probe failed with statuscode: {status}")) }
+        http_get(stream, &peer.to_string(), action).await
     }
 
     async fn exec(&self, action: &ExecAction) -> Result<(), String> {
@@ -102,4 +83,33 @@ impl Target {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+async fn http_get(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    authority: &str,
+    action: &HTTPGetAction,
+) -> Result<(), String> {
+    let path = action.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let mut request = Request::get(path).header("connection", "close");
+    let mut defaults = vec![("host", authority), ("user-agent", "kube-probe/1.36"), ("accept", "*/*")];
+    for header in action.http_headers.iter().flatten() {
+        defaults.retain(|(name, _)| !header.name.eq_ignore_ascii_case(name));
+        request = request.header(&header.name, &header.value);
+    }
+    for (name, value) in defaults {
+        request = request.header(name, value);
+    }
+    let request = request.body(String::new()).map_err(|error| error.to_string())?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    // The connection may end in the very moment it delivers the answer.
+    let response = tokio::select! {
+        answer = &mut answer => answer,
+        _ = connection => answer.await,
+    };
+    let response = response.map_err(|error| error.to_string())?;
+    let status = response.status().as_u16();
+    if (200..400).contains(&status) { Ok(()) } else { Err(format!("HTTP probe failed with statuscode: {status}")) }
 }

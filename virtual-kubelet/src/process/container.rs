@@ -30,6 +30,8 @@ use crate::pod::{PodId, environment, references, service_variables};
 const DEFAULT_TERMINATION_MESSAGE: &str = "/dev/termination-log";
 /// Exit code of a container whose end nobody saw, as a kubelet has it.
 const UNSEEN: i32 = 137;
+/// Reason of such an end.
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// Why a container does not run yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -167,11 +169,14 @@ pub async fn find(dir: &Path, container: &Container) -> Found {
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    if ExitNote::read(dir, order.restart_count).is_none() && RunNote::read(dir, order.restart_count).is_none() && order.restart_count == 0 {
-        return Found::Nothing;
+    let Some(restart_count) = shim::last_begun(dir) else { return Found::Nothing };
+    let exit = Exit::of(dir, restart_count, falls_back(container));
+    if exit.reason == Some(STATUS_UNKNOWN) {
+        exit.keep(dir, restart_count);
+        let leftovers_of = dir.to_owned();
+        let _ = tokio::task::spawn_blocking(move || leftovers::end_session(&leftovers_of, restart_count)).await;
     }
-    let exit = Exit::of(dir, order.restart_count, falls_back(container));
-    Found::Ended { restart_count: order.restart_count, image: order.image, exit }
+    Found::Ended { restart_count, image: order.image, exit }
 }
 
 fn falls_back(container: &Container) -> bool {
@@ -255,13 +260,17 @@ fn left_message(dir: &Path) -> Option<String> {
 impl Exit {
     /// What the files in `dir` say about the end of a run.
     pub fn of(dir: &Path, restart_count: i32, fall_back_to_log: bool) -> Self {
-        let Some(note) = ExitNote::read(dir, restart_count) else {
+        let note = ExitNote::read(dir, restart_count);
+        let unseen = note.as_ref().is_none_or(|note| note.unseen);
+        let started_at = note.as_ref().map(|note| note.started_at);
+        let finished_at = note.as_ref().map_or_else(Timestamp::now, |note| note.finished_at);
+        let Some(note) = note.filter(|_| !unseen) else {
             return Self {
                 code: UNSEEN,
-                reason: Some("ContainerStatusUnknown"),
+                reason: Some(STATUS_UNKNOWN),
                 message: Some("The container could not be located when its supervisor had ended".into()),
-                started_at: RunNote::read(dir, restart_count).map(|note| note.started_at),
-                finished_at: Timestamp::now(),
+                started_at: started_at.or_else(|| RunNote::read(dir, restart_count).map(|note| note.started_at)),
+                finished_at,
             };
         };
         let from_log = || (fall_back_to_log && note.code != 0).then(|| super::log_tail::read(dir, restart_count)).flatten();
@@ -269,8 +278,19 @@ impl Exit {
             code: note.code,
             reason: note.start_error.is_some().then_some("StartError"),
             message: note.start_error.or_else(|| left_message(dir)).or_else(from_log),
-            started_at: Some(note.started_at),
-            finished_at: note.finished_at,
+            started_at,
+            finished_at,
+        }
+    }
+}
+
+impl Exit {
+    /// Notes an end that nobody saw, so that the next agent tells the same.
+    fn keep(&self, dir: &Path, restart_count: i32) {
+        let started_at = self.started_at.unwrap_or(self.finished_at);
+        let note = ExitNote { code: self.code, start_error: None, unseen: true, started_at, finished_at: self.finished_at };
+        if let Err(error) = note.write(dir, restart_count) {
+            tracing::warn!(container = %dir.display(), %error, "cannot note the end of a container");
         }
     }
 }
@@ -311,15 +331,8 @@ impl Run {
             let _ = tokio::task::spawn_blocking(move || leftovers::end_session(&dir, count)).await;
         }
         let exit = Exit::of(&self.dir, self.restart_count, self.fallback_to_log);
-        if exit.reason == Some("ContainerStatusUnknown") {
-            // So that the next agent tells the same.
-            let note = ExitNote {
-                code: exit.code,
-                start_error: None,
-                started_at: exit.started_at.unwrap_or(exit.finished_at),
-                finished_at: exit.finished_at,
-            };
-            let _ = note.write(&self.dir, self.restart_count);
+        if exit.reason == Some(STATUS_UNKNOWN) {
+            exit.keep(&self.dir, self.restart_count);
         }
         exit
     }

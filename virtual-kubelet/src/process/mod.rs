@@ -3,6 +3,7 @@
 
 mod access;
 mod admission;
+mod any_certificate;
 mod attempt;
 mod backoff;
 mod container;

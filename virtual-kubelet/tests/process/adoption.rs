@@ -62,7 +62,7 @@ fn a_container_that_ended_between_two_agents_is_reported_with_its_code_and_time_
     assert_eq!((end.exit_code, end.reason.as_deref()), (7, Some("Error")));
     let finished = serde_json::to_value(end.finished_at).unwrap();
     assert_eq!(note["finishedAt"].as_str().unwrap()[..19], finished.as_str().unwrap()[..19]);
-    let seen = second.until(&always, "its end", |status| status.container_statuses.is_some());
+    let seen = second.until(&always, "its end", |_| true);
     assert_eq!((container(&seen, "c").restart_count, exit_code(&seen, "c")), (0, Some(7)), "not started before it is known to be wanted");
     second.retain(&[&always, &never]);
     let again = second.until(&always, "another run", |status| container(status, "c").restart_count == 1);
@@ -135,4 +135,43 @@ fn a_container_whose_supervisor_is_killed_ends_with_all_it_started_and_counts_as
     assert_eq!((end.exit_code, end.reason.as_deref()), (137, Some("ContainerStatusUnknown")));
     let (child, main) = (place.read("child"), note["main"]["pid"].to_string());
     eventually("nothing is left", || (!alive(child.trim()) && !Path::new(&format!("/proc/{main}/exe")).exists()).then_some(()));
+}
+
+#[test]
+fn an_agent_that_dies_at_any_moment_of_a_start_leaves_one_run_or_none_and_the_next_agent_makes_it_one() {
+    let place = Place::new();
+    // What there is at the moment of death: nothing but the note of the pod, the orders, the shim, the program.
+    for (number, moment) in ["pod.json", "c/order.json", "c/shim.json", "c/shim.sock", "c/run-0.json", "ran"].into_iter().enumerate() {
+        let name = format!("p{number}");
+        let directory = place.root.join(format!("pods/default_{name}_uid-of-{name}"));
+        let text = format!("echo ran >> {0}/ran; until [ -e {0}/go ]; do sleep 0.01; done; exit 6", directory.display());
+        let first = place.agent();
+        let id = first.create(&script(&place, &name, &text));
+        eventually(moment, || directory.join(moment).exists().then_some(()));
+        drop(first);
+        let second = place.agent();
+        second.retain(&[&id]);
+        second.runs(&id);
+        std::fs::write(directory.join("go"), "").unwrap();
+        let ended = second.ends(&id);
+        assert_eq!((exit_code(&ended, "c"), container(&ended, "c").restart_count), (Some(6), 0), "died at {moment}");
+        assert_eq!(std::fs::read_to_string(directory.join("ran")).unwrap(), "ran\n", "died at {moment}");
+    }
+}
+
+#[test]
+fn a_shim_that_was_killed_while_no_agent_ran_is_found_out_and_told_the_same_by_every_later_agent() {
+    let place = Place::new();
+    let first = place.agent();
+    let id = first.create(&script(&place, "p", "exec sleep 1000"));
+    first.runs(&id);
+    drop(first);
+    let note: serde_json::Value = serde_json::from_str(&place.read("pods/default_p_uid-of-p/c/run-0.json")).unwrap();
+    let shim = nix::unistd::Pid::from_raw(i32::try_from(note["shim"]["pid"].as_i64().unwrap()).unwrap());
+    nix::sys::signal::kill(shim, nix::sys::signal::Signal::SIGKILL).unwrap();
+    let second = place.agent();
+    let ended = second.ends(&id);
+    assert_eq!(container(&ended, "c").state.clone().unwrap().terminated.unwrap().reason.as_deref(), Some("ContainerStatusUnknown"));
+    drop(second);
+    assert_eq!(place.agent().ends(&id), ended);
 }

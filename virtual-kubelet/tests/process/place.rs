@@ -168,12 +168,12 @@ impl Agent {
         let last = std::cell::RefCell::new(PodStatus::default());
         let look = || {
             let status = self.status(id);
-            let so = is_so(&status);
+            // A pod has no status in the first moment.
+            let so = status.phase.is_some() && is_so(&status);
             last.replace(status.clone());
             so.then_some(status)
         };
         let started = Instant::now();
-        let mut look = look;
         loop {
             if let Some(status) = look() {
                 return status;

@@ -225,3 +225,27 @@ fn a_container_that_has_not_begun_has_no_log_and_one_that_never_crashed_no_previ
     assert_eq!(text, "previous terminated container \"c\" in pod \"p\" not found");
     assert!(matches!(agent.provider.log_files(&running, "x", false), Err(AccessError::NotFound(_))));
 }
+
+#[test]
+fn fifty_stuck_execs_and_attaches_leave_no_process_and_no_descriptor_behind() {
+    let place = Place::new();
+    let agent = place.agent();
+    let id = sleeper(&place, &agent);
+    let note: serde_json::Value = serde_json::from_str(&place.read("pods/default_p_uid-of-p/c/run-0.json")).unwrap();
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", note["shim"]["pid"])).unwrap().count();
+    let processes = || agent.provider.figures().iter().flat_map(|pod| &pod.containers).map(|figures| figures.processes).sum::<u64>();
+    let before = (descriptors(), processes());
+    agent.runtime.block_on(async {
+        let mut sessions = Vec::new();
+        for number in 0..50 {
+            // Neither reads its input nor ends, with and without a terminal.
+            let mut stuck = open(&agent, &id, &["sh", "-c", "echo up; exec sleep 1000"], true, (number % 2 == 0).then_some(SIZE)).await;
+            until(&mut stuck, "up").await;
+            stuck.writer.send(Input::Stdin(vec![b'x'; 4096])).await.unwrap();
+            sessions.push(stuck);
+            sessions.push(agent.provider.attach(&id, "c").await.unwrap());
+        }
+        assert!(descriptors() > before.0 + 100 && processes() == before.1 + 50);
+    });
+    eventually("all is gone", || ((descriptors(), processes()) == before).then_some(()));
+}

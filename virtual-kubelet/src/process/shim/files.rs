@@ -124,6 +124,9 @@ pub struct ExitNote {
     pub code: i32,
     /// Why the program could not even be started.
     pub start_error: Option<String>,
+    /// Whether the agent wrote this because the shim had ended without a word.
+    #[serde(default)]
+    pub unseen: bool,
     /// When it was started.
     pub started_at: Timestamp,
     /// When its first process ended.
@@ -144,6 +147,14 @@ impl ExitNote {
     pub fn read(directory: &Path, restart_count: i32) -> Option<Self> {
         read_json(&Self::path(directory, restart_count))
     }
+}
+
+/// The restart count of the last run that was really begun in `directory`: an agent may have died between its order
+/// and the start of the shim.
+pub fn last_begun(directory: &Path) -> Option<i32> {
+    let ordered = ShimOrder::read(directory)?.restart_count;
+    let begun = |count: &i32| RunNote::read(directory, *count).is_some() || ExitNote::read(directory, *count).is_some();
+    [ordered, ordered - 1].into_iter().find(begun)
 }
 
 /// The log of one run of a container.

@@ -60,6 +60,11 @@ impl Pending {
     }
 }
 
+/// Where the disk is full there is nobody to tell, and that must not end the container.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// The log of one run.
 #[derive(Debug)]
 pub(super) struct LogWriter {
@@ -86,7 +91,7 @@ impl LogWriter {
                 self.file = Some(file);
             }
             Err(error) => {
-                eprintln!("opening {}: {error}", path.display());
+                complain(&format!("opening {}: {error}", path.display()));
                 self.file = None;
             }
         }
@@ -118,7 +123,7 @@ impl LogWriter {
         if let Some(file) = &mut self.file {
             match file.write_all(entry) {
                 Ok(()) => self.size += length,
-                Err(error) => eprintln!("writing the log: {error}"),
+                Err(error) => complain(&format!("writing the log: {error}")),
             }
         }
     }
@@ -130,7 +135,7 @@ impl LogWriter {
         let mut aside = files.current.clone().into_os_string();
         aside.push(Timestamp::now().strftime(".%Y%m%d-%H%M%S.%9f").to_string());
         if let Err(error) = fs::rename(&files.current, PathBuf::from(aside)) {
-            eprintln!("putting the log aside: {error}");
+            complain(&format!("putting the log aside: {error}"));
         }
         let rotated = LogFiles::of(&self.directory, self.restart_count).rotated;
         let surplus = (rotated.len() + 1).saturating_sub(self.rotation.max_files.max(1));

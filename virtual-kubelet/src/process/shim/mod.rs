@@ -33,7 +33,7 @@ mod session;
 mod supervisor;
 
 pub use files::{ExitNote, LogFiles, LogRotation, ProcessId, RunNote, ShimOrder, order_file};
-pub(super) use files::{lock, prune, read_json, write_json};
+pub(super) use files::{last_begun, lock, prune, read_json, write_json};
 pub use frame::{Input, Open, Output, TerminalSize};
 pub use session::{Session, SessionError, SessionReader, SessionWriter};
 pub(super) use supervisor::START_ERROR;

@@ -70,11 +70,12 @@ struct Shared {
 pub fn run(directory: &Path) -> i32 {
     let outcome = attempt(directory);
     if let Err(error) = &outcome {
-        eprintln!("{error:#}");
+        let _ = writeln!(std::io::stderr(), "{error:#}");
         // Without a note the agent could only guess.
         if let Some(order) = ShimOrder::read(directory).filter(|order| ExitNote::read(directory, order.restart_count).is_none()) {
             let now = Timestamp::now();
-            let note = ExitNote { code: START_FAILED, start_error: Some(format!("{error:#}")), started_at: now, finished_at: now };
+            let note =
+                ExitNote { code: START_FAILED, start_error: Some(format!("{error:#}")), unseen: false, started_at: now, finished_at: now };
             let _ = note.write(directory, order.restart_count);
         }
     }
@@ -137,7 +138,7 @@ async fn supervise(directory: &Path) -> Result<()> {
     let _ = timeout(DRAIN, pumps.wait()).await;
     accepting.abort();
     let reason = std::fs::read_to_string(directory.join(START_ERROR)).ok().filter(|text| !text.is_empty() && code == START_FAILED);
-    let note = ExitNote { code, start_error: reason, started_at, finished_at };
+    let note = ExitNote { code, start_error: reason, unseen: false, started_at, finished_at };
     note.write(directory, order.restart_count).context("noting the end")?;
     shared.exit.send_replace(Some(code));
     shared.hub.close();

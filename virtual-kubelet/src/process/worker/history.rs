@@ -21,6 +21,8 @@ pub(in crate::process) struct PodNote {
     pub start_time: Timestamp,
     /// When what still runs is killed, once the pod is ending.
     pub kill_at: Option<Timestamp>,
+    /// Whether it is ending for having been active for too long.
+    pub past_deadline: bool,
 }
 
 impl PodNote {

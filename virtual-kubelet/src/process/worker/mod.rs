@@ -84,6 +84,8 @@ pub(super) struct Worker {
     /// When what still runs is killed, once the pod is ending.
     kill_at: Option<tokio::time::Instant>,
     ended: bool,
+    /// The pod was ended for having been active for too long.
+    past_deadline: bool,
     unready_until: Option<tokio::time::Instant>,
     reports: mpsc::UnboundedSender<Report>,
     inbox: mpsc::UnboundedReceiver<Report>,
@@ -121,6 +123,7 @@ impl Worker {
         }
         // Filled before anything was started; kept up by the volumes' keeper from now on.
         worker.volumes_filled = worker.slots.iter().any(|slot| slot.record.id.is_some());
+        worker.past_deadline = note.past_deadline;
         if let Some(kill_at) = note.kill_at {
             let left = Duration::try_from(kill_at.duration_since(Timestamp::now())).unwrap_or_default();
             worker.end_within(left);
@@ -177,6 +180,7 @@ impl Worker {
             confirmed: true,
             kill_at: None,
             ended: false,
+            past_deadline: false,
             unready_until: None,
             reports,
             inbox,
@@ -192,7 +196,8 @@ impl Worker {
     fn keep(&self) -> std::io::Result<()> {
         let left = |at: tokio::time::Instant| at.saturating_duration_since(tokio::time::Instant::now());
         let kill_at = self.kill_at.and_then(|at| Timestamp::now().checked_add(left(at)).ok());
-        PodNote { pod: (*self.pod).clone(), start_time: self.start_time, kill_at }.write(&self.site.pod_dir(&self.id))
+        let (start_time, past_deadline) = (self.start_time, self.past_deadline);
+        PodNote { pod: (*self.pod).clone(), start_time, kill_at, past_deadline }.write(&self.site.pod_dir(&self.id))
     }
 
     fn keep_or_warn(&self) {
@@ -325,11 +330,18 @@ impl Worker {
         tokio::spawn(container::stop(active.target.clone(), active.signal, grace, hook, active.ended.clone()));
     }
 
+    /// When the pod will have been active for as long as it may.
+    fn deadline(&self) -> Option<Timestamp> {
+        let seconds = self.pod.spec.as_ref()?.active_deadline_seconds?;
+        self.start_time.checked_add(SignedDuration::from_secs(seconds)).ok()
+    }
+
     fn next_wake(&self) -> tokio::time::Instant {
         let now = Timestamp::now();
+        let deadline = self.deadline().filter(|_| self.kill_at.is_none()).map(|at| at.duration_since(now));
         let retries = self.slots.iter().filter_map(|slot| slot.retry_at).map(|at| at.duration_since(now));
         let shown = self.slots.iter().any(|slot| matches!(&slot.record.state, State::Waiting { reason, .. } if reason == "ErrImagePull"));
-        let soonest = retries.chain(shown.then_some(PULL_ERROR_SHOWN)).min().unwrap_or(SignedDuration::from_hours(1));
+        let soonest = retries.chain(shown.then_some(PULL_ERROR_SHOWN)).chain(deadline).min().unwrap_or(SignedDuration::from_hours(1));
         let soonest = Duration::try_from(soonest.max(SignedDuration::from_millis(10))).unwrap_or(Duration::from_secs(1));
         let wake = tokio::time::Instant::now() + soonest;
         self.unready_until.map_or(wake, |until| wake.min(until.max(tokio::time::Instant::now())))
@@ -352,6 +364,7 @@ impl Worker {
             start_time: self.start_time,
             prepared: self.volumes_filled,
             ended: self.ended,
+            past_deadline: self.past_deadline,
         });
         let Ok(mut published) = self.published.lock() else { return };
         if *published != status {

@@ -16,6 +16,14 @@ impl Worker {
             self.step_ending();
             return;
         }
+        if self.deadline().is_some_and(|at| at <= Timestamp::now()) && !self.is_done() {
+            let message = "Pod was active on the node longer than the specified deadline";
+            self.site.events.normal(&self.pod, "DeadlineExceeded", message);
+            self.past_deadline = true;
+            self.end_within(self.grace());
+            self.step_ending();
+            return;
+        }
         if !self.volumes_filled {
             return;
         }
