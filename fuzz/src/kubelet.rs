@@ -87,10 +87,10 @@ fn frames(data: &[u8]) -> Vec<Frame> {
 pub fn spdy(data: &[u8]) {
     let (mut reader, mut writer, mut again) = (Reader::default(), Writer::default(), Reader::default());
     reader.push(data);
-    while let Ok(Some(frame)) = reader.next() {
+    while let Ok(Some(frame)) = reader.take() {
         again.push(&writer.bytes(&frame));
         if !matches!(frame, Frame::Other(_)) {
-            assert_eq!(again.next(), Ok(Some(frame)));
+            assert_eq!(again.take(), Ok(Some(frame)));
         }
     }
     let mut writer = Writer::default();

@@ -216,7 +216,10 @@ async fn carry(session: shim::Session, io: SessionIo) -> Result<i32, HandlerErro
         let _ = to.send(Input::CloseStdin).await;
     };
     let resizing = async move {
-        while tty {
+        if !tty {
+            return;
+        }
+        loop {
             let size = *sizes.borrow_and_update();
             if let Some(size) = size
                 && sizes_to.send(Input::Resize(shim_size(size))).await.is_err()
