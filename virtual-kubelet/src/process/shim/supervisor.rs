@@ -74,7 +74,8 @@ pub fn run(directory: &Path) -> i32 {
         // Without a note the agent could only guess.
         if let Some(order) = ShimOrder::read(directory).filter(|order| ExitNote::read(directory, order.restart_count).is_none()) {
             let now = Timestamp::now();
-            let note = ExitNote { code: START_FAILED, start_error: Some(format!("{error:#}")), unseen: false, started_at: now, finished_at: now };
+            let note =
+                ExitNote { code: START_FAILED, start_error: Some(format!("{error:#}")), unseen: false, started_at: now, finished_at: now };
             let _ = note.write(directory, order.restart_count);
         }
     }
