@@ -372,6 +372,19 @@ mod tests {
     }
 
     #[test]
+    fn the_manifest_of_the_node_agent_grants_what_its_readme_says() {
+        let path = images::repository().join("deploy/virtual-kubelet/rbac.yaml");
+        let objects = serde_saphyr::from_multiple::<Value>(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let rules = objects.iter().filter(|object| object["rules"].is_array()).flat_map(|object| object["rules"].as_array().unwrap());
+        let rules = rules.map(|rule| serde_json::from_value::<PolicyRule>(rule.clone()).unwrap());
+        let in_manifest: BTreeSet<_> = rules.flat_map(|rule| super::rights(Role::NodeAgent, &rule)).collect();
+        // Serving certificates are signed for `system:node:<name>` only, who needs no manifest.
+        let said = node_agent().unwrap().into_iter().filter(|right| right.resource != "certificatesigningrequests");
+        let lines = |rights: BTreeSet<Use>| rights.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(lines(in_manifest), lines(said.collect()));
+    }
+
+    #[test]
     fn the_rights_in_the_repository_can_be_read() {
         let granted = granted().unwrap();
         for role in [Role::Operator, Role::HealthChecker, Role::NodeAgent] {

@@ -135,7 +135,8 @@ impl PodHandlers for KubeletHandlers {
         Box::pin(async move {
             let (_, _, status) = self.find(target)?;
             if !matches!(status.phase.as_deref(), Some("Running")) {
-                let text = format!("unable to forward port because pod is not running. Current status={}", status.phase.unwrap_or_default());
+                let text =
+                    format!("unable to forward port because pod is not running. Current status={}", status.phase.unwrap_or_default());
                 return Err(HandlerError::invalid(text));
             }
             let address = self.provider.site().node.address.clone();

@@ -66,9 +66,9 @@ pub struct Sample {
 impl Sample {
     /// Of now.
     pub fn new(node: NodeFigures, pods: &[PodFigures]) -> Self {
-        let containers = pods.iter().flat_map(|pod| {
-            pod.containers.iter().map(|container| ((pod.id.uid.clone(), container.name.clone()), container.cpu))
-        });
+        let containers = pods
+            .iter()
+            .flat_map(|pod| pod.containers.iter().map(|container| ((pod.id.uid.clone(), container.name.clone()), container.cpu)));
         Self { at: Timestamp::now(), node, containers: containers.collect() }
     }
 
@@ -164,9 +164,8 @@ pub fn metrics(now: &Sample, pods: &[PodFigures]) -> String {
     let pod_labels = |pod: &PodFigures| format!("namespace={},pod={}", quoted(&pod.id.namespace), quoted(&pod.id.name));
     let of_pod = |value: fn(&PodFigures) -> f64| pods.iter().map(move |pod| (format!("{{{}}}", pod_labels(pod)), value(pod)));
     let containers = || {
-        pods.iter().flat_map(|pod| {
-            pod.containers.iter().map(move |one| (format!("{{container={},{}}}", quoted(&one.name), pod_labels(pod)), one))
-        })
+        pods.iter()
+            .flat_map(|pod| pod.containers.iter().map(move |one| (format!("{{container={},{}}}", quoted(&one.name), pod_labels(pod)), one)))
     };
     let seconds = "counter";
     family(
