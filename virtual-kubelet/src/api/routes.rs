@@ -210,6 +210,7 @@ async fn attach(State(api): State<Api>, Path(parts): Path<Vec<(String, String)>>
 }
 
 /// How a client wants to go on after the handshake.
+#[derive(Debug)]
 enum Wanted {
     WebSocket { accept: String, offered: Vec<String> },
     Spdy { offered: Vec<String> },
@@ -277,6 +278,7 @@ fn begin(api: &Api, mut request: Request, wanted: StreamOptions, session: Result
         Ok(session) => session,
         Err(error) => return error.into_response(),
     };
+    tracing::debug!(path = request.uri().path(), ?upgrade, "a session begins");
     let ready = hyper::upgrade::on(&mut request);
     match upgrade {
         Wanted::WebSocket { accept, offered } => {
@@ -316,6 +318,7 @@ async fn forward(State(api): State<Api>, Path(parts): Path<Vec<(String, String)>
     };
     let (pod, patience) = (format!("{}_{}", target.name, target.namespace), api.stream_creation);
     let query = options::query(request.uri().query().unwrap_or_default());
+    tracing::debug!(path = request.uri().path(), ?upgrade, "a port-forward begins");
     let ready = hyper::upgrade::on(&mut request);
     match upgrade {
         Wanted::WebSocket { accept, offered } if offered.iter().any(|name| name == port_forward::TUNNEL_PROTOCOL) => {

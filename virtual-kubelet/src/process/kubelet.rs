@@ -120,9 +120,14 @@ impl PodHandlers for KubeletHandlers {
         Box::pin(async move {
             let id = self.running(target)?;
             let (provider, container) = (self.provider.clone(), target.container.clone());
-            let session: Session = Box::new(move |io| {
+            let session: Session = Box::new(move |mut io| {
                 Box::pin(async move {
                     let session = provider.attach(&id, &container).await?;
+                    if io.tty {
+                        // Before any input: a program may look at the size when it gets some.
+                        let size = first_size(&mut io.sizes).await;
+                        let _ = session.writer.send(Input::Resize(size)).await;
+                    }
                     // How the container ended is the pod's status to tell.
                     carry(session, io).await.map(|_| 0)
                 })
