@@ -44,6 +44,14 @@ pub struct MachineFacts {
 }
 
 /// The Node that `facts` describe, ready as of `now`.
+///
+/// ```
+/// use virtual_kubelet::node::{MachineFacts, new_node};
+///
+/// let facts = MachineFacts { name: "n1".into(), internal_ip: "198.18.0.1".into(), pods: "110".into(), ..MachineFacts::default() };
+/// let node = new_node(&facts, jiff::Timestamp::now());
+/// assert_eq!(node.metadata.labels.unwrap()["kubernetes.io/hostname"], "n1");
+/// ```
 pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
