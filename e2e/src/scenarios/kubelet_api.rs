@@ -59,7 +59,7 @@ const LOCAL_PORT: u16 = 18080;
 struct Session<'a> {
     bed: &'a Bed,
     text: String,
-    /// `kubectl` speaks SPDY alone, as it did before WebSockets.
+    /// `kubectl` speaks SPDY alone, as older versions do.
     spdy: bool,
 }
 
@@ -109,20 +109,24 @@ impl Session<'_> {
 
     fn note(&mut self, words: &[&str], input: &str, said: &Said) {
         let quoted = |word: &&str| if word.contains([' ', ';', '$', '|']) { format!("'{word}'") } else { (*word).to_owned() };
-        self.text.push_str(&format!("$ kubectl {}\n", words.iter().map(quoted).collect::<Vec<_>>().join(" ")));
-        let mut add = |sign: &str, text: &str| {
-            for line in text.lines() {
-                self.text.push_str(&format!("{sign} {}\n", normal(line.trim_end())).replace(" \n", "\n"));
-            }
-        };
-        add("<", input);
-        add(">", &said.stdout);
-        add("!", &said.stderr);
-        self.text.push_str(&format!("[{}]\n\n", said.code));
+        self.lines("$ kubectl ", &words.iter().map(quoted).collect::<Vec<_>>().join(" "));
+        self.lines("< ", input);
+        self.lines("> ", &said.stdout);
+        self.lines("! ", &said.stderr);
+        self.lines("", &format!("[{}]\n\n", said.code));
     }
 
     fn remark(&mut self, text: &str) {
-        self.text.push_str(&format!("# {text}\n\n"));
+        self.lines("# ", text);
+        self.text.push('\n');
+    }
+
+    fn lines(&mut self, sign: &str, text: &str) {
+        for line in text.lines() {
+            let line = [sign, &normal(line.trim_end())].concat();
+            self.text.push_str(line.trim_end());
+            self.text.push('\n');
+        }
     }
 
     /// Starts a command on a terminal of 100 columns and 40 rows.
@@ -329,7 +333,7 @@ async fn run(session: &mut Session<'_>) -> Result<()> {
 async fn copy(session: &mut Session<'_>) -> Result<()> {
     let directory = session.bed.state().join("copy");
     std::fs::create_dir_all(&directory)?;
-    let text: String = (0..400_000).map(|line| format!("line {line}\n")).collect();
+    let text: String = (0..400_000).flat_map(|line| ["line ".to_owned(), line.to_string(), "\n".to_owned()]).collect();
     let (there, back) = (directory.join("there"), directory.join("back"));
     std::fs::write(&there, &text)?;
     let name = |path: &Path| path.to_string_lossy().into_owned();
@@ -438,7 +442,7 @@ async fn figures(session: &mut Session<'_>) -> Result<()> {
     session.run(&["get", "--raw", "/api/v1/nodes/n1/proxy/nothing"]).await
 }
 
-/// What the API server did with requests that came as WebSockets: hand them on, or translate them to SPDY.
+/// What the API server did with requests to upgrade: hand them on, or translate them to SPDY.
 async fn transports(session: &mut Session<'_>) -> Result<()> {
     let metrics = session.quiet(&["get", "--raw", "/metrics"], "").await?.stdout;
     let counted = metrics.lines().filter(|line| line.contains("websocket_streaming_requests_total{"));
