@@ -17,7 +17,7 @@ use crate::{
     eventually::eventually,
     haproxy::{Check, HaProxy},
     images, namespaces, network,
-    node::{Node, NodeSpec},
+    node::{Credentials, Node, NodeSpec},
     process::Process,
     recorder::Recorder,
     rights::OPERATOR,
@@ -245,7 +245,13 @@ impl Bed {
         let index = self.next_index;
         self.next_index = index.checked_add(1).context("the bed has addresses for 254 nodes")?;
         let kubeconfig = self.control_plane.node_kubeconfig(&spec.name)?;
-        let mut node = Node::create(spec, index, kubeconfig, &self.state, self.client.clone()).await?;
+        let serving = self.control_plane.node_serving(&spec.name, network::node_address(index).into())?;
+        let credentials = Credentials {
+            kubeconfig,
+            serving: (!spec.requests_certificate).then_some(serving),
+            client_authority: self.control_plane.authority(),
+        };
+        let mut node = Node::create(spec, index, credentials, &self.state, self.client.clone()).await?;
         node.start_agent()?;
         let named = (node.name().to_owned(), node.address());
         self.nodes.insert(named.0.clone(), node);

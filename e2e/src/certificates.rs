@@ -49,12 +49,18 @@ impl Authority {
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?).context("signing the authority")?;
         let authority = Self { directory: directory.to_owned(), issuer };
         authority.write("ca.crt", &authority.issuer.pem())?;
+        authority.write("ca.key", &authority.issuer.key().serialize_pem())?;
         Ok(authority)
     }
 
     /// The authority's certificate file.
     pub fn certificate(&self) -> PathBuf {
         self.directory.join("ca.crt")
+    }
+
+    /// The authority's private key, for the controller that signs certificates of nodes.
+    pub fn key(&self) -> PathBuf {
+        self.directory.join("ca.key")
     }
 
     /// A certificate for a server that is reached by these names and addresses.

@@ -155,6 +155,23 @@ impl ControlPlane {
         self.write_kubeconfig(&format!("node-{node}"), &identity)
     }
 
+    /// The certificate that the node's API serves with, given to it as a file.
+    pub fn node_serving(&self, node: &str, address: IpAddr) -> Result<Identity> {
+        self.authority.server(&format!("kubelet-{node}"), &[node], &[address])
+    }
+
+    /// The certificate of the authority that everything trusts.
+    pub fn authority(&self) -> PathBuf {
+        self.authority.certificate()
+    }
+
+    /// `kubectl` as admin, to be given arguments.
+    pub fn kubectl_command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(["kubectl", "--kubeconfig"]).arg(&self.admin).kill_on_drop(true);
+        command
+    }
+
     /// Runs `kubectl` as admin and returns what it printed.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let kubeconfig = self.admin.to_string_lossy();
@@ -201,6 +218,9 @@ impl ControlPlane {
                 ("token-auth-file", text(&tokens)),
                 ("kubelet-client-certificate", text(&kubelet_client.certificate)),
                 ("kubelet-client-key", text(&kubelet_client.key)),
+                ("kubelet-certificate-authority", text(&authority)),
+                // The bed has no DNS that knows nodes by name.
+                ("kubelet-preferred-address-types", "InternalIP".into()),
                 ("service-account-issuer", "https://kubernetes.default.svc".into()),
                 ("service-account-key-file", text(public_key)),
                 ("service-account-signing-key-file", text(signing_key)),
@@ -230,6 +250,8 @@ impl ControlPlane {
                 ("kube-api-burst", "1000".into()),
                 ("service-account-private-key-file", text(signing_key)),
                 ("root-ca-file", text(&authority)),
+                ("cluster-signing-cert-file", text(&authority)),
+                ("cluster-signing-key-file", text(&self.authority.key())),
                 ("bind-address", "127.0.0.1".into()),
                 ("node-monitor-period", "2s".into()),
                 ("node-monitor-grace-period", format!("{}s", timing.node_grace_seconds)),
@@ -288,6 +310,15 @@ fn binary() -> Result<PathBuf> {
 pub async fn client(kubeconfig: &Value) -> Result<Client> {
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).context("reading a kubeconfig")?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Client::try_from(config).context("building a client")
+}
+
+/// As [`client`], but a request that fails is not repeated: that is decided where it is made.
+pub async fn client_without_retry(kubeconfig: &Value) -> Result<Client> {
+    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).context("reading a kubeconfig")?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
     Client::try_from(config).context("building a client")
 }
 

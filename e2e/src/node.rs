@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::process::Command;
 
-use crate::{eventually::eventually, images, network, process::Process};
+use crate::{certificates::Identity, eventually::eventually, images, network, process::Process};
 
 /// How long a node may take to register and become Ready.
 const READY: Duration = Duration::from_mins(1);
@@ -31,12 +31,14 @@ pub struct NodeSpec {
     pub labels: BTreeMap<String, String>,
     /// Taints that it registers with, each `key=value:Effect`.
     pub taints: Vec<String>,
+    /// It requests its serving certificate from the cluster, instead of being given one.
+    pub requests_certificate: bool,
 }
 
 impl NodeSpec {
     /// A node without labels and taints of its own.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), labels: BTreeMap::new(), taints: Vec::new() }
+        Self { name: name.to_owned(), labels: BTreeMap::new(), taints: Vec::new(), requests_certificate: false }
     }
 
     /// With this label.
@@ -52,6 +54,13 @@ impl NodeSpec {
         self.label("topology.kubernetes.io/zone", zone)
     }
 
+    /// With a serving certificate that it requests from the cluster.
+    #[must_use]
+    pub fn requests_certificate(mut self) -> Self {
+        self.requests_certificate = true;
+        self
+    }
+
     /// With this taint, `key=value:Effect`.
     #[must_use]
     pub fn taint(mut self, taint: &str) -> Self {
@@ -60,11 +69,22 @@ impl NodeSpec {
     }
 }
 
+/// What a node agent is known by, and knows others by.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// Its access to the API server.
+    pub kubeconfig: PathBuf,
+    /// What its own API serves with, unless it requests that.
+    pub serving: Option<Identity>,
+    /// Who signs certificates of clients of its API.
+    pub client_authority: PathBuf,
+}
+
 /// A node of the bed.
 pub struct Node {
     spec: NodeSpec,
     index: u8,
-    kubeconfig: PathBuf,
+    credentials: Credentials,
     state: PathBuf,
     agent: Option<Process>,
     client: Client,
@@ -72,9 +92,9 @@ pub struct Node {
 
 impl Node {
     /// Makes the machine: its network. Its agent is started by [`Node::start_agent`].
-    pub async fn create(spec: NodeSpec, index: u8, kubeconfig: PathBuf, state: &Path, client: Client) -> Result<Self> {
+    pub async fn create(spec: NodeSpec, index: u8, credentials: Credentials, state: &Path, client: Client) -> Result<Self> {
         network::create_node(&spec.name, index).await.with_context(|| format!("making the network of node {}", spec.name))?;
-        Ok(Self { spec, index, kubeconfig, state: state.to_owned(), agent: None, client })
+        Ok(Self { spec, index, credentials, state: state.to_owned(), agent: None, client })
     }
 
     /// Its name.
@@ -97,11 +117,16 @@ impl Node {
             .arg(images::workspace_binary("virtual-kubelet")?)
             .args(["run", "--node-name", &self.spec.name, "--node-ip", &self.address().to_string()])
             .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
+            .arg(&self.credentials.kubeconfig)
+            .arg("--client-ca-file")
+            .arg(&self.credentials.client_authority)
             .arg("--images")
             .arg(self.state.join("images.json"))
             .arg("--root-dir")
             .arg(self.root());
+        if let Some(serving) = &self.credentials.serving {
+            command.arg("--tls-cert-file").arg(&serving.certificate).arg("--tls-private-key-file").arg(&serving.key);
+        }
         if !own.is_empty() {
             command.args(["--labels", &own.join(",")]);
         }
@@ -136,6 +161,11 @@ impl Node {
             api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.context("labelling the Node")?;
         }
         Ok(())
+    }
+
+    /// The agent's process id.
+    pub fn agent_pid(&self) -> Result<u32> {
+        self.agent.as_ref().and_then(Process::id).with_context(|| format!("the agent of node {} is not running", self.spec.name))
     }
 
     /// Kills the agent (`SIGKILL`), as a crash would; its pods go on serving.

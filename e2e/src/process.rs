@@ -51,6 +51,11 @@ impl Process {
         Ok(())
     }
 
+    /// Its process id, while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Sends a signal, for example `SIGHUP`.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let id = self.child.id().with_context(|| format!("{} has ended already", self.name))?;

@@ -8,9 +8,11 @@
 #[allow(missing_docs, clippy::unwrap_used, reason = "written for tests, which it is part of")]
 mod world;
 
+pub mod expansion;
 pub mod formats;
 pub mod http;
 pub mod json;
+pub mod kubelet;
 pub mod snapshot;
 pub mod spec;
 
@@ -18,4 +20,13 @@ pub mod spec;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [("spec", spec::run), ("snapshot", snapshot::run), ("http", http::run), ("formats", formats::run)];
+pub const TARGETS: [Target; 8] = [
+    ("spec", spec::run),
+    ("snapshot", snapshot::run),
+    ("http", http::run),
+    ("formats", formats::run),
+    ("expansion", expansion::run),
+    ("spdy", kubelet::spdy),
+    ("websocket", kubelet::websocket),
+    ("logs", kubelet::logs),
+];

@@ -29,6 +29,12 @@ impl Random {
         let length = self.next() % 600;
         (0..length).map(|_| self.next().to_le_bytes()[0]).collect()
     }
+
+    /// Mostly the characters that mean something in an expansion.
+    fn syntax(&mut self) -> Vec<u8> {
+        let length = self.next() % 60;
+        (0..length).map(|_| b"$$$$(()))AB=\n\xc3\xa9"[usize::from(self.next().to_le_bytes()[0]) % 15]).collect()
+    }
 }
 
 fn run(name: &str, times: u64) {
@@ -47,7 +53,7 @@ fn run(name: &str, times: u64) {
     }
     let mut random = Random(1);
     for _ in 0..times {
-        let bytes = random.bytes();
+        let bytes = if name == "expansion" { random.syntax() } else { random.bytes() };
         target(&bytes);
         assert_eq!(PANICS.get(), 0, "panicked with {bytes:?}");
     }
@@ -71,4 +77,24 @@ fn no_bytes_keep_the_health_checker_from_answering_the_next_client() {
 #[test]
 fn no_text_makes_a_parser_panic() {
     run("formats", 5000);
+}
+
+#[test]
+fn every_text_is_expanded_as_kubernetes_does() {
+    run("expansion", 20_000);
+}
+
+#[test]
+fn no_spdy_makes_a_session_panic_or_stay() {
+    run("spdy", 1000);
+}
+
+#[test]
+fn no_websocket_makes_a_session_panic_or_stay() {
+    run("websocket", 1000);
+}
+
+#[test]
+fn no_query_and_no_log_makes_a_reader_panic() {
+    run("logs", 5000);
 }

@@ -43,6 +43,18 @@ impl From<kube::Error> for ApiCallError {
 }
 
 /// Awaits `request`, at most [`TIMEOUT`] long.
+///
+/// ```no_run
+/// # use k8s_openapi::api::core::v1::Pod;
+/// # use virtual_kubelet::api_call::{ApiCallError, within};
+/// # async fn example(pods: kube::Api<Pod>) -> Result<(), ApiCallError> {
+/// match within(pods.get("a")).await {
+///     Err(ApiCallError::NotFound(_)) => println!("there is none"),
+///     answer => drop(answer?),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiCallError> {
     match tokio::time::timeout(TIMEOUT, request).await {
         Ok(answer) => answer.map_err(ApiCallError::from),
@@ -51,12 +63,30 @@ pub async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result
 }
 
 /// Delay before attempt `failures + 1`: `first` doubled per failure, never above `cap`.
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::api_call::retry_delay;
+///
+/// let delay = |failures| retry_delay(failures, Duration::from_secs(1), Duration::from_secs(30)).as_secs();
+/// assert_eq!([1, 2, 3, 9].map(delay), [1, 2, 4, 30]);
+/// ```
 pub fn retry_delay(failures: u32, first: Duration, cap: Duration) -> Duration {
     first.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1))).min(cap)
 }
 
 /// Counts recoveries of the connection to the API server, so that watches whose connection died
-/// silently are opened anew at once instead of after TCP's own patience.
+/// silently are opened anew at once instead of after TCP's own patience. All controllers of a program share one.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let recoveries = virtual_kubelet::api_call::Recoveries::default();
+/// let mut recovered = recoveries.subscribe();
+/// recoveries.report();
+/// assert!(recovered.changed().await.is_ok());
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Recoveries(tokio::sync::watch::Sender<u64>);
 

@@ -4,9 +4,12 @@
 //! [`node::NodeController`] owns the Node and Lease objects, [`pod::PodController`] owns the pods of one
 //! node, and [`process::ProcessProvider`] runs those pods as local processes.
 
+pub mod api;
 pub mod api_call;
 pub mod errdefs;
+mod lifecycle;
 pub mod node;
 pub mod pod;
 pub mod process;
+pub mod queue;
 mod reopening_watch;

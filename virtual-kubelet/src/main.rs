@@ -1,5 +1,7 @@
 //! One Kubernetes node that runs its pods as local processes.
 
+mod kubelet_api;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,10 +17,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use virtual_kubelet::api_call::Recoveries;
-use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, NodeControllerOptions, new_node};
+use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
 use virtual_kubelet::pod::environment::NodeFacts;
-use virtual_kubelet::pod::{Events, PodController, PodControllerOptions};
-use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site, container_init};
+use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
+use virtual_kubelet::process::{ImageTable, KubeletHandlers, Powers, ProcessProvider, Site, claim, container_init, end_all, shim};
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -31,6 +33,21 @@ struct Cli {
 enum Action {
     /// Register a node and run the pods that land on it as local processes.
     Run(RunArgs),
+    /// End all pods of a node that is not to come back. Its agent must have ended; it leaves them running.
+    EndPods {
+        /// The node's directory, as given to `run`.
+        #[arg(long, env = "ROOT_DIR")]
+        root_dir: PathBuf,
+        /// What each container has between its stop signal and its kill.
+        #[arg(long, default_value_t = 30)]
+        grace_seconds: u64,
+    },
+    /// Supervise a container (used by `run` itself).
+    #[command(hide = true)]
+    ContainerShim {
+        /// The container's directory.
+        directory: PathBuf,
+    },
     /// Become a container (used by `run` itself).
     #[command(hide = true)]
     ContainerInit {
@@ -82,10 +99,18 @@ struct RunArgs {
     /// Most pods that the node says it takes.
     #[arg(long, env = "NODE_PODS", default_value = "110")]
     pods: String,
+    /// Size in bytes at which a container's log file is put aside.
+    #[arg(long, env = "CONTAINER_LOG_MAX_BYTES", default_value_t = shim::LogRotation::default().max_bytes)]
+    container_log_max_bytes: u64,
+    /// Most log files of one run of a container, the present one included.
+    #[arg(long, env = "CONTAINER_LOG_MAX_FILES", default_value_t = shim::LogRotation::default().max_files)]
+    container_log_max_files: usize,
     /// On SIGHUP all pods become unready for at least so many seconds, as after the restart of a kubelet
     /// that forgot the results of its probes.
     #[arg(long, env = "RESTART_UNREADY_SECONDS", default_value_t = 10)]
     restart_unready_seconds: u64,
+    #[command(flatten)]
+    api: kubelet_api::ApiArgs,
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -102,6 +127,13 @@ fn parse_taint(text: &str) -> Result<Taint, String> {
 fn main() -> Result<()> {
     // The container subcommands must stay single-threaded: the kernel lets only such a process join mounts.
     match Cli::parse().command {
+        Action::EndPods { root_dir, grace_seconds } => {
+            let _claim = claim(&root_dir).context("claiming the directory")?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(end_all(&root_dir, Duration::from_secs(grace_seconds)));
+            Ok(())
+        }
+        Action::ContainerShim { directory } => std::process::exit(shim::run(&directory)),
         Action::ContainerInit { order } => std::process::exit(container_init::run(&order)),
         Action::ContainerExec { order, pid, argv } => std::process::exit(container_init::exec_beside(&order, pid, &argv)),
         Action::Run(args) => {
@@ -138,37 +170,43 @@ async fn run(args: RunArgs) -> Result<()> {
         cpu: args.cpu.clone(),
         memory: args.memory.clone(),
         pods: args.pods,
+        kubelet_port: args.api.port(),
         boot_id: first_line("/proc/sys/kernel/random/boot_id"),
         kernel_version: first_line("/proc/sys/kernel/osrelease"),
     };
     let (cancel, recoveries) = (CancellationToken::new(), Recoveries::default());
     let node = new_node(&facts, Timestamp::now());
-    let options = NodeControllerOptions::default();
-    let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options, recoveries.clone());
+    let options = [with_node_enable_lease_v1(Duration::ZERO), with_recoveries(recoveries.clone())];
+    let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options)?;
     let site = Site {
         client: client.clone(),
         events: Events::start(client.clone(), args.node_name.clone()),
-        node: NodeFacts { address: args.node_ip, cpu: args.cpu, memory: args.memory },
-        root,
+        node: NodeFacts { address: args.node_ip.clone(), cpu: args.cpu, memory: args.memory },
+        root: root.clone(),
         images: ImageTable::new(args.images),
         powers: Powers::of_this_process(),
         init_program: PathBuf::from("/proc/self/exe"),
+        log_rotation: shim::LogRotation { max_bytes: args.container_log_max_bytes, max_files: args.container_log_max_files },
     };
     let mut registered = nodes.server_node();
     let provider = Arc::new(ProcessProvider::new(site, args.node_name.clone(), registered.clone())?);
+    let (handlers, node) = (Arc::new(KubeletHandlers::new(provider.clone())), (args.node_name.as_str(), args.node_ip.as_str()));
+    args.api.serve(client.clone(), node, &root, handlers, cancel.clone()).await?;
     let mut node_task = tokio::spawn(nodes.run(cancel.clone()));
     tokio::select! {
         ended = &mut node_task => return Ok(ended??),
         known = registered.wait_for(Option::is_some) => drop(known?),
     }
-    let options = PodControllerOptions { node_name: args.node_name, workers: 16, resolve_environment: None };
-    let pods = PodController::new(client, provider.clone(), options, recoveries);
-    let mut pod_task = tokio::spawn(pods.run(cancel.clone()));
+    let mut config = PodControllerConfig::new(client, args.node_name, provider.clone());
+    // The provider resolves it at each start of a container.
+    config.skip_downward_api_resolution = true;
+    config.recoveries = recoveries;
+    let mut pod_task = tokio::spawn(PodController::new(config)?.run(16, cancel.clone()));
     let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
     loop {
         tokio::select! {
             ended = &mut node_task => return Ok(ended??),
-            ended = &mut pod_task => return Ok(ended?),
+            ended = &mut pod_task => return Ok(ended??),
             _ = hangup.recv() => {
                 tracing::warn!("SIGHUP: forgetting the readiness of all pods");
                 provider.forget_readiness(Duration::from_secs(args.restart_unready_seconds));

@@ -11,9 +11,12 @@ mod faults;
 mod flood;
 mod handover;
 mod health;
+mod kubelet_api;
 mod membership;
+mod node_library;
 mod outages;
 mod ownership;
+mod process_pods;
 pub mod product;
 mod rivals;
 mod rollout;
@@ -70,4 +73,9 @@ pub const ALL: &[Scenario] = &[
     rivals::TWO_AT_ONCE,
     rivals::LEADERS,
     rivals::STOPPED,
+    process_pods::ADOPTED,
+    node_library::PROMISES,
+    node_library::OUTAGES,
+    kubelet_api::KUBECTL,
+    kubelet_api::VANISHED,
 ];

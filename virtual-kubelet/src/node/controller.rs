@@ -10,46 +10,35 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::lease::{LeaseKeeper, LeaseOptions, renew_interval};
+use super::lease::{ErrConflictingLeaseControllerConfiguration, LeaseKeeper};
+use super::options::{LeaseSettings, NodeControllerOpt, Settings};
+use super::ping::Pinger;
 use super::provider::{NodeProvider, NodeStatusSink};
-use super::status::{metadata_patch, ready_is_foreign, status_patch};
+use super::status::{needs_repair, node_patch, registered, spec_patch};
 use crate::api_call::{ApiCallError, Recoveries, retry_delay, within};
+use crate::lifecycle::Lifecycle;
 use crate::reopening_watch;
 
 /// Longest pause between attempts to reach the API server.
 const RETRY_CAP: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_millis(250);
+/// Part of the renewal interval by which a renewal may come later, so that nodes that started together do not renew
+/// together for ever; a kubelet's.
+const RENEW_JITTER: f64 = 0.04;
 
-/// How often things are done.
-#[derive(Clone, Debug)]
-pub struct NodeControllerOptions {
-    /// Between two pings.
-    pub ping_interval: Duration,
-    /// After which a ping counts as failed.
-    pub ping_timeout: Duration,
-    /// Between two writes of an unchanged status.
-    pub status_interval: Duration,
-    /// The lease; none means no lease is kept.
-    pub lease: Option<LeaseOptions>,
-}
-
-impl Default for NodeControllerOptions {
-    fn default() -> Self {
-        Self {
-            ping_interval: Duration::from_secs(10),
-            ping_timeout: Duration::from_secs(10),
-            status_interval: Duration::from_mins(1),
-            lease: Some(LeaseOptions::default()),
-        }
-    }
-}
-
-/// Why a node controller could not start.
+/// Why a node controller cannot be made, or could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeControllerError {
+    /// More than one option configures the lease.
+    #[error("error applying node option: {0}")]
+    ConflictingLease(#[from] ErrConflictingLeaseControllerConfiguration),
+    /// An option makes no sense.
+    #[error("error applying node option: {0}")]
+    InvalidOption(String),
     /// The provider's first ping failed.
     #[error("the node's provider does not answer: {0}")]
     Ping(String),
@@ -58,29 +47,38 @@ pub enum NodeControllerError {
     Refused(#[source] ApiCallError),
 }
 
-/// The controller of one node.
+/// The controller of one node: registers it, writes its status whenever it changes and as a heartbeat, keeps its lease,
+/// and registers it again when it was deleted. See the [module](super) for an example.
 pub struct NodeController<P> {
     api: Api<Node>,
     leases: Api<Lease>,
     provider: Arc<P>,
     node: Node,
-    options: NodeControllerOptions,
-    recoveries: Recoveries,
+    settings: Settings,
     server: watch::Sender<Option<Node>>,
+    lifecycle: Lifecycle<NodeControllerError>,
 }
 
 impl<P: NodeProvider> NodeController<P> {
-    /// A controller for `node`, whose status is complete except for times.
-    pub fn new(client: Client, provider: Arc<P>, node: Node, options: NodeControllerOptions, recoveries: Recoveries) -> Self {
-        Self {
+    /// A controller for `node`, whose status is complete except for times. Nothing is done before [`NodeController::run`].
+    pub fn new(
+        client: Client,
+        provider: Arc<P>,
+        node: Node,
+        options: impl IntoIterator<Item = NodeControllerOpt>,
+    ) -> Result<Self, NodeControllerError> {
+        if node.metadata.name.as_deref().is_none_or(str::is_empty) {
+            return Err(NodeControllerError::InvalidOption("the node has no name".into()));
+        }
+        Ok(Self {
             api: Api::all(client.clone()),
             leases: Api::namespaced(client, "kube-node-lease"),
             provider,
             node,
-            options,
-            recoveries,
+            settings: Settings::of(options)?,
             server: watch::Sender::new(None),
-        }
+            lifecycle: Lifecycle::default(),
+        })
     }
 
     /// The Node as the API server last showed it; `None` until the node is registered.
@@ -88,45 +86,66 @@ impl<P: NodeProvider> NodeController<P> {
         self.server.subscribe()
     }
 
-    /// Runs until `cancel`.
-    pub async fn run(mut self, cancel: CancellationToken) -> Result<(), NodeControllerError> {
+    /// Ends once the node is registered; never when the controller ends before that. Take it before
+    /// [`NodeController::run`].
+    pub fn ready(&self) -> impl Future<Output = ()> + Send + 'static + use<P> {
+        self.lifecycle.ready()
+    }
+
+    /// Ends with the controller, with what [`NodeController::run`] returns. Take it before that.
+    pub fn done(&self) -> impl Future<Output = Result<(), Arc<NodeControllerError>>> + Send + 'static + use<P> {
+        self.lifecycle.done()
+    }
+
+    /// Runs until `cancel`, which is a clean end, or until the node cannot be registered. The Node stays.
+    pub async fn run(mut self, cancel: CancellationToken) -> Result<(), Arc<NodeControllerError>> {
+        // Pings and renewals end with this set, also when this future is dropped.
+        let mut tasks = JoinSet::new();
+        let result = tokio::select! {
+            () = cancel.cancelled() => Ok(()),
+            ended = self.work(&mut tasks) => ended.map_err(Arc::new),
+        };
+        tasks.shutdown().await;
+        self.lifecycle.set_done(result.clone());
+        result
+    }
+
+    async fn work(&mut self, tasks: &mut JoinSet<()>) -> Result<(), NodeControllerError> {
         let (sink, mut wanted) = NodeStatusSink::new();
+        // A provider that will never say anything may drop its own.
+        let _kept = sink.clone();
         self.provider.notify_node_status(sink);
-        let healthy = self.start_pings(&cancel).await?;
-        tokio::select! {
-            () = cancel.cancelled() => return Ok(()),
-            registered = self.register() => registered?,
-        }
-        if let Some(lease) = self.options.lease {
-            self.start_lease(lease, healthy.clone(), &cancel);
+        let mut pinger = Pinger::new(self.provider.clone(), self.settings.ping_timeout);
+        pinger.ping().await.map_err(NodeControllerError::Ping)?;
+        let told = watch::Sender::new(true);
+        let mut healthy = told.subscribe();
+        tasks.spawn(pinger.keep_asking(self.settings.ping_interval, told));
+        self.register().await?;
+        if let Some(lease) = self.settings.lease {
+            tasks.spawn(self.lease_task(lease, healthy.clone()));
         }
         let name = self.node.name_any();
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let mut events = reopening_watch::open(self.api.clone(), config, &self.recoveries);
-        let mut beat = interval(self.options.status_interval);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        beat.tick().await;
+        let mut events = reopening_watch::open(self.api.clone(), config, &self.settings.recoveries);
+        self.lifecycle.set_ready();
+        let mut next_beat = Instant::now() + self.settings.heartbeat();
         let mut failures = 0;
         let mut retry_at: Option<Instant> = None;
         let mut seen_in_list = false;
         loop {
             let mut write = false;
             tokio::select! {
-                () = cancel.cancelled() => return Ok(()),
-                changed = wanted.changed() => {
-                    let update = wanted.borrow_and_update().clone();
-                    match (changed, update) {
-                        (Ok(()), Some(update)) => {
-                            self.node.metadata.labels = update.metadata.labels;
-                            self.node.metadata.annotations = update.metadata.annotations;
-                            self.node.status = update.status;
-                            write = true;
-                        }
-                        (Err(_), _) => std::future::pending().await,
-                        _ => {}
+                Ok(()) = wanted.changed() => {
+                    if let Some(update) = wanted.borrow_and_update().clone() {
+                        self.node.metadata.labels = update.metadata.labels;
+                        self.node.metadata.annotations = update.metadata.annotations;
+                        self.node.status = update.status;
+                        write = true;
                     }
                 }
-                _ = beat.tick() => write = true,
+                // A node that is healthy again says so at once.
+                Ok(()) = healthy.changed() => write = true,
+                () = sleep_until(next_beat) => write = true,
                 () = wait_until(retry_at) => write = true,
                 event = next(&mut events) => match event {
                     watcher::Event::Init => seen_in_list = false,
@@ -138,16 +157,18 @@ impl<P: NodeProvider> NodeController<P> {
                     watcher::Event::InitDone if seen_in_list => {}
                     watcher::Event::InitDone | watcher::Event::Delete(_) => {
                         tracing::warn!(node = name, "the Node object was deleted, registering again");
-                        tokio::select! {
-                            () = cancel.cancelled() => return Ok(()),
-                            registered = self.register() => registered?,
-                        }
+                        self.register().await?;
                     }
                 },
             }
-            if write && *healthy.borrow() {
-                retry_at = match self.write_status().await {
-                    Ok(()) => {
+            if !write {
+                continue;
+            }
+            next_beat = Instant::now() + self.settings.heartbeat();
+            if *healthy.borrow_and_update() {
+                retry_at = match self.update().await {
+                    // The watch brings the deletion, and the node is registered again then.
+                    Ok(()) | Err(ApiCallError::NotFound(_)) => {
                         failures = 0;
                         None
                     }
@@ -163,96 +184,39 @@ impl<P: NodeProvider> NodeController<P> {
 
     /// Takes the server's view over; true when something of ours has to be repaired.
     fn observe(&self, node: Node) -> bool {
-        let foreign = ready_is_foreign(&self.node, &node) || metadata_patch(&self.node, &node).is_some();
+        // The watch may be behind what our own write was answered with.
+        if self.server.borrow().as_ref().is_some_and(|known| is_older(&node, known)) {
+            return false;
+        }
+        let foreign = needs_repair(&self.node, &node) || (self.settings.reconcile_spec && spec_patch(&self.node, &node).is_some());
         self.server.send_replace(Some(node));
         foreign
     }
 
-    async fn start_pings(&self, cancel: &CancellationToken) -> Result<watch::Receiver<bool>, NodeControllerError> {
-        let timeout = self.options.ping_timeout;
-        let provider = self.provider.clone();
-        match tokio::time::timeout(timeout, provider.ping()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(NodeControllerError::Ping(error.to_string())),
-            Err(_) => return Err(NodeControllerError::Ping("no answer in time".into())),
-        }
-        let (sender, receiver) = watch::channel(true);
-        let (mut ticks, cancel) = (interval(self.options.ping_interval), cancel.clone());
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    () = cancel.cancelled() => return,
-                    _ = ticks.tick() => {}
-                }
-                let healthy = matches!(tokio::time::timeout(timeout, provider.ping()).await, Ok(Ok(())));
-                if !healthy {
-                    tracing::warn!("the node's provider does not answer, holding back status and lease");
-                }
-                sender.send_replace(healthy);
-            }
-        });
-        Ok(receiver)
-    }
-
-    fn start_lease(&self, options: LeaseOptions, healthy: watch::Receiver<bool>, cancel: &CancellationToken) {
-        let mut keeper = LeaseKeeper { api: self.leases.clone(), node_name: self.node.name_any(), duration: options.duration, last: None };
-        let every = renew_interval(options.duration);
-        let (mut server, recoveries, cancel) = (self.server.subscribe(), self.recoveries.clone(), cancel.clone());
-        tokio::spawn(async move {
-            let mut failures: u32 = 0;
-            let mut unreachable = false;
-            loop {
-                let uid = server.borrow_and_update().as_ref().and_then(ResourceExt::uid);
-                let mut pause = every;
-                if let Some(uid) = uid.as_deref().filter(|_| *healthy.borrow()) {
-                    match keeper.renew(uid).await {
-                        Ok(()) => {
-                            failures = 0;
-                            if std::mem::take(&mut unreachable) {
-                                tracing::info!("the API server answers again");
-                                recoveries.report();
-                            }
-                        }
-                        Err(error) => {
-                            failures += 1;
-                            unreachable |= matches!(error, ApiCallError::Transient(_));
-                            pause = retry_delay(failures, RETRY_FIRST, RETRY_CAP);
-                            tracing::warn!(%error, "renewing the lease failed");
-                        }
-                    }
-                }
-                let deadline = Instant::now() + pause;
-                loop {
-                    tokio::select! {
-                        () = cancel.cancelled() => return,
-                        () = tokio::time::sleep_until(deadline) => break,
-                        changed = server.changed() => {
-                            if changed.is_err() {
-                                return;
-                            }
-                            let now = server.borrow_and_update().as_ref().and_then(ResourceExt::uid);
-                            if now.is_some() && now != uid {
-                                break;
-                            }
-                        }
-                    }
-                }
-            }
-        });
+    fn lease_task(&self, lease: LeaseSettings, healthy: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + 'static + use<P> {
+        let keeper = LeaseKeeper {
+            api: self.leases.clone(),
+            node_name: self.node.name_any(),
+            duration: lease.duration,
+            foreign_holder: self.settings.foreign_holder,
+            last: None,
+            foreign: None,
+        };
+        keep_lease(keeper, lease.renew_interval, self.server.subscribe(), healthy, self.settings.recoveries.clone())
     }
 
     /// Creates the node, or makes the existing one ours. Repeats until the server accepts or refuses for good.
     async fn register(&self) -> Result<(), NodeControllerError> {
         let mut failures = 0;
+        let new = registered(&self.node);
         loop {
-            let error = match within(self.api.create(&PostParams::default(), &self.node)).await {
+            let error = match within(self.api.create(&PostParams::default(), &new)).await {
                 Ok(created) => {
                     tracing::info!(node = created.name_any(), uid = created.uid(), "registered the node");
                     self.server.send_replace(Some(created));
                     return Ok(());
                 }
-                Err(ApiCallError::Conflict(_)) => match self.write_status().await {
+                Err(ApiCallError::Conflict(_)) => match self.adopt().await {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
                 },
@@ -265,40 +229,113 @@ impl<P: NodeProvider> NodeController<P> {
         }
     }
 
-    async fn write_status(&self) -> Result<(), ApiCallError> {
+    /// Makes the Node that exists already ours. It may be another one than the one that was known.
+    async fn adopt(&self) -> Result<(), ApiCallError> {
+        let node = within(self.api.get(&self.node.name_any())).await?;
+        self.server.send_replace(Some(node));
+        self.write().await
+    }
+
+    /// Writes what differs; a failure goes to the handler, if there is one, which may ask for one more try.
+    async fn update(&self) -> Result<(), ApiCallError> {
+        let Err(error) = self.write().await else { return Ok(()) };
+        let Some(handler) = &self.settings.error_handler else { return Err(error) };
+        handler(error).await?;
+        self.write().await
+    }
+
+    async fn write(&self) -> Result<(), ApiCallError> {
         let name = self.node.name_any();
         let known = self.server.borrow().clone();
         let current = match known {
             Some(node) => node,
             None => within(self.api.get(&name)).await?,
         };
-        let parameters = PatchParams::default();
-        if let Some(patch) = metadata_patch(&self.node, &current) {
-            within(self.api.patch(&name, &parameters, &Patch::Merge(&patch))).await?;
+        let result = self.write_over(&name, &current).await;
+        if let Err(ApiCallError::Conflict(_)) = &result
+            // Another Node has the name now, or ours was changed at the same time: the next attempt begins with that.
+            && let Ok(Some(node)) = within(self.api.get_opt(&name)).await
+        {
+            self.server.send_replace(Some(node));
         }
-        let patch = status_patch(&self.node, &current, Timestamp::now());
-        match within(self.api.patch_status(&name, &parameters, &Patch::Strategic(&patch))).await {
-            Ok(node) => {
-                self.server.send_replace(Some(node));
-                Ok(())
-            }
-            // Another Node took the name meanwhile: read it at the next attempt.
-            Err(error @ ApiCallError::Conflict(_)) => {
-                if let Ok(Some(node)) = within(self.api.get_opt(&name)).await {
-                    self.server.send_replace(Some(node));
+        result
+    }
+
+    async fn write_over(&self, name: &str, current: &Node) -> Result<(), ApiCallError> {
+        let parameters = PatchParams::default();
+        // Before the status, whose patch also records which taints are ours.
+        if self.settings.reconcile_spec
+            && let Some(patch) = spec_patch(&self.node, current)
+        {
+            within(self.api.patch(name, &parameters, &Patch::Merge(&patch))).await?;
+        }
+        let patch = node_patch(&self.node, current, Timestamp::now());
+        let node = within(self.api.patch_status(name, &parameters, &Patch::Strategic(&patch))).await?;
+        self.server.send_replace(Some(node));
+        Ok(())
+    }
+}
+
+async fn keep_lease(
+    mut keeper: LeaseKeeper,
+    every: Duration,
+    mut server: watch::Receiver<Option<Node>>,
+    mut healthy: watch::Receiver<bool>,
+    recoveries: Recoveries,
+) {
+    let mut failures: u32 = 0;
+    let mut unreachable = false;
+    loop {
+        let uid = server.borrow_and_update().as_ref().and_then(ResourceExt::uid);
+        let mut pause = every.mul_f64(1.0 + RENEW_JITTER * fastrand::f64());
+        if let Some(uid) = uid.as_deref().filter(|_| *healthy.borrow_and_update()) {
+            match keeper.renew(uid).await {
+                Ok(_) => {
+                    failures = 0;
+                    if std::mem::take(&mut unreachable) {
+                        tracing::info!("the API server answers again");
+                        recoveries.report();
+                    }
                 }
-                Err(error)
+                Err(error) => {
+                    failures += 1;
+                    unreachable |= matches!(error, ApiCallError::Transient(_));
+                    pause = retry_delay(failures, RETRY_FIRST, RETRY_CAP);
+                    tracing::warn!(%error, "renewing the lease failed");
+                }
             }
-            // The watch brings the deletion, and the node is registered again then.
-            Err(ApiCallError::NotFound(_)) => Ok(()),
-            Err(error) => Err(error),
+        }
+        let deadline = Instant::now() + pause;
+        loop {
+            tokio::select! {
+                () = sleep_until(deadline) => break,
+                changed = healthy.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                changed = server.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let now = server.borrow_and_update().as_ref().and_then(ResourceExt::uid);
+                    if now.is_some() && now != uid {
+                        break;
+                    }
+                }
+            }
         }
     }
 }
 
+/// Resource versions of one kind grow; an older view than the one at hand says nothing new.
+fn is_older(node: &Node, than: &Node) -> bool {
+    let version = |node: &Node| node.resource_version().and_then(|version| version.parse::<u64>().ok());
+    matches!((version(node), version(than)), (Some(a), Some(b)) if a < b)
+}
+
 async fn wait_until(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
 }

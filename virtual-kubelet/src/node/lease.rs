@@ -5,34 +5,30 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use kube::ResourceExt;
 use kube::api::{Api, PostParams};
+use tokio::time::Instant;
 
 use crate::api_call::{ApiCallError, within};
 
-/// Duration of a lease when none is asked for.
+/// Duration of a lease when none is asked for: a kubelet's.
 pub const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(40);
+/// Part of a lease's duration after which it is renewed, so that three renewals may fail.
+pub const DEFAULT_RENEW_INTERVAL_FRACTION: f64 = 0.25;
 
-/// The lease was configured twice, or with a duration from which no renewal interval follows.
-#[derive(Debug, thiserror::Error)]
-#[error("conflicting lease controller configuration: {0}")]
-pub struct ErrConflictingLeaseControllerConfiguration(pub String);
+/// More than one option configures the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Multiple, conflicting lease configurations have been put into place")]
+pub struct ErrConflictingLeaseControllerConfiguration;
 
-/// How the lease is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseOptions {
-    /// How long a renewal lasts.
-    pub duration: Duration,
-}
-
-impl Default for LeaseOptions {
-    fn default() -> Self {
-        Self { duration: DEFAULT_LEASE_DURATION }
-    }
-}
-
-/// A quarter of the duration, so that three renewals may fail.
-pub fn renew_interval(duration: Duration) -> Duration {
-    duration / 4
+/// What is done about a lease that somebody else holds. It is reported in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForeignHolder {
+    /// It is taken over at once: the node's name is ours. A kubelet does the same.
+    #[default]
+    TakeOver,
+    /// It is taken over when its holder has not renewed it for its duration.
+    Wait,
 }
 
 /// Keeps one lease, with the last answer of the server at hand so that a renewal is one request.
@@ -40,12 +36,15 @@ pub(super) struct LeaseKeeper {
     pub api: Api<Lease>,
     pub node_name: String,
     pub duration: Duration,
+    pub foreign_holder: ForeignHolder,
     pub last: Option<Lease>,
+    /// Version of a lease of somebody else, and when it was first seen.
+    pub foreign: Option<(String, Instant)>,
 }
 
 impl LeaseKeeper {
-    /// Renews or creates the lease for the node with `node_uid`.
-    pub async fn renew(&mut self, node_uid: &str) -> Result<(), ApiCallError> {
+    /// Renews or creates the lease for the node with `node_uid`; false when somebody else has it.
+    pub async fn renew(&mut self, node_uid: &str) -> Result<bool, ApiCallError> {
         let known = match self.last.take() {
             Some(lease) => Some(lease),
             None => within(self.api.get_opt(&self.node_name)).await?,
@@ -53,6 +52,10 @@ impl LeaseKeeper {
         let parameters = PostParams::default();
         let written = if let Some(lease) = known {
             if let Some(holder) = foreign_holder(&lease, &self.node_name) {
+                if !self.may_take_over(&lease) {
+                    tracing::warn!(holder, "somebody else holds the node's lease");
+                    return Ok(false);
+                }
                 tracing::warn!(holder, "taking the lease over from a foreign holder");
             }
             let renewed = renewed(lease, &self.node_name, node_uid, self.duration, Timestamp::now());
@@ -61,15 +64,35 @@ impl LeaseKeeper {
             let new = renewed(Lease::default(), &self.node_name, node_uid, self.duration, Timestamp::now());
             within(self.api.create(&parameters, &new)).await?
         };
+        self.foreign = None;
         self.last = Some(written);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether a lease that somebody else holds may be taken over: clocks may differ, so what counts is how long it was
+    /// seen unchanged here.
+    fn may_take_over(&mut self, lease: &Lease) -> bool {
+        if self.foreign_holder == ForeignHolder::TakeOver {
+            return true;
+        }
+        let version = lease.resource_version().unwrap_or_default();
+        let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
+        let lasts = seconds.map_or(self.duration, Duration::from_secs);
+        match &self.foreign {
+            Some((seen, since)) if *seen == version => since.elapsed() >= lasts,
+            _ => {
+                self.foreign = Some((version, Instant::now()));
+                false
+            }
+        }
     }
 }
 
 fn foreign_holder<'a>(lease: &'a Lease, node_name: &str) -> Option<&'a str> {
-    lease.spec.as_ref()?.holder_identity.as_deref().filter(|holder| *holder != node_name)
+    lease.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty() && *holder != node_name)
 }
 
+/// Everything of the lease is set, so that a duration, a holder or an owner of an earlier life does not stay.
 fn renewed(lease: Lease, node_name: &str, node_uid: &str, duration: Duration, now: Timestamp) -> Lease {
     let owner = OwnerReference {
         api_version: "v1".into(),
@@ -94,11 +117,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_of_forty_seconds_is_renewed_every_ten() {
-        assert_eq!(renew_interval(DEFAULT_LEASE_DURATION), Duration::from_secs(10));
-    }
-
-    #[test]
     fn a_renewed_lease_belongs_to_the_node_of_the_present_uid() {
         let first = renewed(Lease::default(), "n1", "uid-1", DEFAULT_LEASE_DURATION, Timestamp::UNIX_EPOCH);
         let again = renewed(first, "n1", "uid-2", DEFAULT_LEASE_DURATION, Timestamp::UNIX_EPOCH);
@@ -106,5 +124,38 @@ mod tests {
         assert_eq!(owners.len(), 1);
         assert_eq!(owners[0].uid, "uid-2");
         assert_eq!(again.spec.unwrap().lease_duration_seconds, Some(40));
+    }
+
+    #[test]
+    fn a_renewal_corrects_holder_and_duration_of_an_earlier_life() {
+        let spec = LeaseSpec { holder_identity: Some("kwok".into()), lease_duration_seconds: Some(7), ..LeaseSpec::default() };
+        let lease = Lease { spec: Some(spec), ..Lease::default() };
+        assert_eq!(foreign_holder(&lease, "n1"), Some("kwok"));
+        let spec = renewed(lease, "n1", "uid", DEFAULT_LEASE_DURATION, Timestamp::UNIX_EPOCH).spec.unwrap();
+        assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some("n1"), Some(40)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_foreign_lease_that_is_waited_for_is_taken_over_once_it_was_not_renewed_for_its_duration() {
+        let (service, _server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
+        let api = Api::namespaced(kube::Client::new(service, "default"), "kube-node-lease");
+        let mut keeper = LeaseKeeper {
+            api,
+            node_name: "n1".into(),
+            duration: DEFAULT_LEASE_DURATION,
+            foreign_holder: ForeignHolder::Wait,
+            last: None,
+            foreign: None,
+        };
+        let lease = |version: &str| Lease {
+            metadata: ObjectMeta { resource_version: Some(version.into()), ..ObjectMeta::default() },
+            spec: Some(LeaseSpec { lease_duration_seconds: Some(20), ..LeaseSpec::default() }),
+        };
+        assert!(!keeper.may_take_over(&lease("1")));
+        tokio::time::advance(Duration::from_secs(19)).await;
+        assert!(!keeper.may_take_over(&lease("1")));
+        assert!(!keeper.may_take_over(&lease("2")));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        assert!(keeper.may_take_over(&lease("2")));
     }
 }

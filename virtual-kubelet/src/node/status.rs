@@ -1,18 +1,25 @@
 //! Computation of Node objects and of the patches on them; no I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
+use k8s_openapi::api::core::v1::{
+    DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// Version that the node claims to run; the version whose behaviour is imitated.
 const KUBELET_VERSION: &str = "v1.36.3";
 
+/// Annotation that names what this crate has put on a Node, so that what is dropped later is taken away again and what
+/// others put on stays, also after a restart. Written by the node controller alone; changes only when names do.
+pub const APPLIED_KEYS_ANNOTATION: &str = "virtual-kubelet.io/applied-keys";
+
 /// What a new Node says about its machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MachineFacts {
     /// Name of the node.
     pub name: String,
@@ -28,6 +35,8 @@ pub struct MachineFacts {
     pub memory: String,
     /// Most pods at a time.
     pub pods: String,
+    /// Port of the kubelet's API on `internal_ip`, if it is served.
+    pub kubelet_port: Option<u16>,
     /// The machine's boot id.
     pub boot_id: String,
     /// The kernel's release.
@@ -35,6 +44,14 @@ pub struct MachineFacts {
 }
 
 /// The Node that `facts` describe, ready as of `now`.
+///
+/// ```
+/// use virtual_kubelet::node::{MachineFacts, new_node};
+///
+/// let facts = MachineFacts { name: "n1".into(), internal_ip: "198.18.0.1".into(), pods: "110".into(), ..MachineFacts::default() };
+/// let node = new_node(&facts, jiff::Timestamp::now());
+/// assert_eq!(node.metadata.labels.unwrap()["kubernetes.io/hostname"], "n1");
+/// ```
 pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -58,7 +75,11 @@ pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
             allocatable: Some(resources.clone()),
             capacity: Some(resources),
             conditions: Some(conditions(now)),
-            daemon_endpoints: Some(NodeDaemonEndpoints::default()),
+            daemon_endpoints: Some(NodeDaemonEndpoints {
+                kubelet_endpoint: facts.kubelet_port.map(|port| DaemonEndpoint { port: port.into() }),
+            }),
+            // API servers from 1.36 on then hand on WebSockets as they are, instead of translating them to SPDY.
+            declared_features: facts.kubelet_port.map(|_| vec!["ExtendWebSocketsToKubelet".into()]),
             node_info: Some(NodeSystemInfo {
                 architecture: architecture.into(),
                 boot_id: facts.boot_id.clone(),
@@ -110,9 +131,93 @@ pub fn ready_is_foreign(ours: &Node, server: &Node) -> bool {
     })
 }
 
-/// Strategic merge patch of the status: only keys of our own, so that conditions and addresses of
-/// others survive. A condition's transition time moves only when its status differs from `server`'s.
-pub fn status_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
+/// Names of what is ours on a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct AppliedKeys {
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    labels: BTreeSet<String>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    annotations: BTreeSet<String>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    conditions: BTreeSet<String>,
+    /// Each `key:effect`.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    taints: BTreeSet<String>,
+}
+
+impl AppliedKeys {
+    fn of(ours: &Node) -> Self {
+        let keys = |map: &Option<BTreeMap<String, String>>| map.iter().flatten().map(|(key, _)| key.clone()).collect();
+        Self {
+            labels: keys(&ours.metadata.labels),
+            annotations: keys(&ours.metadata.annotations),
+            conditions: node_conditions(ours).iter().map(|condition| condition.type_.clone()).collect(),
+            taints: taints(ours).iter().map(taint_key).collect(),
+        }
+    }
+
+    /// What was put on `server`. An annotation that cannot be read names nothing: then nothing is taken away.
+    fn on(server: &Node) -> Self {
+        let text = server.metadata.annotations.as_ref().and_then(|annotations| annotations.get(APPLIED_KEYS_ANNOTATION));
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    fn text(&self) -> String {
+        json!(self).to_string()
+    }
+}
+
+fn taints(node: &Node) -> &[Taint] {
+    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+}
+
+fn taint_key(taint: &Taint) -> String {
+    format!("{}:{}", taint.key, taint.effect)
+}
+
+/// Annotations as they shall be, with the names of what is ours.
+fn annotations(ours: &Node) -> BTreeMap<String, String> {
+    let mut annotations = ours.metadata.annotations.clone().unwrap_or_default();
+    annotations.insert(APPLIED_KEYS_ANNOTATION.into(), AppliedKeys::of(ours).text());
+    annotations
+}
+
+/// The node as it is created.
+pub(super) fn registered(ours: &Node) -> Node {
+    let mut node = ours.clone();
+    node.metadata.annotations = Some(annotations(ours));
+    node
+}
+
+/// What differs: keys to set, and keys of ours that are not wanted any more as null.
+fn changed(
+    want: Option<&BTreeMap<String, String>>,
+    have: Option<&BTreeMap<String, String>>,
+    before: &BTreeSet<String>,
+) -> Map<String, Value> {
+    let has = |key: &String| have.and_then(|have| have.get(key));
+    let set = want.into_iter().flatten().filter(|(key, value)| has(key) != Some(value));
+    let dropped = before.iter().filter(|key| has(key).is_some() && want.is_none_or(|want| !want.contains_key(*key)));
+    set.map(|(key, value)| (key.clone(), json!(value))).chain(dropped.map(|key| (key.clone(), Value::Null))).collect()
+}
+
+fn metadata_changes(ours: &Node, server: &Node) -> (Map<String, Value>, Map<String, Value>) {
+    let before = AppliedKeys::on(server);
+    let labels = changed(ours.metadata.labels.as_ref(), server.metadata.labels.as_ref(), &before.labels);
+    (labels, changed(Some(&annotations(ours)), server.metadata.annotations.as_ref(), &before.annotations))
+}
+
+/// Whether somebody else changed what is ours, or something of ours is still to be taken away.
+pub(super) fn needs_repair(ours: &Node, server: &Node) -> bool {
+    let (labels, annotations) = metadata_changes(ours, server);
+    ready_is_foreign(ours, server) || !labels.is_empty() || !annotations.is_empty()
+}
+
+/// Strategic merge patch of the status, which also takes labels and annotations: only keys of our own, so that labels,
+/// annotations, conditions and addresses of others survive. A condition's transition time moves only when its status
+/// differs from `server`'s.
+pub(super) fn node_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
     let mut status = ours.status.clone().unwrap_or_default();
     for condition in status.conditions.iter_mut().flatten() {
         let before = node_conditions(server).iter().find(|theirs| theirs.type_ == condition.type_);
@@ -122,23 +227,46 @@ pub fn status_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
             _ => Some(Time(now)),
         };
     }
-    json!({ "metadata": { "uid": server.metadata.uid }, "status": status })
+    let mut status = json!(status);
+    let dropped = AppliedKeys::on(server).conditions;
+    let dropped = dropped.iter().filter(|type_| !node_conditions(ours).iter().any(|own| own.type_ == **type_));
+    let dropped: Vec<_> = dropped.map(|type_| json!({ "$patch": "delete", "type": type_ })).collect();
+    if !dropped.is_empty() {
+        match status["conditions"].as_array_mut() {
+            Some(conditions) => conditions.extend(dropped),
+            None => status["conditions"] = Value::Array(dropped),
+        }
+    }
+    let mut metadata = json!({ "uid": server.metadata.uid });
+    let (labels, annotations) = metadata_changes(ours, server);
+    for (field, changes) in [("labels", labels), ("annotations", annotations)] {
+        if !changes.is_empty() {
+            metadata[field] = Value::Object(changes);
+        }
+    }
+    json!({ "metadata": metadata, "status": status })
 }
 
-/// Merge patch of labels and annotations, or nothing when the server has them all.
-pub fn metadata_patch(ours: &Node, server: &Node) -> Option<Value> {
-    let missing = |want: &Option<BTreeMap<String, String>>, have: &Option<BTreeMap<String, String>>| {
-        let have = have.clone().unwrap_or_default();
-        want.iter()
-            .flatten()
-            .filter(|(key, value)| have.get(*key) != Some(value))
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect::<BTreeMap<_, _>>()
-    };
-    let labels = missing(&ours.metadata.labels, &server.metadata.labels);
-    let annotations = missing(&ours.metadata.annotations, &server.metadata.annotations);
-    (!labels.is_empty() || !annotations.is_empty())
-        .then(|| json!({ "metadata": { "uid": server.metadata.uid, "labels": labels, "annotations": annotations } }))
+/// Merge patch that puts our taints and our provider id on, and takes taints of ours away that are not wanted any more;
+/// nothing when that is so already. The list is written whole, hence the version.
+pub(super) fn spec_patch(ours: &Node, server: &Node) -> Option<Value> {
+    let before = AppliedKeys::on(server).taints;
+    let wanted = |taint: &Taint| taints(ours).iter().any(|own| taint_key(own) == taint_key(taint));
+    let of_others = |taint: &&Taint| !wanted(taint) && !before.contains(&taint_key(taint));
+    let mut list: Vec<Taint> = taints(server).iter().filter(of_others).cloned().collect();
+    list.extend(taints(ours).iter().cloned());
+    let shown = |taint: &Taint| taints(server).iter().any(|have| taint_key(have) == taint_key(taint) && have.value == taint.value);
+    let provider_id = |node: &Node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).filter(|id| !id.is_empty());
+    let mut spec = Map::new();
+    if list.len() != taints(server).len() || !list.iter().all(shown) {
+        spec.insert("taints".into(), json!(list));
+    }
+    // It cannot be changed once it is set.
+    if let Some(id) = provider_id(ours).filter(|_| provider_id(server).is_none()) {
+        spec.insert("providerID".into(), json!(id));
+    }
+    let metadata = json!({ "uid": server.metadata.uid, "resourceVersion": server.metadata.resource_version });
+    (!spec.is_empty()).then(|| json!({ "metadata": metadata, "spec": spec }))
 }
 
 /// A machine's host name has at most 63 characters, a Node's name may have 253: the label takes what fits.
@@ -160,6 +288,7 @@ mod tests {
             cpu: "8".into(),
             memory: "16Gi".into(),
             pods: "110".into(),
+            kubelet_port: Some(10250),
             boot_id: String::new(),
             kernel_version: String::new(),
         }
@@ -184,24 +313,78 @@ mod tests {
 
     #[test]
     fn a_heartbeat_moves_no_transition_time_and_a_repair_does() {
-        let (ours, mut server) = (node(1), node(1));
+        let (ours, mut server) = (node(1), registered(&node(1)));
         let now = Timestamp::from_second(100).unwrap();
         let ready =
             |patch: &Value| patch["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone();
-        let beat = ready(&status_patch(&ours, &server, now));
-        assert_eq!(beat["lastTransitionTime"], "1970-01-01T00:00:01Z");
-        assert_eq!(beat["lastHeartbeatTime"], "1970-01-01T00:01:40Z");
+        let beat = node_patch(&ours, &server, now);
+        assert_eq!(ready(&beat)["lastTransitionTime"], "1970-01-01T00:00:01Z");
+        assert_eq!(ready(&beat)["lastHeartbeatTime"], "1970-01-01T00:01:40Z");
         set_ready(&mut server, "Unknown");
-        assert_eq!(ready(&status_patch(&ours, &server, now))["lastTransitionTime"], "1970-01-01T00:01:40Z");
+        assert_eq!(ready(&node_patch(&ours, &server, now))["lastTransitionTime"], "1970-01-01T00:01:40Z");
     }
 
     #[test]
-    fn labels_of_others_are_not_touched() {
-        let (ours, mut server) = (node(1), node(1));
+    fn a_heartbeat_writes_no_metadata_and_the_node_carries_no_copy_of_its_status() {
+        let (ours, server) = (node(1), registered(&node(1)));
+        assert_eq!(node_patch(&ours, &server, Timestamp::UNIX_EPOCH)["metadata"], json!({ "uid": null }));
+        let annotations = server.metadata.annotations.unwrap();
+        assert_eq!(annotations.keys().collect::<Vec<_>>(), [APPLIED_KEYS_ANNOTATION]);
+        assert_eq!(
+            annotations[APPLIED_KEYS_ANNOTATION],
+            "{\"conditions\":[\"DiskPressure\",\"MemoryPressure\",\"PIDPressure\",\"Ready\"],\
+             \"labels\":[\"kubernetes.io/arch\",\"kubernetes.io/hostname\",\"kubernetes.io/os\"]}"
+        );
+    }
+
+    #[test]
+    fn labels_annotations_and_conditions_of_others_are_not_touched() {
+        let (ours, mut server) = (node(1), registered(&node(1)));
         server.metadata.labels.as_mut().unwrap().insert("theirs".into(), "1".into());
-        assert_eq!(metadata_patch(&ours, &server), None);
+        server.metadata.annotations.as_mut().unwrap().insert("theirs".into(), "1".into());
+        let theirs = NodeCondition { type_: "Theirs".into(), status: "True".into(), ..NodeCondition::default() };
+        server.status.as_mut().unwrap().conditions.as_mut().unwrap().push(theirs);
+        assert!(!needs_repair(&ours, &server));
+        assert!(!node_patch(&ours, &server, Timestamp::UNIX_EPOCH).to_string().to_lowercase().contains("theirs"));
         server.metadata.labels.as_mut().unwrap().remove("kubernetes.io/os");
-        let patch = metadata_patch(&ours, &server).unwrap();
-        assert_eq!(patch["metadata"]["labels"], json!({"kubernetes.io/os": "linux"}));
+        assert!(needs_repair(&ours, &server));
+        assert_eq!(node_patch(&ours, &server, Timestamp::UNIX_EPOCH)["metadata"]["labels"], json!({"kubernetes.io/os": "linux"}));
+    }
+
+    #[test]
+    fn what_was_ours_and_is_dropped_is_taken_away_also_after_a_restart() {
+        let mut before = node(1);
+        before.metadata.labels.as_mut().unwrap().insert("ours".into(), "1".into());
+        before.metadata.annotations = Some([("ours".to_owned(), "1".to_owned())].into());
+        let ours = NodeCondition { type_: "Ours".into(), status: "True".into(), ..NodeCondition::default() };
+        before.status.as_mut().unwrap().conditions.as_mut().unwrap().push(ours);
+        let server = registered(&before);
+        let patch = node_patch(&node(1), &server, Timestamp::UNIX_EPOCH);
+        assert!(needs_repair(&node(1), &server));
+        assert_eq!(patch["metadata"]["labels"], json!({ "ours": null }));
+        assert_eq!(patch["metadata"]["annotations"]["ours"], Value::Null);
+        let conditions = patch["status"]["conditions"].as_array().unwrap();
+        assert_eq!(conditions.last(), Some(&json!({ "$patch": "delete", "type": "Ours" })));
+        let mut unreadable = server;
+        unreadable.metadata.annotations.as_mut().unwrap().insert(APPLIED_KEYS_ANNOTATION.into(), "?".into());
+        assert!(node_patch(&node(1), &unreadable, Timestamp::UNIX_EPOCH)["metadata"].get("labels").is_none());
+    }
+
+    #[test]
+    fn taints_and_provider_id_are_put_on_again_and_those_of_others_stay() {
+        let taint =
+            |key: &str, value: &str| Taint { key: key.into(), value: Some(value.into()), effect: "NoSchedule".into(), ..Taint::default() };
+        let with = |taints: &[Taint], id: Option<&str>| {
+            let spec = NodeSpec { taints: Some(taints.to_vec()), provider_id: id.map(Into::into), ..NodeSpec::default() };
+            Node { spec: Some(spec), ..node(1) }
+        };
+        let ours = with(&[taint("a", "1")], Some("vk://1"));
+        let mut server = registered(&with(&[taint("a", "1"), taint("dropped", "1")], Some("vk://1")));
+        server.spec.as_mut().unwrap().taints.as_mut().unwrap().push(taint("theirs", "1"));
+        let patch = spec_patch(&ours, &server).unwrap();
+        assert_eq!(patch["spec"], json!({ "taints": [taint("theirs", "1"), taint("a", "1")] }));
+        assert_eq!(spec_patch(&ours, &with(&[taint("theirs", "1"), taint("a", "1")], Some("vk://1"))), None);
+        let patch = spec_patch(&ours, &with(&[taint("a", "2")], None)).unwrap();
+        assert_eq!(patch["spec"], json!({ "taints": [taint("a", "1")], "providerID": "vk://1" }));
     }
 }

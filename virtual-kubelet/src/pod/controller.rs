@@ -6,130 +6,129 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::ResourceExt;
+use kube::api::Api;
 use kube::runtime::watcher;
-use kube::{Client, ResourceExt};
-use tokio::sync::Semaphore;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::environment::NodeFacts;
-use super::{Operation, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink, resolved};
-use crate::api_call::{ApiCallError, Recoveries, retry_delay, within};
+use super::perform::{Outcome, Performer, Refusal};
+use super::{Operation, PodControllerConfig, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink};
+use crate::api_call::{TIMEOUT, retry_delay};
 use crate::errdefs::ProviderError;
+use crate::lifecycle::Lifecycle;
+use crate::queue::{KeyedQueue, Retry, RetryPolicy};
 use crate::reopening_watch;
 
-const RETRY_FIRST: Duration = Duration::from_millis(250);
-const RETRY_CAP: Duration = Duration::from_secs(30);
-
-/// What a pod controller needs to know.
-#[derive(Clone, Debug)]
-pub struct PodControllerOptions {
-    /// The node whose pods are run.
-    pub node_name: String,
-    /// Most operations in flight; one per pod at a time in any case.
-    pub workers: usize,
-    /// Facts with which the controller resolves the environment before the provider gets a pod; `None`
-    /// leaves that to the provider, which can then do it at each start of a container.
-    pub resolve_environment: Option<NodeFacts>,
-}
+/// Pauses before a provider that could not tell its pods is asked again.
+const PODS_RETRY_FIRST: Duration = Duration::from_millis(250);
+const PODS_RETRY_CAP: Duration = Duration::from_secs(30);
 
 /// The controller of one node's pods.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use tokio_util::sync::CancellationToken;
+/// # use virtual_kubelet::pod::{PodController, PodControllerConfig, PodLifecycleHandler, PodNotifier};
+/// # async fn example<P: PodLifecycleHandler + PodNotifier>(client: kube::Client, provider: Arc<P>) -> anyhow::Result<()> {
+/// let controller = PodController::new(PodControllerConfig::new(client, "n1", provider))?;
+/// let (ready, done, cancel) = (controller.ready(), controller.done(), CancellationToken::new());
+/// tokio::spawn(controller.run(16, cancel.clone()));
+/// tokio::select! {
+///     () = ready => println!("all pods of the node have been seen"),
+///     ended = done => ended?,
+/// }
+/// // Pods keep running.
+/// cancel.cancel();
+/// # Ok(())
+/// # }
+/// ```
 pub struct PodController<P> {
-    client: Client,
-    provider: Arc<P>,
-    options: PodControllerOptions,
-    recoveries: Recoveries,
-}
-
-/// A record with its place in the work.
-#[derive(Default)]
-struct Entry {
-    record: PodRecord,
-    busy: bool,
-    failures: u32,
-    not_before: Option<Instant>,
-}
-
-enum Outcome {
-    Created(Arc<Pod>),
-    Updated(Arc<Pod>),
-    EndOrdered(i64),
-    /// The provider does not know the pod.
-    Lost,
-    Written(Box<Pod>),
-    /// Gone from the API, or another pod has the name now.
-    Gone,
-    Forgotten,
-    Failed(String),
-    /// The pause after a failure is over.
-    Wake,
+    config: PodControllerConfig<P>,
+    lifecycle: Lifecycle<ProviderError>,
 }
 
 impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
-    /// A controller for the pods of `options.node_name`.
-    pub fn new(client: Client, provider: Arc<P>, options: PodControllerOptions, recoveries: Recoveries) -> Self {
-        Self { client, provider, options, recoveries }
+    /// A controller as configured, or invalid input. Nothing is done before [`PodController::run`].
+    pub fn new(config: PodControllerConfig<P>) -> Result<Self, ProviderError> {
+        config.check()?;
+        Ok(Self { config, lifecycle: Lifecycle::default() })
     }
 
-    /// Runs until `cancel`. Pods keep running when it ends.
-    pub async fn run(self, cancel: CancellationToken) {
+    /// Ends once all pods of the node have been seen and the work begins; never when the controller ends before that.
+    /// Take it before [`PodController::run`].
+    pub fn ready(&self) -> impl Future<Output = ()> + Send + 'static + use<P> {
+        self.lifecycle.ready()
+    }
+
+    /// Ends with the controller, with what [`PodController::run`] returns. Take it before that.
+    pub fn done(&self) -> impl Future<Output = Result<(), Arc<ProviderError>>> + Send + 'static + use<P> {
+        self.lifecycle.done()
+    }
+
+    /// Runs until `cancel`, which is a clean end, with at most `workers` operations at a time, one per pod. What has been
+    /// begun then is finished, for 10 s at most. Pods keep running. Without workers it is invalid input.
+    pub async fn run(self, workers: usize, cancel: CancellationToken) -> Result<(), Arc<ProviderError>> {
+        let result = self.serve(workers, &cancel).await.map_err(Arc::new);
+        self.lifecycle.set_done(result.clone());
+        result
+    }
+
+    async fn serve(&self, workers: usize, cancel: &CancellationToken) -> Result<(), ProviderError> {
+        if workers == 0 {
+            return Err(ProviderError::invalid_input("a pod controller needs a worker"));
+        }
+        let config = &self.config;
         let sink = PodStatusSink::default();
-        self.provider.notify_pods(sink.clone());
-        let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.options.node_name));
-        let mut events = reopening_watch::open(Api::<Pod>::all(self.client.clone()), config, &self.recoveries);
-        let mut work = Work {
-            client: self.client,
-            slots: Arc::new(Semaphore::new(self.options.workers.max(1))),
-            node: self.options.resolve_environment.map(Arc::new),
-            provider: self.provider,
-            entries: HashMap::new(),
-            operations: JoinSet::new(),
-            listed_once: false,
-        };
-        let mut listed: HashSet<PodId> = HashSet::new();
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                event = events.recv() => match event {
-                    Some(watcher::Event::Init) => listed.clear(),
-                    Some(watcher::Event::InitApply(pod)) => {
-                        listed.insert(PodId::of(&pod));
-                        work.observe(pod);
-                    }
-                    Some(watcher::Event::InitDone) => work.sweep(&listed).await,
-                    Some(watcher::Event::Apply(pod)) => work.observe(pod),
-                    Some(watcher::Event::Delete(pod)) => work.gone(&PodId::of(&pod)),
-                    None => return,
-                },
-                statuses = sink.take() => {
-                    for (id, status) in statuses {
-                        if let Some(entry) = work.entries.get_mut(&id) {
-                            entry.record.status = Some(status);
-                            entry.not_before = None;
-                            work.advance(&id);
-                        }
-                    }
-                }
-                Some(done) = work.operations.join_next() => match done {
-                    Ok((id, outcome)) => work.finish(&id, outcome),
-                    Err(error) => tracing::error!(%error, "an operation on a pod broke off"),
-                },
-            }
+        config.provider.notify_pods(sink.clone());
+        let events = reopening_watch::open(Api::<Pod>::all(config.client.clone()), config.pod_watch.clone(), &config.recoveries);
+        let mut work = Work::new(config, workers);
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = work.serve(events, sink, &self.lifecycle) => {}
+        }
+        let finish = async { while work.operations.join_next().await.is_some() {} };
+        if tokio::time::timeout(TIMEOUT, finish).await.is_err() {
+            tracing::warn!("gave up operations on pods that did not end");
+        }
+        Ok(())
+    }
+}
+
+/// Which retry policy an operation's failure falls under.
+#[derive(Clone, Copy)]
+enum Queue {
+    Sync,
+    Delete,
+    Status,
+}
+
+impl Queue {
+    fn of(operation: &Operation) -> Self {
+        match operation {
+            Operation::Create(_) | Operation::Update(_) | Operation::Delete(..) | Operation::Forget => Self::Sync,
+            Operation::Remove | Operation::Evict(_) => Self::Delete,
+            Operation::Patch(_) => Self::Status,
         }
     }
 }
 
 struct Work<P> {
-    client: Client,
-    slots: Arc<Semaphore>,
-    node: Option<Arc<NodeFacts>>,
-    provider: Arc<P>,
-    entries: HashMap<PodId, Entry>,
-    operations: JoinSet<(PodId, Outcome)>,
+    performer: Arc<Performer<P>>,
+    filter: super::PodEventFilterFunc,
+    policies: [RetryPolicy<PodId>; 3],
+    workers: usize,
+    records: HashMap<PodId, PodRecord>,
+    queue: KeyedQueue<PodId>,
+    operations: JoinSet<(PodId, Queue, Outcome)>,
+    /// Pods in the latest complete list of the API server.
+    listed: HashSet<PodId>,
     /// Nothing is done before the first list is complete.
     listed_once: bool,
+    /// When the provider is asked again for its pods, and how often it could not tell.
+    pods_retry: Option<(Instant, u32)>,
 }
 
 /// Resource versions of one kind grow; an older view than the one at hand says nothing new.
@@ -139,182 +138,212 @@ fn is_older(pod: &Pod, than: &Pod) -> bool {
 }
 
 impl<P: PodLifecycleHandler> Work<P> {
+    fn new(config: &PodControllerConfig<P>, workers: usize) -> Self {
+        Self {
+            performer: Arc::new(Performer::new(config)),
+            filter: config.pod_event_filter.clone(),
+            policies: [&config.sync_pods_from_kubernetes, &config.delete_pods_from_kubernetes, &config.sync_pod_status_from_provider]
+                .map(Clone::clone),
+            workers,
+            records: HashMap::new(),
+            queue: KeyedQueue::default(),
+            operations: JoinSet::new(),
+            listed: HashSet::new(),
+            listed_once: false,
+            pods_retry: None,
+        }
+    }
+
+    async fn serve(&mut self, mut events: mpsc::Receiver<watcher::Event<Pod>>, sink: PodStatusSink, lifecycle: &Lifecycle<ProviderError>) {
+        let mut listing: HashSet<PodId> = HashSet::new();
+        loop {
+            let pods_retry = self.pods_retry.map(|(at, _)| at);
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(watcher::Event::Init) => listing.clear(),
+                    Some(watcher::Event::InitApply(pod)) => {
+                        listing.insert(PodId::of(&pod));
+                        self.observe(pod);
+                    }
+                    Some(watcher::Event::InitDone) => {
+                        self.listed = std::mem::take(&mut listing);
+                        self.sweep().await;
+                        lifecycle.set_ready();
+                    }
+                    Some(watcher::Event::Apply(pod)) => {
+                        self.listed.insert(PodId::of(&pod));
+                        self.observe(pod);
+                    }
+                    Some(watcher::Event::Delete(pod)) => {
+                        let id = PodId::of(&pod);
+                        self.listed.remove(&id);
+                        self.gone(&id);
+                    }
+                    // Only when the runtime ends.
+                    None => return,
+                },
+                // Before the first list a pod that the provider tells of may just not have been seen yet.
+                reports = sink.take(), if self.listed_once => {
+                    for (id, report) in reports {
+                        if let Some(record) = self.records.get_mut(&id) {
+                            record.take(report);
+                            self.queue.add(id);
+                        }
+                    }
+                }
+                id = self.queue.next(), if self.listed_once && self.operations.len() < self.workers => self.begin(&id),
+                Some(done) = self.operations.join_next() => match done {
+                    Ok((id, queue, outcome)) => self.finish(&id, queue, outcome),
+                    Err(error) => tracing::error!(%error, "an operation on a pod broke off"),
+                },
+                () = sleep_until(pods_retry.unwrap_or_else(Instant::now)), if pods_retry.is_some() => self.sweep().await,
+            }
+        }
+    }
+
     fn observe(&mut self, mut pod: Pod) {
-        pod.metadata.managed_fields = None;
-        let id = PodId::of(&pod);
-        let entry = self.entries.entry(id.clone()).or_default();
-        if entry.record.server.as_ref().is_some_and(|known| is_older(&pod, known)) {
+        if !(self.filter)(&pod) {
             return;
         }
-        entry.record.server = Some(Arc::new(pod));
-        entry.not_before = None;
-        self.advance(&id);
+        pod.metadata.managed_fields = None;
+        let id = PodId::of(&pod);
+        let record = self.records.entry(id.clone()).or_default();
+        if record.server.as_ref().is_some_and(|known| is_older(&pod, known)) {
+            return;
+        }
+        record.server = Some(Arc::new(pod));
+        self.queue.add(id);
     }
 
     fn gone(&mut self, id: &PodId) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.record.server = None;
-            entry.not_before = None;
-            self.advance(id);
+        if let Some(record) = self.records.get_mut(id) {
+            record.server = None;
+            self.queue.add(id.clone());
         }
     }
 
     /// Ends what the list no longer has: pods deleted in a gap of the watch, and pods that the provider
     /// still runs from an earlier life.
-    async fn sweep(&mut self, listed: &HashSet<PodId>) {
-        for pod in self.provider.get_pods().await.unwrap_or_default() {
-            let entry = self.entries.entry(PodId::of(&pod)).or_default();
-            entry.record.given.get_or_insert(pod);
+    async fn sweep(&mut self) {
+        match self.performer.provider.get_pods().await {
+            Ok(pods) => {
+                self.pods_retry = None;
+                for pod in pods {
+                    self.adopt(pod).await;
+                }
+            }
+            Err(error) => {
+                let failures = self.pods_retry.map_or(0, |(_, failures)| failures) + 1;
+                let pause = retry_delay(failures, PODS_RETRY_FIRST, PODS_RETRY_CAP);
+                tracing::warn!(%error, "the provider cannot tell its pods, asking again in {} ms", pause.as_millis());
+                self.pods_retry = Some((Instant::now() + pause, failures));
+            }
         }
-        let missing: Vec<PodId> = self.entries.keys().filter(|id| !listed.contains(*id)).cloned().collect();
+        let missing: Vec<PodId> = self.records.keys().filter(|id| !self.listed.contains(*id)).cloned().collect();
         for id in missing {
             self.gone(&id);
         }
         if !std::mem::replace(&mut self.listed_once, true) {
             self.create_oldest_first().await;
         }
-        self.provider.retain(listed).await;
+        self.performer.provider.retain(&self.listed).await;
+    }
+
+    /// A pod that the provider has already, from an earlier life of this program.
+    async fn adopt(&mut self, pod: Arc<Pod>) {
+        let id = PodId::of(&pod);
+        if !(self.filter)(&pod) || self.records.get(&id).is_some_and(|record| record.given.is_some()) {
+            return;
+        }
+        let status = self.performer.provider.get_pod_status(&id).await.unwrap_or_default();
+        let record = self.records.entry(id.clone()).or_default();
+        record.given = Some(pod);
+        record.status = record.status.take().or(status);
+        self.queue.add(id);
     }
 
     /// Where two pods want the same thing of the node, the older one must get it: it had it before this
     /// agent started.
     async fn create_oldest_first(&mut self) {
         let mut ids: Vec<_> = self
-            .entries
+            .records
             .iter()
-            .map(|(id, entry)| {
-                let created = entry.record.server.as_ref().and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+            .map(|(id, record)| {
+                let created = record.server.as_ref().and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
                 (created, id.clone())
             })
             .collect();
         ids.sort();
         for (_, id) in ids {
-            let operation = self.entries.get(&id).and_then(|entry| entry.record.next(Timestamp::now()));
-            match operation {
-                Some(operation @ Operation::Create(_)) => {
-                    let outcome = perform(&self.client, &*self.provider, self.node.as_deref(), &id, operation).await;
-                    self.finish(&id, outcome);
-                }
-                _ => self.advance(&id),
+            let operation = self.records.get(&id).and_then(|record| record.next(Timestamp::now()));
+            if let Some(operation @ Operation::Create(_)) = operation {
+                let queue = Queue::of(&operation);
+                let outcome = self.performer.perform(&id, operation).await;
+                self.finish(&id, queue, outcome);
             }
         }
     }
 
-    fn finish(&mut self, id: &PodId, outcome: Outcome) {
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        let wake = matches!(outcome, Outcome::Wake);
-        if !wake {
-            entry.busy = false;
-        }
-        let failed = matches!(outcome, Outcome::Failed(_));
-        match outcome {
-            Outcome::Created(pod) | Outcome::Updated(pod) => entry.record.given = Some(pod),
-            Outcome::EndOrdered(grace) => entry.record.delete_sent = Some(grace),
-            Outcome::Lost => entry.record.lost = true,
-            Outcome::Written(pod) => {
-                if entry.record.server.as_ref().is_some_and(|known| !is_older(&pod, known)) {
-                    entry.record.server = Some(Arc::from(pod));
-                }
-            }
-            Outcome::Gone => entry.record.server = None,
-            Outcome::Forgotten => {
-                if entry.record.server.is_none() {
-                    self.entries.remove(id);
-                    return;
-                }
-                entry.record = PodRecord { server: entry.record.server.take(), ..PodRecord::default() };
-            }
-            Outcome::Failed(error) => {
-                entry.failures += 1;
-                let pause = retry_delay(entry.failures, RETRY_FIRST, RETRY_CAP);
-                tracing::warn!(pod = %id, error, "will try again in {} ms", pause.as_millis());
-                let until = Instant::now() + pause;
-                entry.not_before = Some(until);
-                let id = id.clone();
-                self.operations.spawn(async move {
-                    sleep_until(until).await;
-                    (id, Outcome::Wake)
-                });
-            }
-            Outcome::Wake => {}
-        }
-        if !failed {
-            if !wake {
-                entry.failures = 0;
-            }
-            self.advance(id);
-        }
-    }
-
-    fn advance(&mut self, id: &PodId) {
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        if !self.listed_once || entry.busy || entry.not_before.is_some_and(|at| at > Instant::now()) {
+    /// Does what is next for a pod, which was taken from the queue.
+    fn begin(&mut self, id: &PodId) {
+        let Some(operation) = self.records.get(id).and_then(|record| record.next(Timestamp::now())) else {
+            self.queue.done(id);
             return;
-        }
-        let Some(operation) = entry.record.next(Timestamp::now()) else { return };
-        entry.busy = true;
-        let (client, provider, slots, id) = (self.client.clone(), self.provider.clone(), self.slots.clone(), id.clone());
-        let node = self.node.clone();
+        };
+        let (performer, id, queue) = (self.performer.clone(), id.clone(), Queue::of(&operation));
         self.operations.spawn(async move {
-            let _slot = slots.acquire().await;
-            let outcome = perform(&client, &*provider, node.as_deref(), &id, operation).await;
-            (id, outcome)
+            let outcome = performer.perform(&id, operation).await;
+            (id, queue, outcome)
         });
     }
-}
 
-async fn perform<P: PodLifecycleHandler>(
-    client: &Client,
-    provider: &P,
-    node: Option<&NodeFacts>,
-    id: &PodId,
-    operation: Operation,
-) -> Outcome {
-    let ready = async |pod: &Arc<Pod>| match node {
-        Some(node) => resolved::resolve(client, pod, node).await.map_err(|error| error.to_string()),
-        None => Ok(pod.clone()),
-    };
-    let api = || Api::<Pod>::namespaced(client.clone(), &id.namespace);
-    match operation {
-        Operation::Create(pod) => match ready(&pod).await {
-            Ok(given) => match provider.create_pod(given).await {
-                Ok(()) => Outcome::Created(pod),
-                Err(error) => Outcome::Failed(error.to_string()),
-            },
-            Err(error) => Outcome::Failed(error),
-        },
-        Operation::Update(pod) => match ready(&pod).await {
-            Ok(given) => match provider.update_pod(given).await {
-                Ok(()) => Outcome::Updated(pod),
-                Err(ProviderError::NotFound(_)) => Outcome::Lost,
-                Err(error) => Outcome::Failed(error.to_string()),
-            },
-            Err(error) => Outcome::Failed(error),
-        },
-        Operation::Delete(pod, grace) => match provider.delete_pod(pod, grace).await {
-            Ok(()) => Outcome::EndOrdered(grace),
-            Err(ProviderError::NotFound(_)) => Outcome::Lost,
-            Err(error) => Outcome::Failed(error.to_string()),
-        },
-        Operation::Patch(patch) => match within(api().patch_status(&id.name, &PatchParams::default(), &Patch::Strategic(&patch))).await {
-            Ok(pod) => Outcome::Written(Box::new(pod)),
-            Err(ApiCallError::NotFound(_)) => Outcome::Gone,
-            Err(error) => Outcome::Failed(error.to_string()),
-        },
-        Operation::Remove => {
-            let parameters = DeleteParams {
-                grace_period_seconds: Some(0),
-                preconditions: Some(Preconditions { uid: Some(id.uid.clone()), resource_version: None }),
-                ..DeleteParams::default()
-            };
-            match within(api().delete(&id.name, &parameters)).await {
-                Ok(_) | Err(ApiCallError::NotFound(_) | ApiCallError::Conflict(_)) => Outcome::Gone,
-                Err(error) => Outcome::Failed(error.to_string()),
+    fn finish(&mut self, id: &PodId, queue: Queue, outcome: Outcome) {
+        let Some(record) = self.records.get_mut(id) else {
+            self.queue.forget(id);
+            self.queue.done(id);
+            return;
+        };
+        if let Outcome::Failed { error, shown, refusal } = outcome {
+            if let Some(pod) = shown.filter(|pod| record.server.as_ref().is_some_and(|known| !is_older(pod, known))) {
+                record.server = Some(Arc::from(pod));
             }
+            if let Some(Refusal(pod)) = refusal {
+                tracing::warn!(pod = %id, error, "the provider refuses the pod as it is");
+                record.refused = Some(pod);
+                self.queue.done(id);
+                return;
+            }
+            match self.queue.failed(id, &self.policies[queue as usize], &error) {
+                Retry::After(pause) => tracing::warn!(pod = %id, error, "will try again in {} ms", pause.as_millis()),
+                Retry::GiveUp => tracing::error!(pod = %id, error, "given up until the pod changes"),
+            }
+            return;
         }
-        Operation::Forget => {
-            provider.forget_pod(id).await;
-            Outcome::Forgotten
+        self.queue.done(id);
+        match outcome {
+            Outcome::Created(pod) | Outcome::Updated(pod) => {
+                record.given = Some(pod);
+                record.refused = None;
+            }
+            Outcome::EndOrdered(grace) => record.delete_sent = Some(grace),
+            Outcome::Lost => record.lost = true,
+            Outcome::Written(pod) => {
+                if record.server.as_ref().is_some_and(|known| !is_older(&pod, known)) {
+                    record.server = Some(Arc::from(pod));
+                }
+            }
+            Outcome::Evicted => record.evicted = None,
+            Outcome::Gone => record.server = None,
+            Outcome::Forgotten => {
+                if record.server.is_none() {
+                    self.records.remove(id);
+                    self.queue.forget(id);
+                    return;
+                }
+                *record = PodRecord { server: record.server.take(), ..PodRecord::default() };
+            }
+            Outcome::Failed { .. } => {}
         }
+        self.queue.add(id.clone());
     }
 }

@@ -1,5 +1,6 @@
 //! What to do next for one pod, from what the API server shows and what the provider says; no I/O.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -23,6 +24,20 @@ pub struct PodRecord {
     pub lost: bool,
     /// The provider's latest status.
     pub status: Option<PodStatus>,
+    /// Annotations that the provider wants on the pod; others stay.
+    pub annotations: Option<BTreeMap<String, String>>,
+    /// The provider has begun to end the pod by itself, with this grace in seconds.
+    pub evicted: Option<i64>,
+    /// The provider will never take the pod as it is here.
+    pub refused: Option<Arc<Pod>>,
+}
+
+/// What a provider tells of a pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodReport {
+    pub status: PodStatus,
+    pub annotations: Option<BTreeMap<String, String>>,
+    pub evicted: Option<i64>,
 }
 
 /// The next thing to do for a pod.
@@ -36,6 +51,8 @@ pub enum Operation {
     Delete(Arc<Pod>, i64),
     /// Write the provider's status: a strategic merge patch.
     Patch(Value),
+    /// Ask the API to end, within so many seconds, a pod that the provider ends by itself.
+    Evict(i64),
     /// Remove the ended pod from the API.
     Remove,
     /// Drop the record of a pod that has ended and left the API.
@@ -52,6 +69,12 @@ fn grace(pod: &Pod) -> i64 {
 }
 
 impl PodRecord {
+    pub(super) fn take(&mut self, report: PodReport) {
+        self.status = Some(report.status);
+        self.annotations = report.annotations.or(self.annotations.take());
+        self.evicted = report.evicted.or(self.evicted);
+    }
+
     /// The next operation, or nothing when all is as it should be.
     pub fn next(&self, now: Timestamp) -> Option<Operation> {
         let mut ended = self.lost || is_terminal(self.status.as_ref());
@@ -65,22 +88,29 @@ impl PodRecord {
         let over = is_terminal(server.status.as_ref());
         match &self.given {
             None if deleting || over => ended = true,
-            None => return (!self.lost).then(|| Operation::Create(server.clone())),
+            None => return (!self.lost && !self.is_refused(server)).then(|| Operation::Create(server.clone())),
             Some(_) if ended => {}
             Some(_) if deleting || over => {
                 if let Some(order) = self.order_end(server) {
                     return Some(order);
                 }
             }
-            Some(given) if is_changed(given, server) => return Some(Operation::Update(server.clone())),
+            Some(given) if is_changed(given, server) && !self.is_refused(server) => return Some(Operation::Update(server.clone())),
             Some(_) => {}
         }
         if let Some(status) = self.status.as_ref().filter(|_| !over)
-            && let Some(patch) = status_patch(server, status, now)
+            && let Some(patch) = status_patch(server, status, self.annotations.as_ref(), now)
         {
             return Some(Operation::Patch(patch));
         }
+        if let Some(grace) = self.evicted.filter(|_| !deleting) {
+            return Some(Operation::Evict(grace));
+        }
         (deleting && ended).then_some(Operation::Remove)
+    }
+
+    fn is_refused(&self, server: &Pod) -> bool {
+        self.refused.as_ref().is_some_and(|refused| !is_changed(refused, server))
     }
 
     fn order_end(&self, pod: &Arc<Pod>) -> Option<Operation> {
@@ -116,10 +146,18 @@ fn gate_states(pod: &Pod) -> Vec<(&str, Option<&str>)> {
 
 /// The strategic merge patch that makes the server's status say what `wanted` says, or nothing when it
 /// does already. Conditions that `wanted` lacks belong to others and survive.
-fn status_patch(server: &Pod, wanted: &PodStatus, now: Timestamp) -> Option<Value> {
+/// Annotations go with the status, as far as they differ.
+pub(super) fn status_patch(
+    server: &Pod,
+    wanted: &PodStatus,
+    annotations: Option<&BTreeMap<String, String>>,
+    now: Timestamp,
+) -> Option<Value> {
     let empty = PodStatus::default();
     let current = server.status.as_ref().unwrap_or(&empty);
-    if is_shown(current, wanted) {
+    let has = |key: &String| server.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
+    let annotations: BTreeMap<_, _> = annotations.into_iter().flatten().filter(|(key, value)| has(key) != Some(value)).collect();
+    if is_shown(current, wanted) && annotations.is_empty() {
         return None;
     }
     let mut status = wanted.clone();
@@ -131,6 +169,9 @@ fn status_patch(server: &Pod, wanted: &PodStatus, now: Timestamp) -> Option<Valu
         };
     }
     let mut patch = json!({ "metadata": { "uid": server.metadata.uid }, "status": status });
+    if !annotations.is_empty() {
+        patch["metadata"]["annotations"] = json!(annotations);
+    }
     if wanted.reason.is_none() {
         patch["status"]["reason"] = Value::Null;
     }
@@ -187,6 +228,17 @@ fn same_containers(current: Option<&Vec<ContainerStatus>>, wanted: Option<&Vec<C
                 && state(&a.state) == state(&b.state)
                 && state(&a.last_state) == state(&b.last_state)
         })
+}
+
+/// Status of a pod that the provider did not take. One that is never restarted has failed by that.
+pub(super) fn not_given_status(pod: &Pod, message: &str) -> PodStatus {
+    let never = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
+    PodStatus {
+        phase: Some(if never { "Failed" } else { "Pending" }.into()),
+        reason: Some("ProviderFailed".into()),
+        message: Some(message.into()),
+        ..PodStatus::default()
+    }
 }
 
 #[cfg(test)]

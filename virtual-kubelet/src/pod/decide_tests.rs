@@ -118,3 +118,105 @@ fn a_terminating_pod_unknown_to_the_provider_is_removed() {
     let record = PodRecord { server: Some(Arc::new(deleting(20))), ..PodRecord::default() };
     assert!(matches!(record.next(NOW), Some(Operation::Remove)));
 }
+
+#[test]
+fn a_pod_that_the_provider_refuses_is_given_again_only_when_it_changes() {
+    let mut record = PodRecord { server: Some(Arc::new(pod())), refused: Some(Arc::new(pod())), ..PodRecord::default() };
+    assert!(record.next(NOW).is_none());
+    let mut changed = pod();
+    changed.metadata.labels = Some([("a".to_owned(), "1".to_owned())].into());
+    record.server = Some(Arc::new(changed));
+    assert!(matches!(record.next(NOW), Some(Operation::Create(_))));
+    record.server = Some(Arc::new(deleting(20)));
+    assert!(matches!(record.next(NOW), Some(Operation::Remove)));
+}
+
+#[test]
+fn a_pod_not_given_to_the_provider_is_pending_and_failed_when_it_is_never_restarted() {
+    let mut pod = pod();
+    let status = not_given_status(&pod, "why");
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Pending"), Some("ProviderFailed")));
+    assert_eq!(status.message.as_deref(), Some("why"));
+    pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    assert_eq!(not_given_status(&pod, "why").phase.as_deref(), Some("Failed"));
+}
+
+#[test]
+fn a_pod_that_the_provider_ends_by_itself_is_deleted_in_the_api_once() {
+    let mut server = pod();
+    server.status = Some(status("Running"));
+    let mut record = running(server, status("Running"));
+    record.evicted = Some(7);
+    assert!(matches!(record.next(NOW), Some(Operation::Evict(7))));
+    let mut server = deleting(7);
+    server.status = Some(status("Running"));
+    record.server = Some(Arc::new(server));
+    assert!(matches!(record.next(NOW), Some(Operation::Delete(_, 7))));
+}
+
+#[test]
+fn annotations_of_the_provider_are_written_with_the_status_and_those_of_others_stay() {
+    let mut server = pod();
+    server.status = Some(status("Running"));
+    server.metadata.annotations = Some([("theirs".to_owned(), "1".to_owned()), ("same".to_owned(), "1".to_owned())].into());
+    let mut record = PodRecord { given: Some(Arc::new(server.clone())), ..running(server.clone(), status("Running")) };
+    record.annotations = Some([("ours".to_owned(), "1".to_owned()), ("same".to_owned(), "1".to_owned())].into());
+    let Some(Operation::Patch(patch)) = record.next(NOW) else { panic!("no patch") };
+    assert_eq!(patch["metadata"]["annotations"], json!({ "ours": "1" }));
+    server.metadata.annotations.as_mut().unwrap().insert("ours".into(), "1".into());
+    record.server = Some(Arc::new(server.clone()));
+    record.given = Some(Arc::new(server));
+    assert!(record.next(NOW).is_none());
+}
+
+#[test]
+fn without_a_status_of_the_provider_nothing_is_written() {
+    let record = PodRecord { server: Some(Arc::new(pod())), given: Some(Arc::new(pod())), ..PodRecord::default() };
+    assert!(record.next(NOW).is_none());
+}
+
+/// The fields that make a provider be asked to update, and some that do not.
+#[test]
+fn a_provider_is_told_of_changes_of_spec_labels_and_annotations_and_not_of_status() {
+    use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Toleration};
+    type Change = fn(&mut Pod);
+    let changes: [(&str, Change); 7] = [
+        ("image", |pod| pod.spec.as_mut().unwrap().containers = vec![Container { image: Some("b".into()), ..Container::default() }]),
+        ("initContainers", |pod| pod.spec.as_mut().unwrap().init_containers = Some(vec![Container::default()])),
+        ("ephemeralContainers", |pod| pod.spec.as_mut().unwrap().ephemeral_containers = Some(vec![EphemeralContainer::default()])),
+        ("activeDeadlineSeconds", |pod| pod.spec.as_mut().unwrap().active_deadline_seconds = Some(5)),
+        ("tolerations", |pod| pod.spec.as_mut().unwrap().tolerations = Some(vec![Toleration::default()])),
+        ("labels", |pod| pod.metadata.labels = Some([("a".to_owned(), "1".to_owned())].into())),
+        ("annotations", |pod| pod.metadata.annotations = Some([("a".to_owned(), "1".to_owned())].into())),
+    ];
+    for (name, change) in changes {
+        let mut server = pod();
+        change(&mut server);
+        let record = PodRecord { server: Some(Arc::new(server)), given: Some(Arc::new(pod())), ..PodRecord::default() };
+        assert!(matches!(record.next(NOW), Some(Operation::Update(_))), "{name}");
+    }
+    let mut server = pod();
+    server.status = Some(status("Running"));
+    server.metadata.resource_version = Some("2".into());
+    let record = PodRecord { server: Some(Arc::new(server)), given: Some(Arc::new(pod())), ..PodRecord::default() };
+    assert!(record.next(NOW).is_none());
+}
+
+#[test]
+fn a_deletion_without_a_grace_period_has_the_one_of_the_spec_or_thirty_seconds() {
+    let mut server = deleting(0);
+    server.metadata.deletion_grace_period_seconds = None;
+    assert!(matches!(running(server.clone(), status("Running")).next(NOW), Some(Operation::Delete(_, 20))));
+    server.spec = None;
+    assert!(matches!(running(server, status("Running")).next(NOW), Some(Operation::Delete(_, 30))));
+}
+
+#[test]
+fn an_earlier_report_keeps_its_annotations_when_a_later_one_has_none() {
+    let mut record = PodRecord::default();
+    let annotations: BTreeMap<String, String> = [("a".to_owned(), "1".to_owned())].into();
+    record.take(PodReport { status: status("Running"), annotations: Some(annotations.clone()), evicted: Some(3) });
+    record.take(PodReport { status: status("Failed"), ..PodReport::default() });
+    assert_eq!((record.annotations, record.evicted), (Some(annotations), Some(3)));
+    assert_eq!(record.status.unwrap().phase.as_deref(), Some("Failed"));
+}

@@ -47,6 +47,58 @@ pub struct NodeFacts {
     pub memory: String,
 }
 
+/// Something about an environment that a user should know: the event to record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Reason of the event, such as `OptionalSecretNotFound`.
+    pub reason: &'static str,
+    /// What is meant.
+    pub message: String,
+}
+
+/// A kind of object that an environment takes values from, with the reasons of its events.
+struct Source {
+    /// As in messages about the object.
+    object: &'static str,
+    /// As in messages about a key.
+    kind: &'static str,
+    /// Reasons for an object and for a key that is missing, when it is optional, and when it is not.
+    optional: [&'static str; 2],
+    mandatory: [&'static str; 2],
+}
+
+const CONFIG_MAP: Source = Source {
+    object: "configmap",
+    kind: "ConfigMap",
+    optional: ["OptionalConfigMapNotFound", "OptionalConfigMapKeyNotFound"],
+    mandatory: ["MandatoryConfigMapNotFound", "MandatoryConfigMapKeyNotFound"],
+};
+const SECRET: Source = Source {
+    object: "secret",
+    kind: "Secret",
+    optional: ["OptionalSecretNotFound", "OptionalSecretKeyNotFound"],
+    mandatory: ["MandatorySecretNotFound", "MandatorySecretKeyNotFound"],
+};
+
+impl Source {
+    /// Something is missing: noted, and an error unless it is optional.
+    fn missing(&self, error: EnvironmentError, optional: bool, notes: &mut Vec<Note>) -> Result<(), EnvironmentError> {
+        let of_key = usize::from(matches!(error, EnvironmentError::MissingKey { .. }));
+        let reason = if optional { self.optional } else { self.mandatory }[of_key];
+        notes.push(Note { reason, message: error.to_string() });
+        if optional { Ok(()) } else { Err(error) }
+    }
+
+    fn no_object(&self, name: &str) -> EnvironmentError {
+        EnvironmentError::MissingObject { kind: self.object, name: name.to_owned() }
+    }
+
+    fn no_key(&self, pod: &Pod, name: &str, key: &str) -> EnvironmentError {
+        let name = format!("{}/{name}", pod.metadata.namespace.as_deref().unwrap_or_default());
+        EnvironmentError::MissingKey { kind: self.kind, name, key: key.to_owned() }
+    }
+}
+
 /// What a container's environment refers to.
 pub fn wanted(container: &Container) -> Wanted {
     let mut wanted = Wanted::default();
@@ -63,6 +115,18 @@ pub fn wanted(container: &Container) -> Wanted {
 
 /// The container's variables. Services come first, `envFrom` overrides them, `env` overrides all;
 /// `$(NAME)` in a value of `env` sees earlier values of `env` and the services.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+/// use virtual_kubelet::pod::environment::{NodeFacts, resolve};
+/// use virtual_kubelet::pod::references::References;
+///
+/// let variable = |name: &str, value: &str| EnvVar { name: name.into(), value: Some(value.into()), value_from: None };
+/// let env = vec![variable("HOST", "db"), variable("URL", "http://$(HOST)/")];
+/// let container = Container { env: Some(env), ..Container::default() };
+/// let resolved = resolve(&container, &Pod::default(), &NodeFacts::default(), &References::default(), &[].into()).unwrap();
+/// assert_eq!(resolved["URL"], "http://db/");
+/// ```
 pub fn resolve(
     container: &Container,
     pod: &Pod,
@@ -70,13 +134,25 @@ pub fn resolve(
     references: &References,
     services: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, EnvironmentError> {
+    resolve_noted(container, pod, node, references, services, &mut Vec::new())
+}
+
+/// As [`resolve`], and says what was left out or missing, also when it fails by that.
+pub fn resolve_noted(
+    container: &Container,
+    pod: &Pod,
+    node: &NodeFacts,
+    references: &References,
+    services: &BTreeMap<String, String>,
+    notes: &mut Vec<Note>,
+) -> Result<BTreeMap<String, String>, EnvironmentError> {
     let mut result = services.clone();
-    result.extend(from_whole_objects(container, references)?);
+    result.extend(from_whole_objects(container, references, notes)?);
     let mut own: BTreeMap<String, String> = BTreeMap::new();
     for variable in container.env.iter().flatten() {
         let value = match (&variable.value, &variable.value_from) {
             (Some(value), _) if !value.is_empty() => Some(expand(value, |name| own.get(name).or_else(|| services.get(name)).cloned())),
-            (_, Some(source)) => from_source(source, container, pod, node, references)?,
+            (_, Some(source)) => from_source(source, container, pod, node, references, notes)?,
             _ => Some(String::new()),
         };
         if let Some(value) = value {
@@ -91,36 +167,51 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| (' '..='~').contains(&c) && c != '=')
 }
 
-fn from_whole_objects(container: &Container, references: &References) -> Result<BTreeMap<String, String>, EnvironmentError> {
+/// Variables from whole objects; names that cannot be variables are left out, in one note per object.
+fn from_whole_objects(
+    container: &Container,
+    references: &References,
+    notes: &mut Vec<Note>,
+) -> Result<BTreeMap<String, String>, EnvironmentError> {
     let mut result = BTreeMap::new();
     for source in container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
+        let mut invalid: Vec<String> = Vec::new();
         let mut add = |key: &str, value: String| {
             let name = format!("{prefix}{key}");
             if is_name(&name) {
                 result.insert(name, value);
+            } else {
+                invalid.push(key.to_owned());
             }
         };
         if let Some(reference) = &source.config_map_ref {
             match references.config_maps.get(&reference.name) {
                 Some(map) => map.data.iter().flatten().for_each(|(key, value)| add(key, value.clone())),
-                None if reference.optional == Some(true) => {}
-                None => return Err(EnvironmentError::MissingObject { kind: "configmap", name: reference.name.clone() }),
+                None => CONFIG_MAP.missing(CONFIG_MAP.no_object(&reference.name), reference.optional == Some(true), notes)?,
             }
-        }
-        if let Some(reference) = &source.secret_ref {
+            skipped(&invalid, "ConfigMap", &reference.name, notes);
+        } else if let Some(reference) = &source.secret_ref {
             match references.secrets.get(&reference.name) {
                 Some(secret) => {
                     for (key, value) in secret.data.iter().flatten() {
                         add(key, String::from_utf8_lossy(&value.0).into_owned());
                     }
                 }
-                None if reference.optional == Some(true) => {}
-                None => return Err(EnvironmentError::MissingObject { kind: "secret", name: reference.name.clone() }),
+                None => SECRET.missing(SECRET.no_object(&reference.name), reference.optional == Some(true), notes)?,
             }
+            skipped(&invalid, "Secret", &reference.name, notes);
         }
     }
     Ok(result)
+}
+
+fn skipped(keys: &[String], kind: &str, name: &str, notes: &mut Vec<Note>) {
+    if !keys.is_empty() {
+        let keys = keys.join(", ");
+        let message = format!("keys [{keys}] of {kind} {name} were skipped since they are no valid names of environment variables");
+        notes.push(Note { reason: "InvalidEnvironmentVariableNames", message });
+    }
 }
 
 fn from_source(
@@ -129,48 +220,73 @@ fn from_source(
     pod: &Pod,
     node: &NodeFacts,
     references: &References,
+    notes: &mut Vec<Note>,
 ) -> Result<Option<String>, EnvironmentError> {
-    let full_name = |name: &str| format!("{}/{name}", pod.metadata.namespace.as_deref().unwrap_or_default());
     if let Some(field) = &source.field_ref {
+        if let Some(version) = field.api_version.as_deref().filter(|version| !version.is_empty() && *version != "v1") {
+            return Err(EnvironmentError::UnsupportedField(format!("{} of {version}", field.field_path)));
+        }
         return field_value(pod, &node.address, &field.field_path).map(Some);
     }
     if let Some(selector) = &source.resource_field_ref {
-        return resource_field::value(container, selector, node).map(Some);
+        return match selector.container_name.as_deref() {
+            Some(name) if !name.is_empty() && name != container.name => container_resource(pod, selector, node).map(Some),
+            _ => resource_field::value(container, selector, node).map(Some),
+        };
     }
     if let Some(key) = &source.config_map_key_ref {
-        let optional = key.optional == Some(true);
-        return match references.config_maps.get(&key.name) {
-            None if optional => Ok(None),
-            None => Err(EnvironmentError::MissingObject { kind: "configmap", name: key.name.clone() }),
-            Some(map) => match map.data.as_ref().and_then(|data| data.get(&key.key)) {
-                Some(value) => Ok(Some(value.clone())),
-                None if optional => Ok(None),
-                None => Err(EnvironmentError::MissingKey { kind: "ConfigMap", name: full_name(&key.name), key: key.key.clone() }),
-            },
+        let Some(map) = references.config_maps.get(&key.name) else {
+            return CONFIG_MAP.missing(CONFIG_MAP.no_object(&key.name), key.optional == Some(true), notes).map(|()| None);
+        };
+        return match map.data.as_ref().and_then(|data| data.get(&key.key)) {
+            Some(value) => Ok(Some(value.clone())),
+            None => CONFIG_MAP.missing(CONFIG_MAP.no_key(pod, &key.name, &key.key), key.optional == Some(true), notes).map(|()| None),
         };
     }
     if let Some(key) = &source.secret_key_ref {
-        let optional = key.optional == Some(true);
-        return match references.secrets.get(&key.name) {
-            None if optional => Ok(None),
-            None => Err(EnvironmentError::MissingObject { kind: "secret", name: key.name.clone() }),
-            Some(secret) => match secret.data.as_ref().and_then(|data| data.get(&key.key)) {
-                Some(value) => Ok(Some(String::from_utf8_lossy(&value.0).into_owned())),
-                None if optional => Ok(None),
-                None => Err(EnvironmentError::MissingKey { kind: "Secret", name: full_name(&key.name), key: key.key.clone() }),
-            },
+        let Some(secret) = references.secrets.get(&key.name) else {
+            return SECRET.missing(SECRET.no_object(&key.name), key.optional == Some(true), notes).map(|()| None);
+        };
+        return match secret.data.as_ref().and_then(|data| data.get(&key.key)) {
+            Some(value) => Ok(Some(String::from_utf8_lossy(&value.0).into_owned())),
+            None => SECRET.missing(SECRET.no_key(pod, &key.name, &key.key), key.optional == Some(true), notes).map(|()| None),
         };
     }
     Ok(Some(String::new()))
 }
 
-/// The value of a downward API field.
+/// A text as Go quotes it (`%q`), which is what a kubelet writes for maps.
+fn quoted(text: &str) -> String {
+    let mut result = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' => result.push_str("\\\""),
+            '\\' => result.push_str("\\\\"),
+            '\u{7}' => result.push_str("\\a"),
+            '\u{8}' => result.push_str("\\b"),
+            '\u{c}' => result.push_str("\\f"),
+            '\n' => result.push_str("\\n"),
+            '\r' => result.push_str("\\r"),
+            '\t' => result.push_str("\\t"),
+            '\u{b}' => result.push_str("\\v"),
+            ' '..='~' => result.push(character),
+            character if character.is_ascii() => result.extend(["\\x".to_owned(), format!("{:02x}", u32::from(character))]),
+            character if !character.is_control() && !character.is_whitespace() => result.push(character),
+            character if u32::from(character) < 0x1_0000 => result.extend(["\\u".to_owned(), format!("{:04x}", u32::from(character))]),
+            character => result.extend(["\\U".to_owned(), format!("{:08x}", u32::from(character))]),
+        }
+    }
+    result.push('"');
+    result
+}
+
+/// The value of a downward API field; `address` is the node's and the pod's.
 pub fn field_value(pod: &Pod, address: &str, path: &str) -> Result<String, EnvironmentError> {
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
     let text = |value: Option<&String>| value.cloned().unwrap_or_default();
     let lines = |map: &Option<BTreeMap<String, String>>| {
-        map.iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect::<Vec<_>>().join("\n")
+        map.iter().flatten().map(|(key, value)| format!("{key}={}", quoted(value))).collect::<Vec<_>>().join("\n")
     };
     if let Some((map, key)) = subscript(path) {
         return match map {
@@ -185,8 +301,11 @@ pub fn field_value(pod: &Pod, address: &str, path: &str) -> Result<String, Envir
         "metadata.uid" => text(meta.uid.as_ref()),
         "metadata.labels" => lines(&meta.labels),
         "metadata.annotations" => lines(&meta.annotations),
-        "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.as_ref())),
+        "spec.nodeName" | "spec.host" => text(spec.and_then(|spec| spec.node_name.as_ref())),
         "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
+        "spec.restartPolicy" => text(spec.and_then(|spec| spec.restart_policy.as_ref())),
+        "spec.schedulerName" => text(spec.and_then(|spec| spec.scheduler_name.as_ref())),
+        "status.phase" => text(pod.status.as_ref().and_then(|status| status.phase.as_ref())),
         "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => address.to_owned(),
         _ => return Err(EnvironmentError::UnsupportedField(path.into())),
     })
@@ -207,6 +326,13 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
 }
 
 /// Replaces `$(NAME)` by what `lookup` knows and `$$` by `$`; unknown names stay as they are.
+///
+/// ```
+/// use virtual_kubelet::pod::environment::expand;
+///
+/// let lookup = |name: &str| (name == "A").then(|| "1".to_owned());
+/// assert_eq!(expand("$(A) $(B) $$(A)", lookup), "1 $(B) $(A)");
+/// ```
 pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;

@@ -83,3 +83,158 @@ fn fields_of_the_pod_and_its_address_are_told() {
     assert_eq!(variables["IP"], "198.18.0.7");
     assert_eq!(variables["ALL"], "app=\"web\"");
 }
+
+fn field(name: &str, path: &str) -> EnvVar {
+    let selector = ObjectFieldSelector { api_version: None, field_path: path.into() };
+    let source = EnvVarSource { field_ref: Some(selector), ..EnvVarSource::default() };
+    EnvVar { name: name.into(), value: None, value_from: Some(source) }
+}
+
+#[test]
+fn references_are_expanded_by_the_grammar_of_kubernetes() {
+    let lookup = |name: &str| {
+        let value = match name {
+            "VAR_A" => "A",
+            "VAR_B" => "B",
+            "VAR_C" => "C",
+            "VAR_REF" => "$(VAR_A)",
+            "VAR_EMPTY" => "",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    };
+    for (text, expected) in [
+        ("$(VAR_A)", "A"),
+        ("$(VAR_A)-$(VAR_A)", "A-A"),
+        ("$(VAR_A)-1", "A-1"),
+        ("___$(VAR_B)___", "___B___"),
+        ("___$(VAR_C)", "___C"),
+        ("$(VAR_A)_$(VAR_B)_$(VAR_C)", "A_B_C"),
+        ("$$(VAR_B)_$(VAR_A)", "$(VAR_B)_A"),
+        ("$$(VAR_A)_$$(VAR_B)", "$(VAR_A)_$(VAR_B)"),
+        ("f000-$$VAR_A", "f000-$VAR_A"),
+        ("foo\\$(VAR_C)bar", "foo\\Cbar"),
+        ("foo\\\\$(VAR_C)bar", "foo\\\\Cbar"),
+        ("foo\\\\\\\\$(VAR_A)bar", "foo\\\\\\\\Abar"),
+        ("$(VAR_A$(VAR_B))", "$(VAR_A$(VAR_B))"),
+        ("$(VAR_A$(VAR_B)", "$(VAR_A$(VAR_B)"),
+        ("$(VAR_REF)", "$(VAR_A)"),
+        ("%%$(VAR_REF)--$(VAR_REF)%%", "%%$(VAR_A)--$(VAR_A)%%"),
+        ("foo$(VAR_EMPTY)bar", "foobar"),
+        ("foo$(VAR_Awhoops!", "foo$(VAR_Awhoops!"),
+        ("f00__(VAR_A)__", "f00__(VAR_A)__"),
+        ("$?_boo_$!", "$?_boo_$!"),
+        ("$VAR_A", "$VAR_A"),
+        ("$(VAR_DNE)", "$(VAR_DNE)"),
+        ("$$$$$$(BIG_MONEY)", "$$$(BIG_MONEY)"),
+        ("$$$$$$(VAR_A)", "$$$(VAR_A)"),
+        ("$$$$$$$(GOOD_ODDS)", "$$$$(GOOD_ODDS)"),
+        ("$$$$$$$(VAR_A)", "$$$A"),
+        ("$VAR_A)", "$VAR_A)"),
+        ("${VAR_A}", "${VAR_A}"),
+        ("$(VAR_B)_______$(A", "B_______$(A"),
+        ("$(VAR_C)_______$(", "C_______$("),
+        ("$(VAR_A)foobarzab$", "Afoobarzab$"),
+        ("foo-\\$(VAR_A", "foo-\\$(VAR_A"),
+        ("--$($($($($--", "--$($($($($--"),
+        ("$($($($($--foo$(", "$($($($($--foo$("),
+        ("foo0--$($($($(", "foo0--$($($($("),
+        ("$(foo$$var)", "$(foo$$var)"),
+        ("\n", "\n"),
+    ] {
+        assert_eq!(expand(text, lookup), expected, "{text}");
+    }
+}
+
+#[test]
+fn every_field_that_the_original_knows_is_told() {
+    use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+    let map = |value: &str| Some([("b".to_owned(), value.to_owned()), ("a".to_owned(), "1".to_owned())].into());
+    let pod = Pod {
+        metadata: ObjectMeta {
+            name: Some("p".into()),
+            namespace: Some("ns".into()),
+            uid: Some("u".into()),
+            labels: map("2"),
+            annotations: map("x \"y\"\n\\"),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            node_name: Some("n1".into()),
+            service_account_name: Some("sa".into()),
+            restart_policy: Some("Never".into()),
+            scheduler_name: Some("default-scheduler".into()),
+            ..PodSpec::default()
+        }),
+        status: Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() }),
+    };
+    for (path, expected) in [
+        ("metadata.name", "p"),
+        ("metadata.namespace", "ns"),
+        ("metadata.uid", "u"),
+        ("metadata.labels", "a=\"1\"\nb=\"2\""),
+        ("metadata.annotations", "a=\"1\"\nb=\"x \\\"y\\\"\\n\\\\\""),
+        ("metadata.labels['b']", "2"),
+        ("metadata.annotations['a']", "1"),
+        ("metadata.annotations['missing']", ""),
+        ("spec.nodeName", "n1"),
+        ("spec.host", "n1"),
+        ("spec.serviceAccountName", "sa"),
+        ("spec.restartPolicy", "Never"),
+        ("spec.schedulerName", "default-scheduler"),
+        ("status.phase", "Pending"),
+        ("status.hostIP", "198.18.0.7"),
+        ("status.hostIPs", "198.18.0.7"),
+        ("status.podIP", "198.18.0.7"),
+        ("status.podIPs", "198.18.0.7"),
+    ] {
+        assert_eq!(field_value(&pod, "198.18.0.7", path).as_deref(), Ok(expected), "{path}");
+    }
+    for path in ["", "metadata", "spec.nodeName['a']", "metadata.labels['a'", "status.conditions", "metadata.name['x']"] {
+        assert_eq!(field_value(&pod, "", path), Err(EnvironmentError::UnsupportedField(path.into())));
+    }
+}
+
+#[test]
+fn a_field_of_another_api_version_is_refused() {
+    let mut variable = field("A", "metadata.name");
+    let version = |variable: &mut EnvVar, version: &str| {
+        variable.value_from.as_mut().unwrap().field_ref.as_mut().unwrap().api_version = Some(version.into());
+    };
+    version(&mut variable, "v1");
+    let container = |variable: &EnvVar| Container { env: Some(vec![variable.clone()]), ..Container::default() };
+    assert_eq!(resolved(&container(&variable), &References::default()).unwrap()["A"], "p");
+    version(&mut variable, "v2");
+    assert!(resolved(&container(&variable), &References::default()).is_err());
+}
+
+#[test]
+fn texts_are_quoted_as_go_does() {
+    for (text, expected) in [
+        ("plain", "\"plain\""),
+        ("\u{7}\u{8}\u{c}\n\r\t\u{b}", "\"\\a\\b\\f\\n\\r\\t\\v\""),
+        ("\u{0}\u{7f}", "\"\\x00\\x7f\""),
+        ("é'", "\"é'\""),
+        ("\u{85}\u{2028}", "\"\\u0085\\u2028\""),
+    ] {
+        assert_eq!(quoted(text), expected);
+    }
+}
+
+#[test]
+fn a_resource_of_another_container_is_told() {
+    use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    let limits = |cpu: &str| ResourceRequirements { limits: Some([("cpu".to_owned(), Quantity(cpu.into()))].into()), ..Default::default() };
+    let other = Container { name: "other".into(), resources: Some(limits("3")), ..Container::default() };
+    let selector = |name: Option<&str>| {
+        let selector = ResourceFieldSelector { container_name: name.map(Into::into), resource: "limits.cpu".into(), divisor: None };
+        EnvVarSource { resource_field_ref: Some(selector), ..EnvVarSource::default() }
+    };
+    let variable = |name: &str, of: Option<&str>| EnvVar { name: name.into(), value: None, value_from: Some(selector(of)) };
+    let env = vec![variable("OWN", None), variable("OTHER", Some("other"))];
+    let main = Container { name: "main".into(), env: Some(env), resources: Some(limits("2")), ..Container::default() };
+    let pod = Pod { spec: Some(PodSpec { containers: vec![main.clone(), other], ..PodSpec::default() }), ..Pod::default() };
+    let values = resolve(&main, &pod, &NodeFacts::default(), &References::default(), &BTreeMap::new()).unwrap();
+    assert_eq!((values["OWN"].as_str(), values["OTHER"].as_str()), ("2", "3"));
+}

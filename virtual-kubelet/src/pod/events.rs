@@ -26,7 +26,15 @@ struct Report {
     at: Timestamp,
 }
 
-/// Records events of one node.
+/// Records events of one node. What cannot be written is left out: events never hold anything up.
+///
+/// ```no_run
+/// # use virtual_kubelet::pod::Events;
+/// # fn example(client: kube::Client, pod: &k8s_openapi::api::core::v1::Pod) {
+/// let events = Events::start(client, "n1".into());
+/// events.warning(pod, "FailedMount", "the disk is not there");
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Events(Option<mpsc::Sender<Report>>);
 

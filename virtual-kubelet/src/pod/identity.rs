@@ -5,6 +5,18 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 
 /// A pod: a re-created pod of the same name is another one.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Pod;
+/// use virtual_kubelet::pod::PodId;
+///
+/// let mut pod = Pod::default();
+/// pod.metadata.name = Some("a".into());
+/// pod.metadata.uid = Some("0a1b2c3d".into());
+/// let first = PodId::of(&pod);
+/// pod.metadata.uid = Some("4e5f6071".into());
+/// assert_ne!(PodId::of(&pod), first);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodId {
     /// Namespace of the pod.

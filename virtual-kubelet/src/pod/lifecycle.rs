@@ -8,9 +8,77 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::Notify;
 
 use super::PodId;
+use super::decide::PodReport;
 use crate::errdefs::ProviderError;
 
 /// Runs pods. Every method may be repeated; none may wait for a pod to start or to end.
+///
+/// Errors are sorted as [`errdefs`](crate::errdefs) says: "not found" means that there is nothing left to do, "invalid
+/// input" that the pod is not offered again before it changes, and everything else is tried again.
+///
+/// A provider whose pods do nothing, and end when told to:
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+///
+/// use k8s_openapi::api::core::v1::{Pod, PodStatus};
+/// use virtual_kubelet::errdefs::ProviderError;
+/// use virtual_kubelet::pod::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
+///
+/// #[derive(Default)]
+/// struct Nothing {
+///     pods: Mutex<HashMap<PodId, Arc<Pod>>>,
+///     sink: Mutex<PodStatusSink>,
+/// }
+///
+/// impl Nothing {
+///     fn tell(&self, id: PodId, phase: &str) {
+///         self.sink.lock().unwrap().notify(id, PodStatus { phase: Some(phase.into()), ..PodStatus::default() });
+///     }
+/// }
+///
+/// impl PodNotifier for Nothing {
+///     fn notify_pods(&self, sink: PodStatusSink) {
+///         *self.sink.lock().unwrap() = sink;
+///     }
+/// }
+///
+/// impl PodLifecycleHandler for Nothing {
+///     async fn create_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+///         let id = PodId::of(&pod);
+///         self.pods.lock().unwrap().insert(id.clone(), pod);
+///         self.tell(id, "Running");
+///         Ok(())
+///     }
+///
+///     async fn update_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+///         self.pods.lock().unwrap().insert(PodId::of(&pod), pod);
+///         Ok(())
+///     }
+///
+///     async fn delete_pod(&self, pod: Arc<Pod>, _grace_seconds: i64) -> Result<(), ProviderError> {
+///         self.tell(PodId::of(&pod), "Succeeded");
+///         Ok(())
+///     }
+///
+///     async fn forget_pod(&self, id: &PodId) {
+///         self.pods.lock().unwrap().remove(id);
+///     }
+///
+///     async fn get_pod(&self, id: &PodId) -> Result<Option<Arc<Pod>>, ProviderError> {
+///         Ok(self.pods.lock().unwrap().get(id).cloned())
+///     }
+///
+///     async fn get_pod_status(&self, _id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
+///         Ok(None)
+///     }
+///
+///     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
+///         Ok(self.pods.lock().unwrap().values().cloned().collect())
+///     }
+/// }
+/// ```
 pub trait PodLifecycleHandler: Send + Sync + 'static {
     /// Starts to run a pod. A pod that cannot be admitted is no error: its status becomes `Failed`.
     fn create_pod(&self, pod: Arc<Pod>) -> impl Future<Output = Result<(), ProviderError>> + Send;
@@ -43,28 +111,99 @@ pub trait PodLifecycleHandler: Send + Sync + 'static {
 
 /// A provider that tells changes of status by itself.
 pub trait PodNotifier {
-    /// Called once, before any pod is created.
+    /// Called once, before any pod is created. Must not block; the sink may be used at any time afterwards.
     fn notify_pods(&self, sink: PodStatusSink);
 }
 
+impl<P: PodNotifier> PodNotifier for Arc<P> {
+    fn notify_pods(&self, sink: PodStatusSink) {
+        (**self).notify_pods(sink);
+    }
+}
+
+impl<P: PodLifecycleHandler> PodLifecycleHandler for Arc<P> {
+    async fn create_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+        (**self).create_pod(pod).await
+    }
+
+    async fn update_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
+        (**self).update_pod(pod).await
+    }
+
+    async fn delete_pod(&self, pod: Arc<Pod>, grace_seconds: i64) -> Result<(), ProviderError> {
+        (**self).delete_pod(pod, grace_seconds).await
+    }
+
+    async fn forget_pod(&self, id: &PodId) {
+        (**self).forget_pod(id).await;
+    }
+
+    async fn get_pod(&self, id: &PodId) -> Result<Option<Arc<Pod>>, ProviderError> {
+        (**self).get_pod(id).await
+    }
+
+    async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
+        (**self).get_pod_status(id).await
+    }
+
+    async fn retain(&self, present: &HashSet<PodId>) {
+        (**self).retain(present).await;
+    }
+
+    async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
+        (**self).get_pods().await
+    }
+}
+
 /// Takes statuses of pods. The latest of a pod wins, so it holds at most one status per pod.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::PodStatus;
+/// use virtual_kubelet::pod::{PodId, PodStatusSink};
+///
+/// let sink = PodStatusSink::default();
+/// let id = PodId { namespace: "web".into(), name: "a".into(), uid: "0a1b2c3d".into() };
+/// sink.notify(id, PodStatus { phase: Some("Running".into()), ..PodStatus::default() });
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct PodStatusSink {
-    waiting: Arc<Mutex<HashMap<PodId, PodStatus>>>,
+    waiting: Arc<Mutex<HashMap<PodId, PodReport>>>,
     filled: Arc<Notify>,
 }
 
 impl PodStatusSink {
     /// Reports the status of a pod. Never blocks.
     pub fn notify(&self, id: PodId, status: PodStatus) {
+        self.put(id, PodReport { status, ..PodReport::default() });
+    }
+
+    /// Reports a pod's status and annotations; annotations of others stay. One with a `deletionTimestamp` is being ended
+    /// by the provider itself: it is deleted in the API, with its `deletionGracePeriodSeconds`. Never blocks.
+    pub fn notify_pod(&self, pod: &Pod) {
+        let grace = || pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
+        let report = PodReport {
+            status: pod.status.clone().unwrap_or_default(),
+            annotations: pod.metadata.annotations.clone(),
+            evicted: pod.metadata.deletion_timestamp.as_ref().map(|_| grace()),
+        };
+        self.put(PodId::of(pod), report);
+    }
+
+    fn put(&self, id: PodId, report: PodReport) {
         if let Ok(mut waiting) = self.waiting.lock() {
-            waiting.insert(id, status);
+            let before = waiting.remove(&id).unwrap_or_default();
+            let report = PodReport {
+                annotations: report.annotations.or(before.annotations),
+                evicted: report.evicted.or(before.evicted),
+                status: report.status,
+            };
+            waiting.insert(id, report);
         }
         self.filled.notify_one();
     }
 
-    /// Waits for statuses and takes them all.
-    pub(super) async fn take(&self) -> HashMap<PodId, PodStatus> {
+    /// Waits for reports and takes them all.
+    pub(super) async fn take(&self) -> HashMap<PodId, PodReport> {
         loop {
             let taken = self.waiting.lock().map(|mut waiting| std::mem::take(&mut *waiting)).unwrap_or_default();
             if !taken.is_empty() {

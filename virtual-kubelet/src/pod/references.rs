@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::Client;
 use kube::api::{Api, ListParams};
@@ -26,18 +27,63 @@ pub struct References {
     pub secrets: BTreeMap<String, Secret>,
 }
 
+/// Where `ConfigMaps`, Secrets and services come from.
+pub trait ReferenceSource: Send + Sync + 'static {
+    /// A `ConfigMap`, or nothing when there is none of that name.
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<ConfigMap>, ApiCallError>>;
+
+    /// A Secret, or nothing when there is none of that name.
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<Secret>, ApiCallError>>;
+
+    /// All services that a pod of `namespace` may be told of: those of the namespace, and `default/kubernetes`.
+    fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, ApiCallError>>;
+}
+
+/// The API server itself, asked each time, by name as the Node authorizer allows: what is read is never of the past, and
+/// no copy of other pods' Secrets is kept.
+#[derive(Clone)]
+pub struct ApiReferences {
+    client: Client,
+}
+
+impl ApiReferences {
+    /// Asks with this client.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+}
+
+impl ReferenceSource for ApiReferences {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<ConfigMap>, ApiCallError>> {
+        let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
+        Box::pin(async move { within(api.get_opt(name)).await })
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<Secret>, ApiCallError>> {
+        let api = Api::<Secret>::namespaced(self.client.clone(), namespace);
+        Box::pin(async move { within(api.get_opt(name)).await })
+    }
+
+    fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, ApiCallError>> {
+        Box::pin(services(&self.client, namespace))
+    }
+}
+
 /// Reads what is wanted, one request per object.
 pub async fn fetch(client: &Client, namespace: &str, wanted: &Wanted) -> Result<References, ApiCallError> {
+    fetch_from(&ApiReferences::new(client.clone()), namespace, wanted).await
+}
+
+/// Reads what is wanted from `source`.
+pub async fn fetch_from(source: &dyn ReferenceSource, namespace: &str, wanted: &Wanted) -> Result<References, ApiCallError> {
     let mut found = References::default();
-    let config_maps = Api::<ConfigMap>::namespaced(client.clone(), namespace);
     for name in &wanted.config_maps {
-        if let Some(object) = within(config_maps.get_opt(name)).await? {
+        if let Some(object) = source.config_map(namespace, name).await? {
             found.config_maps.insert(name.clone(), object);
         }
     }
-    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
     for name in &wanted.secrets {
-        if let Some(object) = within(secrets.get_opt(name)).await? {
+        if let Some(object) = source.secret(namespace, name).await? {
             found.secrets.insert(name.clone(), object);
         }
     }

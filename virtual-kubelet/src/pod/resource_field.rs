@@ -5,27 +5,45 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::environment::{EnvironmentError, NodeFacts};
 
-/// Thousandths of the quantity's unit.
+/// Thousandths of the quantity's unit, rounded up; nothing for a text that is no quantity, or one too large to count.
 fn milli(quantity: &str) -> Option<i128> {
     let digits = quantity.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(quantity.len());
     let (number, suffix) = quantity.split_at(digits);
-    let thousandths: i128 = match suffix {
-        "m" => 1,
-        "" => 1000,
-        "k" => 1000 * 1000,
-        "M" => 1000 * 1000_i128.pow(2),
-        "G" => 1000 * 1000_i128.pow(3),
-        "T" => 1000 * 1000_i128.pow(4),
-        "Ki" => 1000 * 1024,
-        "Mi" => 1000 * 1024_i128.pow(2),
-        "Gi" => 1000 * 1024_i128.pow(3),
-        "Ti" => 1000 * 1024_i128.pow(4),
-        _ => return None,
-    };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let scale = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
     let value: i128 = format!("{whole}{fraction}").parse().ok()?;
-    Some((value * thousandths + scale - 1).div_euclid(scale))
+    let billionths = value.checked_mul(billionths(suffix)?)?;
+    let divisor = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?.checked_mul(1_000_000)?;
+    Some(billionths.checked_add(divisor - 1)?.div_euclid(divisor))
+}
+
+/// What a suffix multiplies by, in billionths, so that the smallest one is a whole number.
+fn billionths(suffix: &str) -> Option<i128> {
+    const UNIT: i128 = 1_000_000_000;
+    let decimal = |power: u32| 10_i128.checked_pow(power)?.checked_mul(UNIT);
+    let binary = |power: u32| 1024_i128.checked_pow(power)?.checked_mul(UNIT);
+    match suffix {
+        "n" => Some(1),
+        "u" => Some(1000),
+        "m" => Some(1_000_000),
+        "" => Some(UNIT),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        // `1e3`; a negative exponent down to billionths.
+        exponent => {
+            let power: i32 = exponent.strip_prefix(['e', 'E'])?.parse().ok()?;
+            10_i128.checked_pow(u32::try_from(power.checked_add(9)?).ok()?)
+        }
+    }
 }
 
 /// The number that `selector` asks for, divided and rounded up. Without a limit it is what the node has.
@@ -47,7 +65,7 @@ pub(super) fn value(container: &Container, selector: &ResourceFieldSelector, nod
     let divisor = selector.divisor.as_ref().map_or("1", |divisor| divisor.0.as_str());
     let divisor = milli(divisor).filter(|divisor| *divisor > 0).unwrap_or(1000);
     let quantity = milli(&quantity.0).ok_or_else(unsupported)?;
-    Ok(((quantity + divisor - 1).div_euclid(divisor)).to_string())
+    Ok(quantity.saturating_add(divisor - 1).div_euclid(divisor).to_string())
 }
 
 #[cfg(test)]
@@ -71,5 +89,30 @@ mod tests {
         assert_eq!(read("limits.memory", "1M"), "105");
         assert_eq!(read("limits.cpu", "1m"), "8000");
         assert_eq!(read("requests.cpu", "0"), "0");
+    }
+
+    #[test]
+    fn every_suffix_is_read_and_what_is_too_large_or_no_quantity_is_refused() {
+        for (text, expected) in [
+            ("1", 1000),
+            ("0.1", 100),
+            ("-1", -1000),
+            ("250m", 250),
+            ("1n", 1),
+            ("1001u", 2),
+            ("1k", 1_000_000),
+            ("1e3", 1_000_000),
+            ("1E3", 1_000_000),
+            ("5e-1", 500),
+            ("1Ki", 1_024_000),
+            ("1E", 1_000_000_000_000_000_000_000),
+            ("1Ei", 1_152_921_504_606_846_976_000),
+            ("8Ei", 9_223_372_036_854_775_808_000),
+        ] {
+            assert_eq!(milli(text), Some(expected), "{text}");
+        }
+        for text in ["", "x", "1x", "1e", "1e99", "1e-99", "--1", "1.2.3", &"9".repeat(60), &format!("0.{}", "1".repeat(60))] {
+            assert_eq!(milli(text), None, "{text}");
+        }
     }
 }

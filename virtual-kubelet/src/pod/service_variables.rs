@@ -6,6 +6,18 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 
 /// The variables for `pod`: services of its namespace when it wants links, and in any case the API
 /// server's own service. Services without an address have none.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::{Pod, Service, ServicePort, ServiceSpec};
+///
+/// let ports = Some(vec![ServicePort { port: 5432, ..ServicePort::default() }]);
+/// let spec = Some(ServiceSpec { cluster_ip: Some("10.0.0.7".into()), ports, ..ServiceSpec::default() });
+/// let mut service = Service { spec, ..Service::default() };
+/// service.metadata.name = Some("my-db".into());
+/// let variables = virtual_kubelet::pod::service_variables::of(&Pod::default(), &[service]);
+/// assert_eq!(variables["MY_DB_SERVICE_HOST"], "10.0.0.7");
+/// assert_eq!(variables["MY_DB_PORT"], "tcp://10.0.0.7:5432");
+/// ```
 pub fn of(pod: &Pod, services: &[Service]) -> BTreeMap<String, String> {
     let links = pod.spec.as_ref().and_then(|spec| spec.enable_service_links).unwrap_or(true);
     let mut variables = BTreeMap::new();

@@ -3,31 +3,35 @@
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use rustix::process::{PidfdFlags, pidfd_open};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, Interest};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::Target;
-use super::container_init::{Mount, START_FAILED, StartOrder};
+use super::container_init::{Mount, SHIM_COMMAND, StartOrder};
 use super::credentials::credentials;
 use super::images::{Image, argv};
-use super::process_note::ProcessNote;
-use super::site::{Site, order_file};
-use super::{logs, volumes};
+use super::shim::{self, ExitNote, Open, RunNote, START_ERROR, Session, ShimOrder, order_file, write_json};
+use super::site::Site;
+use super::{leftovers, volumes};
 use crate::pod::{PodId, environment, references, service_variables};
 
 /// Where a program writes the reason of its end unless its container says otherwise.
 const DEFAULT_TERMINATION_MESSAGE: &str = "/dev/termination-log";
-/// Subcommand that becomes a container.
-const INIT_COMMAND: &str = "container-init";
+/// Exit code of a container whose end nobody saw, as a kubelet has it.
+const UNSEEN: i32 = 137;
+/// Reason of such an end.
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// Why a container does not run yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,42 +52,135 @@ pub enum StartError {
 pub struct Exit {
     /// Exit code, 128 + signal when killed.
     pub code: i32,
-    /// Why the program could not even be started.
-    pub start_error: Option<String>,
-    /// What the program left as the reason of its end.
+    /// Why, where that is known to be something else than `Completed` and `Error`.
+    pub reason: Option<&'static str>,
+    /// What the program left as the reason of its end, or what is known about it.
     pub message: Option<String>,
+    /// When it had been started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Timestamp,
 }
 
 /// A run that has begun.
+#[derive(Debug)]
 pub struct Run {
-    /// Its process.
-    pub pid: i32,
+    /// Its restart count.
+    pub restart_count: i32,
+    /// Its image.
+    pub image: String,
     /// Signal that asks it to end.
     pub stop_signal: Signal,
-    child: Child,
+    /// When it was started.
+    pub started_at: Timestamp,
+    shim: AsyncFd<std::os::fd::OwnedFd>,
+    /// Present for the agent that started it, which has to reap it.
+    child: Option<Child>,
     dir: PathBuf,
-    log: PathBuf,
+    fallback_to_log: bool,
 }
 
-/// Starts a container.
-pub async fn start(site: &Site, pod: &Pod, container: &Container, restart_count: i32) -> Result<Run, StartError> {
+/// What is found of a container that an earlier agent ran.
+#[derive(Debug)]
+pub enum Found {
+    /// It was never started.
+    Nothing,
+    /// It runs.
+    Running(Box<Run>),
+    /// Its last run has ended.
+    Ended {
+        /// The restart count of that run.
+        restart_count: i32,
+        /// Its image.
+        image: String,
+        /// How it ended.
+        exit: Exit,
+    },
+}
+
+/// A run whose shim was started.
+#[derive(Debug)]
+pub struct Starting {
+    child: Child,
+    dir: PathBuf,
+    order: ShimOrder,
+    fallback_to_log: bool,
+}
+
+/// Starts a container. May be cancelled: either a shim was started and is returned, or there is none.
+pub async fn start(site: &Site, pod: &Pod, container: &Container, restart_count: i32) -> Result<Starting, StartError> {
     let id = PodId::of(pod);
     let image = site.images.find(container.image.as_deref().unwrap_or_default()).map_err(|error| StartError::Image(error.to_string()))?;
     let dir = site.container_dir(&id, &container.name);
     let order = order(site, pod, container, &image, &dir).await?;
     let failed = |error: std::io::Error| StartError::Create(error.to_string());
-    let _ = fs::remove_file(&order.error_file);
-    let file = order_file(&dir);
-    fs::write(&file, serde_json::to_vec(&order).map_err(|error| StartError::Create(error.to_string()))?).map_err(failed)?;
-    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).map_err(failed)?;
+    let lock = shim::lock(&dir).map_err(failed)?.ok_or_else(|| StartError::Create("the run before has not ended".into()))?;
+    shim::prune(&dir, restart_count - 1);
+    let _ = fs::remove_file(dir.join(START_ERROR));
+    write_json(&order_file(&dir), &order).map_err(failed)?;
+    let of_spec = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    let shim_order = ShimOrder {
+        restart_count,
+        image: container.image.clone().unwrap_or_default(),
+        stdin: container.stdin == Some(true),
+        stdin_once: container.stdin_once == Some(true),
+        tty: container.tty == Some(true),
+        stop_signal: image.stop_signal.as_deref().and_then(|name| name.parse().ok()).unwrap_or(Signal::SIGTERM) as i32,
+        grace_seconds: of_spec.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(30),
+        log: site.log_rotation,
+    };
+    shim_order.write(&dir).map_err(failed)?;
+    let complaints = fs::File::create(dir.join("shim.log")).map_err(failed)?;
     let mut command = Command::new(&site.init_program);
-    command.arg(INIT_COMMAND).arg(&file).process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Not the agent's error stream: a shim that held it would keep its reader waiting after the agent's end.
+    command.arg(SHIM_COMMAND).arg(&dir).stdin(lock).stdout(Stdio::piped()).stderr(complaints).process_group(0).current_dir("/");
     let child = command.spawn().map_err(failed)?;
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
-    ProcessNote::write(&dir, pid, restart_count).map_err(failed)?;
-    let stop_signal = image.stop_signal.as_deref().and_then(|name| name.parse().ok()).unwrap_or(Signal::SIGTERM);
-    Ok(Run { pid, stop_signal, child, log: dir.join(format!("{restart_count}.log")), dir })
+    Ok(Starting { child, dir, order: shim_order, fallback_to_log: falls_back(container) })
+}
+
+impl Starting {
+    /// Waits until the program itself runs, its mounts being in place, or could not be started. To be
+    /// awaited to its end: the shim is there and would go on by itself.
+    pub async fn begun(mut self) -> Result<Run, StartError> {
+        if let Some(mut stdout) = self.child.stdout.take() {
+            // Its one line comes when the program runs; without one it ends with the shim.
+            let _ = stdout.read(&mut [0; 64]).await;
+        }
+        Run::of(&self.dir, &self.order, Some(self.child), self.fallback_to_log).map_err(|error| {
+            let noted = ExitNote::read(&self.dir, self.order.restart_count).and_then(|note| note.start_error);
+            StartError::Create(noted.unwrap_or_else(|| format!("the container's supervisor ended at once: {error}")))
+        })
+    }
+}
+
+/// Looks for a run of an earlier agent.
+pub async fn find(dir: &Path, container: &Container) -> Found {
+    const LOOK_EVERY: Duration = Duration::from_millis(5);
+    let Some(order) = ShimOrder::read(dir) else { return Found::Nothing };
+    loop {
+        // A held lock means a shim, from its first moment on; that it has started the container is noted
+        // a moment later.
+        let free = shim::lock(dir).is_ok_and(|lock| lock.is_some());
+        if free {
+            break;
+        }
+        if let Ok(run) = Run::of(dir, &order, None, falls_back(container)) {
+            return Found::Running(Box::new(run));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let Some(restart_count) = shim::last_begun(dir) else { return Found::Nothing };
+    let exit = Exit::of(dir, restart_count, falls_back(container));
+    if exit.reason == Some(STATUS_UNKNOWN) {
+        exit.keep(dir, restart_count);
+        let leftovers_of = dir.to_owned();
+        let _ = tokio::task::spawn_blocking(move || leftovers::end_session(&leftovers_of, restart_count)).await;
+    }
+    Found::Ended { restart_count, image: order.image, exit }
+}
+
+fn falls_back(container: &Container) -> bool {
+    container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError")
 }
 
 async fn order(site: &Site, pod: &Pod, container: &Container, image: &Image, dir: &Path) -> Result<StartOrder, StartError> {
@@ -114,7 +211,7 @@ async fn order(site: &Site, pod: &Pod, container: &Container, image: &Image, dir
         credentials,
         mounts,
         staging: site.staging(),
-        error_file: dir.join("start-error"),
+        error_file: dir.join(START_ERROR),
     })
 }
 
@@ -160,55 +257,100 @@ fn left_message(dir: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&message).into_owned()).filter(|message| !message.is_empty())
 }
 
-impl Run {
-    /// Waits until the program itself runs, its mounts being in place, or could not be started.
-    pub async fn begun(&self) {
-        const LOOK_EVERY: Duration = Duration::from_millis(2);
-        let path = format!("/proc/{}/cmdline", self.pid);
-        // A process that is gone has no words.
-        while fs::read(&path).is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(INIT_COMMAND.as_bytes())) {
-            tokio::time::sleep(LOOK_EVERY).await;
+impl Exit {
+    /// What the files in `dir` say about the end of a run.
+    pub fn of(dir: &Path, restart_count: i32, fall_back_to_log: bool) -> Self {
+        let note = ExitNote::read(dir, restart_count);
+        let unseen = note.as_ref().is_none_or(|note| note.unseen);
+        let started_at = note.as_ref().map(|note| note.started_at);
+        let finished_at = note.as_ref().map_or_else(Timestamp::now, |note| note.finished_at);
+        let Some(note) = note.filter(|_| !unseen) else {
+            return Self {
+                code: UNSEEN,
+                reason: Some(STATUS_UNKNOWN),
+                message: Some("The container could not be located when its supervisor had ended".into()),
+                started_at: started_at.or_else(|| RunNote::read(dir, restart_count).map(|note| note.started_at)),
+                finished_at,
+            };
+        };
+        let from_log = || (fall_back_to_log && note.code != 0).then(|| super::log_tail::read(dir, restart_count)).flatten();
+        Self {
+            code: note.code,
+            reason: note.start_error.is_some().then_some("StartError"),
+            message: note.start_error.or_else(|| left_message(dir)).or_else(from_log),
+            started_at,
+            finished_at,
         }
-    }
-
-    /// Waits for the end of the process, and ends what it leaves of its group, as the end of a
-    /// container's first process does.
-    pub async fn wait(mut self) -> Exit {
-        let (stdout, stderr) = (self.child.stdout.take(), self.child.stderr.take());
-        let log = self.log.clone();
-        let copying = tokio::spawn(async move {
-            let log = match logs::open(&log).await {
-                Ok(log) => log,
-                Err(error) => return tracing::warn!(path = %log.display(), %error, "cannot open a container's log"),
-            };
-            let out = async {
-                if let Some(stdout) = stdout {
-                    logs::copy(stdout, "stdout", &log).await;
-                }
-            };
-            let err = async {
-                if let Some(stderr) = stderr {
-                    logs::copy(stderr, "stderr", &log).await;
-                }
-            };
-            tokio::join!(out, err);
-        });
-        let status = self.child.wait().await;
-        let _ = killpg(Pid::from_raw(self.pid), Signal::SIGKILL);
-        // A process that left the group may hold the stream open for ever.
-        let _ = timeout(Duration::from_secs(1), copying).await;
-        let code = status.map_or(255, exit_code);
-        let reason = fs::read_to_string(self.dir.join("start-error")).ok().filter(|text| !text.is_empty());
-        Exit { code, start_error: reason.filter(|_| code == START_FAILED), message: left_message(&self.dir) }
     }
 }
 
-fn exit_code(status: ExitStatus) -> i32 {
-    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255)
+impl Exit {
+    /// Notes an end that nobody saw, so that the next agent tells the same.
+    fn keep(&self, dir: &Path, restart_count: i32) {
+        let started_at = self.started_at.unwrap_or(self.finished_at);
+        let note = ExitNote { code: self.code, start_error: None, unseen: true, started_at, finished_at: self.finished_at };
+        if let Err(error) = note.write(dir, restart_count) {
+            tracing::warn!(container = %dir.display(), %error, "cannot note the end of a container");
+        }
+    }
+}
+
+impl Run {
+    fn of(dir: &Path, order: &ShimOrder, child: Option<Child>, fallback_to_log: bool) -> std::io::Result<Self> {
+        let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let note = RunNote::read(dir, order.restart_count).ok_or_else(gone)?;
+        let shim = rustix::process::Pid::from_raw(note.shim.pid).ok_or_else(gone)?;
+        let handle = pidfd_open(shim, PidfdFlags::NONBLOCK)?;
+        #[expect(deprecated, reason = "its successor is unsafe, which is forbidden here; the descriptor is owned and never exchanged")]
+        let handle = AsyncFd::with_interest(handle, Interest::READABLE)?;
+        // Only now is it certain that the handle is that process'.
+        if child.is_none() && !note.shim.lives() {
+            return Err(gone());
+        }
+        Ok(Self {
+            restart_count: order.restart_count,
+            image: order.image.clone(),
+            stop_signal: Signal::try_from(order.stop_signal).unwrap_or(Signal::SIGTERM),
+            started_at: note.started_at,
+            shim: handle,
+            child,
+            dir: dir.to_owned(),
+            fallback_to_log,
+        })
+    }
+
+    /// Waits for the end of the run and of everything it started.
+    pub async fn wait(mut self) -> Exit {
+        match &mut self.child {
+            Some(child) => drop(child.wait().await),
+            None => drop(self.shim.readable().await),
+        }
+        if ExitNote::read(&self.dir, self.restart_count).is_none() {
+            // The shim was killed, and its container with it; what that had started lives on.
+            let (dir, count) = (self.dir.clone(), self.restart_count);
+            let _ = tokio::task::spawn_blocking(move || leftovers::end_session(&dir, count)).await;
+        }
+        let exit = Exit::of(&self.dir, self.restart_count, self.fallback_to_log);
+        if exit.reason == Some(STATUS_UNKNOWN) {
+            exit.keep(&self.dir, self.restart_count);
+        }
+        exit
+    }
+}
+
+/// Sends a signal to a container's first process, or to all of its processes.
+pub async fn signal(dir: &Path, signal: Signal, everything: bool) {
+    let sent = match Session::open(dir, Open::Signal { number: signal as i32, everything }).await {
+        Ok(session) => session.collect(0).await.map(drop),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = sent {
+        tracing::debug!(container = %dir.display(), %signal, %error, "not sent: the container has ended");
+    }
 }
 
 /// Asks a run to end: the hook, then the signal, and after the grace the whole group is killed.
-/// `ended` is cancelled when the process is gone; its number is not used after that.
+/// `ended` is cancelled when that is done.
 pub async fn stop(target: Target, signal: Signal, grace: Duration, hook: Option<LifecycleHandler>, ended: CancellationToken) {
     /// What a hook that used up the grace leaves the process.
     const LEAST: Duration = Duration::from_secs(2);
@@ -220,11 +362,10 @@ pub async fn stop(target: Target, signal: Signal, grace: Duration, hook: Option<
         {
             tracing::warn!(container = target.container.name, "the preStop hook failed or took longer than the grace period");
         }
-        let pid = Pid::from_raw(target.pid);
-        let _ = kill(pid, signal);
+        self::signal(&target.dir, signal, false).await;
         let least = if grace.is_zero() { Duration::ZERO } else { LEAST };
         tokio::time::sleep_until(deadline.max(Instant::now() + least)).await;
-        let _ = killpg(pid, Signal::SIGKILL);
+        self::signal(&target.dir, Signal::SIGKILL, true).await;
     };
     tokio::select! {
         () = ended.cancelled() => {}

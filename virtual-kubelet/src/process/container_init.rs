@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::IsTerminal;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,10 @@ use std::process::Command;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{Gid, Uid, fchown, pivot_root, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Uid, fchown, pivot_root, setgid, setgroups, setsid, setuid};
 use serde::{Deserialize, Serialize};
 
 use super::images::find_program;
@@ -21,6 +24,13 @@ use super::mount_plan::{Kind, Laid, Place, Step};
 
 /// Exit code of a container whose program could not be started, as container runtimes have it.
 pub const START_FAILED: i32 = 128;
+
+/// Subcommand that becomes a container.
+pub const INIT_COMMAND: &str = "container-init";
+/// Subcommand that becomes a further process in a container.
+pub const EXEC_COMMAND: &str = "container-exec";
+/// Subcommand that supervises a container.
+pub const SHIM_COMMAND: &str = "container-shim";
 
 /// `PATH` of a container that has none.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -73,6 +83,7 @@ fn read_order(path: &Path) -> Result<StartOrder> {
 
 /// Becomes the container that the order in `path` describes. Returns only on failure.
 pub fn run(path: &Path) -> i32 {
+    lead_session();
     let order = match read_order(path) {
         Ok(order) => order,
         Err(error) => {
@@ -94,6 +105,7 @@ pub fn run(path: &Path) -> i32 {
 
 /// Runs `argv` beside the container's process `pid`, in its mounts. Returns only on failure.
 pub fn exec_beside(path: &Path, pid: i32, argv: &[String]) -> i32 {
+    lead_session();
     let attempt = || -> Result<()> {
         let order = read_order(path)?;
         let namespace = File::open(format!("/proc/{pid}/ns/mnt")).context("the container has ended")?;
@@ -129,6 +141,15 @@ fn assume(credentials: Option<&Credentials>) -> Result<()> {
     setuid(user).context("setting the user")
 }
 
+/// A session of its own, so that its processes can be told from others, with its terminal if it has one.
+fn lead_session() {
+    let _ = setsid();
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        let _ = rustix::process::ioctl_tiocsctty(&stdin);
+    }
+}
+
 fn become_program(order: &StartOrder, argv: &[String]) -> anyhow::Error {
     let Some((program, arguments)) = argv.split_first() else {
         return anyhow!("no command specified");
@@ -140,6 +161,14 @@ fn become_program(order: &StartOrder, argv: &[String]) -> anyhow::Error {
     let mut command = Command::new(&file);
     command.arg0(program).args(arguments).env_clear().env("PATH", path).envs(&order.env);
     command.current_dir(&order.working_dir);
+    if std::io::stdin().is_terminal() && !order.env.contains_key("TERM") {
+        command.env("TERM", "xterm");
+    }
+    // A shim that is killed takes its container along: nobody would know of it any more. After a change of
+    // user the kernel forgets this wish, so it comes last.
+    if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
+        return anyhow!("tying the process to its supervisor: {error}");
+    }
     anyhow!("exec: \"{}\": {}", file.display(), command.exec())
 }
 

@@ -14,9 +14,11 @@ use super::worker::Report;
 /// What a program needs between its start and the earliest useful probe.
 const FIRST_PROBE_AFTER: Duration = Duration::from_millis(200);
 
-/// Starts the probes of a run that has just begun; they end when `ended` is cancelled.
+/// Starts the probes of a run of this age; they end when `ended` is cancelled. Where the startup probe has
+/// succeeded already, it is not repeated.
 pub(super) fn start(
     target: &Target,
+    age: Duration,
     index: usize,
     attempt: u64,
     startup: &watch::Sender<bool>,
@@ -30,6 +32,9 @@ pub(super) fn start(
         (ProbeKind::Liveness, &container.liveness_probe),
     ] {
         let Some(probe) = probe.clone() else { continue };
+        if kind == ProbeKind::Startup && *startup.borrow() {
+            continue;
+        }
         let (target, startup, ended, reports) = (target.clone(), startup.subscribe(), ended.clone(), reports.clone());
         tokio::spawn(async move {
             let report = |success: bool, message: String| {
@@ -37,15 +42,22 @@ pub(super) fn start(
             };
             tokio::select! {
                 () = ended.cancelled() => {}
-                () = repeat(&target, &probe, kind, startup, report) => {}
+                () = repeat(&target, &probe, age, kind, startup, report) => {}
             }
         });
     }
 }
 
-async fn repeat(target: &Target, probe: &Probe, kind: ProbeKind, mut startup: watch::Receiver<bool>, report: impl Fn(bool, String)) {
+async fn repeat(
+    target: &Target,
+    probe: &Probe,
+    age: Duration,
+    kind: ProbeKind,
+    mut startup: watch::Receiver<bool>,
+    report: impl Fn(bool, String),
+) {
     let timing = ProbeTiming::of(probe);
-    let earliest = Instant::now() + timing.initial_delay + FIRST_PROBE_AFTER;
+    let earliest = Instant::now() + (timing.initial_delay + FIRST_PROBE_AFTER).saturating_sub(age);
     if kind != ProbeKind::Startup && startup.wait_for(|done| *done).await.is_err() {
         return;
     }

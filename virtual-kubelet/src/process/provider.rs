@@ -9,20 +9,24 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use tokio::sync::{mpsc, watch};
 
 use super::admission::admit;
-use super::process_note::end_leftovers;
-use super::site::Site;
+use super::leftovers;
+use super::site::{Site, claim};
 use super::status::rejected;
-use super::worker::{Order, Published, Worker};
+use super::worker::{Order, PodNote, Published, Sink, Worker};
 use crate::errdefs::ProviderError;
 use crate::pod::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
 
+/// What a container gets whose pod is known no more.
+const LEFTOVER_GRACE: Duration = Duration::from_secs(30);
+
 /// Runs each container of a pod as a process group with mounts of its own. Isolates nothing else.
 pub struct ProcessProvider {
+    _claim: std::fs::File,
     site: Arc<Site>,
     node_name: String,
     server_node: watch::Receiver<Option<Node>>,
     pods: Mutex<HashMap<PodId, Entry>>,
-    sink: Mutex<PodStatusSink>,
+    sink: Sink,
 }
 
 struct Entry {
@@ -43,15 +47,66 @@ impl Entry {
 }
 
 impl ProcessProvider {
-    /// A provider at `site`. Ends the processes that an earlier agent left in its directory.
+    /// A provider at `site`. Adopts the pods that an earlier agent ran in its directory: they are among
+    /// [`get_pods`](PodLifecycleHandler::get_pods) from the first moment on. Has to be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// When another agent uses the directory, or it cannot be written.
     pub fn new(site: Site, node_name: String, server_node: watch::Receiver<Option<Node>>) -> std::io::Result<Self> {
-        end_leftovers(&site.root.join("pods"));
+        let claim = claim(&site.root)?;
         std::fs::create_dir_all(site.staging())?;
-        Ok(Self { site: Arc::new(site), node_name, server_node, pods: Mutex::default(), sink: Mutex::default() })
+        let provider = Self { _claim: claim, site: Arc::new(site), node_name, server_node, pods: Mutex::default(), sink: Sink::default() };
+        let parent = provider.site.root.join("pods");
+        for directory in std::fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if let Some(note) = PodNote::read(&directory) {
+                provider.adopt(note);
+            }
+        }
+        Ok(provider)
+    }
+
+    fn adopt(&self, note: PodNote) {
+        let pod = Arc::new(note.pod.clone());
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let published = Published::default();
+        let entry = Entry { pod: pod.clone(), status: published.clone(), orders: Some(orders) };
+        self.pods().insert(PodId::of(&pod), entry);
+        let (site, sink) = (self.site.clone(), self.sink.clone());
+        tokio::spawn(async move { Worker::adopt(site, note, published, sink).await.run(inbox).await });
+    }
+
+    /// Tells the controller anew what it may have missed before it knew the pods, and that they are wanted.
+    fn confirm(&self, present: &HashSet<PodId>) {
+        let sink = self.sink();
+        for (id, entry) in &*self.pods() {
+            let status = entry.status();
+            if status.phase.is_some() {
+                sink.notify(id.clone(), status);
+            }
+            if let Some(orders) = entry.orders.as_ref().filter(|_| present.contains(id)) {
+                let _ = orders.send(Order::Confirm);
+            }
+        }
     }
 
     fn pods(&self) -> MutexGuard<'_, HashMap<PodId, Entry>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    pub(super) fn site(&self) -> &Site {
+        &self.site
+    }
+
+    pub(super) fn known(&self, id: &PodId) -> Option<(Arc<Pod>, PodStatus)> {
+        self.pods().get(id).map(|entry| (entry.pod.clone(), entry.status()))
+    }
+
+    pub(super) fn all(&self) -> Vec<(PodId, Arc<Pod>, PodStatus)> {
+        self.pods().iter().map(|(id, entry)| (id.clone(), entry.pod.clone(), entry.status())).collect()
     }
 
     fn sink(&self) -> PodStatusSink {
@@ -83,7 +138,12 @@ impl PodLifecycleHandler for ProcessProvider {
         let sink = self.sink();
         let labels = self.server_node.borrow().as_ref().and_then(|node| node.metadata.labels.clone()).unwrap_or_default();
         let mut pods = self.pods();
-        if pods.contains_key(&id) {
+        if let Some(entry) = pods.get_mut(&id) {
+            entry.pod = pod.clone();
+            if let Some(orders) = &entry.orders {
+                let _ = orders.send(Order::Update(pod));
+                let _ = orders.send(Order::Confirm);
+            }
             return Ok(());
         }
         let active = pods.values().filter(|entry| entry.is_active()).map(|entry| &*entry.pod);
@@ -95,9 +155,11 @@ impl PodLifecycleHandler for ProcessProvider {
             pods.insert(id, Entry { pod, status: Arc::new(Mutex::new(status)), orders: None });
             return Ok(());
         }
-        let worker = Worker::new(self.site.clone(), pod.clone(), sink).map_err(|error| ProviderError::Other(error.into()))?;
+        let published = Published::default();
+        let worker = Worker::new(self.site.clone(), pod.clone(), published.clone(), self.sink.clone());
+        let worker = worker.map_err(|error| ProviderError::Other(error.into()))?;
         let (orders, inbox) = mpsc::unbounded_channel();
-        pods.insert(id, Entry { pod, status: worker.published(), orders: Some(orders) });
+        pods.insert(id, Entry { pod, status: published, orders: Some(orders) });
         tokio::spawn(worker.run(inbox));
         Ok(())
     }
@@ -133,19 +195,24 @@ impl PodLifecycleHandler for ProcessProvider {
     }
 
     async fn retain(&self, present: &HashSet<PodId>) {
+        self.confirm(present);
         let mut kept: HashSet<PathBuf> = HashSet::new();
         for id in present.iter().cloned().chain(self.pods().keys().cloned()) {
             kept.extend([self.site.pod_dir(&id), self.site.volumes_dir(&id)]);
         }
-        let root = self.site.root.clone();
-        let sweep = move || {
-            let parents = [root.join("pods"), root.join("volumes")];
-            let entries = parents.iter().flat_map(|parent| std::fs::read_dir(parent).into_iter().flatten().flatten());
-            for path in entries.map(|entry| entry.path()).filter(|path| !kept.contains(path)) {
-                let _ = std::fs::remove_dir_all(path);
+        let parents = [self.site.root.join("pods"), self.site.root.join("volumes")];
+        let entries = parents.iter().flat_map(|parent| std::fs::read_dir(parent).into_iter().flatten().flatten());
+        let stale: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| !kept.contains(path)).collect();
+        if stale.is_empty() {
+            return;
+        }
+        // Not waited for: what runs there, of a pod whose note is lost, has its grace.
+        tokio::spawn(async move {
+            for path in stale {
+                leftovers::end_pod(&path, LEFTOVER_GRACE).await;
+                let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(path)).await;
             }
-        };
-        let _ = tokio::task::spawn_blocking(sweep).await;
+        });
     }
 
     async fn get_pod(&self, id: &PodId) -> Result<Option<Arc<Pod>>, ProviderError> {
@@ -153,7 +220,8 @@ impl PodLifecycleHandler for ProcessProvider {
     }
 
     async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
-        Ok(self.pods().get(id).map(Entry::status))
+        // A pod that is being adopted has none yet, which is not an empty one.
+        Ok(self.pods().get(id).map(Entry::status).filter(|status| status.phase.is_some()))
     }
 
     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {

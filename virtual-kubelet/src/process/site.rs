@@ -1,11 +1,14 @@
 //! What all pods of a process-backed node share.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kube::Client;
 
 use super::credentials::Powers;
 use super::images::ImageTable;
+use super::shim::LogRotation;
 use crate::pod::environment::NodeFacts;
 use crate::pod::{Events, PodId};
 
@@ -24,8 +27,10 @@ pub struct Site {
     pub images: ImageTable,
     /// Who containers may run as.
     pub powers: Powers,
-    /// A binary that has the subcommands `container-init` and `container-exec`.
+    /// A binary that has the subcommands `container-shim`, `container-init` and `container-exec`.
     pub init_program: PathBuf,
+    /// How the logs of containers are kept from growing.
+    pub log_rotation: LogRotation,
 }
 
 impl Site {
@@ -50,7 +55,23 @@ impl Site {
     }
 }
 
-/// Path of the order that a container is started with.
-pub fn order_file(container_dir: &Path) -> PathBuf {
-    container_dir.join("order.json")
+/// Claims a root directory for one agent: two would start every container twice. The claim lasts as long as the file is
+/// open, and ends with the process however that ends.
+///
+/// # Errors
+/// `AddrInUse` when another agent has it, else what the file system says.
+pub fn claim(root: &Path) -> std::io::Result<File> {
+    /// A process that an agent was starting when it died holds its files for a moment longer.
+    const TRIES: usize = 100;
+    std::fs::create_dir_all(root)?;
+    let file = File::options().create(true).truncate(false).write(true).open(root.join("agent.lock"))?;
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    let text = format!("another agent uses the directory {}", root.display());
+    Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, text))
 }

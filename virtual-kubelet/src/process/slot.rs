@@ -1,13 +1,17 @@
 //! One container of a pod as its worker keeps it.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::Target;
 use super::backoff::Backoff;
+use super::shim::{read_json, write_json};
 use super::status::{ContainerRecord, Role, State};
 
 /// A run that lives.
@@ -19,6 +23,27 @@ pub(super) struct Active {
     pub stopping: bool,
     /// Turns true when the startup probe has succeeded.
     pub startup: watch::Sender<bool>,
+}
+
+/// What probes said of a run, kept so that an agent that starts anew need not make it unready first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Health {
+    /// Which run.
+    pub restart_count: i32,
+    /// Whether it has started, as startup probes and hooks see it.
+    pub started: bool,
+    /// The last verdict of the readiness probe.
+    pub readiness: bool,
+}
+
+impl Health {
+    const FILE: &str = "health.json";
+
+    /// What was last kept of the container in `directory`.
+    pub fn read(directory: &Path) -> Option<Self> {
+        read_json(&directory.join(Self::FILE))
+    }
 }
 
 /// A container, its present run and what decides about the next one.
@@ -44,6 +69,8 @@ pub(super) struct Slot {
     pub retry_at: Option<Timestamp>,
     /// The last verdict of the readiness probe.
     pub readiness: bool,
+    /// What is kept of that.
+    pub kept: Option<Health>,
 }
 
 impl Slot {
@@ -74,6 +101,17 @@ impl Slot {
             config_failures: 0,
             retry_at: None,
             readiness: false,
+            kept: None,
+        }
+    }
+
+    /// Keeps what probes said, if it changed.
+    pub fn keep_health(&mut self, directory: &Path) {
+        let Some(_) = &self.active else { return };
+        let (restart_count, started, readiness) = (self.record.restart_count, self.record.started, self.readiness);
+        let health = Health { restart_count, started, readiness };
+        if self.kept != Some(health) && write_json(&directory.join(Health::FILE), &health).is_ok() {
+            self.kept = Some(health);
         }
     }
 

@@ -98,6 +98,8 @@ pub struct PodView<'a> {
     pub prepared: bool,
     /// Whether nothing of the pod will run any more.
     pub ended: bool,
+    /// Whether it was ended for having been active for too long.
+    pub past_deadline: bool,
 }
 
 /// Whether a container of this role and outcome runs again.
@@ -159,7 +161,12 @@ pub fn pod_status(view: &PodView<'_>) -> PodStatus {
         (!list.is_empty()).then_some(list)
     };
     let phase = phase(view);
+    let failure = (view.ended && view.past_deadline)
+        .then(|| ("DeadlineExceeded".to_owned(), "Pod was active on the node longer than the specified deadline".to_owned()));
+    let (reason, message) = failure.unzip();
     PodStatus {
+        reason,
+        message,
         conditions: Some(conditions(view, phase)),
         container_statuses: statuses(false),
         init_container_statuses: statuses(true),
@@ -212,7 +219,7 @@ fn phase(view: &PodView<'_>) -> &'static str {
     let of = |role: Role| view.containers.iter().filter(move |record| record.role == role);
     let initialized = of(Role::Main).any(|record| record.id.is_some());
     let failed_init = of(Role::Init).any(|record| latest_end(record).is_some_and(|end| end.exit_code != 0) && is_over(view.pod, record));
-    if failed_init {
+    if failed_init || (view.ended && view.past_deadline) {
         return "Failed";
     }
     let all_succeeded = of(Role::Main).all(|record| latest_end(record).is_some_and(|end| end.exit_code == 0));

@@ -49,7 +49,7 @@ fn creating(name: &str, role: Role) -> ContainerRecord {
 }
 
 fn status(pod: &Pod, containers: &[ContainerRecord], ended: bool) -> PodStatus {
-    pod_status(&PodView { pod, containers, address: "198.18.0.1", start_time: NOW, prepared: true, ended })
+    pod_status(&PodView { pod, containers, address: "198.18.0.1", start_time: NOW, prepared: true, ended, past_deadline: false })
 }
 
 fn phase_of(policy: &str, containers: &[ContainerRecord], ended: bool) -> String {

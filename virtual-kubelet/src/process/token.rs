@@ -26,6 +26,11 @@ pub struct Tokens {
 }
 
 impl Tokens {
+    /// When the next token has to be renewed.
+    pub fn next_renewal(&self) -> Option<Timestamp> {
+        self.held.values().map(|(_, renew)| *renew).min()
+    }
+
     /// Requests what is missing or old, and returns all values.
     pub async fn refresh(&mut self, client: &Client, pod: &Pod, wishes: &[TokenWish]) -> Result<BTreeMap<TokenWish, String>, ApiCallError> {
         for wish in wishes {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,7 @@ pub(super) async fn keep(site: Arc<Site>, mut pod: watch::Receiver<Arc<Pod>>, fi
                     if let Some(filled) = filled.take() {
                         filled();
                     }
-                    REFRESH
+                    until_renewal(&tokens, Timestamp::now())
                 }
                 Err(error) => {
                     failures += 1;
@@ -50,6 +51,12 @@ pub(super) async fn keep(site: Arc<Site>, mut pod: watch::Receiver<Arc<Pod>>, fi
             changed = pod.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// Tokens that are renewed sooner than everything is looked at are not late.
+fn until_renewal(tokens: &Tokens, now: Timestamp) -> Duration {
+    let left = tokens.next_renewal().map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+    left.map_or(REFRESH, |left| left.clamp(RETRY_FIRST, REFRESH))
 }
 
 async fn fill(site: &Site, pod: &Pod, tokens: &mut Tokens) -> Result<()> {

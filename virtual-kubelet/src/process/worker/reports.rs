@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nix::sys::signal::Signal;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Report, Worker};
+use super::history::{container_id, termination};
+use super::{Begun, Report, Worker};
 use crate::api_call::retry_delay;
 use crate::process::attempt::Target;
 use crate::process::backoff::Backoff;
@@ -15,16 +15,14 @@ use crate::process::container::{Exit, StartError};
 use crate::process::probe::ProbeKind;
 use crate::process::prober;
 use crate::process::slot::Active;
-use crate::process::status::{State, Termination};
+use crate::process::status::State;
 
 impl Worker {
     pub(super) fn take(&mut self, report: Report) {
         let current = |worker: &Self, index: usize, attempt: u64| worker.slots[index].attempt == attempt;
         match report {
             Report::VolumesFilled => self.volumes_filled = true,
-            Report::Started { index, attempt, pid, signal, ended } if current(self, index, attempt) => {
-                self.started(index, pid, signal, ended);
-            }
+            Report::Started { index, attempt, begun, ended } if current(self, index, attempt) => self.started(index, begun, ended),
             Report::NotStarted { index, attempt, error } if current(self, index, attempt) => self.not_started(index, &error),
             Report::PostStarted { index, attempt, outcome } if current(self, index, attempt) => match outcome {
                 Ok(()) => self.slots[index].record.started = self.slots[index].spec.startup_probe.is_none(),
@@ -41,33 +39,20 @@ impl Worker {
         }
     }
 
-    fn started(&mut self, index: usize, pid: i32, signal: Signal, ended: CancellationToken) {
-        let (site, id, reports) = (self.site.clone(), self.id.clone(), self.reports.clone());
+    fn started(&mut self, index: usize, begun: Begun, ended: CancellationToken) {
         let slot = &mut self.slots[index];
-        let target = Target {
-            container: slot.spec.clone(),
-            pid,
-            dir: site.container_dir(&id, &slot.spec.name),
-            address: site.node.address.clone(),
-            init_program: site.init_program.clone(),
-        };
         if let State::Terminated(end) = &slot.record.state {
             slot.record.last = Some(end.clone());
         }
-        slot.record.state = State::Running { since: Timestamp::now() };
-        slot.record.restart_count = slot.next_count;
-        slot.record.id = Some(format!("process://{}/{}/{}", id.uid, slot.spec.name, slot.record.restart_count));
-        slot.record.image = slot.spec.image.clone().unwrap_or_default();
-        site.events.normal(&self.pod, "Started", format!("Container started: {}", slot.spec.name));
+        self.site.events.normal(&self.pod, "Started", format!("Container started: {}", slot.spec.name));
         (slot.starting, slot.config_failures, slot.readiness) = (None, 0, false);
         (slot.pull_backoff, slot.retry_at) = (Backoff::default(), None);
         let post_start = slot.spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.clone());
         slot.record.started = slot.spec.startup_probe.is_none() && post_start.is_none();
-        let startup = watch::Sender::new(slot.spec.startup_probe.is_none());
         let attempt = slot.attempt;
-        prober::start(&target, index, attempt, &startup, &ended, &reports);
+        let target = self.run_begins(index, begun, &ended);
         if let Some(hook) = post_start {
-            let (target, ended) = (target.clone(), ended.clone());
+            let reports = self.reports.clone();
             tokio::spawn(async move {
                 tokio::select! {
                     () = ended.cancelled() => {}
@@ -75,7 +60,24 @@ impl Worker {
                 }
             });
         }
-        slot.active = Some(Active { target, signal, ended, stopping: false, startup });
+    }
+
+    /// Takes up a run that lives, whoever started it.
+    pub(super) fn run_begins(&mut self, index: usize, begun: Begun, ended: &CancellationToken) -> Target {
+        let (site, id) = (self.site.clone(), self.id.clone());
+        let slot = &mut self.slots[index];
+        let target =
+            Target { container: slot.spec.clone(), dir: site.container_dir(&id, &slot.spec.name), address: site.node.address.clone() };
+        slot.record.state = State::Running { since: begun.started_at };
+        slot.record.restart_count = slot.next_count;
+        slot.record.id = Some(container_id(&id, &slot.spec.name, slot.record.restart_count));
+        slot.record.image = begun.image;
+        let startup = watch::Sender::new(slot.spec.startup_probe.is_none() || slot.record.started);
+        let age = Timestamp::now().duration_since(begun.started_at);
+        let age = Duration::try_from(age).unwrap_or_default();
+        prober::start(&target, age, index, slot.attempt, &startup, ended, &self.reports);
+        slot.active = Some(Active { target: target.clone(), signal: begun.signal, ended: ended.clone(), stopping: false, startup });
+        target
     }
 
     fn not_started(&mut self, index: usize, error: &StartError) {
@@ -103,25 +105,9 @@ impl Worker {
 
     fn exited(&mut self, index: usize, exit: Exit) {
         let slot = &mut self.slots[index];
-        let started_at = match &slot.record.state {
-            State::Running { since } => Some(*since),
-            _ => None,
-        };
-        let reason = match (&exit.start_error, exit.code) {
-            (Some(_), _) => "StartError",
-            (None, 0) => "Completed",
-            (None, _) => "Error",
-        };
-        let finished_at = Timestamp::now();
         tracing::info!(pod = %self.id, container = slot.record.name, code = exit.code, "a container ended");
-        slot.record.state = State::Terminated(Termination {
-            exit_code: exit.code,
-            reason: reason.into(),
-            message: exit.start_error.or(exit.message),
-            started_at,
-            finished_at,
-            container_id: slot.record.id.clone(),
-        });
+        let finished_at = exit.finished_at;
+        slot.record.state = State::Terminated(termination(exit, slot.record.id.clone()));
         slot.active = None;
         slot.record.started = false;
         slot.readiness = false;

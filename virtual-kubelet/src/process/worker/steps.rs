@@ -1,17 +1,26 @@
 //! What a worker does next: starts, restarts and ends of containers, in their order.
 
 use jiff::Timestamp;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{PULL_ERROR_SHOWN, Report, Worker};
+use super::{Activity, Begun, PULL_ERROR_SHOWN, Report, Worker};
 use crate::process::backoff::printed;
-use crate::process::container::{self, StartError};
+use crate::process::container::{self, Run, StartError};
 use crate::process::slot::Slot;
 use crate::process::status::{Role, State, is_over};
 
 impl Worker {
     pub(super) fn step(&mut self) {
         if self.kill_at.is_some() {
+            self.step_ending();
+            return;
+        }
+        if self.deadline().is_some_and(|at| at <= Timestamp::now()) && !self.is_done() {
+            let message = "Pod was active on the node longer than the specified deadline";
+            self.site.events.normal(&self.pod, "DeadlineExceeded", message);
+            self.activity = Activity::TooLong;
+            self.end_within(self.grace());
             self.step_ending();
             return;
         }
@@ -88,7 +97,7 @@ impl Worker {
     fn ensure(&mut self, index: usize) {
         let now = Timestamp::now();
         let slot = &mut self.slots[index];
-        if slot.is_busy() {
+        if slot.is_busy() || !self.confirmed {
             return;
         }
         if slot.retry_at.is_some_and(|at| at > now) {
@@ -141,17 +150,26 @@ impl Worker {
                 () = given_up.cancelled() => Err(StartError::Create("given up".into())),
                 begun = container::start(&site, &pod, &spec, count) => begun,
             };
+            // From here on there is a process to account for, whatever was decided meanwhile.
+            let begun = match begun {
+                Ok(starting) => starting.begun().await,
+                Err(error) => Err(error),
+            };
             match begun {
                 Ok(run) => {
-                    run.begun().await;
                     let ended = CancellationToken::new();
-                    let _ = reports.send(Report::Started { index, attempt, pid: run.pid, signal: run.stop_signal, ended: ended.clone() });
-                    let exit = run.wait().await;
-                    ended.cancel();
-                    let _ = reports.send(Report::Exited { index, attempt, exit });
+                    let _ = reports.send(Report::Started { index, attempt, begun: Begun::of(&run), ended: ended.clone() });
+                    follow(run, index, attempt, ended, reports).await;
                 }
                 Err(error) => drop(reports.send(Report::NotStarted { index, attempt, error })),
             }
         });
     }
+}
+
+/// Waits for the end of a run and reports it.
+pub(super) async fn follow(run: Run, index: usize, attempt: u64, ended: CancellationToken, reports: mpsc::UnboundedSender<Report>) {
+    let exit = run.wait().await;
+    ended.cancel();
+    let _ = reports.send(Report::Exited { index, attempt, exit });
 }

@@ -1,0 +1,274 @@
+//! Who asks, and whether that is allowed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::future::BoxFuture;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// How long it is remembered whose a token is.
+const TOKEN_KNOWN: Duration = Duration::from_mins(2);
+/// How long a permission is remembered.
+const ALLOWED_KNOWN: Duration = Duration::from_mins(5);
+/// How long a refusal is remembered.
+const DENIED_KNOWN: Duration = Duration::from_secs(30);
+/// Most things remembered of each kind.
+const REMEMBERED: usize = 4096;
+
+/// The certificate that a client proved to have, verified by the TLS handshake.
+#[derive(Clone, Debug)]
+pub struct PeerCertificate(pub Arc<[u8]>);
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct User {
+    /// Name.
+    pub name: String,
+    /// UID, where known.
+    pub uid: Option<String>,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// What else the authenticator knows.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What is asked for, in terms of the API: a verb on a subresource of this node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// Verb.
+    pub verb: &'static str,
+    /// Subresource of `nodes`.
+    pub subresource: &'static str,
+}
+
+/// What a request asks for.
+pub fn access(method: &Method, path: &str) -> Access {
+    let verb = match method.as_str() {
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "get",
+    };
+    let below = |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let subresource = match () {
+        () if below("/stats") => "stats",
+        () if below("/metrics") => "metrics",
+        () if below("/logs") => "log",
+        () => "proxy",
+    };
+    Access { verb, subresource }
+}
+
+/// The user that a client certificate names: common name and organizations.
+pub fn certificate_user(der: &[u8]) -> Option<User> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let subject = certificate.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let groups = subject.iter_organization().filter_map(|group| group.as_str().ok()).map(str::to_owned).collect();
+    Some(User { name, groups, ..User::default() }).filter(|user| !user.name.is_empty())
+}
+
+/// Asks the API server.
+pub trait Reviews: Send + Sync + 'static {
+    /// Whose token it is, if anybody's.
+    fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<User>, String>>;
+
+    /// Whether the user may have the access.
+    fn allowed<'a>(&'a self, user: &'a User, access: &'a Access) -> BoxFuture<'a, Result<bool, String>>;
+}
+
+/// Asks by `TokenReview` and `SubjectAccessReview`.
+pub struct ApiReviews {
+    /// Access with the right to create both.
+    pub client: Client,
+    /// The node, to which access is asked for.
+    pub node: String,
+}
+
+impl Reviews for ApiReviews {
+    fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<User>, String>> {
+        Box::pin(async move {
+            let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
+            let review = TokenReview { spec, ..TokenReview::default() };
+            let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
+            let status = answer.map_err(|error: kube::Error| error.to_string())?.status.unwrap_or_default();
+            let user = status.user.filter(|_| status.authenticated == Some(true));
+            Ok(user.map(|user| User {
+                name: user.username.unwrap_or_default(),
+                uid: user.uid,
+                groups: user.groups.unwrap_or_default(),
+                extra: user.extra.unwrap_or_default(),
+            }))
+        })
+    }
+
+    fn allowed<'a>(&'a self, user: &'a User, access: &'a Access) -> BoxFuture<'a, Result<bool, String>> {
+        Box::pin(async move {
+            let attributes = ResourceAttributes {
+                verb: Some(access.verb.into()),
+                version: Some("v1".into()),
+                resource: Some("nodes".into()),
+                subresource: Some(access.subresource.into()),
+                name: Some(self.node.clone()),
+                ..ResourceAttributes::default()
+            };
+            let spec = SubjectAccessReviewSpec {
+                user: Some(user.name.clone()),
+                uid: user.uid.clone(),
+                groups: Some(user.groups.clone()),
+                extra: Some(user.extra.clone()),
+                resource_attributes: Some(attributes),
+                ..SubjectAccessReviewSpec::default()
+            };
+            let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+            let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
+            let status = answer.map_err(|error: kube::Error| error.to_string())?.status.unwrap_or_default();
+            Ok(status.allowed && status.denied != Some(true))
+        })
+    }
+}
+
+/// Answers that are remembered for a while.
+struct Cache<K, V> {
+    entries: Mutex<HashMap<K, (Instant, V)>>,
+}
+
+impl<K: Hash + Eq, V: Clone> Cache<K, V> {
+    fn new() -> Self {
+        Self { entries: Mutex::default() }
+    }
+
+    fn get(&self, key: &K) -> Option<V> {
+        let entries = self.entries.lock().ok()?;
+        entries.get(key).filter(|(until, _)| *until > Instant::now()).map(|(_, value)| value.clone())
+    }
+
+    fn put(&self, key: K, value: V, time: Duration) {
+        let Ok(mut entries) = self.entries.lock() else { return };
+        let now = Instant::now();
+        if entries.len() >= REMEMBERED {
+            entries.retain(|_, (until, _)| *until > now);
+        }
+        if entries.len() >= REMEMBERED {
+            entries.clear();
+        }
+        entries.insert(key, (now + time, value));
+    }
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nobody we know: 401.
+    Unauthenticated,
+    /// Somebody who may not: 403.
+    Forbidden(String),
+    /// It could not be found out: 500.
+    Unknown(String),
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
+            Self::Forbidden(text) => (StatusCode::FORBIDDEN, text),
+            Self::Unknown(text) => (StatusCode::INTERNAL_SERVER_ERROR, text),
+        }
+        .into_response()
+    }
+}
+
+/// Decides about requests: by certificate or token, then by asking whether the user may. Answers are remembered: whose a token is
+/// for 2 minutes, a permission for 5 minutes, a refusal for 30 seconds.
+pub struct WebhookAuth {
+    reviews: Box<dyn Reviews>,
+    tokens: Cache<[u8; 32], Option<User>>,
+    decisions: Cache<(User, Access), bool>,
+}
+
+impl WebhookAuth {
+    /// Asks `reviews` what it does not remember.
+    pub fn new(reviews: impl Reviews) -> Self {
+        Self { reviews: Box::new(reviews), tokens: Cache::new(), decisions: Cache::new() }
+    }
+
+    /// Whether a client with this certificate or token may have the access.
+    pub async fn check(&self, certificate: Option<&[u8]>, token: Option<&str>, access: &Access) -> Result<User, Refusal> {
+        let user = match certificate.and_then(certificate_user) {
+            Some(user) => user,
+            None => self.token(token.ok_or(Refusal::Unauthenticated)?).await?,
+        };
+        let text =
+            |what: &str| format!("{what} (user={}, verb={}, resource=nodes, subresource={})", user.name, access.verb, access.subresource);
+        let key = (user.clone(), access.clone());
+        let allowed = if let Some(known) = self.decisions.get(&key) {
+            known
+        } else {
+            let allowed = self.reviews.allowed(&user, access).await.map_err(|error| {
+                tracing::warn!(user = user.name, %error, "cannot find out whether a user may use the kubelet API");
+                Refusal::Unknown(text("Authorization error"))
+            })?;
+            self.decisions.put(key, allowed, if allowed { ALLOWED_KNOWN } else { DENIED_KNOWN });
+            allowed
+        };
+        if allowed { Ok(user) } else { Err(Refusal::Forbidden(text("Forbidden"))) }
+    }
+
+    async fn token(&self, token: &str) -> Result<User, Refusal> {
+        // Tokens themselves are not kept.
+        let key: [u8; 32] = Sha256::digest(token).into();
+        let user = if let Some(known) = self.tokens.get(&key) {
+            known
+        } else {
+            let user = self.reviews.token(token).await.map_err(|error| {
+                tracing::warn!(%error, "cannot find out whose token a client of the kubelet API has");
+                Refusal::Unauthenticated
+            })?;
+            self.tokens.put(key, user.clone(), TOKEN_KNOWN);
+            user
+        };
+        user.ok_or(Refusal::Unauthenticated)
+    }
+}
+
+/// Who may use the API.
+#[derive(Clone, Default)]
+pub enum Auth {
+    /// Everybody, unknown. For tests.
+    #[default]
+    None,
+    /// Whom the API server allows.
+    Webhook(Arc<WebhookAuth>),
+}
+
+/// Lets requests through that are allowed.
+pub async fn authorize(State(auth): State<Auth>, request: Request, next: Next) -> Response {
+    if let Auth::Webhook(auth) = &auth {
+        let certificate = request.extensions().get::<PeerCertificate>().cloned();
+        let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim).filter(|token| !token.is_empty());
+        let access = access(request.method(), request.uri().path());
+        if let Err(refusal) = auth.check(certificate.as_ref().map(|der| &*der.0), token, &access).await {
+            return refusal.into_response();
+        }
+    }
+    next.run(request).await
+}
+
+#[cfg(test)]
+#[path = "auth_tests.rs"]
+mod tests;

@@ -1,0 +1,99 @@
+//! The flags of the kubelet API, and how it is served.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use virtual_kubelet::api::{self, ApiReviews, Auth, NodeIdentity, PodHandlers, ServingCertificate, WebhookAuth};
+
+/// How clients of the API are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Authentication {
+    /// By certificate (`--client-ca-file`) or token, and the API server says what they may (`TokenReview`, `SubjectAccessReview`).
+    Webhook,
+    /// Not at all: whoever reaches the port may run commands in every container.
+    None,
+}
+
+/// Flags of the kubelet API.
+#[derive(Args, Debug)]
+pub struct ApiArgs {
+    /// Port of the kubelet API on the node's address: logs, exec, attach, port-forward, stats. 0 serves none.
+    #[arg(long, env = "KUBELET_PORT", default_value_t = 10250)]
+    kubelet_port: u16,
+    /// Serving certificate in PEM format; without it one is requested from the cluster (signer kubernetes.io/kubelet-serving), which
+    /// somebody has to approve.
+    #[arg(long, env = "TLS_CERT_FILE", requires = "tls_private_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// Private key of the serving certificate.
+    #[arg(long, env = "TLS_PRIVATE_KEY_FILE", requires = "tls_cert_file")]
+    tls_private_key_file: Option<PathBuf>,
+    /// Authorities of client certificates in PEM format: usually the cluster's, which signed the API server's kubelet client certificate.
+    #[arg(long, env = "CLIENT_CA_FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// How clients of the kubelet API are known.
+    #[arg(long, env = "KUBELET_AUTHENTICATION", value_enum, default_value_t = Authentication::Webhook)]
+    kubelet_authentication: Authentication,
+}
+
+impl ApiArgs {
+    /// The port that the Node tells, if the API is served.
+    pub fn port(&self) -> Option<u16> {
+        (self.kubelet_port != 0).then_some(self.kubelet_port)
+    }
+
+    /// Serves the API until `stop` is cancelled. Fails when it cannot begin to.
+    pub async fn serve(
+        &self,
+        client: Client,
+        node: (&str, &str),
+        root: &Path,
+        handlers: Arc<dyn PodHandlers>,
+        stop: CancellationToken,
+    ) -> Result<()> {
+        let Some(port) = self.port() else {
+            tracing::warn!("the kubelet API is off: logs, exec and the like do not work on this node");
+            return Ok(());
+        };
+        let (name, address) = node;
+        let address: IpAddr = address.parse().context("the node's address is no IP address")?;
+        let listener = TcpListener::bind(SocketAddr::new(address, port)).await;
+        let listener = listener.with_context(|| format!("listening on {address}:{port} for the kubelet API"))?;
+        let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
+            (Some(certificate), Some(key)) => ServingCertificate::from_files(certificate, key)?,
+            (None, None) => {
+                let certificate = ServingCertificate::default();
+                let identity = NodeIdentity { name: name.to_owned(), addresses: vec![address] };
+                let report = |text: &str| tracing::warn!("{text}");
+                let keeping = certificate.clone().keep_requested(client.clone(), identity, root.join("pki"), report);
+                let stop = stop.clone();
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = keeping => {}
+                        () = stop.cancelled() => {}
+                    }
+                });
+                certificate
+            }
+            _ => bail!("--tls-cert-file and --tls-private-key-file go together"),
+        };
+        let auth = match self.kubelet_authentication {
+            Authentication::Webhook => Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: name.to_owned() }))),
+            Authentication::None => {
+                tracing::warn!("the kubelet API asks nobody who they are: whoever reaches {address}:{port} may run commands");
+                Auth::None
+            }
+        };
+        let tls = api::tls(Arc::new(certificate), self.client_ca_file.as_deref())?;
+        let routes = api::router(&api::Api::new(handlers, stop.clone()), true);
+        let routes = routes.layer(axum::middleware::from_fn_with_state(auth, api::authorize));
+        tokio::spawn(api::serve(listener, tls, routes, stop));
+        tracing::info!(%address, port, "serving the kubelet API");
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! Does one operation on a pod: one call of the provider, or one request to the API server.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::Value;
+
+use super::decide::{not_given_status, status_patch};
+use super::environment::NodeFacts;
+use super::references::ReferenceSource;
+use super::{Events, Operation, PodControllerConfig, PodId, PodLifecycleHandler, resolved};
+use crate::api_call::{ApiCallError, within};
+use crate::errdefs::ProviderError;
+
+/// What came of it.
+pub(super) enum Outcome {
+    Created(Arc<Pod>),
+    Updated(Arc<Pod>),
+    EndOrdered(i64),
+    /// The provider does not know the pod.
+    Lost,
+    Written(Box<Pod>),
+    Evicted,
+    /// Gone from the API, or another pod has the name now.
+    Gone,
+    Forgotten,
+    Failed {
+        error: String,
+        /// The pod with the failure in its status.
+        shown: Option<Box<Pod>>,
+        refusal: Option<Refusal>,
+    },
+}
+
+/// The provider will never take this pod as it is.
+pub(super) struct Refusal(pub Arc<Pod>);
+
+fn failed(error: &impl ToString) -> Outcome {
+    Outcome::Failed { error: error.to_string(), shown: None, refusal: None }
+}
+
+pub(super) struct Performer<P> {
+    client: Client,
+    pub provider: Arc<P>,
+    events: Events,
+    references: Arc<dyn ReferenceSource>,
+    /// None when the environment is the provider's task.
+    node: Option<NodeFacts>,
+}
+
+impl<P: PodLifecycleHandler> Performer<P> {
+    pub fn new(config: &PodControllerConfig<P>) -> Self {
+        Self {
+            client: config.client.clone(),
+            provider: config.provider.clone(),
+            events: config.events.clone(),
+            references: config.references.clone(),
+            node: (!config.skip_downward_api_resolution).then(|| config.node_facts.clone()),
+        }
+    }
+
+    fn api(&self, id: &PodId) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &id.namespace)
+    }
+
+    pub async fn perform(&self, id: &PodId, operation: Operation) -> Outcome {
+        match operation {
+            Operation::Create(pod) => self.create(id, pod).await,
+            Operation::Update(pod) => self.update(pod).await,
+            Operation::Delete(pod, grace) => self.delete(pod, grace).await,
+            Operation::Patch(patch) => match self.patch(id, &patch).await {
+                Ok(pod) => Outcome::Written(Box::new(pod)),
+                Err(ApiCallError::NotFound(_)) => Outcome::Gone,
+                Err(error) => failed(&error),
+            },
+            Operation::Evict(grace) => match self.remove(id, grace).await {
+                Ok(()) => Outcome::Evicted,
+                Err(ApiCallError::NotFound(_) | ApiCallError::Conflict(_)) => Outcome::Gone,
+                Err(error) => failed(&error),
+            },
+            Operation::Remove => match self.remove(id, 0).await {
+                Ok(()) | Err(ApiCallError::NotFound(_) | ApiCallError::Conflict(_)) => Outcome::Gone,
+                Err(error) => failed(&error),
+            },
+            Operation::Forget => {
+                self.provider.forget_pod(id).await;
+                Outcome::Forgotten
+            }
+        }
+    }
+
+    /// The pod as the provider gets it. What an environment lacks is told by events.
+    async fn ready(&self, pod: &Arc<Pod>) -> Result<Arc<Pod>, String> {
+        let Some(node) = &self.node else { return Ok(pod.clone()) };
+        let mut notes = Vec::new();
+        let resolved = resolved::resolve(&*self.references, pod, node, &mut notes).await;
+        for note in notes {
+            self.events.warning(pod, note.reason, note.message);
+        }
+        resolved.map_err(|error| error.to_string())
+    }
+
+    async fn create(&self, id: &PodId, pod: Arc<Pod>) -> Outcome {
+        let given = match self.ready(&pod).await {
+            Ok(given) => given,
+            Err(error) => return failed(&error),
+        };
+        match self.provider.create_pod(given).await {
+            Ok(()) => {
+                self.events.normal(&pod, "ProviderCreateSuccess", "Create pod in provider successfully");
+                Outcome::Created(pod)
+            }
+            Err(error) => {
+                self.events.warning(&pod, "ProviderCreateFailed", error.to_string());
+                self.show_failure(id, pod, &error).await
+            }
+        }
+    }
+
+    async fn update(&self, pod: Arc<Pod>) -> Outcome {
+        let given = match self.ready(&pod).await {
+            Ok(given) => given,
+            Err(error) => return failed(&error),
+        };
+        match self.provider.update_pod(given).await {
+            Ok(()) => {
+                self.events.normal(&pod, "ProviderUpdateSuccess", "Update pod in provider successfully");
+                Outcome::Updated(pod)
+            }
+            Err(error) if error.is_not_found() => Outcome::Lost,
+            // What runs goes on running as it was: its status says so, and an event says why.
+            Err(error) => {
+                self.events.warning(&pod, "ProviderUpdateFailed", error.to_string());
+                let refusal = error.is_invalid_input().then_some(Refusal(pod));
+                Outcome::Failed { error: error.to_string(), shown: None, refusal }
+            }
+        }
+    }
+
+    async fn delete(&self, pod: Arc<Pod>, grace: i64) -> Outcome {
+        match self.provider.delete_pod(pod.clone(), grace).await {
+            Ok(()) => {
+                self.events.normal(&pod, "ProviderDeleteSuccess", "Delete pod in provider successfully");
+                Outcome::EndOrdered(grace)
+            }
+            Err(error) if error.is_not_found() => Outcome::Lost,
+            Err(error) => {
+                self.events.warning(&pod, "ProviderDeleteFailed", error.to_string());
+                failed(&error)
+            }
+        }
+    }
+
+    /// A pod that could not be given to the provider says why in its status.
+    async fn show_failure(&self, id: &PodId, pod: Arc<Pod>, error: &ProviderError) -> Outcome {
+        let status: PodStatus = not_given_status(&pod, &error.to_string());
+        let shown = match status_patch(&pod, &status, None, Timestamp::now()) {
+            Some(patch) => self.patch(id, &patch).await.ok().map(Box::new),
+            None => None,
+        };
+        let refusal = error.is_invalid_input().then_some(Refusal(pod));
+        Outcome::Failed { error: error.to_string(), shown, refusal }
+    }
+
+    async fn patch(&self, id: &PodId, patch: &Value) -> Result<Pod, ApiCallError> {
+        within(self.api(id).patch_status(&id.name, &PatchParams::default(), &Patch::Strategic(patch))).await
+    }
+
+    /// Deletes this very pod, and none that has its name by now.
+    async fn remove(&self, id: &PodId, grace: i64) -> Result<(), ApiCallError> {
+        let parameters = DeleteParams {
+            grace_period_seconds: Some(u32::try_from(grace).unwrap_or_default()),
+            preconditions: Some(Preconditions { uid: Some(id.uid.clone()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        within(self.api(id).delete(&id.name, &parameters)).await.map(drop)
+    }
+}

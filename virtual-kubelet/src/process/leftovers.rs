@@ -1,0 +1,67 @@
+//! Ends processes that nobody supervises any more.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::process_table::ProcessTable;
+use super::shim::{self, Open, RunNote, Session, ShimOrder};
+
+/// Kills what is left of the session of a run whose shim was killed.
+pub fn end_session(directory: &Path, restart_count: i32) {
+    let Some(note) = RunNote::read(directory, restart_count) else { return };
+    let table = ProcessTable::read();
+    // The number of a session is not given to another process while the session has members. Its leader
+    // tells whether it is still that session.
+    if table.row(note.main.pid).is_some_and(|leader| leader.start_ticks != note.main.start_ticks) {
+        return;
+    }
+    for row in table.session(note.main.pid).iter().filter(|row| row.start_ticks >= note.main.start_ticks) {
+        let _ = kill(Pid::from_raw(row.pid), Signal::SIGKILL);
+    }
+}
+
+/// Ends every container below `root` (the directory given to a [`Site`](super::Site)) and waits for
+/// that: first by its stop signal, after `grace` by force. For when a node is not to come back.
+pub async fn end_all(root: &Path, grace: Duration) {
+    let pods: Vec<_> = std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    futures::future::join_all(pods.iter().map(|pod| end_pod(pod, grace))).await;
+}
+
+/// Ends every container in a pod's directory and waits for that.
+pub(super) async fn end_pod(pod: &Path, grace: Duration) {
+    let containers: Vec<_> = std::fs::read_dir(pod).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    futures::future::join_all(containers.iter().filter(|path| path.is_dir()).map(|container| end(container, grace))).await;
+}
+
+/// Ends the run in a container's directory, if there is one, and waits for that.
+async fn end(container: &Path, grace: Duration) {
+    const LOOK_EVERY: Duration = Duration::from_millis(20);
+    let Some(order) = ShimOrder::read(container) else { return };
+    let over = || shim::lock(container).map_or(true, |lock| lock.is_some());
+    let signal = async |number: i32, everything: bool| {
+        if let Ok(session) = Session::open(container, Open::Signal { number, everything }).await {
+            let _ = session.collect(0).await;
+        }
+    };
+    if over() {
+        return;
+    }
+    signal(order.stop_signal, false).await;
+    let deadline = tokio::time::Instant::now() + grace;
+    while !over() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let mut tries = 0;
+    while !over() {
+        signal(Signal::SIGKILL as i32, true).await;
+        tokio::time::sleep(LOOK_EVERY).await;
+        tries += 1;
+        if tries > 250 {
+            tracing::warn!(container = %container.display(), "a container does not end");
+            return;
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What `docs/virtual-kubelet.md` says of tests and flags is so.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a workspace")
+}
+
+fn document() -> String {
+    std::fs::read_to_string(repository().join("docs/virtual-kubelet.md")).expect("the document")
+}
+
+/// All Rust files below a directory.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("readable").path()) {
+        if entry.is_dir() {
+            files.extend(sources(&entry));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            files.push(entry);
+        }
+    }
+    files
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn every_test_that_the_tables_name_is_there() {
+    let directories = ["virtual-kubelet/src", "virtual-kubelet/tests", "e2e/src/scenarios", "fuzz/tests"];
+    let text: String = directories
+        .iter()
+        .flat_map(|directory| sources(&repository().join(directory)))
+        .map(|file| std::fs::read_to_string(file).expect("readable"))
+        .collect();
+    let document = document();
+    let (_, tables) = document.split_once("## Tests").expect("the section of tests");
+    let mut seen = 0;
+    for row in tables.lines().filter(|line| line.starts_with("| ")) {
+        let ours = row.trim_matches('|').split_once('|').expect("two columns").1;
+        for name in quoted(ours) {
+            let is_file = Path::new(name).extension().is_some_and(|extension| extension == "rs");
+            if is_file {
+                assert!(repository().join("virtual-kubelet/src").join(name).is_file(), "{name} in: {row}");
+            } else if name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+                assert!(text.contains(&format!("fn {name}")) || text.contains(&format!("\"{name}\"")), "{name} in: {row}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 80, "only {seen} names were found: the tables have another form");
+}
+
+#[test]
+fn the_table_of_flags_is_what_the_binary_takes() {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_virtual-kubelet")).args(["run", "--help"]).output().expect("the binary runs");
+    let help = String::from_utf8(help.stdout).expect("text");
+    let word = |text: &str| text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).next().unwrap_or_default().to_owned();
+    let flags = help.lines().filter_map(|line| line.trim_start().split_once("--").filter(|(before, _)| before.len() <= 4));
+    let taken: BTreeSet<String> = flags.map(|(_, flag)| format!("--{}", word(flag))).filter(|flag| flag != "--help").collect();
+    let variables: BTreeSet<String> =
+        help.split("[env: ").skip(1).filter_map(|rest| rest.split_once('=')).map(|(name, _)| name.to_owned()).collect();
+    let document = document();
+    let (_, table) = document.split_once("| flag | variable |").expect("the table of flags");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with("| "));
+    let cells: Vec<Vec<&str>> = rows.map(|row| row.split('|').map(str::trim).collect()).collect();
+    let column = |index: usize| cells.iter().flat_map(|row| quoted(row[index])).map(str::to_owned).collect::<BTreeSet<_>>();
+    assert_eq!(column(1), taken);
+    assert_eq!(column(2), variables);
+}

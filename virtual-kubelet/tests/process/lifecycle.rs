@@ -1,0 +1,220 @@
+//! Starts, restarts, hooks and ends.
+
+use serde_json::json;
+
+use crate::place::{Place, container, eventually, exit_code, pod, script};
+
+fn waiting_reason(status: &k8s_openapi::api::core::v1::PodStatus, name: &str) -> Option<String> {
+    container(status, name).state.as_ref()?.waiting.as_ref()?.reason.clone()
+}
+
+#[test]
+fn a_crashed_container_starts_again_at_once_then_backs_off_and_its_previous_log_stays() {
+    let place = Place::new();
+    let agent = place.agent();
+    let spec = json!({ "containers": [{ "name": "c", "image": "shell", "args": ["echo x >> PLACE/runs; echo run $(wc -l < PLACE/runs); exit 3"] }] });
+    let id = agent.create(&pod(&place, "p", &spec));
+    let status = agent.until(&id, "back-off", |status| waiting_reason(status, "c").as_deref() == Some("CrashLoopBackOff"));
+    let shown = container(&status, "c");
+    let message = shown.state.as_ref().unwrap().waiting.as_ref().unwrap().message.clone().unwrap();
+    assert_eq!(message, "back-off 10s restarting failed container=c pod=p_default(uid-of-p)");
+    assert_eq!((shown.restart_count, shown.last_state.clone().unwrap().terminated.unwrap().exit_code), (1, 3));
+    // While it waits, its last run is both the present and the previous one, as with a kubelet.
+    assert_eq!((agent.log(&id, "c", false), agent.log(&id, "c", true)), (vec!["run 2".to_owned()], vec!["run 2".to_owned()]));
+}
+
+#[test]
+fn the_log_of_the_run_before_is_the_previous_one_while_the_next_run_lives() {
+    let place = Place::new();
+    let agent = place.agent();
+    let text = "if [ -e PLACE/again ]; then echo second; exec sleep 1000; fi; touch PLACE/again; echo first; exit 1";
+    let spec = json!({ "containers": [{ "name": "c", "image": "shell", "args": [text] }] });
+    let id = agent.create(&pod(&place, "p", &spec));
+    agent.until(&id, "the second run", |status| container(status, "c").restart_count == 1 && container(status, "c").ready);
+    eventually("it has printed", || (agent.log(&id, "c", false) == ["second"]).then_some(()));
+    assert_eq!(agent.log(&id, "c", true), ["first"]);
+}
+
+#[test]
+fn init_containers_run_one_after_the_other_a_sidecar_stays_and_main_containers_come_last() {
+    let place = Place::new();
+    let agent = place.agent();
+    let step = |name: &str| json!({ "name": name, "image": "shell", "args": [format!("echo {name} >> PLACE/order")] });
+    let mut sidecar = step("sidecar");
+    sidecar["args"] =
+        json!(["echo sidecar >> PLACE/order; trap 'echo sidecar-ends >> PLACE/order; exit 0' TERM; while :; do sleep 0.01; done"]);
+    sidecar["restartPolicy"] = "Always".into();
+    sidecar["startupProbe"] = json!({ "exec": { "command": ["grep", "-q", "sidecar", "PLACE/order"] }, "periodSeconds": 1 });
+    let spec = json!({
+        "restartPolicy": "Never",
+        "initContainers": [step("first"), sidecar, step("second")],
+        "containers": [step("main")],
+    });
+    let id = agent.create(&pod(&place, "p", &spec));
+    let status = agent.ends(&id);
+    assert_eq!(place.read("order"), "first\nsidecar\nsecond\nmain\nsidecar-ends\n");
+    assert_eq!(status.phase.as_deref(), Some("Succeeded"));
+}
+
+#[test]
+fn a_failed_init_container_is_repeated_or_fails_the_pod_as_the_restart_policy_says() {
+    let place = Place::new();
+    let agent = place.agent();
+    let with = |name: &str, policy: &str| {
+        let init = json!({ "name": "i", "image": "shell", "args": [format!("[ -e PLACE/{name} ] && exit 0; touch PLACE/{name}; exit 1")] });
+        let spec = json!({ "restartPolicy": policy, "initContainers": [init], "containers": [{ "name": "c", "image": "shell", "args": ["true"] }] });
+        agent.create(&pod(&place, name, &spec))
+    };
+    let (never, on_failure) = (with("never", "Never"), with("on-failure", "OnFailure"));
+    assert_eq!(agent.ends(&never).phase.as_deref(), Some("Failed"));
+    let status = agent.ends(&on_failure);
+    assert_eq!((status.phase.as_deref(), container(&status, "i").restart_count), (Some("Succeeded"), 1));
+}
+
+#[test]
+fn the_hook_before_the_end_comes_before_the_signal() {
+    let place = Place::new();
+    let agent = place.agent();
+    let spec = json!({ "containers": [{
+        "name": "c", "image": "shell", "args": ["trap 'echo signal >> PLACE/order; exit 0' TERM; touch PLACE/up; while :; do sleep 0.01; done"],
+        "lifecycle": { "preStop": { "exec": { "command": ["sh", "-c", "echo hook >> PLACE/order"] } } },
+    }] });
+    let made = pod(&place, "p", &spec);
+    let id = agent.create(&made);
+    eventually("it runs", || place.root.join("up").exists().then_some(()));
+    agent.runs(&id);
+    agent.delete(&made, 30);
+    assert_eq!(exit_code(&agent.ends(&id), "c"), Some(0));
+    assert_eq!(place.read("order"), "hook\nsignal\n");
+}
+
+#[test]
+fn a_process_that_ignores_the_signal_is_killed_after_the_grace_with_its_whole_group() {
+    let place = Place::new();
+    let agent = place.agent();
+    let text = "trap '' TERM; (trap '' TERM; echo $$$$ > PLACE/up; while :; do sleep 0.01; done) & while :; do sleep 0.01; done";
+    let made = script(&place, "p", &text.replace("PLACE", &place.root.to_string_lossy()));
+    let id = agent.create(&made);
+    eventually("it runs", || (!place.read("up").is_empty()).then_some(()));
+    agent.runs(&id);
+    let began = std::time::Instant::now();
+    agent.delete(&made, 1);
+    assert_eq!(exit_code(&agent.ends(&id), "c"), Some(137));
+    assert!(began.elapsed().as_millis() >= 1000, "it had its grace");
+    assert!(agent.provider.figures().iter().all(|figures| figures.containers.is_empty()));
+}
+
+#[test]
+fn a_hook_that_uses_up_the_grace_is_cut_off_and_the_process_still_ends() {
+    let place = Place::new();
+    let agent = place.agent();
+    let spec = json!({ "containers": [{
+        "name": "c", "image": "shell", "args": ["exec sleep 1000"], "lifecycle": { "preStop": { "sleep": { "seconds": 1000 } } },
+    }] });
+    let made = pod(&place, "p", &spec);
+    let id = agent.create(&made);
+    agent.runs(&id);
+    agent.delete(&made, 1);
+    agent.ends(&id);
+}
+
+#[test]
+fn a_failed_hook_after_the_start_ends_the_container() {
+    let place = Place::new();
+    let agent = place.agent();
+    let spec = json!({ "restartPolicy": "Never", "containers": [{
+        "name": "c", "image": "shell", "args": ["exec sleep 1000"], "lifecycle": { "postStart": { "exec": { "command": ["false"] } } },
+    }] });
+    let id = agent.create(&pod(&place, "p", &spec));
+    assert_eq!(exit_code(&agent.ends(&id), "c"), Some(143));
+}
+
+#[test]
+fn another_image_restarts_only_its_container_and_the_generation_is_reported() {
+    let place = Place::new();
+    let agent = place.agent();
+    let one = |name: &str| {
+        let args =
+            [format!("echo {name} >> PLACE/volume-seen; cat /vk-shared/kept 2> /dev/null; echo kept > /vk-shared/kept; exec sleep 1000")];
+        json!({ "name": name, "image": "shell", "args": args, "volumeMounts": [{ "name": "v", "mountPath": "/vk-shared" }] })
+    };
+    let spec =
+        json!({ "containers": [one("a"), one("b")], "volumes": [{ "name": "v", "emptyDir": {} }], "terminationGracePeriodSeconds": 1 });
+    let mut made = pod(&place, "p", &spec);
+    let id = agent.create(&made);
+    let before = agent.until(&id, "both are ready", |status| container(status, "a").ready && container(status, "b").ready);
+    eventually("the volume was written", || (place.read("volume-seen").lines().count() == 2).then_some(()));
+    made.spec.as_mut().unwrap().containers[0].image = Some("other-shell".into());
+    made.metadata.generation = Some(2);
+    agent.update(&made);
+    let after = agent.until(&id, "the new image runs", |status| {
+        let a = container(status, "a");
+        a.image == "other-shell" && a.ready && a.restart_count == 1
+    });
+    assert_eq!(container(&after, "b").container_id, container(&before, "b").container_id);
+    assert_eq!((&after.pod_ip, &after.start_time, after.observed_generation), (&before.pod_ip, &before.start_time, Some(2)));
+    eventually("the volume stayed", || (agent.log(&id, "a", false) == ["kept"]).then_some(()));
+}
+
+#[test]
+fn an_image_that_changed_while_no_agent_ran_is_taken_by_the_next_one() {
+    let place = Place::new();
+    let first = place.agent();
+    let spec =
+        json!({ "containers": [{ "name": "c", "image": "shell", "args": ["exec sleep 1000"] }], "terminationGracePeriodSeconds": 1 });
+    let mut made = pod(&place, "p", &spec);
+    let id = first.create(&made);
+    first.runs(&id);
+    drop(first);
+    let second = place.agent();
+    made.spec.as_mut().unwrap().containers[0].image = Some("other-shell".into());
+    second.update(&made);
+    second.retain(&[&id]);
+    second.until(&id, "the new image runs", |status| {
+        container(status, "c").image == "other-shell" && container(status, "c").restart_count == 1
+    });
+}
+
+#[test]
+fn a_pod_is_ended_at_its_deadline_and_says_so_also_under_another_agent() {
+    let place = Place::new();
+    let first = place.agent();
+    let spec = json!({ "activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": 1, "containers": [{ "name": "c", "image": "shell", "args": ["exec sleep 1000"] }] });
+    let id = first.create(&pod(&place, "p", &spec));
+    let ended = first.ends(&id);
+    assert_eq!((ended.phase.as_deref(), ended.reason.as_deref()), (Some("Failed"), Some("DeadlineExceeded")));
+    assert_eq!(ended.message.as_deref(), Some("Pod was active on the node longer than the specified deadline"));
+    drop(first);
+    assert_eq!(place.agent().ends(&id), ended, "the status of a pod that ended stays");
+}
+
+#[test]
+fn the_reason_of_an_end_is_taken_from_the_programs_file_or_from_its_log_as_told() {
+    let place = Place::new();
+    let agent = place.agent();
+    let with = |name: &str, more: &serde_json::Value, text: &str| {
+        let mut container = json!({ "name": "c", "image": "shell", "args": [text] });
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        agent.create(&pod(&place, name, &json!({ "restartPolicy": "Never", "containers": [container] })))
+    };
+    let message = |id| container(&agent.ends(&id), "c").state.clone().unwrap().terminated.unwrap().message;
+    let file = with("file", &json!({ "terminationMessagePath": "/vk-end" }), "echo -n because > /vk-end; exit 1");
+    let log = with("log", &json!({ "terminationMessagePolicy": "FallbackToLogsOnError" }), "echo last words; exit 1");
+    let fine = with("fine", &json!({ "terminationMessagePolicy": "FallbackToLogsOnError" }), "echo last words");
+    assert_eq!([message(file), message(log), message(fine)], [Some("because".into()), Some("last words\n".into()), None]);
+}
+
+#[test]
+fn a_second_pod_with_the_same_host_port_is_refused_also_after_the_first_one_was_adopted() {
+    let place = Place::new();
+    let first = place.agent();
+    let spec = json!({ "containers": [{ "name": "c", "image": "shell", "args": ["exec sleep 1000"], "ports": [{ "containerPort": 80, "hostPort": 8080 }] }] });
+    let holder = first.create(&pod(&place, "holder", &spec));
+    first.runs(&holder);
+    drop(first);
+    let second = place.agent();
+    let refused = second.create(&pod(&place, "refused", &spec));
+    let status = second.ends(&refused);
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("NodePorts")));
+    second.runs(&holder);
+}

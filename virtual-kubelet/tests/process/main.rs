@@ -1,0 +1,8 @@
+//! The process provider with real processes.
+
+mod adoption;
+mod lifecycle;
+mod place;
+mod probes;
+mod streams;
+mod volumes;
