@@ -219,6 +219,8 @@ impl ControlPlane {
                 ("kubelet-client-certificate", text(&kubelet_client.certificate)),
                 ("kubelet-client-key", text(&kubelet_client.key)),
                 ("kubelet-certificate-authority", text(&authority)),
+                // The bed has no DNS that knows nodes by name.
+                ("kubelet-preferred-address-types", "InternalIP".into()),
                 ("service-account-issuer", "https://kubernetes.default.svc".into()),
                 ("service-account-key-file", text(public_key)),
                 ("service-account-signing-key-file", text(signing_key)),

@@ -25,5 +25,6 @@ pub mod recorder;
 pub mod rights;
 pub mod scenario;
 pub mod scenarios;
+pub mod terminal;
 pub mod thin_nodes;
 pub mod traffic;

@@ -12,6 +12,7 @@ pub mod expansion;
 pub mod formats;
 pub mod http;
 pub mod json;
+pub mod kubelet;
 pub mod snapshot;
 pub mod spec;
 
@@ -19,5 +20,13 @@ pub mod spec;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 5] =
-    [("spec", spec::run), ("snapshot", snapshot::run), ("http", http::run), ("formats", formats::run), ("expansion", expansion::run)];
+pub const TARGETS: [Target; 8] = [
+    ("spec", spec::run),
+    ("snapshot", snapshot::run),
+    ("http", http::run),
+    ("formats", formats::run),
+    ("expansion", expansion::run),
+    ("spdy", kubelet::spdy),
+    ("websocket", kubelet::websocket),
+    ("logs", kubelet::logs),
+];

@@ -83,3 +83,18 @@ fn no_text_makes_a_parser_panic() {
 fn every_text_is_expanded_as_kubernetes_does() {
     run("expansion", 20_000);
 }
+
+#[test]
+fn no_spdy_makes_a_session_panic_or_stay() {
+    run("spdy", 1000);
+}
+
+#[test]
+fn no_websocket_makes_a_session_panic_or_stay() {
+    run("websocket", 1000);
+}
+
+#[test]
+fn no_query_and_no_log_makes_a_reader_panic() {
+    run("logs", 5000);
+}

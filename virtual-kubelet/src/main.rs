@@ -20,7 +20,7 @@ use virtual_kubelet::api_call::Recoveries;
 use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
 use virtual_kubelet::pod::environment::NodeFacts;
 use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
-use virtual_kubelet::process::{ImageTable, KubeletHandlers, Powers, ProcessProvider, Site, container_init, shim};
+use virtual_kubelet::process::{ImageTable, KubeletHandlers, Powers, ProcessProvider, Site, claim, container_init, end_all, shim};
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -33,6 +33,15 @@ struct Cli {
 enum Action {
     /// Register a node and run the pods that land on it as local processes.
     Run(RunArgs),
+    /// End all pods of a node that is not to come back. Its agent must have ended; it leaves them running.
+    EndPods {
+        /// The node's directory, as given to `run`.
+        #[arg(long, env = "ROOT_DIR")]
+        root_dir: PathBuf,
+        /// What each container has between its stop signal and its kill.
+        #[arg(long, default_value_t = 30)]
+        grace_seconds: u64,
+    },
     /// Supervise a container (used by `run` itself).
     #[command(hide = true)]
     ContainerShim {
@@ -118,6 +127,12 @@ fn parse_taint(text: &str) -> Result<Taint, String> {
 fn main() -> Result<()> {
     // The container subcommands must stay single-threaded: the kernel lets only such a process join mounts.
     match Cli::parse().command {
+        Action::EndPods { root_dir, grace_seconds } => {
+            let _claim = claim(&root_dir).context("claiming the directory")?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(end_all(&root_dir, Duration::from_secs(grace_seconds)));
+            Ok(())
+        }
         Action::ContainerShim { directory } => std::process::exit(shim::run(&directory)),
         Action::ContainerInit { order } => std::process::exit(container_init::run(&order)),
         Action::ContainerExec { order, pid, argv } => std::process::exit(container_init::exec_beside(&order, pid, &argv)),

@@ -11,6 +11,7 @@ mod faults;
 mod flood;
 mod handover;
 mod health;
+mod kubelet_api;
 mod membership;
 mod node_library;
 mod outages;
@@ -73,4 +74,6 @@ pub const ALL: &[Scenario] = &[
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,
+    kubelet_api::KUBECTL,
+    kubelet_api::VANISHED,
 ];

@@ -215,16 +215,15 @@ impl WebhookAuth {
         let text =
             |what: &str| format!("{what} (user={}, verb={}, resource=nodes, subresource={})", user.name, access.verb, access.subresource);
         let key = (user.clone(), access.clone());
-        let allowed = match self.decisions.get(&key) {
-            Some(known) => known,
-            None => {
-                let allowed = self.reviews.allowed(&user, access).await.map_err(|error| {
-                    tracing::warn!(user = user.name, %error, "cannot find out whether a user may use the kubelet API");
-                    Refusal::Unknown(text("Authorization error"))
-                })?;
-                self.decisions.put(key, allowed, if allowed { ALLOWED_KNOWN } else { DENIED_KNOWN });
-                allowed
-            }
+        let allowed = if let Some(known) = self.decisions.get(&key) {
+            known
+        } else {
+            let allowed = self.reviews.allowed(&user, access).await.map_err(|error| {
+                tracing::warn!(user = user.name, %error, "cannot find out whether a user may use the kubelet API");
+                Refusal::Unknown(text("Authorization error"))
+            })?;
+            self.decisions.put(key, allowed, if allowed { ALLOWED_KNOWN } else { DENIED_KNOWN });
+            allowed
         };
         if allowed { Ok(user) } else { Err(Refusal::Forbidden(text("Forbidden"))) }
     }
@@ -232,16 +231,15 @@ impl WebhookAuth {
     async fn token(&self, token: &str) -> Result<User, Refusal> {
         // Tokens themselves are not kept.
         let key: [u8; 32] = Sha256::digest(token).into();
-        let user = match self.tokens.get(&key) {
-            Some(known) => known,
-            None => {
-                let user = self.reviews.token(token).await.map_err(|error| {
-                    tracing::warn!(%error, "cannot find out whose token a client of the kubelet API has");
-                    Refusal::Unauthenticated
-                })?;
-                self.tokens.put(key, user.clone(), TOKEN_KNOWN);
-                user
-            }
+        let user = if let Some(known) = self.tokens.get(&key) {
+            known
+        } else {
+            let user = self.reviews.token(token).await.map_err(|error| {
+                tracing::warn!(%error, "cannot find out whose token a client of the kubelet API has");
+                Refusal::Unauthenticated
+            })?;
+            self.tokens.put(key, user.clone(), TOKEN_KNOWN);
+            user
         };
         user.ok_or(Refusal::Unauthenticated)
     }

@@ -111,6 +111,7 @@ pub fn log_options(query: &Query) -> Result<LogOptions, String> {
 }
 
 /// Which streams a client wants of a command or container.
+#[allow(clippy::struct_excessive_bools, reason = "four parameters of a query, each on its own")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
     /// The client sends input.

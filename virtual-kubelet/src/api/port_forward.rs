@@ -104,11 +104,11 @@ async fn forward_pairs(mut incoming: mpsc::Receiver<Incoming>, dial: Dialer, pod
                 continue;
             }
         };
-        let Ok((part, port)) = purpose(&new.headers) else { continue };
-        let id = request_id(part, &new.headers, new.id);
+        let Ok((kind, port)) = purpose(&new.headers) else { continue };
+        let id = request_id(kind, &new.headers, new.id);
         let is_new = !pairs.contains_key(&id);
         let pair = pairs.entry(id.clone()).or_default();
-        match part {
+        match kind {
             Part::Data => pair.data = Some(new.stream),
             Part::Error => pair.error = Some(new.stream),
         }
@@ -154,11 +154,7 @@ where
         let incoming = async {
             while let Some(Ok(message)) = from.next().await {
                 match message {
-                    Message::Binary(bytes) => {
-                        if write.write_all(&bytes).await.is_err() {
-                            return;
-                        }
-                    }
+                    Message::Binary(bytes) if write.write_all(&bytes).await.is_err() => return,
                     Message::Close(_) => break,
                     _ => {}
                 }

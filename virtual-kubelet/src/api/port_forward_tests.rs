@@ -84,7 +84,7 @@ async fn hundred(transport: DuplexStream) -> HashMap<u32, Vec<u8>> {
             let read = read.read(&mut buffer).await.unwrap();
             assert!(read > 0);
             reader.push(&buffer[..read]);
-            while let Some(frame) = reader.next().unwrap() {
+            while let Some(frame) = reader.take().unwrap() {
                 if let Frame::Data { stream, fin, data } = frame {
                     got.entry(stream).or_default().extend(data);
                     ended += usize::from(fin);
@@ -172,7 +172,7 @@ async fn a_pair_that_does_not_become_whole_is_told_so_and_forgotten() {
     loop {
         let count = read.read(&mut buffer).await.unwrap();
         reader.push(&buffer[..count]);
-        let Ok(Some(frame)) = reader.next() else { continue };
+        let Ok(Some(frame)) = reader.take() else { continue };
         if let Frame::Data { data, fin, .. } = frame {
             told.extend(data);
             if fin {

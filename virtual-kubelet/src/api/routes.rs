@@ -84,10 +84,10 @@ impl Api {
 /// let router: axum::Router = attach_pod_metrics_routes(attach_pod_routes(axum::Router::new(), &api, false), &api);
 /// ```
 pub fn attach_pod_routes(router: Router, api: &Api, debug: bool) -> Router {
-    let mut routes = Router::new();
+    let mut ours = Router::new();
     let mut add = |path: &str, methods: MethodRouter<Api>| {
-        let router = std::mem::take(&mut routes);
-        routes = router.route(path, methods.clone()).route(&format!("{path}/"), methods);
+        let before = std::mem::take(&mut ours);
+        ours = before.route(path, methods.clone()).route(&format!("{path}/"), methods);
     };
     add("/containerLogs/{namespace}/{pod}/{container}", get(container_logs));
     add("/exec/{namespace}/{pod}/{third}", get(exec).post(exec));
@@ -100,17 +100,17 @@ pub fn attach_pod_routes(router: Router, api: &Api, debug: bool) -> Router {
     if debug {
         add("/runningpods", get(async |State(api): State<Api>| pod_list(api.handlers.running_pods().await)));
     }
-    router.merge(routes.with_state(api.clone()))
+    router.merge(ours.with_state(api.clone()))
 }
 
 /// Adds the routes that tell what pods use: `stats/summary` and `metrics/resource`.
 pub fn attach_pod_metrics_routes(router: Router, api: &Api) -> Router {
-    let routes = Router::new()
+    let ours = Router::new()
         .route("/stats/summary", get(stats_summary))
         .route("/stats/summary/", get(stats_summary))
         .route("/metrics/resource", get(resource_metrics))
         .route("/metrics/resource/", get(resource_metrics));
-    router.merge(routes.with_state(api.clone()))
+    router.merge(ours.with_state(api.clone()))
 }
 
 /// All routes, and answers for everything else.
@@ -210,6 +210,7 @@ async fn attach(State(api): State<Api>, Path(parts): Path<Vec<(String, String)>>
 }
 
 /// How a client wants to go on after the handshake.
+#[derive(Debug)]
 enum Wanted {
     WebSocket { accept: String, offered: Vec<String> },
     Spdy { offered: Vec<String> },
@@ -277,6 +278,7 @@ fn begin(api: &Api, mut request: Request, wanted: StreamOptions, session: Result
         Ok(session) => session,
         Err(error) => return error.into_response(),
     };
+    tracing::debug!(path = request.uri().path(), ?upgrade, "a session begins");
     let ready = hyper::upgrade::on(&mut request);
     match upgrade {
         Wanted::WebSocket { accept, offered } => {
@@ -316,6 +318,7 @@ async fn forward(State(api): State<Api>, Path(parts): Path<Vec<(String, String)>
     };
     let (pod, patience) = (format!("{}_{}", target.name, target.namespace), api.stream_creation);
     let query = options::query(request.uri().query().unwrap_or_default());
+    tracing::debug!(path = request.uri().path(), ?upgrade, "a port-forward begins");
     let ready = hyper::upgrade::on(&mut request);
     match upgrade {
         Wanted::WebSocket { accept, offered } if offered.iter().any(|name| name == port_forward::TUNNEL_PROTOCOL) => {
@@ -330,13 +333,13 @@ async fn forward(State(api): State<Api>, Path(parts): Path<Vec<(String, String)>
             let Some(protocol) = channels::negotiate(offered.iter().map(String::as_str)) else {
                 return no_protocol(&offered, &[port_forward::TUNNEL_PROTOCOL, "v4.channel.k8s.io"]);
             };
-            let ports = match options::ports(&query) {
-                Ok(ports) => ports,
+            let wanted = match options::ports(&query) {
+                Ok(wanted) => wanted,
                 Err(text) => return bad_request(text),
             };
             api.spawn(async move {
                 if let Ok(socket) = websocket(ready).await {
-                    port_forward::over_channels(socket, protocol, ports, dial, pod).await;
+                    port_forward::over_channels(socket, protocol, wanted, dial, pod).await;
                 }
             });
             websocket_answer(&accept, protocol.name)

@@ -261,7 +261,7 @@ async fn take_sizes(stream: Option<DuplexStream>, sizes: watch::Sender<Option<su
             }
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

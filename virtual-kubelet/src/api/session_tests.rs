@@ -116,7 +116,7 @@ impl SpdyClient {
 
     async fn next(&mut self) -> Option<Frame> {
         loop {
-            if let Some(frame) = self.reader.next().unwrap() {
+            if let Some(frame) = self.reader.take().unwrap() {
                 return Some(frame);
             }
             let mut buffer = [0; 4096];

@@ -10,9 +10,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::any_certificate;
 use super::probe::port;
 use super::shim::{Open, Session};
+use super::{any_certificate, grpc_health};
 
 /// A running container, as probes and hooks need it.
 #[derive(Clone, Debug)]
@@ -35,6 +35,10 @@ impl Target {
                 self.connect(tcp.host.as_deref(), &tcp.port).await.map(drop)
             } else if let Some(exec) = &probe.exec {
                 self.exec(exec).await
+            } else if let Some(grpc) = &probe.grpc {
+                let stream = self.connect(None, &IntOrString::Int(grpc.port)).await?;
+                let peer = stream.peer_addr().map_err(|error| error.to_string())?.to_string();
+                grpc_health::check(stream, &peer, grpc.service.as_deref().unwrap_or_default()).await
             } else {
                 Err("a probe of this kind is not supported".into())
             }

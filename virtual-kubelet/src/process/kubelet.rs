@@ -120,9 +120,14 @@ impl PodHandlers for KubeletHandlers {
         Box::pin(async move {
             let id = self.running(target)?;
             let (provider, container) = (self.provider.clone(), target.container.clone());
-            let session: Session = Box::new(move |io| {
+            let session: Session = Box::new(move |mut io| {
                 Box::pin(async move {
                     let session = provider.attach(&id, &container).await?;
+                    if io.tty {
+                        // Before any input: a program may look at the size when it gets some.
+                        let size = first_size(&mut io.sizes).await;
+                        let _ = session.writer.send(Input::Resize(size)).await;
+                    }
                     // How the container ended is the pod's status to tell.
                     carry(session, io).await.map(|_| 0)
                 })
@@ -211,7 +216,10 @@ async fn carry(session: shim::Session, io: SessionIo) -> Result<i32, HandlerErro
         let _ = to.send(Input::CloseStdin).await;
     };
     let resizing = async move {
-        while tty {
+        if !tty {
+            return;
+        }
+        loop {
             let size = *sizes.borrow_and_update();
             if let Some(size) = size
                 && sizes_to.send(Input::Resize(shim_size(size))).await.is_err()

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::admission::admit;
 use super::leftovers;
-use super::site::Site;
+use super::site::{Site, claim};
 use super::status::rejected;
 use super::worker::{Order, PodNote, Published, Sink, Worker};
 use crate::errdefs::ProviderError;
@@ -21,6 +21,7 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(30);
 
 /// Runs each container of a pod as a process group with mounts of its own. Isolates nothing else.
 pub struct ProcessProvider {
+    _claim: std::fs::File,
     site: Arc<Site>,
     node_name: String,
     server_node: watch::Receiver<Option<Node>>,
@@ -48,9 +49,13 @@ impl Entry {
 impl ProcessProvider {
     /// A provider at `site`. Adopts the pods that an earlier agent ran in its directory: they are among
     /// [`get_pods`](PodLifecycleHandler::get_pods) from the first moment on. Has to be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// When another agent uses the directory, or it cannot be written.
     pub fn new(site: Site, node_name: String, server_node: watch::Receiver<Option<Node>>) -> std::io::Result<Self> {
+        let claim = claim(&site.root)?;
         std::fs::create_dir_all(site.staging())?;
-        let provider = Self { site: Arc::new(site), node_name, server_node, pods: Mutex::default(), sink: Sink::default() };
+        let provider = Self { _claim: claim, site: Arc::new(site), node_name, server_node, pods: Mutex::default(), sink: Sink::default() };
         let parent = provider.site.root.join("pods");
         for directory in std::fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path()) {
             if let Some(note) = PodNote::read(&directory) {

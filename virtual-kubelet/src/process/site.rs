@@ -1,6 +1,8 @@
 //! What all pods of a process-backed node share.
 
-use std::path::PathBuf;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kube::Client;
 
@@ -51,4 +53,25 @@ impl Site {
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
+}
+
+/// Claims a root directory for one agent: two would start every container twice. The claim lasts as long as the file is
+/// open, and ends with the process however that ends.
+///
+/// # Errors
+/// `AddrInUse` when another agent has it, else what the file system says.
+pub fn claim(root: &Path) -> std::io::Result<File> {
+    /// A process that an agent was starting when it died holds its files for a moment longer.
+    const TRIES: usize = 100;
+    std::fs::create_dir_all(root)?;
+    let file = File::options().create(true).truncate(false).write(true).open(root.join("agent.lock"))?;
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    let text = format!("another agent uses the directory {}", root.display());
+    Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, text))
 }

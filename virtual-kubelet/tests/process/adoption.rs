@@ -175,3 +175,25 @@ fn a_shim_that_was_killed_while_no_agent_ran_is_found_out_and_told_the_same_by_e
     drop(second);
     assert_eq!(place.agent().ends(&id), ended);
 }
+
+#[test]
+fn a_second_agent_at_the_same_directory_is_refused() {
+    let place = Place::new();
+    let _first = place.agent();
+    let error = virtual_kubelet::process::claim(&place.root).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn the_pods_of_a_node_that_does_not_come_back_are_ended_by_a_command() {
+    let place = Place::new();
+    let first = place.agent();
+    let text = format!("echo $$$$ > {0}/pid; trap 'touch {0}/asked; exit 0' TERM; while :; do sleep 0.01; done", place.root.display());
+    let id = first.create(&script(&place, "p", &text));
+    first.runs(&id);
+    eventually("the program has said who it is", || (!place.read("pid").is_empty()).then_some(()));
+    drop(first);
+    let program = env!("CARGO_BIN_EXE_virtual-kubelet");
+    let status = std::process::Command::new(program).arg("end-pods").arg("--root-dir").arg(&place.root).status().unwrap();
+    assert!(status.success() && place.root.join("asked").exists() && !alive(place.read("pid").trim()));
+}

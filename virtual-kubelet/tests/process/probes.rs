@@ -69,6 +69,45 @@ fn https_server() -> u16 {
     port
 }
 
+/// A gRPC health service that serves exactly `web`.
+fn grpc_server(runtime: &tokio::runtime::Runtime) -> u16 {
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::Bytes;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = |request: hyper::Request<hyper::body::Incoming>| async move {
+        assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+        let asked = request.into_body().collect().await?.to_bytes();
+        let status = if asked[..] == [0, 0, 0, 0, 5, 0x0a, 3, b'w', b'e', b'b'] { 1 } else { 2 };
+        let trailers = http::HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), http::HeaderValue::from_static("0"))]);
+        let body = Full::new(Bytes::from(vec![0, 0, 0, 0, 2, 8, status])).with_trailers(async { Some(Ok(trailers)) });
+        Ok::<_, hyper::Error>(hyper::Response::builder().header("content-type", "application/grpc").body(body).unwrap())
+    };
+    runtime.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = hyper::service::service_fn(answer);
+            tokio::spawn(hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    port
+}
+
+#[test]
+fn a_grpc_service_that_serves_makes_ready_and_another_one_does_not() {
+    let place = Place::new();
+    let agent = place.agent();
+    let port = grpc_server(&agent.runtime);
+    let one = |name: &str, service: &str| {
+        let probe = json!({ "grpc": { "port": port, "service": service }, "periodSeconds": 1 });
+        json!({ "name": name, "image": "shell", "args": ["exec sleep 1000"], "readinessProbe": probe })
+    };
+    let spec = json!({ "containers": [one("good", "web"), one("bad", "other")], "terminationGracePeriodSeconds": 1 });
+    let id = agent.create(&pod(&place, "p", &spec));
+    let status = agent.until(&id, "ready", |status| container(status, "good").ready);
+    assert!(!container(&status, "bad").ready);
+}
+
 #[test]
 fn an_https_endpoint_with_any_certificate_makes_ready() {
     let place = Place::new();

@@ -55,14 +55,14 @@ where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (from, mut to) = split(transport);
-    let (frames, mut waiting) = mpsc::channel::<Frame>(32);
-    let writing = async {
+    let (frames, mut queue) = mpsc::channel::<Frame>(32);
+    let sending = async {
         let mut writer = Writer::default();
         let mut pings = interval_at(Instant::now() + PING, PING);
         let mut ping = 0_u32;
         loop {
             let frame = tokio::select! {
-                frame = waiting.recv() => match frame {
+                frame = queue.recv() => match frame {
                     Some(frame) => frame,
                     None => break,
                 },
@@ -73,7 +73,7 @@ where
                 }
             };
             to.write_all(&writer.bytes(&frame)).await?;
-            if waiting.is_empty() {
+            if queue.is_empty() {
                 to.flush().await?;
             }
         }
@@ -82,14 +82,14 @@ where
         to.shutdown().await
     };
     let reading = Streams { opened, wanted, frames, open: HashMap::new(), last: 0 }.run(from);
-    let (mut writing, mut reading) = (pin!(writing), pin!(reading));
+    let (mut sending, mut reading) = (pin!(sending), pin!(reading));
     tokio::select! {
-        wrote = &mut writing => wrote,
+        sent = &mut sending => sent,
         // The client has gone (an error), or nothing will be sent any more: what is waiting still goes out.
         read = &mut reading => match read {
             Err(error) => Err(error),
             Ok(mut from) => {
-                writing.await?;
+                sending.await?;
                 // Closing a socket with unread bytes would take back what the client has not read yet.
                 let mut rest = [0; 4096];
                 let _ = timeout(LINGER, async { while matches!(from.read(&mut rest).await, Ok(1..)) {} }).await;
@@ -146,7 +146,7 @@ impl Streams {
             }
             reader.push(buffer.get(..read).unwrap_or_default());
             loop {
-                let frame = reader.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                let frame = reader.take().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 let Some(frame) = frame else { break };
                 // Output goes on while the frame waits, or a full pipe in each direction would wait for the other one.
                 let mut gone = Vec::new();

@@ -112,7 +112,7 @@ impl Reader {
     }
 
     /// The next whole frame, if there is one.
-    pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+    pub fn take(&mut self) -> Result<Option<Frame>, FrameError> {
         let (Some(first), Some(second)) = (u32_at(&self.buffer, 0), u32_at(&self.buffer, 4)) else { return Ok(None) };
         let [flags, lengths @ ..] = second.to_be_bytes();
         let length = usize::try_from(u32::from_be_bytes([0, lengths[0], lengths[1], lengths[2]])).unwrap_or(usize::MAX);
@@ -226,7 +226,7 @@ mod tests {
             let (mut reader, mut read) = (Reader::default(), Vec::new());
             for bytes in bytes.chunks(piece) {
                 reader.push(bytes);
-                while let Some(frame) = reader.next().unwrap() {
+                while let Some(frame) = reader.take().unwrap() {
                     read.push(frame);
                 }
             }
@@ -239,7 +239,7 @@ mod tests {
         let read = |bytes: &[u8]| {
             let mut reader = Reader::default();
             reader.push(bytes);
-            reader.next()
+            reader.take()
         };
         assert_eq!(read(&[0x80, 2, 0, 6, 0, 0, 0, 0]), Err(FrameError::Version(2)));
         assert_eq!(read(&[0, 0, 0, 1, 0, 0xff, 0, 0]), Err(FrameError::TooLong(0xff_0000)));

@@ -48,6 +48,7 @@ struct Streams {
 }
 
 /// What kind of streams a process gets.
+#[derive(Clone, Copy)]
 enum Kind {
     Pipes { stdin: bool },
     Terminal(Option<TerminalSize>),
@@ -170,8 +171,8 @@ fn listen(directory: &Path) -> std::io::Result<UnixListener> {
 fn spawn(mut command: Command, kind: Kind) -> std::io::Result<(i32, Streams)> {
     match kind {
         Kind::Terminal(size) => {
-            let (terminal, side) = Terminal::open(size)?;
-            command.stdin(side.try_clone()?).stdout(side.try_clone()?).stderr(side);
+            let (terminal, process_end) = Terminal::open(size)?;
+            command.stdin(process_end.try_clone()?).stdout(process_end.try_clone()?).stderr(process_end);
             let child = command.spawn()?;
             let stdin: Box<dyn AsyncWrite + Send + Unpin> = Box::new(terminal.clone());
             let outputs: Vec<(Stream, Box<dyn AsyncRead + Send + Unpin>)> = vec![(Stream::Out, Box::new(terminal.clone()))];

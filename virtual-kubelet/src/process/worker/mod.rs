@@ -69,6 +69,13 @@ pub(super) type Sink = Arc<Mutex<PodStatusSink>>;
 /// The latest status of a pod, shared with the provider.
 pub(super) type Published = Arc<Mutex<PodStatus>>;
 
+/// Whether a pod was ended for having been active for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    Allowed,
+    TooLong,
+}
+
 pub(super) struct Worker {
     site: Arc<Site>,
     id: PodId,
@@ -84,8 +91,7 @@ pub(super) struct Worker {
     /// When what still runs is killed, once the pod is ending.
     kill_at: Option<tokio::time::Instant>,
     ended: bool,
-    /// The pod was ended for having been active for too long.
-    past_deadline: bool,
+    activity: Activity,
     unready_until: Option<tokio::time::Instant>,
     reports: mpsc::UnboundedSender<Report>,
     inbox: mpsc::UnboundedReceiver<Report>,
@@ -123,7 +129,9 @@ impl Worker {
         }
         // Filled before anything was started; kept up by the volumes' keeper from now on.
         worker.volumes_filled = worker.slots.iter().any(|slot| slot.record.id.is_some());
-        worker.past_deadline = note.past_deadline;
+        if note.past_deadline {
+            worker.activity = Activity::TooLong;
+        }
         if let Some(kill_at) = note.kill_at {
             let left = Duration::try_from(kill_at.duration_since(Timestamp::now())).unwrap_or_default();
             worker.end_within(left);
@@ -180,7 +188,7 @@ impl Worker {
             confirmed: true,
             kill_at: None,
             ended: false,
-            past_deadline: false,
+            activity: Activity::Allowed,
             unready_until: None,
             reports,
             inbox,
@@ -196,7 +204,7 @@ impl Worker {
     fn keep(&self) -> std::io::Result<()> {
         let left = |at: tokio::time::Instant| at.saturating_duration_since(tokio::time::Instant::now());
         let kill_at = self.kill_at.and_then(|at| Timestamp::now().checked_add(left(at)).ok());
-        let (start_time, past_deadline) = (self.start_time, self.past_deadline);
+        let (start_time, past_deadline) = (self.start_time, self.activity == Activity::TooLong);
         PodNote { pod: (*self.pod).clone(), start_time, kill_at, past_deadline }.write(&self.site.pod_dir(&self.id))
     }
 
@@ -364,7 +372,7 @@ impl Worker {
             start_time: self.start_time,
             prepared: self.volumes_filled,
             ended: self.ended,
-            past_deadline: self.past_deadline,
+            past_deadline: self.activity == Activity::TooLong,
         });
         let Ok(mut published) = self.published.lock() else { return };
         if *published != status {

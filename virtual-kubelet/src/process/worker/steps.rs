@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Begun, PULL_ERROR_SHOWN, Report, Worker};
+use super::{Activity, Begun, PULL_ERROR_SHOWN, Report, Worker};
 use crate::process::backoff::printed;
 use crate::process::container::{self, Run, StartError};
 use crate::process::slot::Slot;
@@ -19,7 +19,7 @@ impl Worker {
         if self.deadline().is_some_and(|at| at <= Timestamp::now()) && !self.is_done() {
             let message = "Pod was active on the node longer than the specified deadline";
             self.site.events.normal(&self.pod, "DeadlineExceeded", message);
-            self.past_deadline = true;
+            self.activity = Activity::TooLong;
             self.end_within(self.grace());
             self.step_ending();
             return;
