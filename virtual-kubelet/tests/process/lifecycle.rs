@@ -200,8 +200,8 @@ fn the_reason_of_an_end_is_taken_from_the_programs_file_or_from_its_log_as_told(
     let message = |id| container(&agent.ends(&id), "c").state.clone().unwrap().terminated.unwrap().message;
     let file = with("file", &json!({ "terminationMessagePath": "/vk-end" }), "echo -n because > /vk-end; exit 1");
     let log = with("log", &json!({ "terminationMessagePolicy": "FallbackToLogsOnError" }), "echo last words; exit 1");
-    let fine = with("fine", &json!({ "terminationMessagePolicy": "FallbackToLogsOnError" }), "echo last words");
-    assert_eq!([message(file), message(log), message(fine)], [Some("because".into()), Some("last words\n".into()), None]);
+    let success = with("success", &json!({ "terminationMessagePolicy": "FallbackToLogsOnError" }), "echo last words");
+    assert_eq!([message(file), message(log), message(success)], [Some("because".into()), Some("last words\n".into()), None]);
 }
 
 #[test]
