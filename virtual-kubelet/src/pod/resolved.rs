@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, EphemeralContainer, Pod};
 
 use super::environment::{self, EnvironmentError, NodeFacts, Note};
 use super::references::{ReferenceSource, References, Wanted};
-use super::{PodId, references, service_variables};
+use super::{PodId, service_variables};
 use crate::api_call::ApiCallError;
 
 /// Why a pod's environment is not resolved (yet).
@@ -48,9 +48,63 @@ pub(super) async fn resolve(
         spec.init_containers.iter().flatten().chain(&spec.containers).for_each(&mut want);
         spec.ephemeral_containers.iter().flatten().map(as_container).for_each(|container| want(&container));
     }
-    let references = references::fetch_from(source, &namespace, &wanted).await?;
+    let references = read(source, pod, &namespace, wanted, notes).await?;
     let services = service_variables::of(pod, &source.services(&namespace).await?);
     Ok(Arc::new(filled(pod, node, &references, &services, notes)?))
+}
+
+/// Reads what is wanted. Whatever cannot be read for now, optional or not, is told and tried again: only what is known not
+/// to exist is left out.
+async fn read(
+    source: &dyn ReferenceSource,
+    pod: &Pod,
+    namespace: &str,
+    wanted: Wanted,
+    notes: &mut Vec<Note>,
+) -> Result<References, ApiCallError> {
+    let mut found = References::default();
+    let mut failed = |error: ApiCallError, reasons: [&'static str; 2], mandatory: bool, name: &str| {
+        notes.push(Note { reason: reasons[usize::from(mandatory)], message: format!("reading {name}: {error}") });
+        error
+    };
+    for name in wanted.config_maps {
+        let reasons = ["FailedToReadOptionalConfigMap", "FailedToReadMandatoryConfigMap"];
+        let read = source.config_map(namespace, &name).await;
+        let object = read.map_err(|error| failed(error, reasons, is_mandatory(pod, |refers| refers.config_map, &name), &name))?;
+        found.config_maps.extend(object.map(|object| (name, object)));
+    }
+    for name in wanted.secrets {
+        let reasons = ["FailedToReadOptionalSecret", "FailedToReadMandatorySecret"];
+        let read = source.secret(namespace, &name).await;
+        let object = read.map_err(|error| failed(error, reasons, is_mandatory(pod, |refers| refers.secret, &name), &name))?;
+        found.secrets.extend(object.map(|object| (name, object)));
+    }
+    Ok(found)
+}
+
+/// The object that something refers to, and whether it may be missing.
+type Reference<'a> = Option<(&'a str, bool)>;
+
+struct Refers<'a> {
+    config_map: Reference<'a>,
+    secret: Reference<'a>,
+}
+
+/// Whether one of the pod's references of this kind needs the object.
+fn is_mandatory(pod: &Pod, kind: impl for<'a> Fn(Refers<'a>) -> Reference<'a>, name: &str) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let ephemeral: Vec<_> = spec.ephemeral_containers.iter().flatten().map(as_container).collect();
+    spec.init_containers.iter().flatten().chain(&spec.containers).chain(&ephemeral).any(|container| {
+        let whole = container.env_from.iter().flatten().map(|source| Refers {
+            config_map: source.config_map_ref.as_ref().map(|reference| (reference.name.as_str(), reference.optional == Some(true))),
+            secret: source.secret_ref.as_ref().map(|reference| (reference.name.as_str(), reference.optional == Some(true))),
+        });
+        let keys = container.env.iter().flatten().filter_map(|variable| variable.value_from.as_ref()).map(|source| Refers {
+            config_map: source.config_map_key_ref.as_ref().map(|reference| (reference.name.as_str(), reference.optional == Some(true))),
+            secret: source.secret_key_ref.as_ref().map(|reference| (reference.name.as_str(), reference.optional == Some(true))),
+        });
+        whole.chain(keys).filter_map(&kind).any(|(of, optional)| of == name && !optional)
+    })
 }
 
 fn filled(

@@ -17,6 +17,8 @@ struct Objects {
     secrets: BTreeMap<String, Secret>,
     services: Vec<Service>,
     asked: Mutex<Vec<String>>,
+    /// Nothing can be read for now.
+    down: bool,
 }
 
 impl Objects {
@@ -46,15 +48,21 @@ impl Objects {
     }
 }
 
+impl Objects {
+    fn up(&self) -> Result<(), ApiCallError> {
+        if self.down { Err(ApiCallError::Transient("no answer".into())) } else { Ok(()) }
+    }
+}
+
 impl ReferenceSource for Objects {
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<ConfigMap>, ApiCallError>> {
         self.asked.lock().unwrap().push(format!("configmap {namespace}/{name}"));
-        Box::pin(std::future::ready(Ok(self.config_maps.get(name).cloned())))
+        Box::pin(std::future::ready(self.up().map(|()| self.config_maps.get(name).cloned())))
     }
 
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<Secret>, ApiCallError>> {
         self.asked.lock().unwrap().push(format!("secret {namespace}/{name}"));
-        Box::pin(std::future::ready(Ok(self.secrets.get(name).cloned())))
+        Box::pin(std::future::ready(self.up().map(|()| self.secrets.get(name).cloned())))
     }
 
     fn services<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Service>, ApiCallError>> {
@@ -207,6 +215,22 @@ async fn what_is_mandatory_and_missing_is_an_error_and_told() {
     ] {
         let (values, notes) = resolved(&objects, &pod(&env, &env_from)).await;
         assert_eq!((values, notes), (Err(error.to_owned()), vec![reason]));
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_for_now_is_an_error_and_told_also_when_it_is_optional() {
+    let objects = Objects { down: true, ..Objects::default() };
+    for (env, env_from, reason) in [
+        (vec![], vec![from_config_map("m", "", true)], "FailedToReadOptionalConfigMap"),
+        (vec![], vec![from_config_map("m", "", false)], "FailedToReadMandatoryConfigMap"),
+        (vec![], vec![from_secret("s", "", true)], "FailedToReadOptionalSecret"),
+        (vec![secret_key("A", "s", "k", false)], vec![], "FailedToReadMandatorySecret"),
+        (vec![config_map_key("A", "m", "k", true)], vec![], "FailedToReadOptionalConfigMap"),
+        (vec![config_map_key("A", "m", "k", true)], vec![from_config_map("m", "", false)], "FailedToReadMandatoryConfigMap"),
+    ] {
+        let (values, notes) = resolved(&objects, &pod(&env, &env_from)).await;
+        assert_eq!((values, notes), (Err("transient: no answer".to_owned()), vec![reason]));
     }
 }
 
