@@ -91,12 +91,17 @@ impl ServingCertificate {
                 write_private(&key, &key_pem)?;
                 write_private(&certificate, &signed)
             }) {
-                Ok(()) => report("the serving certificate of the kubelet API was signed"),
-                Err(error) => {
-                    report(&format!("no serving certificate for the kubelet API: {error:#}"));
-                    tokio::time::sleep(AFTER_FAILURE).await;
+                Ok(()) => {
+                    report("the serving certificate of the kubelet API was signed");
+                    let usable = load(&certificate, &key).ok().filter(|loaded| loaded.names_all(&identity));
+                    if usable.is_some_and(|loaded| loaded.renew_at() > Timestamp::now()) {
+                        continue;
+                    }
+                    report("the serving certificate that was signed is of no use: another name, or over soon; another one is requested later");
                 }
+                Err(error) => report(&format!("no serving certificate for the kubelet API: {error:#}")),
             }
+            tokio::time::sleep(AFTER_FAILURE).await;
         }
     }
 }

@@ -349,13 +349,19 @@ pub async fn signal(dir: &Path, signal: Signal, everything: bool) {
     }
 }
 
+/// A time that can be added to the present: what a pod asks for may be any number of seconds.
+pub fn bounded(time: Duration) -> Duration {
+    /// Ten years.
+    const LONGEST: Duration = Duration::from_hours(87_600);
+    time.min(LONGEST)
+}
+
 /// Asks a run to end: the hook, then the signal, and after the grace the whole group is killed.
 /// `ended` is cancelled when that is done.
 pub async fn stop(target: Target, signal: Signal, grace: Duration, hook: Option<LifecycleHandler>, ended: CancellationToken) {
     /// What a hook that used up the grace leaves the process.
     const LEAST: Duration = Duration::from_secs(2);
-    let began = Instant::now();
-    let deadline = began + grace;
+    let deadline = Instant::now() + bounded(grace);
     let work = async {
         if let Some(hook) = hook
             && !matches!(timeout_at(deadline, target.hook(&hook)).await, Ok(Ok(())))

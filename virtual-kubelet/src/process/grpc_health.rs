@@ -1,6 +1,6 @@
 //! The one call of gRPC that probes make: `grpc.health.v1.Health/Check`.
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::header::HeaderMap;
@@ -90,7 +90,7 @@ pub async fn check(stream: TcpStream, authority: &str, service: &str) -> Result<
             return Err(format!("gRPC probe failed with HTTP status {}", response.status()));
         }
         let early = grpc_status(response.headers()).map(str::to_owned);
-        let body = response.into_body().collect().await.map_err(failed)?;
+        let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|error| error.to_string())?;
         let code = early.or_else(|| body.trailers().and_then(grpc_status).map(str::to_owned)).unwrap_or_default();
         if code != "0" {
             return Err(format!("gRPC probe failed with code {code}"));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::container::bounded;
 use super::process_table::ProcessTable;
 use super::shim::{self, Open, RunNote, Session, ShimOrder};
 
@@ -50,7 +51,7 @@ async fn end(container: &Path, grace: Duration) {
         return;
     }
     signal(order.stop_signal, false).await;
-    let deadline = tokio::time::Instant::now() + grace;
+    let deadline = tokio::time::Instant::now() + bounded(grace);
     while !over() && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -55,6 +55,11 @@ impl ProcessProvider {
     pub fn new(site: Site, node_name: String, server_node: watch::Receiver<Option<Node>>) -> std::io::Result<Self> {
         let claim = claim(&site.root)?;
         std::fs::create_dir_all(site.staging())?;
+        // Secrets, tokens and logs of all users' pods: containers get mounts, and no way through.
+        for directory in [site.root.join("pods"), site.root.join("volumes")] {
+            std::fs::create_dir_all(&directory)?;
+            std::fs::set_permissions(&directory, Permissions::from_mode(0o700))?;
+        }
         let provider = Self { _claim: claim, site: Arc::new(site), node_name, server_node, pods: Mutex::default(), sink: Sink::default() };
         let parent = provider.site.root.join("pods");
         for directory in std::fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path()) {

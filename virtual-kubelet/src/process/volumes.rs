@@ -256,7 +256,8 @@ fn is_written(directory: &Path, files: &Files) -> bool {
 
 /// Makes the directory of a volume that is one by itself: `emptyDir`, or a `hostPath` to be created.
 pub fn make_directory(volume: &Volume, directory: &Path) -> Result<()> {
-    if volume.empty_dir.is_some() {
+    // Once: what a program makes of its permissions is its own affair.
+    if volume.empty_dir.is_some() && !directory.exists() {
         fs::create_dir_all(directory)?;
         fs::set_permissions(directory, Permissions::from_mode(0o777))?;
     }
@@ -284,7 +285,8 @@ pub fn mounts(pod: &Pod, container: &Container, volumes: &Path, environment: &BT
         let source = match inside {
             Some(inside) => {
                 let source = base.join(&inside);
-                anyhow::ensure!(!inside.split('/').any(|part| part == ".."), "subPath {inside} leaves its volume");
+                let leaves = inside.starts_with('/') || inside.split('/').any(|part| part == "..");
+                anyhow::ensure!(!leaves, "subPath {inside} leaves its volume");
                 if !source.exists() && volume.empty_dir.is_some() {
                     fs::create_dir_all(&source)?;
                 }

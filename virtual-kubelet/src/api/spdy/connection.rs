@@ -18,9 +18,9 @@ use super::headers::Headers;
 
 /// How much of a stream is held for a reader that is slow. What is beyond makes all streams of the connection wait, as the
 /// protocol without flow control has it.
-const HELD: usize = 1 << 20;
+const HELD: usize = 64 << 10;
 /// Most streams at a time on one connection: port-forward has two for each connection that it forwards.
-const STREAMS: usize = 4096;
+const STREAMS: usize = 1024;
 /// How often a silent client is asked whether it is there.
 const PING: Duration = Duration::from_secs(20);
 /// How long a client may take to close after everything was sent.

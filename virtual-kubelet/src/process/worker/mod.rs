@@ -248,7 +248,7 @@ impl Worker {
             }
             Order::Confirm => self.confirm(),
             Order::ForgetReadiness(time) => {
-                self.unready_until = Some(tokio::time::Instant::now() + time);
+                self.unready_until = Some(tokio::time::Instant::now() + container::bounded(time));
                 for slot in &mut self.slots {
                     slot.readiness = false;
                 }
@@ -271,7 +271,7 @@ impl Worker {
     }
 
     fn end_within(&mut self, grace: Duration) {
-        let kill_at = tokio::time::Instant::now() + grace;
+        let kill_at = tokio::time::Instant::now() + container::bounded(grace);
         let shorter = self.kill_at.is_none_or(|before| kill_at < before);
         if !shorter {
             return;

@@ -25,7 +25,9 @@ impl Worker {
             Report::Started { index, attempt, begun, ended } if current(self, index, attempt) => self.started(index, begun, ended),
             Report::NotStarted { index, attempt, error } if current(self, index, attempt) => self.not_started(index, &error),
             Report::PostStarted { index, attempt, outcome } if current(self, index, attempt) => match outcome {
-                Ok(()) => self.slots[index].record.started = self.slots[index].spec.startup_probe.is_none(),
+                // With a startup probe, that probe says so; it may have done already.
+                Ok(()) if self.slots[index].spec.startup_probe.is_none() => self.slots[index].record.started = true,
+                Ok(()) => {}
                 Err(error) => {
                     self.site.events.warning(&self.pod, "FailedPostStartHook", error.clone());
                     self.doom(index, format!("FailedPostStartHook: {error}"), None);
