@@ -32,7 +32,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Action {
     /// Register a node and run the pods that land on it as local processes.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// End all pods of a node that is not to come back. Its agent must have ended; it leaves them running.
     EndPods {
         /// The node's directory, as given to `run`.
@@ -139,7 +139,7 @@ fn main() -> Result<()> {
         Action::Run(args) => {
             let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=error"));
             tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(args))
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(*args))
         }
     }
 }
