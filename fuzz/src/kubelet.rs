@@ -99,7 +99,7 @@ pub fn spdy(data: &[u8]) {
         for bytes in [data, &valid] {
             let (ours, theirs) = tokio::io::duplex(64);
             let serve = session_over_spdy(theirs, SPDY_PROTOCOLS[0], ALL, Duration::from_millis(1), echo());
-            let both = async { tokio::join!(serve, client(ours, bytes)) };
+            let both = Box::pin(async { tokio::join!(serve, client(ours, bytes)) });
             timeout(DEADLINE, both).await.expect("the session ends");
         }
     });
@@ -118,13 +118,13 @@ pub fn websocket(data: &[u8]) {
         let protocol = PROTOCOLS[data.first().map_or(0, |first| usize::from(*first) % PROTOCOLS.len())];
         let (ours, theirs) = tokio::io::duplex(64);
         let serve = async {
-            session_over_websocket(WebSocketStream::from_raw_socket(theirs, Role::Server, None).await, protocol, ALL, echo()).await
+            session_over_websocket(WebSocketStream::from_raw_socket(theirs, Role::Server, None).await, protocol, ALL, echo()).await;
         };
         let both = async { tokio::join!(serve, client(ours, data)) };
         timeout(DEADLINE, both).await.expect("the session ends");
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let serve = async {
-            session_over_websocket(WebSocketStream::from_raw_socket(theirs, Role::Server, None).await, protocol, ALL, echo()).await
+            session_over_websocket(WebSocketStream::from_raw_socket(theirs, Role::Server, None).await, protocol, ALL, echo()).await;
         };
         let send = async {
             let mut socket = WebSocketStream::from_raw_socket(ours, Role::Client, None).await;

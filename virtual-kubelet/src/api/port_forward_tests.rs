@@ -14,7 +14,8 @@ fn headers(all: &[(&str, &str)]) -> Headers {
 
 #[test]
 fn a_stream_says_its_kind_and_its_port_or_is_refused() {
-    let cases: [(&[(&str, &str)], Result<(Part, u16), &str>); 7] = [
+    type Case<'a> = (&'a [(&'a str, &'a str)], Result<(Part, u16), &'a str>);
+    let cases: [Case<'_>; 7] = [
         (&[("streamtype", "data")], Err("\"port\" header is required")),
         (&[("port", "abc"), ("streamtype", "data")], Err("unable to parse \"abc\" as a port")),
         (&[("port", "-1"), ("streamtype", "data")], Err("unable to parse \"-1\" as a port")),
