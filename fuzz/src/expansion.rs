@@ -23,20 +23,19 @@ fn judge(text: &[u8], lookup: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
                 result.push(b'$');
                 at += 2;
             }
-            b'(' => match text[at + 2..].iter().position(|byte| *byte == b')') {
-                Some(length) => {
+            b'(' => {
+                if let Some(length) = text[at + 2..].iter().position(|byte| *byte == b')') {
                     let name = &text[at + 2..at + 2 + length];
                     match lookup(name) {
                         Some(value) => result.extend(value),
                         None => result.extend(&text[at..=at + 2 + length]),
                     }
                     at += length + 3;
-                }
-                None => {
+                } else {
                     result.extend(b"$(");
                     at += 2;
                 }
-            },
+            }
             other => {
                 result.extend([b'$', other]);
                 at += 2;

@@ -84,7 +84,9 @@ impl ApiArgs {
         };
         let auth = match self.kubelet_authentication {
             Authentication::Webhook if self.client_ca_file.is_none() => {
-                tracing::warn!("the kubelet API knows clients by their tokens alone: without --client-ca-file it answers 401 to API servers");
+                tracing::warn!(
+                    "the kubelet API knows clients by their tokens alone: without --client-ca-file it answers 401 to API servers"
+                );
                 Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: name.to_owned() })))
             }
             Authentication::Webhook => Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: name.to_owned() }))),

@@ -97,7 +97,9 @@ impl ServingCertificate {
                     if usable.is_some_and(|loaded| loaded.renew_at() > Timestamp::now()) {
                         continue;
                     }
-                    report("the serving certificate that was signed is of no use: another name, or over soon; another one is requested later");
+                    report(
+                        "the serving certificate that was signed is of no use: another name, or over soon; another one is requested later",
+                    );
                 }
                 Err(error) => report(&format!("no serving certificate for the kubelet API: {error:#}")),
             }

@@ -77,12 +77,12 @@ impl<P: PodLifecycleHandler> Performer<P> {
                 Err(error) => failed(&error),
             },
             Operation::Evict(grace) => match self.remove(id, grace).await {
-                Ok(()) => Outcome::Evicted,
-                Err(ApiCallError::NotFound(_) | ApiCallError::Conflict(_)) => Outcome::Gone,
+                Ok(true) => Outcome::Evicted,
+                Ok(false) => Outcome::Gone,
                 Err(error) => failed(&error),
             },
             Operation::Remove => match self.remove(id, 0).await {
-                Ok(()) | Err(ApiCallError::NotFound(_) | ApiCallError::Conflict(_)) => Outcome::Gone,
+                Ok(_) => Outcome::Gone,
                 Err(error) => failed(&error),
             },
             Operation::Forget => {
@@ -169,13 +169,22 @@ impl<P: PodLifecycleHandler> Performer<P> {
         within(self.api(id).patch_status(&id.name, &PatchParams::default(), &Patch::Strategic(patch))).await
     }
 
-    /// Deletes this very pod, and none that has its name by now.
-    async fn remove(&self, id: &PodId, grace: i64) -> Result<(), ApiCallError> {
+    /// Deletes this very pod, and none that has its name by now; `false` when it is gone already.
+    async fn remove(&self, id: &PodId, grace: i64) -> Result<bool, ApiCallError> {
         let parameters = DeleteParams {
             grace_period_seconds: Some(u32::try_from(grace).unwrap_or_default()),
             preconditions: Some(Preconditions { uid: Some(id.uid.clone()), resource_version: None }),
             ..DeleteParams::default()
         };
-        within(self.api(id).delete(&id.name, &parameters)).await.map(drop)
+        let refused = match within(self.api(id).delete(&id.name, &parameters)).await {
+            Ok(_) => return Ok(true),
+            Err(ApiCallError::NotFound(_)) => return Ok(false),
+            Err(error @ ApiCallError::Conflict(_)) => error,
+            Err(error) => return Err(error),
+        };
+        // The precondition, or somebody else's write at the same moment.
+        let found = within(self.api(id).get_opt(&id.name)).await?;
+        let same = found.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(id.uid.as_str()));
+        if same { Err(refused) } else { Ok(false) }
     }
 }

@@ -7,6 +7,8 @@ use hyper::header::HeaderMap;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
+/// Most bytes that an answer may have: the message has two.
+const LARGEST: usize = 64 << 10;
 /// `ServingStatus` of a service that serves.
 const SERVING: u64 = 1;
 

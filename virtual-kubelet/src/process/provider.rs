@@ -1,6 +1,8 @@
 //! The provider that runs pods as local processes.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

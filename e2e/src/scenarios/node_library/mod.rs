@@ -36,8 +36,8 @@ pub const PROMISES: Scenario = Scenario {
     expected: || Expectations { unjudged: true, ..Expectations::budget(0) },
     body: |bed| {
         Box::pin(async move {
-            nodes::run(bed).await?;
-            pods::run(bed).await
+            Box::pin(nodes::run(bed)).await?;
+            Box::pin(pods::run(bed)).await
         })
     },
 };

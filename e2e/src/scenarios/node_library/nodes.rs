@@ -44,9 +44,9 @@ pub async fn run(bed: &Bed) -> Result<()> {
     bed.say("annotations and conditions of others survive, dropped ones of ours do not");
     a_deleted_node_comes_back(bed).await.context("a Node that is deleted")?;
     bed.say("a deleted Node comes back, its lease with it");
-    error_handler(bed).await.context("the error handler")?;
+    Box::pin(error_handler(bed)).await.context("the error handler")?;
     bed.say("the error handler is asked, and a write is repeated once");
-    pings(bed).await.context("pings")?;
+    Box::pin(pings(bed)).await.context("pings")?;
     bed.say("a provider that does not answer keeps status and lease back");
     foreign_lease(bed).await.context("a lease of somebody else")?;
     bed.say("a lease of a foreign holder is taken over and corrected");
@@ -305,7 +305,7 @@ async fn pings(bed: &Bed) -> Result<()> {
     provider.fails.store(true, Ordering::Relaxed);
     let controller = NodeController::new(bed.client.clone(), provider.clone(), wanted("lib-ping"), [])?;
     let (done, cancel) = (controller.done(), tokio_util::sync::CancellationToken::new());
-    let result = controller.run(cancel).await;
+    let result = Box::pin(controller.run(cancel)).await;
     ensure!(matches!(result.as_ref().map_err(|error| &**error), Err(NodeControllerError::Ping(_))), "{result:?}");
     ensure!(done.await.is_err(), "`done` tells of no error");
     ensure!(nodes(bed).get_opt("lib-ping").await?.is_none(), "the Node was made");

@@ -24,7 +24,7 @@ use crate::{
     auditor::Kind,
     bed::Bed,
     eventually::{eventually, throughout},
-    fault_proxy::{Fault, FaultProxy},
+    fault_proxy::{Fault, FaultProxy, Request},
 };
 
 const NODE: &str = "lib-outage";
@@ -38,6 +38,7 @@ pub async fn run(bed: &mut Bed) -> Result<()> {
     silent_watch(bed, &proxy, &provider).await.context("a watch that fell silent")?;
     gap(bed, &mut proxy, &provider).await.context("a gap of the watch")?;
     compacted(bed, &mut proxy, &provider).await.context("a compacted history")?;
+    gone(bed, &mut proxy, &provider).await.context("410 Gone")?;
     for seconds in [20, 60] {
         stopped(bed, &provider, seconds).await.with_context(|| format!("an API server that stands still for {seconds} s"))?;
     }
@@ -71,9 +72,12 @@ async fn conflicts(bed: &Bed, proxy: &FaultProxy, provider: &Provider) -> Result
     for name in &names {
         make(bed, name, NODE).await?;
     }
-    let met = || proxy.log()[before..].iter().filter(|exchange| exchange.fault == Fault::Answer(409)).count();
+    let met = |after: usize, name: &str| {
+        let of = |request: &Request| request.path.split('/').any(|part| part == name);
+        proxy.log()[after..].iter().filter(|exchange| exchange.fault == Fault::Answer(409) && of(&exchange.request)).count()
+    };
     eventually(SECOND * 20, "each pod has met conflicts", async || {
-        ensure!(met() > names.len() * 3, "{} conflicts", met());
+        ensure!(names.iter().all(|name| met(before, name) > 0), "one has met none");
         Ok(())
     })
     .await?;
@@ -88,17 +92,22 @@ async fn conflicts(bed: &Bed, proxy: &FaultProxy, provider: &Provider) -> Result
     for pod in &list {
         delete(bed, pod, None).await?;
     }
-    let before = met();
+    let ending = proxy.log().len();
     eventually(SECOND * 20, "each pod has met conflicts", async || {
-        ensure!(met() - before > names.len(), "{} conflicts", met() - before);
+        ensure!(names.iter().all(|name| met(ending, name) > 0), "one has met none");
         Ok(())
     })
     .await?;
-    proxy.pass();
+    // Last of all a conflict of the final deletion alone: it is this very pod still.
+    let last = proxy.log().len();
+    proxy.inject(|request| if request.method == "DELETE" && request.is_first() { Fault::Answer(409) } else { Fault::None });
     for pod in &list {
         is_gone(bed, pod, MINUTE).await?;
     }
-    bed.say(&format!("{} answers 409: every pod ran once, and left", met()));
+    proxy.pass();
+    ensure!(names.iter().all(|name| met(last, name) > 0), "a deletion met no conflict");
+    let total: usize = names.iter().map(|name| met(before, name)).sum();
+    bed.say(&format!("{total} answers 409: every pod ran once, and left"));
     Ok(())
 }
 
@@ -192,6 +201,29 @@ async fn compacted(bed: &mut Bed, proxy: &mut FaultProxy, provider: &Provider) -
         is_gone(bed, pod, MINUTE).await?;
     }
     Ok(())
+}
+
+/// The same as an answer: no watch is taken up where the last one ended.
+async fn gone(bed: &Bed, proxy: &mut FaultProxy, provider: &Provider) -> Result<()> {
+    make(bed, "expired", NODE).await?;
+    let expired = runs(bed, "expired").await?;
+    let before = proxy.log().len();
+    proxy.inject(|request| if request.watch && request.path.ends_with("/pods") { Fault::Answer(410) } else { Fault::None });
+    proxy.stop();
+    delete(bed, &expired, Some(0)).await?;
+    proxy.resume().await?;
+    eventually(SECOND * 45, "a watch of the pods is answered 410", async || {
+        ensure!(proxy.log()[before..].iter().any(|exchange| exchange.fault == Fault::Answer(410)), "none is");
+        Ok(())
+    })
+    .await?;
+    proxy.pass();
+    ended(provider, "expired").await?;
+    make(bed, "renewed", NODE).await?;
+    let renewed = runs(bed, "renewed").await?;
+    bed.say("after 410 Gone the pods are listed and watched anew");
+    delete(bed, &renewed, None).await?;
+    is_gone(bed, &renewed, MINUTE).await
 }
 
 fn is_node_ready(node: &Node) -> bool {

@@ -42,9 +42,9 @@ pub async fn run(bed: &Bed) -> Result<()> {
     what_ended_is_left_alone(bed).await.context("pods that have ended")?;
     dangling(bed).await.context("dangling pods")?;
     bed.say("what ended is left alone, what dangles is cleaned up");
-    status_is_kept(bed).await.context("statuses")?;
+    Box::pin(status_is_kept(bed)).await.context("statuses")?;
     bed.say("what others make of a status is put right, what is theirs stays, what ended stays as it is");
-    environment(bed).await.context("environments")?;
+    Box::pin(environment(bed)).await.context("environments")?;
     bed.say("environments are resolved, what is missing is told, and starts the pod when it comes");
     providers_errors(bed).await.context("errors of the provider")?;
     bed.say("errors of the provider are shown and tried again, refusals are not");
