@@ -99,13 +99,13 @@ async fn conflicts(bed: &Bed, proxy: &FaultProxy, provider: &Provider) -> Result
     })
     .await?;
     // Last of all a conflict of the final deletion alone: it is this very pod still.
-    let last = proxy.log().len();
+    let deletions = proxy.log().len();
     proxy.inject(|request| if request.method == "DELETE" && request.is_first() { Fault::Answer(409) } else { Fault::None });
     for pod in &list {
         is_gone(bed, pod, MINUTE).await?;
     }
     proxy.pass();
-    ensure!(names.iter().all(|name| met(last, name) > 0), "a deletion met no conflict");
+    ensure!(names.iter().all(|name| met(deletions, name) > 0), "a deletion met no conflict");
     let total: usize = names.iter().map(|name| met(before, name)).sum();
     bed.say(&format!("{total} answers 409: every pod ran once, and left"));
     Ok(())
