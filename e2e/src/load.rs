@@ -66,6 +66,8 @@ impl Load {
         let child = Command::new(wrk)
             .arg(format!("-t{}", options.threads))
             .arg(format!("-c{}", options.connections))
+            // A machine that is shared may stand still for seconds: such an answer is late, not lost.
+            .arg("--timeout=10s")
             .arg(format!("-d{}s", options.at_most.as_secs().max(1)))
             .arg(&options.url)
             .stdin(std::process::Stdio::null())

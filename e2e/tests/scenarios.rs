@@ -1,5 +1,6 @@
-//! One test per scenario. Each runs `bed scenario <name>`: a bed of its own, in a process of its own. Mostly they wait, so that
-//! some may run at once (`--test-threads`); those that take all cores or measure time run alone.
+//! One test per scenario. Each runs `bed scenario <name>`: a bed of its own, in a process of its own. On two cores one at a time
+//! (`--test-threads=1`): two loads at once starve the probes of each other's pods. On a larger machine some may run at once;
+//! those that measure time or take all cores run alone even then.
 
 use std::{
     process::{Command, Stdio},

@@ -17,6 +17,9 @@ pub fn config_map(namespace: &str) -> Value {
     })
 }
 
+/// Failed probes in a row, a second each, after which a pod counts as not ready: more than a shared machine stands still for.
+const FAILURES: u8 = 4;
+
 /// A pod of nginx. It declares no ports: with `hostNetwork` that would reserve them, and a second pod would not fit.
 pub fn pod_spec() -> Value {
     json!({
@@ -31,7 +34,7 @@ pub fn pod_spec() -> Value {
                 { "name": "configuration", "mountPath": "/etc/bed-nginx" },
                 { "name": "cache", "mountPath": "/cache" },
             ],
-            "readinessProbe": { "httpGet": { "path": "/", "port": PORT }, "periodSeconds": 1, "failureThreshold": 2 },
+            "readinessProbe": { "httpGet": { "path": "/", "port": PORT }, "periodSeconds": 1, "failureThreshold": FAILURES },
         }],
         "volumes": [
             { "name": "configuration", "configMap": { "name": "nginx" } },

@@ -84,4 +84,10 @@ fn mounts_go_from_shallow_to_deep_and_a_path_may_not_leave_its_volume() {
     assert_eq!(ordered[0], Mount { source: "/v/v".into(), target: "/a".into(), read_only: true });
     assert_eq!(ordered[1].source, Path::new("/v/v/k"));
     assert!(planned(&spec(vec![mount("/a", Some("../x"))])).is_err());
+    // The API server sees only the expression.
+    let by_expression = VolumeMount { sub_path_expr: Some("$(WHERE)".into()), ..mount("/a", None) };
+    let environment = |path: &str| BTreeMap::from([("WHERE".to_owned(), path.to_owned())]);
+    let expanded = |path: &str| mounts(&pod, &spec(vec![by_expression.clone()]), Path::new("/v"), &environment(path));
+    assert_eq!(expanded("k").unwrap()[0].source, Path::new("/v/v/k"));
+    assert!(expanded("/etc").is_err() && expanded("k/../..").is_err());
 }

@@ -105,6 +105,35 @@ fn a_process_that_ignores_the_signal_is_killed_after_the_grace_with_its_whole_gr
 }
 
 #[test]
+fn a_grace_without_end_is_one_that_a_shorter_one_cuts_short() {
+    let place = Place::new();
+    let agent = place.agent();
+    let text = "trap '' TERM; touch PLACE/up; while :; do sleep 0.01; done".replace("PLACE", &place.root.to_string_lossy());
+    let made = script(&place, "p", &text);
+    let id = agent.create(&made);
+    eventually("it runs", || place.root.join("up").exists().then_some(()));
+    agent.runs(&id);
+    agent.delete(&made, i64::MAX);
+    agent.delete(&made, 1);
+    assert_eq!(exit_code(&agent.ends(&id), "c"), Some(137));
+}
+
+#[test]
+fn a_hook_that_ends_after_the_startup_probe_has_succeeded_takes_nothing_back() {
+    let place = Place::new();
+    let agent = place.agent();
+    let spec = json!({ "containers": [{
+        "name": "c", "image": "shell", "args": ["while :; do sleep 0.01; done"],
+        "startupProbe": { "exec": { "command": ["touch", "PLACE/probed"] }, "periodSeconds": 1 },
+        "lifecycle": { "postStart": { "exec": { "command": ["sh", "-c", "until [ -e PLACE/go ]; do sleep 0.01; done"] } } },
+    }] });
+    let id = agent.create(&pod(&place, "p", &spec));
+    eventually("the startup probe has succeeded", || place.root.join("probed").exists().then_some(()));
+    std::fs::write(place.root.join("go"), "").unwrap();
+    agent.until(&id, "it is ready", |status| container(status, "c").ready);
+}
+
+#[test]
 fn a_hook_that_uses_up_the_grace_is_cut_off_and_the_process_still_ends() {
     let place = Place::new();
     let agent = place.agent();
