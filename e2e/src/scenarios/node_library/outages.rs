@@ -236,6 +236,12 @@ async fn stopped(bed: &Bed, provider: &Provider, seconds: u64) -> Result<()> {
     make(bed, &name, NODE).await?;
     let pod = runs(bed, &name).await?;
     let seen = bed.recorder.history().await?.len();
+    // A pod that has left the API is forgotten a moment later.
+    eventually(SECOND * 20, "all earlier pods are forgotten", async || {
+        ensure!(provider.names() == [name.as_str()], "{:?}", provider.names());
+        Ok(())
+    })
+    .await?;
     let calls = provider.number_of_calls();
     bed.say(&format!("the API server stands still for {seconds} s"));
     bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;

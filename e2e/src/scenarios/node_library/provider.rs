@@ -78,6 +78,13 @@ impl Provider {
         self.state().calls.len()
     }
 
+    /// The pods that it has, by name.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.state().pods.keys().map(|id| id.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The pod of this name as it was given last.
     pub fn pod(&self, name: &str) -> Option<Arc<Pod>> {
         self.state().pods.iter().find(|(id, _)| id.name == name).map(|(_, (pod, _))| pod.clone())
