@@ -1,27 +1,16 @@
-//! One test per scenario. Each runs `bed scenario <name>`: a bed of its own, in a process of its own. On two cores one at a time
-//! (`--test-threads=1`): two loads at once starve the probes of each other's pods. On a larger machine some may run at once;
-//! those that measure time or take all cores run alone even then.
+//! One test per scenario. Each runs `bed scenario <name>`: a bed of its own, in a process of its own.
 
 use std::{
     process::{Command, Stdio},
-    sync::{PoisonError, RwLock},
+    sync::{Mutex, PoisonError},
 };
 
-/// They assert tenths of seconds, or take all cores.
-const ALONE: [&str; 4] = [
-    "a_fleet_of_which_every_tenth_node_refuses_pods_is_not_flooded",
-    "a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease",
-    "health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server",
-    "sixty_hand_overs_of_health_checkers_lose_no_check",
-];
-
-/// Held to write by who runs alone, to read by others.
-static BEDS: RwLock<()> = RwLock::new(());
+/// A bed takes all cores, and what a scenario waits for is measured in seconds: two loads at once starve the probes of each
+/// other's pods.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn run(name: &str) {
-    let alone = ALONE.contains(&name);
-    let _alone = alone.then(|| BEDS.write().unwrap_or_else(PoisonError::into_inner));
-    let _beside = (!alone).then(|| BEDS.read().unwrap_or_else(PoisonError::into_inner));
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new(env!("CARGO_BIN_EXE_bed"))
         .args(["scenario", name])
         .stdin(Stdio::null())
