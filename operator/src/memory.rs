@@ -92,7 +92,13 @@ impl Memory {
 
     /// A write to this object was refused because something that it was based on is of the past.
     pub fn note_stale(&mut self, object: String, basis: String) {
+        self.stale.retain(|_, (_, at)| at.elapsed() < STALE_FOR);
         self.stale.insert(object, (basis, Instant::now()));
+    }
+
+    /// No write was refused so lately.
+    pub fn nothing_is_stale(&self) -> bool {
+        self.stale.values().all(|(_, at)| at.elapsed() >= STALE_FOR)
     }
 
     /// How long a write to this object with this basis is to be left alone, when it would only be refused again.

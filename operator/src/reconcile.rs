@@ -166,7 +166,8 @@ async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &S
 /// Returns how soon to look again, when that is sooner than the plan says.
 async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: &mut Memory) -> Result<Option<Duration>, Failed> {
     let status_written = memory.status_written;
-    let stale: Vec<_> = plan.actions.iter().map(|action| stale_for(action, snapshot, memory)).collect();
+    let fresh = memory.nothing_is_stale();
+    let stale: Vec<_> = plan.actions.iter().map(|action| if fresh { None } else { stale_for(action, snapshot, memory) }).collect();
     let mut soon = stale.iter().flatten().min().copied();
     let actions = || plan.actions.iter().zip(&stale).filter(|(_, stale)| stale.is_none()).map(|(action, _)| action);
     let memory = Mutex::new(memory);
