@@ -253,7 +253,7 @@ async fn roll_through_crashes(
     product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = if mode.detaches { Some(Traffic::start(&bed.haproxy, &light_load()).await?) } else { None };
+    let traffic = light_traffic(bed, mode.detaches).await?;
     let before = bed.recorder.history().await?.len();
     proxy.inject(rule);
     product::roll_to(bed, &version.to_string()).await?;
@@ -261,16 +261,21 @@ async fn roll_through_crashes(
     proxy.pass();
     let history = bed.recorder.history().await?;
     took_effect_once(&history, before)?;
-    let failed = match traffic {
-        Some(traffic) => {
-            let outcome = traffic.stop().await?;
-            outcome.expect_all_served(1000)?;
-            format!("0 of {} requests failed", outcome.clients.requests)
-        }
-        None => "without load".into(),
-    };
-    bed.say(&format!("{}: {restarts} restarts, {failed}", mode.name));
+    bed.say(&format!("{}: {restarts} restarts, {}", mode.name, all_served(traffic).await?));
     Ok(restarts)
+}
+
+/// A light load, where nodes are detached first: elsewhere requests may fail.
+pub(super) async fn light_traffic(bed: &Bed, detaches: bool) -> Result<Option<Traffic>> {
+    Ok(if detaches { Some(Traffic::start(&bed.haproxy, &light_load()).await?) } else { None })
+}
+
+/// Ends the load, of which no request may have failed; in words.
+pub(super) async fn all_served(traffic: Option<Traffic>) -> Result<String> {
+    let Some(traffic) = traffic else { return Ok("without load".into()) };
+    let outcome = traffic.stop().await?;
+    outcome.expect_all_served(1000)?;
+    Ok(format!("0 of {} requests failed", outcome.clients.requests))
 }
 
 /// Kills the operator at each write that is caught and starts it again, until this has come about; returns how often.

@@ -17,7 +17,7 @@ use crate::{
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
-        crashes::{self, Mode, NODES, completes, expected, took_effect_once, two_nodes},
+        crashes::{self, Mode, NODES, all_served, completes, expected, light_traffic, took_effect_once, two_nodes},
         product,
     },
     traffic::Traffic,
@@ -88,15 +88,10 @@ async fn roll_through(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProc
 async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, name: &str, loaded: bool, version: u32) -> Result<()> {
     let started = std::time::Instant::now();
     let (before, log) = (bed.recorder.history().await?.len(), proxy.log().len());
-    let traffic = if loaded { Some(Traffic::start(&bed.haproxy, &crashes::light_load()).await?) } else { None };
+    let traffic = light_traffic(bed, loaded).await?;
     product::roll_to(bed, &version.to_string()).await?;
     completes(bed, operator, NODES.len(), MINUTE * 3).await?;
-    let mut load = "without load".to_owned();
-    if let Some(traffic) = traffic {
-        let outcome = traffic.stop().await?;
-        outcome.expect_all_served(1000)?;
-        load = format!("0 of {} requests failed", outcome.clients.requests);
-    }
+    let load = all_served(traffic).await?;
     took_effect_once(&bed.recorder.history().await?, before)?;
     let faults = proxy.log()[log..].iter().filter(|exchange| exchange.fault != Fault::None).count();
     bed.say(&format!("{name}: {faults} faults, {:.1} s, {load}", started.elapsed().as_secs_f32()));

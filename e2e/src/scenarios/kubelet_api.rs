@@ -337,10 +337,8 @@ async fn copy(session: &mut Session<'_>) -> Result<()> {
     let (there, back) = (directory.join("there"), directory.join("back"));
     std::fs::write(&there, &text)?;
     let name = |path: &Path| path.to_string_lossy().into_owned();
-    for (from, to) in [(name(&there), "web:/data/there".to_owned()), ("web:/data/there".to_owned(), name(&back))] {
-        let said = session.quiet(&["cp", &from, &to], "").await?;
-        session.note(&["cp", &from, &to], "", &said);
-    }
+    session.run(&["cp", &name(&there), "web:/data/there"]).await?;
+    session.run(&["cp", "web:/data/there", &name(&back)]).await?;
     ensure!(std::fs::read_to_string(&back)? == text, "what came back is not what was sent");
     session.run(&["exec", "web", "--", "sh", "-c", "wc -c < /data/there"]).await?;
     // kubectl does not wait for the words of a tar that failed.
@@ -368,8 +366,7 @@ async fn start_forward(session: &Session<'_>, target: &str, port: u16) -> Result
     Ok(Forward { child, first_line })
 }
 
-async fn fetch(port: u16) -> Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+async fn fetch(mut stream: TcpStream) -> Result<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n").await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
@@ -385,10 +382,8 @@ async fn port_forward(session: &mut Session<'_>) -> Result<()> {
     }
     let mut asked: FuturesUnordered<_> = streams
         .into_iter()
-        .map(async |mut stream| -> Result<bool> {
-            stream.write_all(b"GET / HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n").await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
+        .map(async |stream| -> Result<bool> {
+            let answer = fetch(stream).await?;
             Ok(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok\n"))
         })
         .collect();
@@ -585,7 +580,7 @@ async fn clients_that_vanish_leave_no_task_descriptor_or_process(bed: &mut Bed) 
     }
     for port in [LOCAL_PORT, LOCAL_PORT + 1] {
         clients.push(start_forward(&session, "pod/nginx", port).await?.child);
-        fetch(port).await?;
+        fetch(TcpStream::connect(("127.0.0.1", port)).await?).await?;
     }
     eventually(POD, "ten commands run, and logs are followed", async || {
         ensure!(processes(STUCK) == 10, "{} commands run", processes(STUCK));
