@@ -40,8 +40,8 @@ pub struct Run {
     /// Name of this replica in the lease; must be unique.
     #[arg(long, env = "POD_NAME", default_value = "ingress-daemonset-operator")]
     pub identity: String,
-    /// Seconds after which another replica takes over from one that no longer renews the lease. A replica gives up when it
-    /// could not renew for two thirds of it.
+    /// Seconds within which another replica leads after one that was killed or hangs. The lease itself is shorter by three
+    /// times --lease-retry-milliseconds, the time to notice; a replica gives up when it could not renew for two thirds of that.
     #[arg(long, env = "LEASE_DURATION_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
     pub lease_duration_seconds: u64,
     /// Milliseconds between two looks at the lease: how fast another replica takes over from one that ends orderly.

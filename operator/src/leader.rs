@@ -1,6 +1,7 @@
 //! One replica acts; the others keep their view warm.
 
 use crate::args::Run;
+use anyhow::ensure;
 use k8s_controller::LeaderElection;
 use kube::Client;
 use std::{future::Future, time::Duration};
@@ -15,8 +16,47 @@ pub enum Outcome {
     LeaseLost,
 }
 
+/// How long the lease is waited for and renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How long another replica must see the lease unrenewed before it takes it.
+    pub duration: Duration,
+    /// How long a replica that cannot renew goes on: two thirds of `duration`, as client-go's defaults.
+    pub renew_deadline: Duration,
+    /// Between two looks at the lease and two renewals.
+    pub retry: Duration,
+}
+
+impl Terms {
+    /// Terms with which another replica leads at most the time asked for after the last sign of life.
+    ///
+    /// It sees the last renewal, and that nothing followed it, only when it looks: up to one and a half retry periods late
+    /// each (that is the jitter of [`LeaderElection`]). So the lease itself is that much shorter.
+    ///
+    /// # Errors
+    /// If the looks leave less than half of the time for the lease.
+    pub fn of(run: &Run) -> anyhow::Result<Self> {
+        let (asked, retry) = (Duration::from_secs(run.lease_duration_seconds), Duration::from_millis(run.lease_retry_milliseconds));
+        let looks = 3 * retry;
+        ensure!(
+            2 * looks <= asked,
+            "--lease-duration-seconds={} is too short for --lease-retry-milliseconds={}: it must be at least six times as long",
+            run.lease_duration_seconds,
+            run.lease_retry_milliseconds
+        );
+        let duration = asked.saturating_sub(looks);
+        Ok(Self { duration, renew_deadline: duration * 2 / 3, retry })
+    }
+}
+
 /// Runs `work` while this replica holds the lease, until `stop`.
-pub async fn act_while_leading(client: Client, run: &Run, stop: CancellationToken, work: impl Future<Output = ()>) -> Outcome {
+pub async fn act_while_leading(
+    client: Client,
+    run: &Run,
+    terms: Terms,
+    stop: CancellationToken,
+    work: impl Future<Output = ()>,
+) -> Outcome {
     if run.no_leader_election {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -24,11 +64,10 @@ pub async fn act_while_leading(client: Client, run: &Run, stop: CancellationToke
         }
         return Outcome::Stopped;
     }
-    let duration = Duration::from_secs(run.lease_duration_seconds);
     let election = LeaderElection::new(client, &run.lease_namespace, &run.lease_name, &run.identity)
-        .with_lease_duration(duration)
-        .with_renew_deadline(duration * 2 / 3)
-        .with_retry_period(Duration::from_millis(run.lease_retry_milliseconds));
+        .with_lease_duration(terms.duration)
+        .with_renew_deadline(terms.renew_deadline)
+        .with_retry_period(terms.retry);
     let outcome = tokio::select! {
         () = stop.cancelled() => Outcome::Stopped,
         ended = election.with_lease(work) => if ended.is_some() { Outcome::Stopped } else { Outcome::LeaseLost },
@@ -37,4 +76,41 @@ pub async fn act_while_leading(client: Client, run: &Run, stop: CancellationToke
         election.release().await;
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Arguments, Command};
+    use clap::Parser as _;
+
+    fn terms(arguments: &[&str]) -> anyhow::Result<Terms> {
+        let line = ["operator", "run"].iter().chain(arguments);
+        match Arguments::parse_from(line).command {
+            Command::Run(run) => Terms::of(&run),
+            Command::Crd => unreachable!("not asked for"),
+        }
+    }
+
+    #[test]
+    fn lease_and_looks_at_it_together_last_as_long_as_asked_for() -> anyhow::Result<()> {
+        for (arguments, milliseconds, deadline) in [
+            (&[][..], 13_500, 9_000),
+            (&["--lease-duration-seconds=6"], 4_500, 3_000),
+            (&["--lease-duration-seconds=3"], 1_500, 1_000),
+            (&["--lease-duration-seconds=6", "--lease-retry-milliseconds=900"], 3_300, 2_200),
+        ] {
+            let terms = terms(arguments)?;
+            assert_eq!(terms.duration, Duration::from_millis(milliseconds), "{arguments:?}");
+            assert_eq!(terms.renew_deadline, Duration::from_millis(deadline), "{arguments:?}");
+            assert!(terms.retry < terms.renew_deadline, "{arguments:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_lease_shorter_than_six_looks_is_refused_with_both_options() {
+        let error = terms(&["--lease-duration-seconds=3", "--lease-retry-milliseconds=900"]).expect_err("too short").to_string();
+        assert!(error.contains("--lease-duration-seconds=3") && error.contains("--lease-retry-milliseconds=900"), "{error}");
+    }
 }

@@ -15,7 +15,7 @@ use kube::{
 use operator::{
     act::Announcer,
     args::{Arguments, Command, Run},
-    leader::{Outcome, act_while_leading},
+    leader::{Outcome, Terms, act_while_leading},
     metrics::Metrics,
     observe::{Guarded, Observer},
     reconcile::{Context, back_off, forget, reconcile},
@@ -50,12 +50,13 @@ fn print_crds() -> anyhow::Result<()> {
 async fn start(run: Run) -> anyhow::Result<()> {
     telemetry::start(run.log_format, &run.log_level)?;
     rustls::crypto::ring::default_provider().install_default().map_err(|_| anyhow::anyhow!("a TLS provider was installed before"))?;
+    let terms = Terms::of(&run)?;
     let stop = stop_on_signal()?;
     let listener = web::listen(run.listen_address).await?;
     let patience = Duration::from_secs(run.request_timeout_seconds);
     let client = connect(patience).await?;
     // A lost answer must leave time for another try before the lease is lost, too.
-    let lease_client = connect(patience.min(Duration::from_secs(run.lease_duration_seconds) / 3)).await?;
+    let lease_client = connect(patience.min(terms.duration / 3)).await?;
     let (resources, writer) = store();
     let observer = Arc::new(Observer::default());
     let metrics = Arc::new(Metrics::default());
@@ -71,7 +72,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         failures: std::sync::Mutex::default(),
     });
     let outcome = tokio::select! {
-        outcome = act_while_leading(lease_client, &run, stop.clone(), decide_for_ever(context, resources)) => outcome,
+        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), decide_for_ever(context, resources)) => outcome,
         () = observer.follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();

@@ -96,8 +96,6 @@ struct Pair {
 
 /// Of the pairs here; the default is longer.
 const LEASE: Duration = Duration::from_secs(6);
-/// Beside the lease: a look at it, up to one and a half retry periods, and the write.
-const LOOK: Duration = Duration::from_millis(1500);
 
 impl Pair {
     async fn start(bed: &Bed) -> Result<Self> {
@@ -166,7 +164,7 @@ pub const LEADERS: Scenario = Scenario {
 async fn leaders(bed: &mut Bed) -> Result<()> {
     let mut pair = Pair::start(bed).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let endings = [(Signal::SIGTERM, Duration::from_secs(1)), (Signal::SIGKILL, LEASE + LOOK), (Signal::SIGSTOP, LEASE + LOOK)];
+    let endings = [(Signal::SIGTERM, Duration::from_secs(1)), (Signal::SIGKILL, LEASE), (Signal::SIGSTOP, LEASE)];
     for (version, (signal, within)) in (2..).zip(endings) {
         pair.revive()?;
         let before = bed.recorder.history().await?.len();
@@ -224,7 +222,7 @@ async fn stopped(bed: &mut Bed) -> Result<()> {
         let held = pair.proxies[old].caught().await?;
         pair.operators[old].signal(Signal::SIGSTOP)?;
         pair.proxies[old].pass();
-        pair.takes_over_from(bed, old, LEASE + LOOK).await?;
+        pair.takes_over_from(bed, old, LEASE).await?;
         if arrives == Arrives::AtTheEnd {
             product::is_complete(bed, 2, MINUTE).await?;
         }
