@@ -7,9 +7,11 @@
 pub mod api;
 pub mod api_call;
 pub mod errdefs;
+pub mod fleet;
 mod lifecycle;
 pub mod node;
 pub mod pod;
 pub mod process;
 pub mod queue;
 mod reopening_watch;
+pub mod simulated;

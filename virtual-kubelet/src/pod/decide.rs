@@ -160,18 +160,32 @@ pub(super) fn status_patch(
     if is_shown(current, wanted) && annotations.is_empty() {
         return None;
     }
-    let mut status = wanted.clone();
-    for condition in status.conditions.iter_mut().flatten() {
-        let before = conditions(Some(current)).iter().find(|before| before.type_ == condition.type_);
-        condition.last_transition_time = match before {
-            Some(before) if before.status == condition.status => before.last_transition_time.clone(),
-            _ => Some(Time(now)),
-        };
-    }
-    let mut patch = json!({ "metadata": { "uid": server.metadata.uid }, "status": status });
+    let mut patch = status_body(server.metadata.uid.as_deref(), wanted, now, |type_| {
+        let before = conditions(Some(current)).iter().find(|before| before.type_ == type_)?;
+        Some((before.status.as_str(), before.last_transition_time.clone()))
+    });
     if !annotations.is_empty() {
         patch["metadata"]["annotations"] = json!(annotations);
     }
+    Some(patch)
+}
+
+/// The strategic merge patch of a whole status. `before` says what status a condition has now, and since when: its transition
+/// time moves only when its status does.
+pub(crate) fn status_body<'a>(
+    uid: Option<&str>,
+    wanted: &PodStatus,
+    now: Timestamp,
+    before: impl Fn(&str) -> Option<(&'a str, Option<Time>)>,
+) -> Value {
+    let mut status = wanted.clone();
+    for condition in status.conditions.iter_mut().flatten() {
+        condition.last_transition_time = match before(&condition.type_) {
+            Some((status, since)) if status == condition.status => since,
+            _ => Some(Time(now)),
+        };
+    }
+    let mut patch = json!({ "metadata": { "uid": uid }, "status": status });
     if wanted.reason.is_none() {
         patch["status"]["reason"] = Value::Null;
     }
@@ -186,10 +200,11 @@ pub(super) fn status_patch(
             }
         }
     }
-    Some(patch)
+    patch
 }
 
-fn is_shown(current: &PodStatus, wanted: &PodStatus) -> bool {
+/// Whether `current` says all that `wanted` says.
+pub(crate) fn is_shown(current: &PodStatus, wanted: &PodStatus) -> bool {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let shown = |condition: &PodCondition| {
         conditions(Some(current)).iter().any(|c| {
