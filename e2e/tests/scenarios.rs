@@ -85,4 +85,5 @@ scenarios! {
     virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server,
     kubectl_speaks_to_a_virtual_node_as_to_any_other,
     clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow,
+    a_fleet_keeps_its_promises,
 }

@@ -1,9 +1,10 @@
-//! One Kubernetes node that runs its pods as local processes.
+//! One Kubernetes node that runs its pods as local processes, or a fleet of nodes that run nothing.
 
+mod fleet_command;
 mod kubelet_api;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ struct Cli {
 enum Action {
     /// Register a node and run the pods that land on it as local processes.
     Run(Box<RunArgs>),
+    /// Register many nodes whose pods are simulated.
+    Fleet(Box<fleet_command::FleetArgs>),
     /// End all pods of a node that is not to come back. Its agent must have ended; it leaves them running.
     EndPods {
         /// The node's directory, as given to `run`.
@@ -136,16 +139,19 @@ fn main() -> Result<()> {
         Action::ContainerShim { directory } => std::process::exit(shim::run(&directory)),
         Action::ContainerInit { order } => std::process::exit(container_init::run(&order)),
         Action::ContainerExec { order, pid, argv } => std::process::exit(container_init::exec_beside(&order, pid, &argv)),
-        Action::Run(args) => {
-            let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=error"));
-            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(*args))
-        }
+        Action::Run(args) => with_runtime(run(*args)),
+        Action::Fleet(args) => with_runtime(fleet_command::run(*args)),
     }
 }
 
-async fn connect(args: &RunArgs) -> Result<Client> {
-    let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)?;
+fn with_runtime(command: impl Future<Output = Result<()>>) -> Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=error"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(command)
+}
+
+async fn connect(kubeconfig: &Path) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     // Retries are decided where the request is made.
     config.default_retry = false;
@@ -159,7 +165,7 @@ fn first_line(path: &str) -> String {
 
 async fn run(args: RunArgs) -> Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = connect(&args).await.context("connecting to the API server")?;
+    let client = connect(&args.kubeconfig).await.context("connecting to the API server")?;
     std::fs::create_dir_all(&args.root_dir).context("making the root directory")?;
     let root = args.root_dir.canonicalize()?;
     let facts = MachineFacts {

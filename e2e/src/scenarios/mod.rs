@@ -8,6 +8,7 @@ mod deletion;
 mod detachers;
 mod failures;
 mod faults;
+mod fleet;
 mod flood;
 mod handover;
 mod health;
@@ -78,4 +79,5 @@ pub const ALL: &[Scenario] = &[
     node_library::OUTAGES,
     kubelet_api::KUBECTL,
     kubelet_api::VANISHED,
+    fleet::PROMISES,
 ];

@@ -1,1 +1,183 @@
-//! x
+//! Thousands of simulated nodes in one process: one watch of pods, one of Nodes, one schedule of leases.
+//!
+//! ```no_run
+//! use tokio_util::sync::CancellationToken;
+//! use virtual_kubelet::fleet::{Fleet, FleetConfig, NodeFault};
+//!
+//! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let fleet = Fleet::new(client, FleetConfig::new(1_000))?;
+//! let (handle, cancel) = (fleet.handle(), CancellationToken::new());
+//! tokio::spawn(fleet.run(cancel.clone()));
+//! handle.registered().await;
+//! handle.inject("sim-7", NodeFault::Lost)?;
+//! println!("{}", handle.scrape());
+//! cancel.cancel();
+//! # Ok(())
+//! # }
+//! ```
+
+mod addresses;
+mod config;
+mod entry;
+mod faults;
+mod leases;
+mod limiter;
+mod metrics;
+mod nodes;
+mod occurrences;
+mod requests;
+mod schedule;
+mod shard;
+mod slim;
+mod watch;
+
+use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use addresses::Cidr;
+pub use config::{FleetConfig, FleetError};
+pub use faults::NodeFault;
+
+use addresses::Pool;
+use limiter::Limiter;
+use metrics::Metrics;
+use nodes::Keeper;
+use requests::Requests;
+use shard::{Order, Shard};
+use slim::SlimPod;
+use watch::{Disturbance, Event, follow};
+
+/// Requests about leases under way at once, at least and at most. Each is a connection, because the client speaks HTTP/1.1;
+/// with those below and two watches it stays below 130.
+const LEASE_SLOTS: (u8, u8) = (4, 48);
+/// Requests about Nodes and pods: apart from the leases', so that no flood of pods holds up a heartbeat.
+const WRITE_SLOTS: (u8, u8) = (4, 64);
+/// Shares of the pods.
+const SHARDS: usize = 4;
+/// Events that wait for a share before the watch does.
+const BUFFER: usize = 256;
+
+/// A fleet that does not run yet.
+pub struct Fleet {
+    handle: FleetHandle,
+    leases: Arc<Limiter>,
+    writes: Arc<Limiter>,
+    faults: mpsc::UnboundedReceiver<(u32, NodeFault)>,
+}
+
+/// What can be asked of a fleet, and done to it, while it runs.
+#[derive(Clone)]
+pub struct FleetHandle {
+    config: Arc<FleetConfig>,
+    requests: Arc<Requests>,
+    registered: tokio::sync::watch::Sender<bool>,
+    faults: mpsc::UnboundedSender<(u32, NodeFault)>,
+}
+
+impl Fleet {
+    /// A fleet as `config` describes it. `client` should not repeat requests by itself (`Config::default_retry`).
+    pub fn new(client: Client, config: FleetConfig) -> Result<Self, FleetError> {
+        config.check()?;
+        let leases = Limiter::new(LEASE_SLOTS.0, LEASE_SLOTS.1);
+        let writes = Limiter::new(WRITE_SLOTS.0, WRITE_SLOTS.1);
+        let metrics = Arc::new(Metrics::new(&leases, &writes));
+        let requests = Arc::new(Requests::new(client, config.impersonate, metrics));
+        let (sender, faults) = mpsc::unbounded_channel();
+        let registered = tokio::sync::watch::Sender::new(false);
+        let handle = FleetHandle { config: Arc::new(config), requests, registered, faults: sender };
+        Ok(Self { handle, leases, writes, faults })
+    }
+
+    /// What can be asked of the fleet while it runs.
+    pub fn handle(&self) -> FleetHandle {
+        self.handle.clone()
+    }
+
+    /// Runs the fleet until `cancel`; its Nodes and pods stay in the API as they are then.
+    pub async fn run(self, cancel: CancellationToken) {
+        let FleetHandle { config, requests, registered, .. } = self.handle;
+        // Whatever ends this, all tasks end with it.
+        let _stop = cancel.clone().drop_guard();
+        let mut tasks = JoinSet::new();
+        let addresses = Arc::new(Mutex::new(Pool::new(config.pod_cidr)));
+        let mut shards = Vec::new();
+        for _ in 0..SHARDS {
+            let (sender, orders) = mpsc::channel(BUFFER);
+            shards.push(sender);
+            let shard = Shard::new(config.clone(), requests.clone(), self.writes.clone(), addresses.clone());
+            tasks.spawn(shard.run(orders, cancel.clone()));
+        }
+        let (sink, nodes) = mpsc::channel(BUFFER);
+        tasks.spawn(follow(Api::all(requests.client()), None, requests.disturbance.subscribe(), sink));
+        let (sink, pods) = mpsc::channel(BUFFER);
+        tasks.spawn(follow(Api::all(requests.client()), Some("spec.nodeName!="), requests.disturbance.subscribe(), sink));
+        tasks.spawn(hand_out(pods, config.clone(), shards.clone()));
+        let keeper = Keeper::new(config, requests, self.leases, self.writes, shards, registered);
+        keeper.run(nodes, self.faults, cancel).await;
+        tasks.shutdown().await;
+    }
+}
+
+/// Gives each pod of the fleet to its share, always the same for the same name.
+async fn hand_out(mut pods: mpsc::Receiver<Event<SlimPod>>, config: Arc<FleetConfig>, shards: Vec<mpsc::Sender<Order>>) {
+    while let Some(event) = pods.recv().await {
+        let now = Instant::now();
+        let share = match &event {
+            Event::Applied(pod) | Event::Deleted(pod) => {
+                if config.index_of(&pod.spec.node_name).is_none() {
+                    continue;
+                }
+                let mut hasher = DefaultHasher::new();
+                (&pod.metadata.namespace, &pod.metadata.name).hash(&mut hasher);
+                Some(usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or_default())
+            }
+            Event::ListBegins | Event::ListEnds => None,
+        };
+        let event = Arc::new(event);
+        for (index, shard) in shards.iter().enumerate() {
+            if share.is_none_or(|share| share == index) && shard.send(Order::Pod(event.clone(), now)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl FleetHandle {
+    /// Ends once every Node was in the API together with its lease.
+    pub fn registered(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let mut registered = self.registered.subscribe();
+        async move {
+            if registered.wait_for(|registered| *registered).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Lets something go wrong with a node of the fleet.
+    pub fn inject(&self, node: &str, fault: NodeFault) -> Result<(), FleetError> {
+        let index = self.config.index_of(node);
+        let index = index.ok_or_else(|| FleetError::Invalid(format!("`{node}` is no node of this fleet")))?;
+        // A fleet that has ended has no faults any more.
+        let _ = self.faults.send((index, fault));
+        Ok(())
+    }
+
+    /// Cuts the watches, for so long: nothing is seen meanwhile, and what was missed is noticed afterwards.
+    pub fn drop_watches(&self, blind: Duration) {
+        let until = Instant::now() + blind;
+        self.requests.disturbance.send_modify(|Disturbance { reopen, blind_until }| (*reopen, *blind_until) = (*reopen + 1, Some(until)));
+    }
+
+    /// The fleet's figures as Prometheus reads them.
+    pub fn scrape(&self) -> String {
+        self.requests.metrics.scrape()
+    }
+}

@@ -40,3 +40,4 @@ pub use options::{
 };
 pub use provider::{NaiveNodeProvider, NodeProvider, NodeStatusSink};
 pub use status::{APPLIED_KEYS_ANNOTATION, MachineFacts, new_node, ready_is_foreign};
+pub(crate) use status::{needs_repair, node_patch, registered};

@@ -184,7 +184,7 @@ fn annotations(ours: &Node) -> BTreeMap<String, String> {
 }
 
 /// The node as it is created.
-pub(super) fn registered(ours: &Node) -> Node {
+pub(crate) fn registered(ours: &Node) -> Node {
     let mut node = ours.clone();
     node.metadata.annotations = Some(annotations(ours));
     node
@@ -209,7 +209,7 @@ fn metadata_changes(ours: &Node, server: &Node) -> (Map<String, Value>, Map<Stri
 }
 
 /// Whether somebody else changed what is ours, or something of ours is still to be taken away.
-pub(super) fn needs_repair(ours: &Node, server: &Node) -> bool {
+pub(crate) fn needs_repair(ours: &Node, server: &Node) -> bool {
     let (labels, annotations) = metadata_changes(ours, server);
     ready_is_foreign(ours, server) || !labels.is_empty() || !annotations.is_empty()
 }
@@ -217,7 +217,7 @@ pub(super) fn needs_repair(ours: &Node, server: &Node) -> bool {
 /// Strategic merge patch of the status, which also takes labels and annotations: only keys of our own, so that labels,
 /// annotations, conditions and addresses of others survive. A condition's transition time moves only when its status
 /// differs from `server`'s.
-pub(super) fn node_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
+pub(crate) fn node_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
     let mut status = ours.status.clone().unwrap_or_default();
     for condition in status.conditions.iter_mut().flatten() {
         let before = node_conditions(server).iter().find(|theirs| theirs.type_ == condition.type_);

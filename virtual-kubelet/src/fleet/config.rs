@@ -1,0 +1,245 @@
+//! What a fleet consists of; no I/O.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Taint};
+
+use super::addresses::Cidr;
+use crate::node::{DEFAULT_LEASE_DURATION, ForeignHolder, MachineFacts, new_node};
+use crate::simulated::Stages;
+
+/// Label with the zone of a node.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A fleet that cannot be made as it is described.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FleetError {
+    /// Something of the description is wrong; the text says what, and what to write instead.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// What a fleet consists of.
+///
+/// ```
+/// use virtual_kubelet::fleet::FleetConfig;
+/// use virtual_kubelet::simulated::Stages;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut config = FleetConfig::new(100);
+/// config.zones = vec!["a".into(), "b".into()];
+/// config.stages = Stages::from_yaml("pods:\n- ready: uniform 1s 5s\n")?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FleetConfig {
+    /// How many nodes; they are named by [`Self::name_prefix`] and a number from 0.
+    pub nodes: u32,
+    /// What their names begin with.
+    pub name_prefix: String,
+    /// Zones, given to one node after the other.
+    pub zones: Vec<String>,
+    /// Labels of every node.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that a node is created with; those of a node that exists are left alone.
+    pub taints: Vec<Taint>,
+    /// CPUs of a node, as a quantity.
+    pub cpu: String,
+    /// Memory of a node, as a quantity.
+    pub memory: String,
+    /// Most pods of a node.
+    pub pods: String,
+    /// How pods behave.
+    pub stages: Stages,
+    /// What their delays follow from.
+    pub seed: u64,
+    /// Whether each request is made as `system:node:<name>`, so that the rights of a node apply.
+    pub impersonate: bool,
+    /// What is done about a lease that somebody else holds.
+    pub foreign_holder: ForeignHolder,
+    /// How long a lease lasts; it is renewed at a quarter of that.
+    pub lease_duration: Duration,
+    /// Addresses that nodes say they have.
+    pub node_cidr: Cidr,
+    /// Addresses that pods say they have.
+    pub pod_cidr: Cidr,
+}
+
+impl FleetConfig {
+    /// So many nodes, with what the flags of the binary default to.
+    pub fn new(nodes: u32) -> Self {
+        Self {
+            nodes,
+            name_prefix: "sim-".into(),
+            zones: Vec::new(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            cpu: "8".into(),
+            memory: "16Gi".into(),
+            pods: "110".into(),
+            stages: Stages::default(),
+            seed: 0,
+            impersonate: false,
+            foreign_holder: ForeignHolder::TakeOver,
+            lease_duration: DEFAULT_LEASE_DURATION,
+            node_cidr: Cidr::of_nodes(),
+            pod_cidr: Cidr::of_pods(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), FleetError> {
+        let invalid = |why: String| Err(FleetError::Invalid(why));
+        if self.nodes == 0 {
+            return invalid("a fleet of no nodes: ask for one at least".into());
+        }
+        let longest = self.node_name(self.nodes - 1);
+        if !is_name(&longest) {
+            return invalid(format!(
+                "`{longest}` is no name of a node: the prefix may have a-z, 0-9, `-` and `.`, must begin with a letter or a digit, \
+                 and name and number together at most 253 characters"
+            ));
+        }
+        if self.nodes > self.node_cidr.capacity() {
+            return invalid(format!("{} has no addresses for {} nodes: give a wider range", self.node_cidr, self.nodes));
+        }
+        for (key, value) in self.labels.iter().map(|(key, value)| (key.as_str(), value)).chain(self.zones.iter().map(|zone| (ZONE, zone))) {
+            if !is_label(key, value) {
+                return invalid(format!(
+                    "`{key}={value}` is no label: key [prefix/]name and value have at most 63 letters, digits, `-`, `_` and `.`, with a \
+                     letter or digit at both ends"
+                ));
+            }
+        }
+        for (flag, quantity) in [("cpu", &self.cpu), ("memory", &self.memory), ("pods", &self.pods)] {
+            if quantity_of(quantity).is_none() {
+                return invalid(format!("`{quantity}` is no quantity for {flag}: write it like 8, 500m or 16Gi"));
+            }
+        }
+        for taint in &self.taints {
+            if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&taint.effect.as_str()) || taint.key.is_empty() {
+                return invalid(format!(
+                    "`{}:{}` is no taint: write key[=value]:Effect with one of NoSchedule, PreferNoSchedule and NoExecute",
+                    taint.key, taint.effect
+                ));
+            }
+        }
+        if self.lease_duration < Duration::from_secs(1) {
+            return invalid("a lease lasts a second at least".into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn node_name(&self, index: u32) -> String {
+        format!("{}{index}", self.name_prefix)
+    }
+
+    /// The number of a node of this fleet.
+    pub(super) fn index_of(&self, name: &str) -> Option<u32> {
+        let digits = name.strip_prefix(&self.name_prefix)?;
+        let canonical = digits == "0" || (!digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit()));
+        digits.parse().ok().filter(|index| canonical && *index < self.nodes)
+    }
+
+    pub(super) fn node_ip(&self, index: u32) -> String {
+        self.node_cidr.nth(index).map(|address| address.to_string()).unwrap_or_default()
+    }
+
+    /// The Node number `index`, ready as of `now`.
+    pub(super) fn node(&self, index: u32, now: Timestamp) -> Node {
+        let mut labels = self.labels.clone();
+        if let Some(zone) = self.zones.get(index as usize % self.zones.len().max(1)) {
+            labels.insert(ZONE.into(), zone.clone());
+        }
+        let facts = MachineFacts {
+            name: self.node_name(index),
+            internal_ip: self.node_ip(index),
+            labels,
+            taints: self.taints.clone(),
+            cpu: self.cpu.clone(),
+            memory: self.memory.clone(),
+            pods: self.pods.clone(),
+            kubelet_port: None,
+            boot_id: String::new(),
+            kernel_version: String::new(),
+        };
+        let mut node = new_node(&facts, now);
+        if let Some(info) = node.status.as_mut().and_then(|status| status.node_info.as_mut()) {
+            info.container_runtime_version = concat!("simulated://", env!("CARGO_PKG_VERSION")).into();
+        }
+        node
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    let end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let part = |part: &str| end(part.bytes().next()) && end(part.bytes().last());
+    name.len() <= 253 && name.bytes().all(inner) && name.split('.').all(part)
+}
+
+fn is_label(key: &str, value: &str) -> bool {
+    let word = |word: &str| {
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+        word.len() <= 63 && word.bytes().all(inner) && end(word.bytes().next()) && end(word.bytes().last())
+    };
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    prefix.is_none_or(is_name) && word(name) && (value.is_empty() || word(value))
+}
+
+/// A quantity that is not negative: a number and, at most, a unit.
+fn quantity_of(text: &str) -> Option<f64> {
+    let unit = text.find(|character: char| character.is_ascii_alphabetic()).unwrap_or(text.len());
+    let known = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].contains(&&text[unit..]);
+    text[..unit].parse().ok().filter(|number: &f64| known && number.is_finite() && *number >= 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut FleetConfig)) -> String {
+        let mut config = FleetConfig::new(10);
+        change(&mut config);
+        config.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn names_and_numbers_of_nodes_belong_together_and_those_of_others_have_none() {
+        let config = FleetConfig::new(20);
+        assert_eq!((0..20).map(|index| config.index_of(&config.node_name(index))).collect::<Option<Vec<_>>>(), Some((0..20).collect()));
+        for other in ["sim-20", "sim-", "sim-01", "sim-+1", "sim--1", "other-1", "sim-1x", "sim-99999999999"] {
+            assert_eq!(config.index_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn zones_go_round_and_labels_are_on_every_node() {
+        let mut config = FleetConfig::new(4);
+        config.zones = vec!["a".into(), "b".into(), "c".into()];
+        config.labels = [("ingress".to_owned(), "true".to_owned())].into();
+        let zone = |index| {
+            let labels = config.node(index, Timestamp::UNIX_EPOCH).metadata.labels.unwrap();
+            assert_eq!(labels["ingress"], "true");
+            labels[ZONE].clone()
+        };
+        assert_eq!([0, 1, 2, 3].map(zone), ["a", "b", "c", "a"]);
+        assert!(config.check().is_ok());
+    }
+
+    #[test]
+    fn a_wrong_description_is_refused_with_what_to_write() {
+        assert!(refused(|config| config.nodes = 0).contains("one at least"));
+        assert!(refused(|config| config.name_prefix = "Sim_".into()).contains("a-z"));
+        assert!(refused(|config| config.name_prefix = "a".repeat(253)).contains("253"));
+        assert!(refused(|config| config.node_cidr = "10.0.0.0/30".parse().unwrap()).contains("wider range"));
+        assert!(refused(|config| config.zones = vec!["a b".into()]).contains("no label"));
+        assert!(refused(|config| config.labels = [("/x".to_owned(), String::new())].into()).contains("no label"));
+        assert!(refused(|config| config.memory = "much".into()).contains("16Gi"));
+        let taint = Taint { key: "a".into(), effect: "No".into(), ..Taint::default() };
+        assert!(refused(|config| config.taints = vec![taint]).contains("NoExecute"));
+    }
+}

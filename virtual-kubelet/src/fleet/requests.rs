@@ -1,0 +1,180 @@
+//! Requests of a fleet: one client for all nodes, each request as the node that it is for where that is asked for.
+
+use std::sync::Mutex;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use http::{Method, header};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::limiter::{Outcome, Slot};
+use super::metrics::{Metrics, RequestLabels};
+use super::watch::Disturbance;
+use crate::api_call::TIMEOUT;
+
+/// An outage of so long may have cut the connections of watches without a word.
+const CUTS_WATCHES: Duration = Duration::from_secs(5);
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+/// Of what was written only the metadata are of interest.
+const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub method: Method,
+    /// What it is about, for the metrics.
+    pub resource: &'static str,
+    pub path: String,
+    /// Name of the node that asks.
+    pub node: String,
+    pub body: Option<Value>,
+    /// The whole object is wanted.
+    pub whole: bool,
+}
+
+/// Why a request failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// None when there was no answer.
+    pub code: Option<u16>,
+    /// What the server said about when to come again.
+    pub retry_after: Option<Duration>,
+    pub message: String,
+}
+
+/// What is read of an answer's metadata.
+#[derive(Debug, Deserialize)]
+pub(super) struct Written {
+    pub metadata: WrittenMetadata,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WrittenMetadata {
+    #[serde(default)]
+    pub uid: String,
+    #[serde(default)]
+    pub resource_version: String,
+}
+
+pub(super) struct Requests {
+    client: Client,
+    impersonate: bool,
+    pub metrics: Arc<Metrics>,
+    reach: Mutex<Reach>,
+    pub disturbance: watch::Sender<Disturbance>,
+    /// Grows with each answer that ends an outage.
+    pub recoveries: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Reach {
+    last_answer: Instant,
+    lost: bool,
+}
+
+impl Requests {
+    pub fn new(client: Client, impersonate: bool, metrics: Arc<Metrics>) -> Self {
+        let reach = Mutex::new(Reach { last_answer: Instant::now(), lost: false });
+        let (disturbance, recoveries) = (watch::Sender::default(), watch::Sender::new(0));
+        Self { client, impersonate, metrics, reach, disturbance, recoveries }
+    }
+
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Makes a request and reads its answer.
+    pub async fn call<T: serde::de::DeserializeOwned>(&self, slot: &Slot, call: Call) -> Result<T, Failure> {
+        let verb = match call.method {
+            Method::GET => "get",
+            Method::POST => "create",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            _ => "delete",
+        };
+        let resource = call.resource;
+        let started = Instant::now();
+        let result = match tokio::time::timeout(TIMEOUT, self.send(call)).await {
+            Ok(result) => result,
+            Err(_) => Err(Failure { code: None, retry_after: None, message: format!("no answer within {} s", TIMEOUT.as_secs()) }),
+        };
+        let code = match &result {
+            Ok((code, _)) => Some(*code),
+            Err(failure) => failure.code,
+        };
+        self.metrics.answered(&RequestLabels { verb, resource, code: code.unwrap_or_default().into() });
+        slot.note(match code {
+            None => Outcome::Unreachable,
+            Some(429 | 500..) => Outcome::Overloaded,
+            Some(_) => Outcome::Answered(started.elapsed()),
+        });
+        self.reached(code.is_some());
+        let (_, bytes) = result?;
+        serde_json::from_slice(&bytes).map_err(|error| Failure {
+            code: Some(200),
+            retry_after: None,
+            message: format!("the answer cannot be read: {error}"),
+        })
+    }
+
+    async fn send(&self, call: Call) -> Result<(u16, Vec<u8>), Failure> {
+        let failed = |message: String| Failure { code: None, retry_after: None, message };
+        let mut request = http::Request::builder().method(call.method.clone()).uri(call.path);
+        if !call.whole {
+            request = request.header(header::ACCEPT, METADATA_ALONE);
+        }
+        if self.impersonate {
+            request = request.header("Impersonate-User", format!("system:node:{}", call.node)).header("Impersonate-Group", "system:nodes");
+        }
+        let body = match call.body {
+            Some(body) => {
+                let kind = if call.method == Method::PATCH { STRATEGIC_MERGE } else { "application/json" };
+                request = request.header(header::CONTENT_TYPE, kind);
+                Body::from(serde_json::to_vec(&body).map_err(|error| failed(error.to_string()))?)
+            }
+            None => Body::empty(),
+        };
+        let request = request.body(body).map_err(|error| failed(error.to_string()))?;
+        let answer = self.client.send(request).await.map_err(|error| failed(error.to_string()))?;
+        let code = answer.status().as_u16();
+        let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+        let bytes = answer.into_body().collect().await.map_err(|error| failed(error.to_string()))?.to_bytes();
+        if (200..300).contains(&code) {
+            return Ok((code, bytes.into()));
+        }
+        #[derive(Deserialize)]
+        struct Status {
+            #[serde(default)]
+            message: String,
+        }
+        let message = serde_json::from_slice::<Status>(&bytes).map(|status| status.message).unwrap_or_default();
+        Err(Failure { code: Some(code), retry_after: retry_after.map(Duration::from_secs), message: format!("{code}: {message}") })
+    }
+
+    /// Notes whether the server answers; after an outage all who wait are told.
+    fn reached(&self, answered: bool) {
+        let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        if !answered {
+            if !std::mem::replace(&mut reach.lost, true) {
+                tracing::warn!("the API server does not answer");
+            }
+            return;
+        }
+        let silent = reach.last_answer.elapsed();
+        reach.last_answer = Instant::now();
+        if std::mem::take(&mut reach.lost) {
+            tracing::info!(seconds = silent.as_secs_f32(), "the API server answers again");
+            self.recoveries.send_modify(|count| *count += 1);
+            if silent >= CUTS_WATCHES {
+                self.disturbance.send_modify(|disturbance| disturbance.reopen += 1);
+            }
+        }
+    }
+}

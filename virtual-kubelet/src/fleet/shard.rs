@@ -1,0 +1,374 @@
+//! A share of the pods of a fleet: one task that alone knows them, and starts every request about them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::Method;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::addresses::Pool;
+use super::config::FleetConfig;
+use super::entry::{Behaviour, Entry, Site, Write, template_of};
+use super::limiter::{Limiter, Slot};
+use super::occurrences::Occurrences;
+use super::requests::{Call, Failure, Requests, Written};
+use super::slim::SlimPod;
+use super::watch::Event;
+use crate::api_call::retry_delay;
+use crate::simulated::{Templates, pod_seed};
+
+const FIRST_RETRY: Duration = Duration::from_millis(250);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// When a pod without an address asks for one again.
+const ADDRESS_RETRY: Duration = Duration::from_secs(5);
+/// Messages that are taken in before requests are started again.
+const BATCH: usize = 64;
+
+/// What a shard is told.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    /// Something of a pod, or of the list.
+    Pod(Arc<Event<SlimPod>>, Instant),
+    /// A node says nothing any more, or does again.
+    Silence(u32, bool),
+    /// A node's agent has forgotten which pods were ready.
+    ForgetReadiness(u32, Duration),
+}
+
+type Uid = Arc<str>;
+
+struct Done {
+    uid: Uid,
+    result: Result<Answer, Failure>,
+}
+
+enum Answer {
+    Patched { body: Value, sign: u64, version: u64 },
+    Removed,
+}
+
+pub(super) struct Shard {
+    config: Arc<FleetConfig>,
+    requests: Arc<Requests>,
+    writes: Arc<Limiter>,
+    addresses: Arc<Mutex<Pool>>,
+    pods: HashMap<Uid, Box<Entry>>,
+    queue: VecDeque<Uid>,
+    timers: BinaryHeap<Reverse<(Instant, Uid)>>,
+    templates: Templates,
+    namespaces: HashSet<Arc<str>>,
+    occurrences: Occurrences,
+    silent: HashSet<u32>,
+    /// Pods that found no address.
+    homeless: HashMap<Uid, Box<SlimPod>>,
+    next_address: Option<Instant>,
+    list: u32,
+    done: (mpsc::UnboundedSender<Done>, mpsc::UnboundedReceiver<Done>),
+}
+
+impl Shard {
+    pub fn new(config: Arc<FleetConfig>, requests: Arc<Requests>, writes: Arc<Limiter>, addresses: Arc<Mutex<Pool>>) -> Self {
+        Self {
+            config,
+            requests,
+            writes,
+            addresses,
+            pods: HashMap::new(),
+            queue: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            templates: Templates::default(),
+            namespaces: HashSet::new(),
+            occurrences: Occurrences::default(),
+            silent: HashSet::new(),
+            homeless: HashMap::new(),
+            next_address: None,
+            list: 0,
+            done: mpsc::unbounded_channel(),
+        }
+    }
+
+    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>, stop: CancellationToken) {
+        let mut recovered = self.requests.recoveries.subscribe();
+        loop {
+            while !self.queue.is_empty()
+                && let Some(slot) = self.writes.try_slot()
+            {
+                self.start_next(slot);
+            }
+            let wake = self.timers.peek().map(|Reverse((at, _))| *at).into_iter().chain(self.next_address).min();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Some(done) = self.done.1.recv() => self.finish(done),
+                Some(order) = orders.recv() => {
+                    self.obey(order);
+                    for _ in 0..BATCH {
+                        let Ok(order) = orders.try_recv() else { break };
+                        self.obey(order);
+                    }
+                }
+                slot = self.writes.slot(), if !self.queue.is_empty() => self.start_next(slot),
+                Ok(()) = recovered.changed() => self.hurry(),
+                () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => self.wake_up(),
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Pod(event, at) => match &*event {
+                Event::ListBegins => self.list = self.list.wrapping_add(1),
+                Event::Applied(pod) => self.see(pod, at),
+                Event::Deleted(pod) => self.forget(pod.metadata.uid.as_deref().unwrap_or_default()),
+                Event::ListEnds => {
+                    let gone: Vec<Uid> = self.pods.iter().filter(|(_, entry)| entry.list != self.list).map(|(uid, _)| uid.clone()).collect();
+                    gone.iter().for_each(|uid| self.forget(uid));
+                }
+            },
+            Order::Silence(node, true) => drop(self.silent.insert(node)),
+            Order::Silence(node, false) => {
+                self.silent.remove(&node);
+                for uid in self.pods_of(node) {
+                    self.enqueue(&uid, Instant::now());
+                }
+            }
+            Order::ForgetReadiness(node, unready) => {
+                let now = Timestamp::now();
+                for uid in self.pods_of(node) {
+                    let machine = self.pods.get_mut(&uid).and_then(|entry| entry.machine.as_mut());
+                    if machine.is_some_and(|machine| machine.advance(now) | machine.forget_readiness(now, unready)) {
+                        self.enqueue(&uid, Instant::now());
+                        self.plan(&uid);
+                    }
+                }
+            }
+        }
+    }
+
+    fn pods_of(&self, node: u32) -> Vec<Uid> {
+        self.pods.iter().filter(|(_, entry)| entry.node == node).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Pool> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn see(&mut self, pod: &SlimPod, at: Instant) {
+        let Some(node) = self.config.index_of(&pod.spec.node_name) else { return };
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.homeless.remove(uid);
+        let now = Timestamp::now();
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let plan = self.config.stages.plan(namespace, pod.metadata.labels.as_ref(), pod.metadata.annotations.as_ref());
+        let template = self.templates.intern(template_of(pod));
+        let uid: Uid = if let Some((uid, _)) = self.pods.get_key_value(uid) {
+            uid.clone()
+        } else {
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            let occurrence = self.occurrences.next(namespace, name);
+            let seed = pod_seed(self.config.seed, namespace, name, occurrence);
+            let namespace = self.intern(namespace);
+            let behaviour = Behaviour { seed, plan: plan.clone(), template: template.clone() };
+            let mut entry = Box::new(Entry::new(pod, namespace, node, behaviour, now));
+            if entry.machine.is_some() && !template.host_network {
+                let known = pod.status.pod_ip.as_deref().and_then(|address| address.parse::<Ipv4Addr>().ok());
+                if let Some(address) = known {
+                    self.addresses().adopt(address);
+                }
+                entry.pod_ip = known.or_else(|| self.addresses().take(seed));
+                if entry.pod_ip.is_none() && pod.metadata.deletion_timestamp.is_none() {
+                    return self.wait_for_address(pod);
+                }
+            }
+            let uid: Uid = uid.into();
+            self.pods.insert(uid.clone(), entry);
+            self.requests.metrics.pods.inc();
+            uid
+        };
+        let Some(entry) = self.pods.get_mut(&uid) else { return };
+        entry.list = self.list;
+        let host_ip = self.config.node_ip(node);
+        if entry.see(pod, Site { uid: &uid, host_ip: &host_ip }, plan, template, now) {
+            self.enqueue(&uid, at);
+        }
+        self.plan(&uid);
+    }
+
+    /// The range is used up: the pod waits, as on a node whose range is.
+    fn wait_for_address(&mut self, pod: &SlimPod) {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        if self.homeless.is_empty() {
+            tracing::warn!(range = %self.config.pod_cidr, "no address is free; pods wait for one");
+        }
+        self.homeless.insert(uid.into(), Box::new(pod.clone()));
+        self.next_address.get_or_insert_with(|| Instant::now() + ADDRESS_RETRY);
+    }
+
+    fn try_addresses(&mut self) {
+        self.next_address = None;
+        for pod in std::mem::take(&mut self.homeless).into_values() {
+            self.see(&pod, Instant::now());
+        }
+    }
+
+    fn intern(&mut self, namespace: &str) -> Arc<str> {
+        if let Some(known) = self.namespaces.get(namespace) {
+            return known.clone();
+        }
+        self.namespaces.retain(|namespace| Arc::strong_count(namespace) > 1);
+        let namespace: Arc<str> = namespace.into();
+        self.namespaces.insert(namespace.clone());
+        namespace
+    }
+
+    /// The pod has left the API.
+    fn forget(&mut self, uid: &str) {
+        self.homeless.remove(uid);
+        if let Some(entry) = self.pods.remove(uid) {
+            self.requests.metrics.pods.dec();
+            if let Some(address) = entry.pod_ip {
+                self.addresses().release(address);
+            }
+        }
+    }
+
+    /// Something may be to be written about the pod.
+    fn enqueue(&mut self, uid: &Uid, since: Instant) {
+        let Some(entry) = self.pods.get_mut(uid) else { return };
+        entry.due_since.get_or_insert(since);
+        let waits = entry.not_before.is_some_and(|at| at > Instant::now());
+        if !entry.is_queued && !entry.is_busy && !waits && !self.silent.contains(&entry.node) {
+            entry.is_queued = true;
+            self.queue.push_back(uid.clone());
+        }
+    }
+
+    /// Sets the pod's timer to what comes next of it.
+    fn plan(&mut self, uid: &Uid) {
+        let Some(entry) = self.pods.get_mut(uid) else { return };
+        let due = entry.machine.as_ref().and_then(|machine| machine.due()).map(|due| {
+            let ahead = due.duration_since(Timestamp::now());
+            Instant::now() + Duration::try_from(ahead).unwrap_or_default()
+        });
+        let wake = [due, entry.not_before].into_iter().flatten().min();
+        if wake != entry.wake {
+            entry.wake = wake;
+            if let Some(at) = wake {
+                self.timers.push(Reverse((at, uid.clone())));
+            }
+        }
+    }
+
+    fn wake_up(&mut self) {
+        let now = Instant::now();
+        if self.next_address.is_some_and(|at| at <= now) {
+            self.try_addresses();
+        }
+        while let Some(Reverse((at, _))) = self.timers.peek()
+            && *at <= now
+            && let Some(Reverse((at, uid))) = self.timers.pop()
+        {
+            let Some(entry) = self.pods.get_mut(&uid).filter(|entry| entry.wake == Some(at)) else { continue };
+            entry.wake = None;
+            let retries = entry.not_before.take_if(|not_before| *not_before <= now).is_some();
+            let changed = entry.machine.as_mut().is_some_and(|machine| machine.advance(Timestamp::now()));
+            if retries || changed {
+                self.enqueue(&uid, at);
+            }
+            self.plan(&uid);
+        }
+    }
+
+    /// What failed in an outage is tried again at once.
+    fn hurry(&mut self) {
+        let failed: Vec<Uid> = self.pods.iter().filter(|(_, entry)| entry.failures > 0).map(|(uid, _)| uid.clone()).collect();
+        for uid in failed {
+            if let Some(entry) = self.pods.get_mut(&uid) {
+                entry.not_before = None;
+            }
+            self.enqueue(&uid, Instant::now());
+        }
+    }
+
+    fn start_next(&mut self, slot: Slot) {
+        let Some(uid) = self.queue.pop_front() else { return };
+        let Some(entry) = self.pods.get_mut(&uid) else { return };
+        entry.is_queued = false;
+        if entry.is_busy || self.silent.contains(&entry.node) {
+            return;
+        }
+        let since = entry.due_since.take();
+        let now = Timestamp::now();
+        if let Some(machine) = &mut entry.machine {
+            machine.advance(now);
+        }
+        let host_ip = self.config.node_ip(entry.node);
+        let Some(write) = entry.write(Site { uid: &uid, host_ip: &host_ip }, now) else {
+            return self.plan(&uid);
+        };
+        entry.is_busy = true;
+        let path = format!("/api/v1/namespaces/{}/pods/{}", entry.namespace, entry.name);
+        let node = self.config.node_name(entry.node);
+        let (requests, done) = (self.requests.clone(), self.done.0.clone());
+        self.plan(&uid);
+        tokio::spawn(async move {
+            let result = match write {
+                Write::Patch(body, sign) => {
+                    if let Some(since) = since {
+                        requests.metrics.patching(since.elapsed());
+                    }
+                    let (path, sent) = (format!("{path}/status"), Some(body.clone()));
+                    let call = Call { method: Method::PATCH, resource: "pods", path, node, body: sent, whole: false };
+                    requests.call::<Written>(&slot, call).await.map(|written| {
+                        let version = written.metadata.resource_version.parse().unwrap_or_default();
+                        Answer::Patched { body, sign, version }
+                    })
+                }
+                Write::Delete(body) => {
+                    let call = Call { method: Method::DELETE, resource: "pods", path, node, body: Some(body), whole: false };
+                    match requests.call::<Value>(&slot, call).await {
+                        Ok(_) => Ok(Answer::Removed),
+                        Err(failure) if failure.code == Some(404) => Ok(Answer::Removed),
+                        Err(failure) => Err(failure),
+                    }
+                }
+            };
+            drop(slot);
+            // Nobody listens any more when the fleet ends.
+            let _ = done.send(Done { uid, result });
+        });
+    }
+
+    fn finish(&mut self, done: Done) {
+        let Some(entry) = self.pods.get_mut(&done.uid) else { return };
+        match done.result {
+            Ok(Answer::Patched { body, sign, version }) => entry.patched(&body, sign, version),
+            Ok(Answer::Removed) => {
+                (entry.is_busy, entry.is_removed, entry.failures) = (false, true, 0);
+                return;
+            }
+            Err(failure) => {
+                entry.failed();
+                self.requests.metrics.retries();
+                let pause = retry_delay(entry.failures, FIRST_RETRY, LONGEST_RETRY).mul_f64(0.75 + fastrand::f64() / 2.0);
+                entry.not_before = Some(Instant::now() + pause.max(failure.retry_after.unwrap_or_default()));
+                tracing::debug!(namespace = &*entry.namespace, pod = &*entry.name, why = failure.message, "a write about a pod failed");
+                return self.plan(&done.uid);
+            }
+        }
+        // What changed meanwhile replaces nothing that waits: it is written now.
+        let host_ip = self.config.node_ip(entry.node);
+        if entry.write(Site { uid: &done.uid, host_ip: &host_ip }, Timestamp::now()).is_some() {
+            self.enqueue(&done.uid, Instant::now());
+        } else {
+            entry.due_since = None;
+        }
+        self.plan(&done.uid);
+    }
+}

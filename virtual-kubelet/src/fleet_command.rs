@@ -1,0 +1,127 @@
+//! The subcommand `fleet`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::routing::get;
+use clap::Args;
+use k8s_openapi::api::core::v1::Taint;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use virtual_kubelet::fleet::{Cidr, Fleet, FleetConfig, FleetHandle};
+use virtual_kubelet::simulated::Stages;
+
+use crate::{connect, parse_label, parse_taint};
+
+#[derive(Args)]
+pub struct FleetArgs {
+    /// How many nodes.
+    #[arg(long, env = "SIMULATE", value_name = "N")]
+    simulate: u32,
+    /// Kubeconfig with an identity that may what deploy/virtual-kubelet/fleet.yaml grants.
+    #[arg(long, env = "KUBECONFIG")]
+    kubeconfig: PathBuf,
+    /// What the names of the nodes begin with; a number from 0 follows.
+    #[arg(long, env = "NAME_PREFIX", default_value = "sim-")]
+    name_prefix: String,
+    /// Zones, given to one node after the other as topology.kubernetes.io/zone: a,b,…
+    #[arg(long, env = "ZONES", value_delimiter = ',')]
+    zones: Vec<String>,
+    /// Labels of all nodes: key=value,…
+    #[arg(long, env = "NODE_LABELS", value_delimiter = ',', value_parser = parse_label)]
+    labels: Vec<(String, String)>,
+    /// Taints that the nodes are created with: key[=value]:Effect,…
+    #[arg(long, env = "NODE_TAINTS", value_delimiter = ',', value_parser = parse_taint)]
+    taints: Vec<Taint>,
+    /// YAML file that says how pods behave; without it they run and are ready at once, and for ever.
+    #[arg(long, env = "STAGES")]
+    stages: Option<PathBuf>,
+    /// What all delays follow from: the same seed gives each pod the same ones.
+    #[arg(long, env = "SEED", default_value_t = 0)]
+    seed: u64,
+    /// Make each request as system:node:<name>, so that the rights of a node apply. Needs the right to impersonate.
+    #[arg(long, env = "IMPERSONATE")]
+    impersonate: bool,
+    /// CPUs that each node says it has.
+    #[arg(long, env = "NODE_CPU", default_value = "8")]
+    cpu: String,
+    /// Memory that each node says it has.
+    #[arg(long, env = "NODE_MEMORY", default_value = "16Gi")]
+    memory: String,
+    /// Most pods that each node says it takes.
+    #[arg(long, env = "NODE_PODS", default_value = "110")]
+    pods: String,
+    /// Addresses that the nodes say they have.
+    #[arg(long, env = "NODE_CIDR", default_value = "198.19.0.0/16")]
+    node_cidr: Cidr,
+    /// Addresses that the pods say they have.
+    #[arg(long, env = "POD_CIDR", default_value = "10.64.0.0/10")]
+    pod_cidr: Cidr,
+    /// Where to serve /metrics; nowhere without it.
+    #[arg(long, env = "METRICS_ADDRESS", value_name = "IP:PORT")]
+    metrics_address: Option<SocketAddr>,
+}
+
+pub async fn run(args: FleetArgs) -> Result<()> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let stages = match &args.stages {
+        None => Stages::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("reading the stages in {}", path.display()))?;
+            Stages::from_yaml(&text).with_context(|| path.display().to_string())?
+        }
+    };
+    let config = FleetConfig {
+        name_prefix: args.name_prefix,
+        zones: args.zones,
+        labels: args.labels.into_iter().collect(),
+        taints: args.taints,
+        cpu: args.cpu,
+        memory: args.memory,
+        pods: args.pods,
+        stages,
+        seed: args.seed,
+        impersonate: args.impersonate,
+        node_cidr: args.node_cidr,
+        pod_cidr: args.pod_cidr,
+        ..FleetConfig::new(args.simulate)
+    };
+    let (nodes, first, last) = (config.nodes, format!("{}0", config.name_prefix), config.nodes.saturating_sub(1));
+    let client = connect(&args.kubeconfig).await.context("connecting to the API server")?;
+    let fleet = Fleet::new(client, config)?;
+    let (handle, cancel) = (fleet.handle(), CancellationToken::new());
+    if let Some(address) = args.metrics_address {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("{address} cannot be taken; choose another with --metrics-address"))?;
+        tokio::spawn(serve_metrics(listener, handle.clone(), cancel.clone()));
+    }
+    let (mut registered, mut terminate) = (Box::pin(handle.registered()), signal(SignalKind::terminate())?);
+    let mut is_registered = false;
+    let mut running = tokio::spawn(fleet.run(cancel.clone()));
+    loop {
+        tokio::select! {
+            ended = &mut running => return ended.context("the fleet ended"),
+            () = &mut registered, if !is_registered => {
+                is_registered = true;
+                println!("all {nodes} nodes are registered: {first} to …{last}");
+            }
+            _ = terminate.recv() => break,
+            _ = tokio::signal::ctrl_c() => break,
+        }
+    }
+    cancel.cancel();
+    running.await.context("the fleet ended")?;
+    println!("the {nodes} nodes stay in the API and become NotReady; delete them with kubectl when they are not wanted any more");
+    Ok(())
+}
+
+async fn serve_metrics(listener: TcpListener, handle: FleetHandle, stop: CancellationToken) {
+    const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let router = Router::new().route("/metrics", get(async move || ([("content-type", TEXT)], handle.scrape())));
+    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await {
+        tracing::warn!(%error, "serving the metrics ended");
+    }
+}
