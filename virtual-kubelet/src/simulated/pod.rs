@@ -193,7 +193,8 @@ impl SimulatedPod {
             Step::PullBackOff => {
                 let container = &mut self.containers[index];
                 container.wait(Wait::PullBackOff);
-                let until = container.pull_backoff.as_ref().and_then(|backoff| Some(backoff.wait(at)?.0));
+                let failed_at = at.saturating_sub(SYNC).unwrap_or(at);
+                let until = container.pull_backoff.as_ref().and_then(|backoff| Some(backoff.wait(failed_at)?.0));
                 container.next = Some((until.map_or(at, |until| until.max(at)), Step::Pull));
             }
             Step::Pull => self.make(index, at),
@@ -402,7 +403,18 @@ impl SimulatedPod {
             let wanted = &self.template.containers[index].image;
             let container = &self.containers[index];
             let over = self.role(index) == Role::Init && matches!(container.phase, Phase::Ended(_));
-            if container.runs == 0 || over || container.image == *wanted {
+            if over || container.image == *wanted {
+                continue;
+            }
+            if container.runs == 0 {
+                let wanted = wanted.clone();
+                let begun = !container.is_untouched();
+                let container = &mut self.containers[index];
+                (container.image, container.pull_backoff, container.pulled) = (wanted, None, false);
+                if begun {
+                    container.wait(Wait::Turn);
+                    self.make(index, now);
+                }
                 continue;
             }
             if container.is_running() {
