@@ -85,5 +85,7 @@ scenarios! {
     virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server,
     kubectl_speaks_to_a_virtual_node_as_to_any_other,
     clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow,
-    a_fleet_keeps_its_promises,
+    simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history,
+    a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change,
+    a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
 }

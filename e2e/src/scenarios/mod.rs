@@ -79,5 +79,7 @@ pub const ALL: &[Scenario] = &[
     node_library::OUTAGES,
     kubelet_api::KUBECTL,
     kubelet_api::VANISHED,
-    fleet::PROMISES,
+    fleet::FAULTS,
+    fleet::HOLES,
+    fleet::OUTAGES,
 ];

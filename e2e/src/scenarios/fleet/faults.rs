@@ -1,0 +1,246 @@
+//! Every fault as it is seen through the API; histories and their seeds.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use virtual_kubelet::fleet::NodeFault;
+
+use super::{
+    FleetConfig, MINUTE, Running, SECOND, annotate, client, condition, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs,
+    shows,
+};
+use crate::{
+    auditor::Kind,
+    bed::Bed,
+    control_plane,
+    eventually::{eventually, throughout},
+};
+
+pub async fn run(bed: &mut Bed) -> Result<()> {
+    let client = client(bed, &control_plane::server()).await?;
+    let config = FleetConfig { lease_duration: SECOND * 8, ..fleet(20, "sim-", "")? };
+    let running = Running::start(client.clone(), config).await?;
+    bed.say("20 nodes are registered");
+    let (bed, running) = (&*bed, &running);
+    let ((), (), (), (), (), (), (), (), ()) = tokio::try_join!(
+        image_pull_error(bed),
+        crash_loop(bed),
+        never_ready(bed),
+        slow_stop(bed),
+        image_change(bed),
+        kubelet_restart(bed, running),
+        lost(bed, running),
+        late_lease(bed, running),
+        wrong_annotation(bed),
+    )?;
+    watch_dropped(bed, running).await.context("a dropped watch")?;
+    let first = history(bed, client.clone(), "one-", 5).await.context("the first history")?;
+    let again = history(bed, client.clone(), "two-", 5).await.context("its repetition")?;
+    let other = history(bed, client, "three-", 6).await.context("a history of another seed")?;
+    ensure!(first == again, "the same seed gave two histories:\n{first:#?}\n{again:#?}");
+    ensure!(first != other, "two seeds gave one history: {first:#?}");
+    bed.say("a seed repeats a history, and another seed has another");
+    Ok(())
+}
+
+/// The state of the container `main`, and its reason.
+fn main_state(status: &Value) -> (String, String) {
+    let containers = status["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let main = containers.iter().find(|container| container["name"] == "main").unwrap_or(&Value::Null);
+    let state = main["state"].as_object().and_then(|state| state.iter().next());
+    state.map(|(state, detail)| (state.clone(), detail["reason"].as_str().unwrap_or_default().to_owned())).unwrap_or_default()
+}
+
+async fn image_pull_error(bed: &Bed) -> Result<()> {
+    make(bed, "unpulled", "sim-0", &[("fault", "image-pull-error")]).await?;
+    for reason in ["ErrImagePull", "ImagePullBackOff"] {
+        shows(bed, "unpulled", MINUTE, reason, |status| status["phase"] == "Pending" && main_state(status).1 == reason).await?;
+    }
+    annotate(pods(bed), "unpulled", "fault", Value::Null).await?;
+    runs(bed, "unpulled").await?;
+    bed.say("an image that cannot be pulled is tried again until it can");
+    Ok(())
+}
+
+async fn crash_loop(bed: &Bed) -> Result<()> {
+    make(bed, "crashing", "sim-1", &[("fault", "crash-loop")]).await?;
+    let pod = shows(bed, "crashing", MINUTE, "backs off", |status| main_state(status).1 == "CrashLoopBackOff").await?;
+    let container = json!(pod.status)["containerStatuses"][0].clone();
+    ensure!(container["lastState"]["terminated"]["exitCode"] == 1 && container["restartCount"] == 1, "{container}");
+    let message = container["state"]["waiting"]["message"].as_str().unwrap_or_default().to_owned();
+    ensure!(message.starts_with("back-off 10s restarting failed container=main pod=crashing_default("), "{message}");
+    shows(bed, "crashing", SECOND * 20, "is restarted", |status| status["containerStatuses"][0]["restartCount"] == 2).await?;
+    bed.say("a crash loop backs off, counts its restarts and says why");
+    Ok(())
+}
+
+async fn never_ready(bed: &Bed) -> Result<()> {
+    make(bed, "unready", "sim-2", &[("fault", "never-ready")]).await?;
+    let unready = |status: &Value| status["phase"] == "Running" && condition(status, "Ready")["reason"] == "ContainersNotReady";
+    shows(bed, "unready", MINUTE, "runs and is not ready", unready).await?;
+    throughout(SECOND * 4, "it stays so", async || {
+        let status = json!(pods(bed).get("unready").await?.status);
+        ensure!(unready(&status), "{status}");
+        Ok(())
+    })
+    .await?;
+    annotate(pods(bed), "unready", "fault", Value::Null).await?;
+    runs(bed, "unready").await?;
+    bed.say("a pod that is never ready becomes so when the fault is taken away");
+    Ok(())
+}
+
+async fn slow_stop(bed: &Bed) -> Result<()> {
+    make(bed, "slow", "sim-3", &[("fault", "slow-stop")]).await?;
+    let pod = runs(bed, "slow").await?;
+    delete(bed, "slow", Some(6)).await?;
+    let begun = Instant::now();
+    is_gone(bed, &pod, MINUTE).await?;
+    let took = begun.elapsed();
+    ensure!((SECOND * 5..SECOND * 12).contains(&took), "it took {took:?} to end");
+    bed.say("a slow stop takes the whole grace period, and no more");
+    Ok(())
+}
+
+async fn image_change(bed: &Bed) -> Result<()> {
+    make(bed, "changed", "sim-4", &[("pull", "2s"), ("stop", "1s")]).await?;
+    let before = json!(runs(bed, "changed").await?.status);
+    let patch = json!({ "spec": { "containers": [{ "name": "main", "image": "main:2" }] } });
+    pods(bed).patch("changed", &PatchParams::default(), &Patch::Strategic(patch)).await.context("changing the image")?;
+    let ended = |status: &Value| main_state(status).0 == "terminated" && status["containerStatuses"][0]["image"] == "main:1";
+    shows(bed, "changed", SECOND * 20, "ends its container before the image is fetched", ended).await?;
+    let after = shows(bed, "changed", SECOND * 20, "runs the other image", |status| {
+        status["containerStatuses"][0]["image"] == "main:2" && is_true(status, "Ready")
+    });
+    let pod = after.await?;
+    let after = json!(pod.status);
+    let (main, other) = (&after["containerStatuses"][0], &after["containerStatuses"][1]);
+    ensure!(main["restartCount"] == 1 && main["imageID"] != before["containerStatuses"][0]["imageID"], "{main}");
+    ensure!(main["containerID"] != before["containerStatuses"][0]["containerID"], "{main}");
+    ensure!(*other == before["containerStatuses"][1] && after["podIP"] == before["podIP"], "{after}");
+    ensure!(after["observedGeneration"] == json!(pod.metadata.generation), "{after}");
+    bed.say("another image restarts its container alone");
+    Ok(())
+}
+
+async fn kubelet_restart(bed: &Bed, running: &Running) -> Result<()> {
+    for (name, node) in [("by-mark", "sim-5"), ("by-call", "sim-6")] {
+        make(bed, name, node, &[]).await?;
+        runs(bed, name).await?;
+    }
+    annotate(nodes(bed), "sim-5", "kubelet-restart", json!("once")).await?;
+    running.handle.inject("sim-6", NodeFault::KubeletRestart)?;
+    for name in ["by-mark", "by-call"] {
+        shows(bed, name, SECOND * 8, "is not ready", |status| !is_true(status, "Ready") && !is_true(status, "ContainersReady")).await?;
+    }
+    for name in ["by-mark", "by-call"] {
+        let status = json!(runs(bed, name).await?.status);
+        ensure!(status["containerStatuses"][0]["restartCount"] == 0, "{status}");
+    }
+    bed.say("a kubelet that starts again makes its pods unready for a while and restarts nothing");
+    Ok(())
+}
+
+async fn lost(bed: &Bed, running: &Running) -> Result<()> {
+    make(bed, "lonely", "sim-7", &[]).await?;
+    runs(bed, "lonely").await?;
+    running.handle.inject("sim-7", NodeFault::Lost)?;
+    node_is(bed, "sim-7", "Unknown", MINUTE).await?;
+    shows(bed, "lonely", SECOND * 10, "is called not ready", |status| !is_true(status, "Ready")).await?;
+    running.handle.inject("sim-7", NodeFault::Found)?;
+    node_is(bed, "sim-7", "True", SECOND * 20).await?;
+    runs(bed, "lonely").await?;
+    bed.say("a lost node is called so, and it and its pods are Ready again when it is back");
+    Ok(())
+}
+
+async fn late_lease(bed: &Bed, running: &Running) -> Result<()> {
+    annotate(nodes(bed), "sim-8", "late-lease", json!("20s")).await?;
+    running.handle.inject("sim-9", NodeFault::LateLease(SECOND * 20))?;
+    for node in ["sim-8", "sim-9"] {
+        node_is(bed, node, "Unknown", MINUTE).await?;
+    }
+    annotate(nodes(bed), "sim-8", "late-lease", Value::Null).await?;
+    running.handle.inject("sim-9", NodeFault::Found)?;
+    for node in ["sim-8", "sim-9"] {
+        node_is(bed, node, "True", MINUTE).await?;
+    }
+    bed.say("a node with a late lease is called lost until it renews in time");
+    Ok(())
+}
+
+async fn wrong_annotation(bed: &Bed) -> Result<()> {
+    make(bed, "wrong", "sim-10", &[("ready", "soon")]).await?;
+    let pod = shows(bed, "wrong", MINUTE, "says what is wrong", |status| main_state(status).1 == "CreateContainerConfigError").await?;
+    ensure!(json!(pod.status).to_string().contains("uniform MIN MAX"), "{:?}", pod.status);
+    annotate(pods(bed), "wrong", "ready", json!("1s")).await?;
+    runs(bed, "wrong").await.map(drop)
+}
+
+async fn watch_dropped(bed: &Bed, running: &Running) -> Result<()> {
+    running.handle.drop_watches(SECOND * 5);
+    make(bed, "unseen", "sim-11", &[]).await?;
+    throughout(SECOND * 3, "nobody sees the pod", async || {
+        let status = json!(pods(bed).get("unseen").await?.status);
+        ensure!(status["phase"] == "Pending", "{status}");
+        Ok(())
+    })
+    .await?;
+    runs(bed, "unseen").await?;
+    bed.say("what happened while the watch was dropped is noticed afterwards");
+    Ok(())
+}
+
+/// One step of a pod: what is seen of its container, and how many tenths of a second after the pod's start it is dated.
+type Steps = Vec<(String, Value)>;
+
+/// What five pods do under a fleet of its own with this seed.
+async fn history(bed: &Bed, client: kube::Client, prefix: &str, seed: u64) -> Result<Vec<Steps>> {
+    let rule = "pods:\n- {pull: uniform 1s 3s, ready: uniform 1s 2s, run: uniform 3s 5s, exitCode: 3}\n";
+    let running = Running::start(client, FleetConfig { seed, ..fleet(5, prefix, rule)? }).await?;
+    let since = bed.recorder.history().await?.len();
+    let names: Vec<String> = (0..5).map(|index| format!("seeded-{index}")).collect();
+    for (index, name) in names.iter().enumerate() {
+        make(bed, name, &format!("{prefix}{index}"), &[]).await?;
+    }
+    for name in &names {
+        shows(bed, name, MINUTE, "has crashed twice", |status| status["containerStatuses"][0]["restartCount"] == 1 && main_state(status).0 == "waiting")
+            .await?;
+    }
+    let history = bed.recorder.history().await?;
+    let steps = names.iter().map(|name| {
+        let mut steps = Steps::new();
+        let of_pod = history[since..].iter().filter(|seen| seen.kind == Kind::Pod && seen.object["metadata"]["name"] == **name);
+        for seen in of_pod {
+            let container = &seen.object["status"]["containerStatuses"][0];
+            let (state, reason) = main_state(&seen.object["status"]);
+            if state.is_empty() {
+                continue;
+            }
+            let step = format!("{} {state} {reason} ready={} restarts={}", seen.object["status"]["phase"], container["ready"], container["restartCount"]);
+            if steps.last().is_none_or(|(last, _)| *last != step) {
+                steps.push((step, container["containerID"].clone()));
+            }
+            // What comes after this is cut off at another place each time.
+            if container["restartCount"] == 1 && state == "waiting" {
+                break;
+            }
+        }
+        steps
+    });
+    let steps: Vec<Steps> = steps.collect();
+    for name in &names {
+        let pod = pods(bed).get(name).await?;
+        delete(bed, name, Some(1)).await?;
+        is_gone(bed, &pod, MINUTE).await?;
+    }
+    eventually(SECOND * 20, "the fleet has forgotten its pods", async || {
+        ensure!(running.metric("virtual_kubelet_pods_known", "") == 0.0, "it has not");
+        Ok(())
+    })
+    .await?;
+    running.stop().await?;
+    Ok(steps)
+}
