@@ -103,7 +103,7 @@ pub async fn run(args: FleetArgs) -> Result<()> {
     let mut running = tokio::spawn(fleet.run(cancel.clone()));
     loop {
         tokio::select! {
-            ended = &mut running => return ended.context("the fleet ended"),
+            ended = &mut running => return Ok(ended.context("the fleet ended")??),
             () = &mut registered, if !is_registered => {
                 is_registered = true;
                 println!("all {nodes} nodes are registered: {first} to …{last}");
@@ -113,7 +113,7 @@ pub async fn run(args: FleetArgs) -> Result<()> {
         }
     }
     cancel.cancel();
-    running.await.context("the fleet ended")?;
+    running.await.context("the fleet ended")??;
     println!("the {nodes} nodes stay in the API and become NotReady; delete them with kubectl when they are not wanted any more");
     Ok(())
 }

@@ -19,6 +19,9 @@ pub enum FleetError {
     /// Something of the description is wrong; the text says what, and what to write instead.
     #[error("{0}")]
     Invalid(String),
+    /// A part of the fleet has crashed, and all of it has ended: a fault of this crate.
+    #[error("a part of the fleet has crashed: {0}")]
+    Crashed(String),
 }
 
 /// What a fleet consists of.

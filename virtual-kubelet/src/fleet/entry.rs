@@ -38,6 +38,7 @@ pub(super) struct Site<'a> {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all combinations occur")]
 pub(super) struct Entry {
     pub namespace: Arc<str>,
     pub name: Box<str>,
@@ -119,7 +120,8 @@ impl Entry {
         let is_over = is_terminal(&pod.status);
         // One that is to end before anything of it ran has nothing to end.
         let never_ran = pod.metadata.deletion_timestamp.is_some() && pod.status.container_statuses.is_none();
-        let machine = (!is_over && !never_ran).then(|| SimulatedPod::adopt(seed, plan, template, pod.metadata.generation, &pod.status, now));
+        let machine =
+            (!is_over && !never_ran).then(|| SimulatedPod::adopt(seed, plan, template, pod.metadata.generation, &pod.status, now));
         Self {
             namespace,
             name: pod.metadata.name.as_deref().unwrap_or_default().into(),
@@ -182,7 +184,8 @@ impl Entry {
 
     fn note_gates(&mut self, pod: &SlimPod, template: &Template) {
         let conditions = pod.status.conditions.as_deref().unwrap_or_default();
-        let status = |gate: &str| conditions.iter().find(|condition| condition.type_ == gate).map(|condition| condition.status.as_str().into());
+        let status =
+            |gate: &str| conditions.iter().find(|condition| condition.type_ == gate).map(|condition| condition.status.as_str().into());
         self.gates = template.readiness_gates.iter().map(|gate| status(gate)).collect();
     }
 
@@ -222,7 +225,7 @@ impl Entry {
         // The last status of a pod that is about to leave would be one more request for nobody, unless somebody keeps the
         // pod to read it.
         if leaves && (!self.has_finalizers || self.is_over) {
-            return Some(self.delete(site));
+            return Some(Self::delete(site));
         }
         if let Some(status) = self.status(site) {
             let sign = sign(&status);
@@ -230,10 +233,10 @@ impl Entry {
                 return Some(Write::Patch(self.patch(site, &status, now), sign));
             }
         }
-        leaves.then(|| self.delete(site))
+        leaves.then(|| Self::delete(site))
     }
 
-    fn delete(&self, site: Site<'_>) -> Write {
+    fn delete(site: Site<'_>) -> Write {
         Write::Delete(json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": { "uid": site.uid },
         }))

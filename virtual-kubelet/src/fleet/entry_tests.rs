@@ -93,7 +93,8 @@ fn a_patch_names_the_pod_by_uid_leaves_conditions_of_others_out_and_moves_no_tim
     let Some(Write::Patch(body, _)) = world.write(5) else { panic!("no patch") };
     assert_eq!(body["metadata"], json!({ "uid": UID }));
     let conditions = body["status"]["conditions"].as_array().unwrap();
-    let since = |type_: &str| conditions.iter().find(|condition| condition["type"] == type_).map(|found| found["lastTransitionTime"].clone());
+    let since =
+        |type_: &str| conditions.iter().find(|condition| condition["type"] == type_).map(|found| found["lastTransitionTime"].clone());
     assert_eq!(since("theirs"), None);
     assert_eq!(since("PodScheduled"), Some(json!("2020-01-01T00:00:00Z")));
     assert_eq!(since("Ready"), Some(json!(at(5).to_string())));
@@ -198,7 +199,9 @@ fn after_a_restart_of_the_program_nothing_is_written_anew() {
     let mut second = World::new("", &shown);
     assert!(!second.see(&shown, 500));
     assert_eq!(second.write(500), None);
-    let restarts = |pod: &SlimPod| pod.status.container_statuses.clone().unwrap_or_default().iter().map(|c: &ContainerStatus| c.restart_count).sum::<i32>();
+    let restarts = |pod: &SlimPod| {
+        pod.status.container_statuses.clone().unwrap_or_default().iter().map(|c: &ContainerStatus| c.restart_count).sum::<i32>()
+    };
     assert_eq!(restarts(&shown), 0);
 }
 

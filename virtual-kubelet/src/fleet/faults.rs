@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn faults_are_asked_for_by_annotations_and_wrong_ones_are_named() {
-        let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| (format!("{ANNOTATION_PREFIX}{key}"), (*value).to_owned())).collect();
+        let map =
+            |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| (format!("{ANNOTATION_PREFIX}{key}"), (*value).to_owned())).collect();
         let (asked, wrong) = AskedFaults::of(Some(&map(&[("lost", "true"), ("late-lease", "45s"), ("kubelet-restart", "1")])));
         assert_eq!(asked, AskedFaults { lost: true, late_lease: Duration::from_secs(45), restart: Some("1".into()) });
         assert!(wrong.is_empty());

@@ -7,11 +7,10 @@ use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::limiter::Slot;
-use super::requests::{Call, Failure, Requests, Written};
+use super::requests::{Call, Failure, Requests, Written, bytes};
 use crate::node::ForeignHolder;
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
@@ -63,7 +62,7 @@ impl LeaseRecord {
     /// Renews the lease, or creates it, with as few requests as can be.
     pub async fn renew(&mut self, requests: &Requests, slot: &Slot, holder: &Holder) -> Renewal {
         let path = format!("{PATH}/{}", holder.node);
-        let call = |method: Method, path: &str, body| Call {
+        let call = |method: Method, path: &str, body: Vec<u8>| Call {
             whole: method == Method::GET,
             method,
             resource: "leases",
@@ -74,7 +73,7 @@ impl LeaseRecord {
         let mut last = None;
         for _ in 0..MOST_REQUESTS {
             let (written, next) = match &self.known {
-                Known::Unknown => match requests.call::<Lease>(slot, call(Method::GET, &path, None)).await {
+                Known::Unknown => match requests.call::<Lease>(slot, call(Method::GET, &path, Vec::new())).await {
                     Ok(lease) if !self.may_take(&lease, holder) => return Renewal::Foreign,
                     Ok(lease) => {
                         self.note(lease);
@@ -84,11 +83,11 @@ impl LeaseRecord {
                 },
                 Known::Missing => {
                     let body = self.lease(None, holder, Timestamp::now());
-                    (requests.call::<Written>(slot, call(Method::POST, PATH, Some(json!(body)))).await, Known::Unknown)
+                    (requests.call::<Written>(slot, call(Method::POST, PATH, bytes(&body))).await, Known::Unknown)
                 }
                 Known::Version(version) => {
                     let body = self.lease(Some(version), holder, Timestamp::now());
-                    let result = requests.call::<Written>(slot, call(Method::PUT, &path, Some(json!(body)))).await;
+                    let result = requests.call::<Written>(slot, call(Method::PUT, &path, bytes(&body))).await;
                     let gone = matches!(&result, Err(failure) if failure.code == Some(404));
                     (result, if gone { Known::Missing } else { Known::Unknown })
                 }

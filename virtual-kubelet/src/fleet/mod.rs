@@ -102,7 +102,7 @@ impl Fleet {
     }
 
     /// Runs the fleet until `cancel`; its Nodes and pods stay in the API as they are then.
-    pub async fn run(self, cancel: CancellationToken) {
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), FleetError> {
         let FleetHandle { config, requests, registered, .. } = self.handle;
         // Whatever ends this, all tasks end with it.
         let _stop = cancel.clone().drop_guard();
@@ -121,8 +121,15 @@ impl Fleet {
         tasks.spawn(follow(Api::all(requests.client()), Some("spec.nodeName!="), requests.disturbance.subscribe(), sink));
         tasks.spawn(hand_out(pods, config.clone(), shards.clone()));
         let keeper = Keeper::new(config, requests, self.leases, self.writes, shards, registered);
-        keeper.run(nodes, self.faults, cancel).await;
+        tasks.spawn(keeper.run(nodes, self.faults, cancel.clone()));
+        let ended = tokio::select! {
+            () = cancel.cancelled() => Ok(()),
+            // None of them ends by itself.
+            Some(ended) = tasks.join_next() => ended.map_err(|error| FleetError::Crashed(error.to_string())),
+        };
+        cancel.cancel();
         tasks.shutdown().await;
+        ended
     }
 }
 

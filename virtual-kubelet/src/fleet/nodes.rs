@@ -15,7 +15,7 @@ use super::config::FleetConfig;
 use super::faults::{AskedFaults, NodeFault};
 use super::leases::{Holder, Known, LeaseRecord, Renewal};
 use super::limiter::{Limiter, Slot};
-use super::requests::{Call, Failure, Requests, Written};
+use super::requests::{Call, Failure, Requests, Written, bytes};
 use super::schedule::Schedule;
 use super::shard::Order;
 use super::slim::SlimNode;
@@ -38,6 +38,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 const UNREADY_AFTER_RESTART: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all combinations occur")]
 struct NodeRecord {
     /// UID in the API; none while it is not there.
     uid: Option<String>,
@@ -51,7 +52,10 @@ struct NodeRecord {
     asked: AskedFaults,
     told_lost: bool,
     told_late: Duration,
+    /// By the list that is under way.
     seen: bool,
+    /// Ever seen: what an annotation asked for before that was done by another process.
+    met: bool,
 }
 
 impl NodeRecord {
@@ -63,7 +67,7 @@ impl NodeRecord {
 /// What a request ended with.
 #[derive(Debug)]
 pub(super) enum Done {
-    Node(u32, Result<NodeAnswer, Failure>),
+    Node(u32, Result<NodeAnswer, Failure>, Option<Box<Node>>),
     Lease(u32, LeaseRecord, Renewal, Instant),
 }
 
@@ -191,26 +195,18 @@ impl Keeper {
             return;
         }
         let name = self.config.node_name(index);
-        let call = |method: Method, path: String, body: Option<Value>, whole| Call {
-            method,
-            resource: "nodes",
-            path,
-            node: name.clone(),
-            body,
-            whole,
-        };
+        let call =
+            |method: Method, path: String, body: Vec<u8>, whole| Call { method, resource: "nodes", path, node: name.clone(), body, whole };
         let (path, timestamp) = (format!("/api/v1/nodes/{name}"), Timestamp::now());
         let ours = self.config.node(index, timestamp);
         let write = match (&record.uid, &record.deviates) {
-            (None, _) => call(Method::POST, "/api/v1/nodes".into(), Some(json!(registered(&ours))), false),
-            (Some(_), Some(server)) => {
-                call(Method::PATCH, format!("{path}/status"), Some(node_patch(&ours, server, timestamp)), false)
-            }
-            (Some(uid), None) => call(Method::PATCH, format!("{path}/status"), Some(heartbeat(&ours, uid)), false),
+            (None, _) => call(Method::POST, "/api/v1/nodes".into(), bytes(&registered(&ours)), false),
+            (Some(_), Some(server)) => call(Method::PATCH, format!("{path}/status"), bytes(&node_patch(&ours, server, timestamp)), false),
+            (Some(uid), None) => call(Method::PATCH, format!("{path}/status"), bytes(&heartbeat(&ours, uid)), false),
         };
-        let read = call(Method::GET, path, None, true);
+        let read = call(Method::GET, path, Vec::new(), true);
         record.busy = true;
-        record.deviates = None;
+        let deviates = record.deviates.take();
         let (requests, done) = (self.requests.clone(), self.done.0.clone());
         tokio::spawn(async move {
             let creates = write.method == Method::POST;
@@ -224,14 +220,14 @@ impl Keeper {
                 Err(failure) => Err(failure),
             };
             drop(slot);
-            let _ = done.send(Done::Node(index, answer));
+            let _ = done.send(Done::Node(index, answer, deviates));
         });
     }
 
     async fn finish(&mut self, done: Done) {
         match done {
             Done::Lease(index, lease, renewal, deadline) => self.lease_done(index, lease, renewal, deadline),
-            Done::Node(index, answer) => {
+            Done::Node(index, answer, deviates) => {
                 self.nodes[index as usize].busy = false;
                 let now = Instant::now();
                 let mut beat = STATUS_INTERVAL.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0));
@@ -246,6 +242,7 @@ impl Keeper {
                     Err(failure) => {
                         let record = &mut self.nodes[index as usize];
                         record.failures += 1;
+                        record.deviates = record.deviates.take().or(deviates);
                         self.requests.metrics.retries();
                         let pause = retry_delay(record.failures, FIRST_RETRY, LONGEST_RETRY).max(failure.retry_after.unwrap_or_default());
                         tracing::debug!(node = self.config.node_name(index), why = failure.message, "writing the Node failed");
@@ -390,11 +387,15 @@ impl Keeper {
             let before = self.nodes[index as usize].is_lost();
             let earlier = std::mem::replace(&mut self.nodes[index as usize].asked, asked);
             let asked = &self.nodes[index as usize].asked;
-            if asked.restart.is_some() && asked.restart != earlier.restart {
+            if asked.restart.is_some() && asked.restart != earlier.restart && self.nodes[index as usize].met {
                 self.tell(Order::ForgetReadiness(index, UNREADY_AFTER_RESTART)).await;
+            }
+            if earlier.late_lease != asked.late_lease {
+                self.renewals_change(index);
             }
             self.lost_or_found(index, before).await;
         }
+        self.nodes[index as usize].met = true;
         let server = node.into_node();
         let record = &mut self.nodes[index as usize];
         if needs_repair(&self.config.node(index, Timestamp::now()), &server) {
@@ -412,11 +413,25 @@ impl Keeper {
         let before = record.is_lost();
         match fault {
             NodeFault::Lost => record.told_lost = true,
-            NodeFault::Found => (record.told_lost, record.told_late) = (false, Duration::ZERO),
-            NodeFault::LateLease(late) => record.told_late = late,
+            NodeFault::Found => {
+                (record.told_lost, record.told_late) = (false, Duration::ZERO);
+                self.renewals_change(index);
+            }
+            NodeFault::LateLease(late) => {
+                record.told_late = late;
+                self.renewals_change(index);
+            }
             NodeFault::KubeletRestart => self.tell(Order::ForgetReadiness(index, UNREADY_AFTER_RESTART)).await,
         }
         self.lost_or_found(index, before).await;
+    }
+
+    /// The next renewal is due now, or as late as is asked for.
+    fn renewals_change(&mut self, index: u32) {
+        if self.nodes[index as usize].uid.is_some() {
+            let now = Instant::now();
+            self.plan_renewal(index, now, now);
+        }
     }
 
     async fn lost_or_found(&mut self, index: u32, before: bool) {
@@ -426,7 +441,7 @@ impl Keeper {
         }
         tracing::warn!(node = self.config.node_name(index), lost, "simulating the loss of a node");
         if !lost {
-            self.plan_renewal(index, now, now);
+            self.renewals_change(index);
             self.work.insert(index, now, now);
         }
         self.tell(Order::Silence(index, lost)).await;

@@ -41,7 +41,10 @@ mod tests {
     #[test]
     fn each_use_of_a_name_has_a_number_and_old_names_are_forgotten() {
         let mut occurrences = Occurrences::default();
-        assert_eq!([("a", "x"), ("a", "x"), ("b", "x"), ("a", "x")].map(|(namespace, name)| occurrences.next(namespace, name)), [0, 1, 0, 2]);
+        assert_eq!(
+            [("a", "x"), ("a", "x"), ("b", "x"), ("a", "x")].map(|(namespace, name)| occurrences.next(namespace, name)),
+            [0, 1, 0, 2]
+        );
         for name in 0..REMEMBERED {
             occurrences.next("c", &name.to_string());
         }

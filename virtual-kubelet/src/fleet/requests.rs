@@ -8,8 +8,7 @@ use http::{Method, header};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -33,7 +32,8 @@ pub(super) struct Call {
     pub path: String,
     /// Name of the node that asks.
     pub node: String,
-    pub body: Option<Value>,
+    /// Empty for none.
+    pub body: Vec<u8>,
     /// The whole object is wanted.
     pub whole: bool,
 }
@@ -61,6 +61,18 @@ pub(super) struct WrittenMetadata {
     pub uid: String,
     #[serde(default)]
     pub resource_version: String,
+}
+
+/// What a refusal says.
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    message: String,
+}
+
+/// A body. What is written here has no keys that JSON lacks, so that it cannot fail; an empty body would be refused.
+pub(super) fn bytes(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).unwrap_or_default()
 }
 
 pub(super) struct Requests {
@@ -133,26 +145,17 @@ impl Requests {
         if self.impersonate {
             request = request.header("Impersonate-User", format!("system:node:{}", call.node)).header("Impersonate-Group", "system:nodes");
         }
-        let body = match call.body {
-            Some(body) => {
-                let kind = if call.method == Method::PATCH { STRATEGIC_MERGE } else { "application/json" };
-                request = request.header(header::CONTENT_TYPE, kind);
-                Body::from(serde_json::to_vec(&body).map_err(|error| failed(error.to_string()))?)
-            }
-            None => Body::empty(),
-        };
-        let request = request.body(body).map_err(|error| failed(error.to_string()))?;
+        if !call.body.is_empty() {
+            let kind = if call.method == Method::PATCH { STRATEGIC_MERGE } else { "application/json" };
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        let request = request.body(Body::from(call.body)).map_err(|error| failed(error.to_string()))?;
         let answer = self.client.send(request).await.map_err(|error| failed(error.to_string()))?;
         let code = answer.status().as_u16();
         let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|seconds| seconds.to_str().ok()?.parse().ok());
         let bytes = answer.into_body().collect().await.map_err(|error| failed(error.to_string()))?.to_bytes();
         if (200..300).contains(&code) {
             return Ok((code, bytes.into()));
-        }
-        #[derive(Deserialize)]
-        struct Status {
-            #[serde(default)]
-            message: String,
         }
         let message = serde_json::from_slice::<Status>(&bytes).map(|status| status.message).unwrap_or_default();
         Err(Failure { code: Some(code), retry_after: retry_after.map(Duration::from_secs), message: format!("{code}: {message}") })

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::Method;
 use jiff::Timestamp;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -18,16 +19,18 @@ use super::config::FleetConfig;
 use super::entry::{Behaviour, Entry, Site, Write, template_of};
 use super::limiter::{Limiter, Slot};
 use super::occurrences::Occurrences;
-use super::requests::{Call, Failure, Requests, Written};
+use super::requests::{Call, Failure, Requests, Written, bytes};
 use super::slim::SlimPod;
 use super::watch::Event;
 use crate::api_call::retry_delay;
-use crate::simulated::{Templates, pod_seed};
+use crate::simulated::{SimulatedPod, Templates, pod_seed};
 
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// When a pod without an address asks for one again.
 const ADDRESS_RETRY: Duration = Duration::from_secs(5);
+/// Two moments that are closer are one.
+const TICK: Duration = Duration::from_millis(1);
 /// Messages that are taken in before requests are started again.
 const BATCH: usize = 64;
 
@@ -127,8 +130,11 @@ impl Shard {
                 Event::Applied(pod) => self.see(pod, at),
                 Event::Deleted(pod) => self.forget(pod.metadata.uid.as_deref().unwrap_or_default()),
                 Event::ListEnds => {
-                    let gone: Vec<Uid> = self.pods.iter().filter(|(_, entry)| entry.list != self.list).map(|(uid, _)| uid.clone()).collect();
-                    gone.iter().for_each(|uid| self.forget(uid));
+                    let gone: Vec<Uid> =
+                        self.pods.iter().filter(|(_, entry)| entry.list != self.list).map(|(uid, _)| uid.clone()).collect();
+                    for uid in gone {
+                        self.forget(&uid);
+                    }
                 }
             },
             Order::Silence(node, true) => drop(self.silent.insert(node)),
@@ -252,12 +258,14 @@ impl Shard {
     /// Sets the pod's timer to what comes next of it.
     fn plan(&mut self, uid: &Uid) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
-        let due = entry.machine.as_ref().and_then(|machine| machine.due()).map(|due| {
+        let due = entry.machine.as_ref().and_then(SimulatedPod::due).map(|due| {
             let ahead = due.duration_since(Timestamp::now());
-            Instant::now() + Duration::try_from(ahead).unwrap_or_default()
+            // A moment later, so that it is certainly due by the other clock as well.
+            Instant::now() + Duration::try_from(ahead).unwrap_or_default() + TICK
         });
         let wake = [due, entry.not_before].into_iter().flatten().min();
-        if wake != entry.wake {
+        let planned = |wake: Instant| entry.wake.is_some_and(|planned| planned <= wake && wake.duration_since(planned) < TICK * 4);
+        if !wake.is_some_and(planned) {
             entry.wake = wake;
             if let Some(at) = wake {
                 self.timers.push(Reverse((at, uid.clone())));
@@ -323,7 +331,7 @@ impl Shard {
                     if let Some(since) = since {
                         requests.metrics.patching(since.elapsed());
                     }
-                    let (path, sent) = (format!("{path}/status"), Some(body.clone()));
+                    let (path, sent) = (format!("{path}/status"), bytes(&body));
                     let call = Call { method: Method::PATCH, resource: "pods", path, node, body: sent, whole: false };
                     requests.call::<Written>(&slot, call).await.map(|written| {
                         let version = written.metadata.resource_version.parse().unwrap_or_default();
@@ -331,8 +339,8 @@ impl Shard {
                     })
                 }
                 Write::Delete(body) => {
-                    let call = Call { method: Method::DELETE, resource: "pods", path, node, body: Some(body), whole: false };
-                    match requests.call::<Value>(&slot, call).await {
+                    let call = Call { method: Method::DELETE, resource: "pods", path, node, body: bytes(&body), whole: false };
+                    match requests.call::<IgnoredAny>(&slot, call).await {
                         Ok(_) => Ok(Answer::Removed),
                         Err(failure) if failure.code == Some(404) => Ok(Answer::Removed),
                         Err(failure) => Err(failure),

@@ -113,13 +113,11 @@ where
         for object in page.items {
             send(sink, Event::Applied(object)).await?;
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => parameters = parameters.continue_token(&token),
-            None => {
-                send(sink, Event::ListEnds).await?;
-                return Ok(page.metadata.resource_version.unwrap_or_default());
-            }
-        }
+        let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
+            send(sink, Event::ListEnds).await?;
+            return Ok(page.metadata.resource_version.unwrap_or_default());
+        };
+        parameters = parameters.continue_token(&token);
     }
 }
 

@@ -169,7 +169,8 @@ fn waiting(wait: &Wait, template: &ContainerTemplate, initializing: bool, pod: &
     match wait {
         Wait::Turn => State::waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, None),
         Wait::PullFailed => {
-            let why = format!("failed to pull and unpack image \"{image}\": failed to resolve reference \"{image}\": not found (simulated)");
+            let why =
+                format!("failed to pull and unpack image \"{image}\": failed to resolve reference \"{image}\": not found (simulated)");
             State::waiting("ErrImagePull", Some(why))
         }
         Wait::PullBackOff => State::waiting("ImagePullBackOff", Some(format!("Back-off pulling image \"{image}\""))),

@@ -53,7 +53,7 @@ impl Delay {
     pub fn sample(&self, random: &mut Rng) -> Duration {
         match *self {
             Self::Fixed(delay) => delay,
-            Self::Uniform(least, most) => least + (most - least).mul_f64(random.f64()),
+            Self::Uniform(least, most) => least + most.saturating_sub(least).mul_f64(random.f64()),
             // 1 - x is never zero, of which there is no logarithm.
             Self::Exponential(mean) => mean.mul_f64((-(1.0 - random.f64()).ln()).min(LONGEST_IN_MEANS)),
         }

@@ -74,14 +74,7 @@ impl SimulatedPod {
     }
 
     /// A pod that an earlier process ran already, as its status in the API tells.
-    pub fn adopt(
-        seed: u64,
-        plan: Arc<Plan>,
-        template: Arc<Template>,
-        generation: Option<i64>,
-        status: &PodStatus,
-        now: Timestamp,
-    ) -> Self {
+    pub fn adopt(seed: u64, plan: Arc<Plan>, template: Arc<Template>, generation: Option<i64>, status: &PodStatus, now: Timestamp) -> Self {
         let Some(start_time) = status.start_time.as_ref() else { return Self::new(seed, plan, template, generation, now) };
         let containers = template.containers.iter().map(Container::new).collect();
         let start_time = start_time.0;
@@ -278,15 +271,14 @@ impl SimulatedPod {
         container.phase = Phase::Ended(Box::new(End { code, started_at, finished_at: at, id: container.id.clone() }));
         (container.ready, container.next) = (initialized, None);
         match why {
-            Why::Stopped => {}
             Why::Replaced => {
                 (container.backoff, container.pull_backoff, container.pulled) = Default::default();
                 self.make(index, at);
             }
             Why::Own if self.deadline.is_none() && self.runs_again(index, code) => {
-                container_next(&mut self.containers[index], later(at, SYNC), Step::AfterEnd);
+                self.containers[index].next = Some((later(at, SYNC), Step::AfterEnd));
             }
-            Why::Own => {}
+            Why::Own | Why::Stopped => {}
         }
         self.go_on(at);
     }
@@ -483,10 +475,6 @@ impl SimulatedPod {
         }
         changed
     }
-}
-
-fn container_next(container: &mut Container, at: Timestamp, step: Step) {
-    container.next = Some((at, step));
 }
 
 #[cfg(test)]

@@ -8,8 +8,7 @@ use crate::simulated::template::ContainerTemplate;
 const START: i64 = 1_000;
 
 fn at(second: f64) -> Timestamp {
-    let millis = START * 1_000 + (second * 1_000.0).round() as i64;
-    Timestamp::from_millisecond(millis).unwrap()
+    Timestamp::from_second(START).unwrap() + Duration::from_secs_f64(second)
 }
 
 fn container(name: &str, role: Role) -> ContainerTemplate {
@@ -58,7 +57,7 @@ fn seen(pod: &SimulatedPod, name: &str) -> String {
 
 /// All that is seen of a container until `seconds`, with the second at which it began.
 fn history(pod: &mut SimulatedPod, name: &str, seconds: f64) -> Vec<(f64, String)> {
-    let second = |time: Timestamp| (time.as_millisecond() - START * 1_000) as f64 / 1_000.0;
+    let second = |time: Timestamp| time.duration_since(at(0.0)).as_secs_f64();
     let mut now = pod.start_time;
     pod.advance(now);
     let mut history = vec![(second(now), seen(pod, name))];
@@ -180,30 +179,23 @@ fn an_image_that_cannot_be_pulled_is_tried_again_and_again_until_the_fault_goes(
 
 #[test]
 fn init_containers_run_one_after_the_other_and_a_sidecar_stays_until_the_others_are_over() {
-    let containers = [
-        container("first", Role::Init),
-        container("proxy", Role::Sidecar),
-        container("second", Role::Init),
-        container("main", Role::Main),
-    ];
+    let containers =
+        [container("first", Role::Init), container("proxy", Role::Sidecar), container("second", Role::Init), container("main", Role::Main)];
     let mut pod = simulated("init: 2s, start: 1s, run: 10s, stop: 3s", &template("Never", &containers));
     pod.advance(at(0.5));
     assert_eq!(seen(&pod, "main"), "Pending waiting PodInitializing 0");
     assert_eq!(condition(&status(&pod), "Initialized"), "False ContainersNotInitialized");
     pod.advance(at(3.5));
-    assert_eq!((seen(&pod, "first").as_str(), seen(&pod, "proxy").as_str()), (
-        "Pending terminated Completed ready 0",
-        "Pending waiting PodInitializing 0"
-    ));
+    assert_eq!(
+        (seen(&pod, "first").as_str(), seen(&pod, "proxy").as_str()),
+        ("Pending terminated Completed ready 0", "Pending waiting PodInitializing 0")
+    );
     pod.advance(at(5.5));
     assert_eq!((seen(&pod, "proxy").as_str(), seen(&pod, "second").as_str()), ("Pending running ready 0", "Pending running 0"));
     pod.advance(at(8.5));
     assert_eq!((seen(&pod, "main").as_str(), condition(&status(&pod), "Ready").as_str()), ("Running running ready 0", "True"));
     pod.advance(at(19.0));
-    assert_eq!((seen(&pod, "main").as_str(), seen(&pod, "proxy").as_str()), (
-        "Running terminated Completed 0",
-        "Running running ready 0"
-    ));
+    assert_eq!((seen(&pod, "main").as_str(), seen(&pod, "proxy").as_str()), ("Running terminated Completed 0", "Running running ready 0"));
     pod.advance(at(21.5));
     assert_eq!(seen(&pod, "proxy"), "Succeeded terminated Completed 0");
     assert!(pod.is_over_for_good());
@@ -219,10 +211,7 @@ fn a_pod_ends_within_its_grace_and_its_sidecars_after_the_others() {
     pod.advance(at(13.0));
     assert_eq!(seen(&pod, "main"), "Running running ready 0");
     pod.advance(at(14.0));
-    assert_eq!((seen(&pod, "main").as_str(), seen(&pod, "proxy").as_str()), (
-        "Running terminated Completed 0",
-        "Running running ready 0"
-    ));
+    assert_eq!((seen(&pod, "main").as_str(), seen(&pod, "proxy").as_str()), ("Running terminated Completed 0", "Running running ready 0"));
     assert!(!pod.is_over_for_good());
     pod.advance(at(18.0));
     assert_eq!((pod.is_over_for_good(), seen(&pod, "proxy").as_str()), (true, "Succeeded terminated Completed 0"));
@@ -234,7 +223,7 @@ fn a_slow_stop_uses_the_whole_grace_and_a_shorter_one_cuts_it() {
     pod.advance(at(1.0));
     pod.stop(at(10.0), Duration::from_secs(30));
     assert_eq!(pod.due(), Some(at(40.0)));
-    assert!(!pod.stop(at(11.0), Duration::from_secs(60)), "a longer grace changes nothing");
+    assert!(!pod.stop(at(11.0), Duration::from_mins(1)), "a longer grace changes nothing");
     assert!(pod.stop(at(12.0), Duration::from_secs(5)));
     assert_eq!(pod.due(), Some(at(17.0)));
     pod.advance(at(17.0));
@@ -277,10 +266,10 @@ fn another_image_restarts_its_container_alone_which_ends_before_the_image_is_fet
     assert_eq!(json!(status(&pod))["observedGeneration"], 2);
     pod.advance(at(53.0));
     let ended = json!(status(&pod));
-    assert_eq!((seen(&pod, "main").as_str(), ended["containerStatuses"][0]["image"].as_str()), (
-        "Running terminated Completed 0",
-        Some("main:1")
-    ));
+    assert_eq!(
+        (seen(&pod, "main").as_str(), ended["containerStatuses"][0]["image"].as_str()),
+        ("Running terminated Completed 0", Some("main:1"))
+    );
     pod.advance(at(55.9));
     assert_eq!(seen(&pod, "main"), "Running terminated Completed 0");
     pod.advance(at(57.0));
@@ -311,11 +300,14 @@ fn a_closed_readiness_gate_keeps_a_pod_with_ready_containers_unready() {
     let mut pod = simulated("", &gated);
     pod.advance(at(0.0));
     let with = |gate: Option<&str>| {
-        let gates = [gate.map(Into::into)];
-        let who = Whereabouts { namespace: "web", name: "a", uid: "u", host_ip: "h", pod_ip: "p", gates: &gates };
+        let states = [gate.map(Into::into)];
+        let who = Whereabouts { namespace: "web", name: "a", uid: "u", host_ip: "h", pod_ip: "p", gates: &states };
         condition(&pod.status(&who), "Ready")
     };
-    assert_eq!([with(None), with(Some("False")), with(Some("True"))], ["False ReadinessGatesNotReady", "False ReadinessGatesNotReady", "True"]);
+    assert_eq!(
+        [with(None), with(Some("False")), with(Some("True"))],
+        ["False ReadinessGatesNotReady", "False ReadinessGatesNotReady", "True"]
+    );
 }
 
 #[test]
@@ -352,7 +344,9 @@ fn the_same_seed_gives_the_same_history_and_another_one_another() {
 #[test]
 fn a_pod_of_an_earlier_process_goes_on_as_it_was() {
     let template = template("Always", &[container("first", Role::Init), container("main", Role::Main)]);
-    for (rule, seconds) in [("init: 1s, pull: 1s", 60.0), ("fault: crash-loop", 40.2), ("init: 1s, ready: 9s", 3.0), ("fault: image-pull-error", 9.0)] {
+    for (rule, seconds) in
+        [("init: 1s, pull: 1s", 60.0), ("fault: crash-loop", 40.2), ("init: 1s, ready: 9s", 3.0), ("fault: image-pull-error", 9.0)]
+    {
         let mut before = simulated(rule, &template);
         before.advance(at(seconds));
         let shown = status(&before);

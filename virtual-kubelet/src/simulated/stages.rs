@@ -154,7 +154,8 @@ impl Stages {
                 && rule.labels.iter().all(|(key, value)| has(key, value))
         };
         let base = self.rules.iter().find(|(rule, _)| fits(rule)).map_or(&self.immediate, |(_, plan)| plan);
-        let ours = annotations.into_iter().flatten().filter_map(|(key, value)| Some((key.strip_prefix(ANNOTATION_PREFIX)?, value.as_str())));
+        let ours =
+            annotations.into_iter().flatten().filter_map(|(key, value)| Some((key.strip_prefix(ANNOTATION_PREFIX)?, value.as_str())));
         let mut overridden: Option<Plan> = None;
         for (key, value) in ours {
             let plan = overridden.get_or_insert_with(|| Plan::clone(base));
@@ -198,7 +199,8 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_fits_by_namespace_and_labels_counts() {
-        let stages = "pods:\n- namespaces: [a, b]\n  labels: {app: web}\n  pull: 1s\n- namespaces: [b]\n  pull: 2s\n- pull: 3s\n  exitCode: 2\n";
+        let stages =
+            "pods:\n- namespaces: [a, b]\n  labels: {app: web}\n  pull: 1s\n- namespaces: [b]\n  pull: 2s\n- pull: 3s\n  exitCode: 2\n";
         let stages = Stages::from_yaml(stages).unwrap();
         let pull = |namespace: &str, labels: &[(&str, &str)]| stages.plan(namespace, Some(&map(labels)), None).pull;
         assert_eq!(pull("b", &[("app", "web"), ("x", "y")]), Delay::Fixed(SECOND));
@@ -210,7 +212,8 @@ mod tests {
     #[test]
     fn annotations_override_one_stage_each_and_those_of_others_mean_nothing() {
         let stages = Stages::from_yaml("pods:\n- pull: 1s\n  ready: 2s\n").unwrap();
-        let annotations = map(&[("sim.virtual-kubelet.io/ready", "uniform 1s 5s"), ("sim.virtual-kubelet.io/fault", "crash-loop"), ("x", "y")]);
+        let annotations =
+            map(&[("sim.virtual-kubelet.io/ready", "uniform 1s 5s"), ("sim.virtual-kubelet.io/fault", "crash-loop"), ("x", "y")]);
         let plan = stages.plan("a", None, Some(&annotations));
         assert_eq!((plan.pull, plan.ready), (Delay::Fixed(SECOND), Delay::Uniform(SECOND, SECOND * 5)));
         assert_eq!((plan.fault, &plan.error), (Some(PodFault::CrashLoop), &None));

@@ -61,9 +61,9 @@ impl SimulatedPod {
             Some(Container { name: container.name.to_string(), restart_policy, ..Container::default() })
         });
         let names = || self.template.readiness_gates.iter().map(ToString::to_string);
-        let conditions = names().zip(gates).filter_map(|(type_, status)| {
-            Some(PodCondition { type_, status: status.as_deref()?.to_owned(), ..PodCondition::default() })
-        });
+        let conditions = names()
+            .zip(gates)
+            .filter_map(|(type_, status)| Some(PodCondition { type_, status: status.as_deref()?.to_owned(), ..PodCondition::default() }));
         let spec = PodSpec {
             restart_policy: Some(self.template.restart_policy.to_string()),
             containers: own_policies.collect(),
@@ -81,7 +81,9 @@ impl SimulatedPod {
 /// Another image has another id, on every node the same.
 fn image_id(image: &str) -> String {
     let digest = Sha256::digest(image);
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let number = |half: &[u8]| half.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+    let (first, second) = digest.split_at(16);
+    let hex = format!("{:032x}{:032x}", number(first), number(second));
     let repository = match image.rsplit_once(':') {
         Some((repository, tag)) if !tag.contains('/') => repository,
         _ => image,

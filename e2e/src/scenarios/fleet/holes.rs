@@ -10,9 +10,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{
-    FleetConfig, MINUTE, Running, SECOND, client, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs, shows,
-};
+use super::{FleetConfig, MINUTE, Running, SECOND, client, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs, shows};
 use crate::{
     bed::Bed,
     eventually::eventually,
@@ -55,9 +53,8 @@ async fn fewest_requests(bed: &Bed, running: &Running) -> Result<()> {
         delete(bed, name, None).await?;
         is_gone(bed, &pod, MINUTE).await?;
     }
-    let of = |verb: &str, resource: &str| {
-        running.metric("virtual_kubelet_requests_total", &format!("verb=\"{verb}\",resource=\"{resource}\""))
-    };
+    let of =
+        |verb: &str, resource: &str| running.metric("virtual_kubelet_requests_total", &format!("verb=\"{verb}\",resource=\"{resource}\""));
     let made = [of("create", "nodes"), of("create", "leases"), of("patch", "pods"), of("delete", "pods"), of("get", "")];
     ensure!(made[0] == 20.0 && made[1] == 20.0 && made[2] <= 42.0 && made[3] <= 42.0 && made[4] == 0.0, "{}", running.handle.scrape());
     known_pods(running, 0).await?;
@@ -229,7 +226,8 @@ fn leases(bed: &Bed) -> Api<Lease> {
 }
 
 async fn foreign_holder(bed: &Bed) -> Result<()> {
-    let theirs = json!({ "metadata": { "annotations": { "theirs": "1" } }, "spec": { "holderIdentity": "kwok", "leaseDurationSeconds": 7 } });
+    let theirs =
+        json!({ "metadata": { "annotations": { "theirs": "1" } }, "spec": { "holderIdentity": "kwok", "leaseDurationSeconds": 7 } });
     leases(bed).patch("sim-6", &PatchParams::default(), &Patch::Merge(theirs)).await?;
     eventually(SECOND * 25, "the lease is ours again", async || {
         let lease = leases(bed).get("sim-6").await?;
@@ -290,6 +288,20 @@ async fn impersonated(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
     ensure!(writers > 0, "nobody wrote a status");
     delete(bed, "impersonated", None).await?;
     is_gone(bed, &pod, MINUTE).await?;
-    bed.say("a fleet runs with the rights of its nodes");
-    running.stop().await
+    running.stop().await?;
+    // What an admin may and a node may not is refused.
+    let mut config = FleetConfig { impersonate: true, ..fleet(1, "refused-", "")? };
+    config.labels.insert("node-restriction.kubernetes.io/zone".into(), "inner".into());
+    let refused = virtual_kubelet::fleet::Fleet::new(client(bed, &proxy.server()).await?, config)?;
+    let (handle, cancel) = (refused.handle(), tokio_util::sync::CancellationToken::new());
+    let task = tokio::spawn(refused.run(cancel.clone()));
+    eventually(SECOND * 20, "the Node is refused", async || {
+        ensure!(handle.scrape().contains("code=\"403\""), "it is not");
+        Ok(())
+    })
+    .await?;
+    cancel.cancel();
+    task.await.context("the fleet crashed")??;
+    bed.say("a fleet runs with the rights of its nodes, and has no others");
+    Ok(())
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use virtual_kubelet::{
-    fleet::{Fleet, FleetConfig, FleetHandle},
+    fleet::{Fleet, FleetConfig, FleetError, FleetHandle},
     simulated::Stages,
 };
 
@@ -67,7 +67,7 @@ pub const OUTAGES: Scenario = Scenario {
 struct Running {
     handle: FleetHandle,
     cancel: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), FleetError>>,
 }
 
 impl Drop for Running {
@@ -88,7 +88,7 @@ impl Running {
     /// Ends it, and fails when it does not end.
     async fn stop(mut self) -> Result<()> {
         self.cancel.cancel();
-        tokio::time::timeout(SECOND * 15, &mut self.task).await.context("the fleet does not end")?.context("the fleet crashed")
+        tokio::time::timeout(SECOND * 15, &mut self.task).await.context("the fleet does not end")??.context("the fleet crashed")
     }
 
     /// The sum of a metric over all its labels that contain `labels`.

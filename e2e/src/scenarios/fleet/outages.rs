@@ -114,7 +114,7 @@ async fn stopped(bed: &Bed, running: &Running, seconds: u32) -> Result<()> {
     all_ready(bed).await?;
     pods_ready(bed, u32::try_from(uids.len() + during.len())?).await?;
     bed.say(&format!("nodes and pods are Ready {:.1} s after it", back.elapsed().as_secs_f32()));
-    throughout(SECOND * 10, "they stay so", async || {
+    throughout(SECOND * 6, "they stay so", async || {
         let list = nodes(bed).list(&ListParams::default()).await?;
         let lost: Vec<_> = list.items.iter().filter(|node| !is_ready(node)).map(ResourceExt::name_any).collect();
         ensure!(lost.is_empty(), "{lost:?} are not");
@@ -126,7 +126,8 @@ async fn stopped(bed: &Bed, running: &Running, seconds: u32) -> Result<()> {
     let creations = running.metric("virtual_kubelet_requests_total", "verb=\"create\"");
     ensure!((creations - restarts_of_nodes).abs() < 0.5, "Nodes or leases were made anew");
     let history = bed.recorder.history().await?;
-    let unready = history[seen..].iter().filter(|seen| seen.kind == Kind::Node && condition(&seen.object["status"], "Ready")["status"] != "True");
+    let unready =
+        history[seen..].iter().filter(|seen| seen.kind == Kind::Node && condition(&seen.object["status"], "Ready")["status"] != "True");
     let unready: BTreeSet<_> = unready.map(|seen| seen.object["metadata"]["name"].to_string()).collect();
     bed.say(&format!("{} nodes were called lost meanwhile", unready.len()));
     ensure!(seconds > 20 || unready.is_empty(), "{unready:?} were not Ready");
