@@ -2,7 +2,8 @@
 //! lease, and hands the pods that land on it to a *provider*.
 //!
 //! [`node::NodeController`] owns the Node and Lease objects, [`pod::PodController`] owns the pods of one
-//! node, and [`process::ProcessProvider`] runs those pods as local processes.
+//! node, and [`process::ProcessProvider`] runs those pods as local processes. [`fleet::Fleet`] is thousands of nodes whose
+//! pods are [`simulated`].
 
 pub mod api;
 pub mod api_call;
