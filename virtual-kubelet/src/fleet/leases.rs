@@ -175,3 +175,7 @@ impl LeaseRecord {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "leases_tests.rs"]
+mod tests;

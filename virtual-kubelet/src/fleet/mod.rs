@@ -19,6 +19,8 @@
 mod addresses;
 mod config;
 mod entry;
+#[cfg(test)]
+mod fake;
 mod faults;
 mod leases;
 mod limiter;

@@ -269,8 +269,8 @@ impl Keeper {
                 if std::mem::replace(&mut record.has_lease, true) {
                     self.requests.metrics.renewed(now.saturating_duration_since(deadline));
                 } else {
-                    // From here on at its own place in the interval.
-                    let place = deadline + interval.mul_f64(0.5) + self.phase(index, interval, "lease") / 2;
+                    // From here on at its own place in the interval: a lease lasts four of them, so that the first may be longer.
+                    let place = deadline + interval / 2 + self.phase(index, interval, "lease");
                     self.count(1);
                     return self.plan_renewal(index, place, place);
                 }
@@ -461,3 +461,7 @@ fn heartbeat(ours: &Node, uid: &str) -> Value {
     let beats: Vec<_> = conditions.map(|own| json!({ "type": own.type_, "lastHeartbeatTime": own.last_heartbeat_time })).collect();
     json!({ "metadata": { "uid": uid }, "status": { "conditions": beats } })
 }
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;

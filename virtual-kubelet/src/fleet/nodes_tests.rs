@@ -1,0 +1,169 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::fleet::fake::{self, Asked, Log};
+
+const NODES: u32 = 100;
+
+struct World {
+    log: Log,
+    events: mpsc::Sender<Event<SlimNode>>,
+    faults: mpsc::UnboundedSender<(u32, NodeFault)>,
+    orders: mpsc::Receiver<Order>,
+    registered: watch::Receiver<bool>,
+    requests: Arc<Requests>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+/// A keeper of [`NODES`] nodes before an API server that has none.
+async fn keeper(answer: impl Fn(&Asked) -> Option<u16> + Send + Sync + 'static) -> World {
+    let (requests, log) = fake::requests(move |asked| {
+        let written = json!({ "metadata": { "uid": "u", "resourceVersion": "1" } });
+        answer(asked).map_or((200, written), |code| (code, json!({ "message": "no" })))
+    });
+    let (events, seen) = mpsc::channel(16);
+    let (faults, struck) = mpsc::unbounded_channel();
+    let (order, orders) = mpsc::channel(16);
+    let (sender, registered) = watch::channel(false);
+    let stop = CancellationToken::new();
+    let config = Arc::new(FleetConfig::new(NODES));
+    let (leases, writes) = (Limiter::new(4, 48), Limiter::new(4, 64));
+    let keeper = Keeper::new(config, requests.clone(), leases, writes, vec![order], sender);
+    tokio::spawn(keeper.run(seen, struck, stop.clone()));
+    events.send(Event::ListBegins).await.unwrap();
+    events.send(Event::ListEnds).await.unwrap();
+    World { log, events, faults, orders, registered, requests, _stop: stop.drop_guard() }
+}
+
+impl World {
+    /// When each of the requests came that are so, by path.
+    fn times(&self, method: &str, part: &str) -> BTreeMap<String, Vec<Instant>> {
+        let mut times: BTreeMap<String, Vec<Instant>> = BTreeMap::new();
+        for asked in self.log.lock().unwrap().iter().filter(|asked| asked.what.starts_with(method) && asked.what.contains(part)) {
+            let name = asked.body["metadata"]["name"].as_str().map_or_else(|| asked.what.clone(), str::to_owned);
+            times.entry(name).or_default().push(asked.at);
+        }
+        times
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_made_with_one_request_its_lease_with_one_and_each_renewal_is_one_every_ten_seconds() {
+    let mut world = keeper(|_| None).await;
+    world.registered.wait_for(|registered| *registered).await.unwrap();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    let (nodes, leases) = (world.times("POST", "/nodes"), world.times("POST", "/leases"));
+    assert_eq!((nodes.len(), leases.len()), (NODES as usize, NODES as usize));
+    assert!(nodes.values().chain(leases.values()).all(|times| times.len() == 1));
+    let renewals = world.times("PUT", "/leases");
+    for (node, times) in &renewals {
+        let pauses: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+        assert!(pauses.len() >= 10 && pauses.iter().all(|pause| (9.5..10.5).contains(pause)), "{node}: {pauses:?}");
+    }
+    // Nodes that were made together renew apart.
+    let start = *renewals.values().flatten().min().unwrap();
+    let mut seconds = [0; 10];
+    for at in renewals.values().flatten() {
+        let second = (*at - start).as_secs();
+        if (40..50).contains(&second) {
+            seconds[usize::try_from(second - 40).unwrap()] += 1;
+        }
+    }
+    assert!(seconds.iter().all(|renewals| (2..=25).contains(renewals)), "{seconds:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unchanged_status_is_reported_every_five_minutes_each_at_its_own_time() {
+    let world = keeper(|_| None).await;
+    tokio::time::sleep(Duration::from_mins(16)).await;
+    let beats = world.times("PATCH", "/status");
+    assert_eq!(beats.len(), NODES as usize);
+    assert!(beats.values().all(|times| (3..=4).contains(&times.len())));
+    let first: Vec<_> = beats.values().map(|times| times[0]).collect();
+    let spread = *first.iter().max().unwrap() - *first.iter().min().unwrap();
+    assert!(spread > Duration::from_mins(4), "{spread:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_node_asks_for_nothing_and_a_late_lease_is_late() {
+    let mut world = keeper(|_| None).await;
+    world.registered.wait_for(|registered| *registered).await.unwrap();
+    world.faults.send((7, NodeFault::Lost)).unwrap();
+    world.faults.send((8, NodeFault::LateLease(Duration::from_secs(30)))).unwrap();
+    assert!(matches!(world.orders.recv().await, Some(Order::Silence(7, true))));
+    let before = Instant::now();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let after = |world: &World, node: &str| {
+        let renewals = world.times("PUT", "/leases");
+        renewals[node].iter().filter(|at| **at > before + Duration::from_secs(1)).count()
+    };
+    let is_of_lost = |what: &str| what.ends_with("/sim-7") || what.contains("/sim-7/");
+    let of_lost = world.log.lock().unwrap().iter().filter(|asked| is_of_lost(&asked.what) && asked.at > before).count();
+    assert_eq!(of_lost, 0);
+    assert!(
+        (7..=8).contains(&after(&world, "sim-8")) && (28..=32).contains(&after(&world, "sim-9")),
+        "{} {}",
+        after(&world, "sim-8"),
+        after(&world, "sim-9")
+    );
+    world.faults.send((7, NodeFault::Found)).unwrap();
+    assert!(matches!(world.orders.recv().await, Some(Order::Silence(7, false))));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(after(&world, "sim-7") > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_the_oldest_leases_are_renewed_first_and_a_few_at_a_time() {
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = down.clone();
+    let mut world = keeper(move |_| is_down.load(Ordering::Relaxed).then_some(503)).await;
+    world.registered.wait_for(|registered| *registered).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let stopped = Instant::now();
+    down.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    down.store(false, Ordering::Relaxed);
+    let back = Instant::now();
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let renewals = world.times("PUT", "/leases");
+    let mut order: Vec<_> = renewals
+        .values()
+        .filter_map(|times| {
+            let last = times.iter().filter(|at| **at < stopped).max()?;
+            Some((times.iter().find(|at| **at >= back)?, last))
+        })
+        .collect();
+    assert_eq!(order.len(), NODES as usize);
+    order.sort();
+    // A retry waits up to 2.5 s, and only those that may be tried are in order.
+    let late: Vec<_> = order.iter().filter(|(at, _)| **at > back + Duration::from_secs(3)).collect();
+    assert!(late.is_empty(), "{} leases waited", late.len());
+    assert!(world.requests.metrics.scrape().contains("retries_total"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_node_is_made_again_and_what_others_change_is_put_right() {
+    let mut world = keeper(|_| None).await;
+    world.registered.wait_for(|registered| *registered).await.unwrap();
+    let node = |status: &str, version: &str| -> SlimNode {
+        let mut node = json!(registered(&FleetConfig::new(NODES).node(3, Timestamp::now())));
+        node["metadata"]["uid"] = "u".into();
+        node["metadata"]["resourceVersion"] = version.into();
+        for condition in node["status"]["conditions"].as_array_mut().unwrap() {
+            if condition["type"] == "Ready" {
+                condition["status"] = status.into();
+            }
+        }
+        serde_json::from_value(node).unwrap()
+    };
+    world.events.send(Event::Applied(node("True", "2"))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.times("PATCH", "/sim-3/status").len(), 0);
+    world.events.send(Event::Applied(node("Unknown", "3"))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.times("PATCH", "/sim-3/status").values().map(Vec::len).sum::<usize>(), 1);
+    world.events.send(Event::Deleted(node("True", "4"))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.times("POST", "/nodes")["sim-3"].len(), 2);
+}
