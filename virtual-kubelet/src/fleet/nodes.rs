@@ -1,5 +1,7 @@
 //! The Nodes of a fleet and their leases: one task that knows them all and starts every request about them.
 
+mod faults;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +36,6 @@ const STATUS_INTERVAL: Duration = Duration::from_mins(5);
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LONGEST_LEASE_RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-/// Kubelets that start again take about so long until the first probes are through.
-const UNREADY_AFTER_RESTART: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all combinations occur")]
@@ -380,21 +380,7 @@ impl Keeper {
                 self.work.insert(index, beat, beat);
             }
         }
-        if asked != self.nodes[index as usize].asked {
-            for wrong in wrong {
-                tracing::warn!(node = self.config.node_name(index), "annotation {wrong}");
-            }
-            let before = self.nodes[index as usize].is_lost();
-            let earlier = std::mem::replace(&mut self.nodes[index as usize].asked, asked);
-            let asked = &self.nodes[index as usize].asked;
-            if asked.restart.is_some() && asked.restart != earlier.restart && self.nodes[index as usize].met {
-                self.tell(Order::ForgetReadiness(index, UNREADY_AFTER_RESTART)).await;
-            }
-            if earlier.late_lease != asked.late_lease {
-                self.renewals_change(index);
-            }
-            self.lost_or_found(index, before).await;
-        }
+        self.ask(index, asked, wrong).await;
         self.nodes[index as usize].met = true;
         let server = node.into_node();
         let record = &mut self.nodes[index as usize];
@@ -405,52 +391,6 @@ impl Keeper {
             }
         } else {
             record.deviates = None;
-        }
-    }
-
-    async fn strike(&mut self, index: u32, fault: NodeFault) {
-        let Some(record) = self.nodes.get_mut(index as usize) else { return };
-        let before = record.is_lost();
-        match fault {
-            NodeFault::Lost => record.told_lost = true,
-            NodeFault::Found => {
-                (record.told_lost, record.told_late) = (false, Duration::ZERO);
-                self.renewals_change(index);
-            }
-            NodeFault::LateLease(late) => {
-                record.told_late = late;
-                self.renewals_change(index);
-            }
-            NodeFault::KubeletRestart => self.tell(Order::ForgetReadiness(index, UNREADY_AFTER_RESTART)).await,
-        }
-        self.lost_or_found(index, before).await;
-    }
-
-    /// The next renewal is due now, or as late as is asked for.
-    fn renewals_change(&mut self, index: u32) {
-        if self.nodes[index as usize].uid.is_some() {
-            let now = Instant::now();
-            self.plan_renewal(index, now, now);
-        }
-    }
-
-    async fn lost_or_found(&mut self, index: u32, before: bool) {
-        let (now, lost) = (Instant::now(), self.nodes[index as usize].is_lost());
-        if lost == before {
-            return;
-        }
-        tracing::warn!(node = self.config.node_name(index), lost, "simulating the loss of a node");
-        if !lost {
-            self.renewals_change(index);
-            self.work.insert(index, now, now);
-        }
-        self.tell(Order::Silence(index, lost)).await;
-    }
-
-    async fn tell(&self, order: Order) {
-        for shard in &self.shards {
-            // A shard that has ended ends with the fleet.
-            let _ = shard.send(order.clone()).await;
         }
     }
 }

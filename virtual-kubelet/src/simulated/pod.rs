@@ -3,15 +3,17 @@
 //! What it does follows from its seed, its plan, its template and when it was told what, and from nothing else: each stage's
 //! delay has a random number generator of its own, and begins when the one before ended, however late that is noticed.
 
+mod adopt;
+mod changes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use sha2::{Digest, Sha256};
 
-use super::container::{Container, End, KILLED, Phase, Step, Wait, Why};
+use super::container::{Container, End, Phase, Step, Wait, Why};
 use super::delay::Delay;
 use super::stages::{Plan, PodFault};
 use super::template::Template;
@@ -71,59 +73,6 @@ impl SimulatedPod {
         let mut pod = Self { seed, plan, template, generation, start_time: now, containers, deadline: None, restarts_of_agent: 0 };
         pod.go_on(now);
         pod
-    }
-
-    /// A pod that an earlier process ran already, as its status in the API tells.
-    pub fn adopt(seed: u64, plan: Arc<Plan>, template: Arc<Template>, generation: Option<i64>, status: &PodStatus, now: Timestamp) -> Self {
-        let Some(start_time) = status.start_time.as_ref() else { return Self::new(seed, plan, template, generation, now) };
-        let containers = template.containers.iter().map(Container::new).collect();
-        let start_time = start_time.0;
-        let mut pod = Self { seed, plan, template, generation, start_time, containers, deadline: None, restarts_of_agent: 0 };
-        let shown = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
-        for shown in shown {
-            if let Some(index) = pod.template.containers.iter().position(|container| *container.name == shown.name) {
-                pod.adopt_container(index, shown, now);
-            }
-        }
-        pod.replace_images(now);
-        pod.go_on(now);
-        pod
-    }
-
-    fn adopt_container(&mut self, index: usize, shown: &ContainerStatus, now: Timestamp) {
-        let end = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
-            let ended = state.as_ref()?.terminated.as_ref()?;
-            Some(Box::new(End {
-                code: ended.exit_code,
-                started_at: ended.started_at.as_ref().map(|time| time.0),
-                finished_at: ended.finished_at.as_ref().map_or(now, |time| time.0),
-                id: ended.container_id.as_deref().map(Into::into),
-            }))
-        };
-        let Some(id) = shown.container_id.as_deref().filter(|id| !id.is_empty()) else { return };
-        let container = &mut self.containers[index];
-        container.id = Some(id.into());
-        container.image = shown.image.as_str().into();
-        container.pulled = true;
-        container.runs = u32::try_from(shown.restart_count).unwrap_or_default().saturating_add(1);
-        container.last = end(&shown.last_state);
-        container.ready = shown.ready;
-        if let Some(running) = shown.state.as_ref().and_then(|state| state.running.as_ref()) {
-            let since = running.started_at.as_ref().map_or(now, |time| time.0);
-            container.phase = Phase::Running { since };
-            self.arm_end(index, since);
-            if !self.containers[index].ready {
-                self.arm_ready(index, now);
-            }
-        } else if let Some(end) = end(&shown.state) {
-            let code = end.code;
-            container.phase = Phase::Ended(end);
-            if self.runs_again(index, code) {
-                self.containers[index].next = Some((now, Step::AfterEnd));
-            }
-        } else {
-            container.next = Some((now, Step::Again));
-        }
     }
 
     fn role(&self, index: usize) -> Role {
@@ -351,129 +300,6 @@ impl SimulatedPod {
         self.deadline.is_some()
             || (0..self.containers.len()).any(|index| failed_init(index) && self.is_over(index))
             || (self.mains_are_over() && self.containers.iter().all(|container| container.next.is_none()))
-    }
-
-    /// Its spec or its annotations have changed.
-    pub fn update(&mut self, plan: Arc<Plan>, template: Arc<Template>, generation: Option<i64>, now: Timestamp) -> bool {
-        if *plan == *self.plan && template == self.template && generation == self.generation {
-            return false;
-        }
-        let before = std::mem::replace(&mut self.plan, plan);
-        self.generation = generation;
-        if template.containers.len() == self.containers.len() {
-            self.template = template;
-        }
-        if self.deadline.is_none() {
-            self.replan(&before, now);
-            self.replace_images(now);
-        }
-        true
-    }
-
-    /// Takes another plan up in the middle.
-    fn replan(&mut self, before: &Plan, now: Timestamp) {
-        for index in 0..self.containers.len() {
-            let waits_for_correction = self.containers[index].phase == Phase::Waiting(Wait::Misconfigured);
-            if waits_for_correction && self.plan.error.is_none() {
-                self.make(index, now);
-            }
-            let Phase::Running { since } = self.containers[index].phase else { continue };
-            if (before.fault, before.run) != (self.plan.fault, self.plan.run) && self.role(index) == Role::Main {
-                self.arm_end(index, if self.plan.fault == before.fault { since } else { now });
-            }
-            if self.plan.fault == Some(PodFault::NeverReady) {
-                (self.containers[index].ready, self.containers[index].next) = (false, None);
-            } else if !self.containers[index].ready && self.containers[index].next.is_none() {
-                self.arm_ready(index, now);
-            }
-        }
-    }
-
-    /// A container whose image is another one now is ended, and only then is the image fetched.
-    fn replace_images(&mut self, now: Timestamp) {
-        for index in 0..self.containers.len() {
-            let wanted = &self.template.containers[index].image;
-            let container = &self.containers[index];
-            let over = self.role(index) == Role::Init && matches!(container.phase, Phase::Ended(_));
-            if over || container.image == *wanted {
-                continue;
-            }
-            if container.runs == 0 {
-                let wanted = wanted.clone();
-                let begun = !container.is_untouched();
-                let container = &mut self.containers[index];
-                (container.image, container.pull_backoff, container.pulled) = (wanted, None, false);
-                if begun {
-                    container.wait(Wait::Turn);
-                    self.make(index, now);
-                }
-                continue;
-            }
-            if container.is_running() {
-                if !matches!(container.end, Some((_, _, Why::Replaced))) {
-                    let (at, code) = self.stops(index, now, later(now, Duration::from_secs(self.template.grace_seconds.into())));
-                    self.containers[index].end = Some((at, code, Why::Replaced));
-                }
-            } else if container.pulled && !self.is_over(index) {
-                let container = &mut self.containers[index];
-                (container.backoff, container.pull_backoff, container.pulled) = Default::default();
-                self.make(index, now);
-            }
-        }
-    }
-
-    /// When, and with which code, a container ends that is told to at `now`.
-    fn stops(&self, index: usize, now: Timestamp, deadline: Timestamp) -> (Timestamp, i32) {
-        let at = later(now, self.delay(index, Stage::Stop, self.plan.stop));
-        if self.plan.fault == Some(PodFault::SlowStop) || at > deadline { (deadline, KILLED) } else { (at, 0) }
-    }
-
-    /// Ends it within `grace`: first what it is for, then its sidecars. A later call can only shorten that.
-    pub fn stop(&mut self, now: Timestamp, grace: Duration) -> bool {
-        let deadline = later(now, grace);
-        let first = self.deadline.is_none();
-        if self.deadline.is_some_and(|before| before <= deadline) {
-            return false;
-        }
-        self.deadline = Some(deadline);
-        let mut last = now;
-        for of_sidecars in [false, true] {
-            for index in 0..self.containers.len() {
-                if (self.role(index) == Role::Sidecar) != of_sidecars || !self.containers[index].is_running() {
-                    continue;
-                }
-                let (mut at, mut code) = match self.containers[index].end {
-                    Some((at, code, Why::Stopped)) if !first => (at, code),
-                    // A sidecar is told when nobody needs it any more.
-                    _ => self.stops(index, if of_sidecars { last } else { now }, deadline),
-                };
-                if at > deadline {
-                    (at, code) = (deadline, KILLED);
-                }
-                if !of_sidecars {
-                    last = last.max(at);
-                }
-                self.containers[index].end = Some((at, code, Why::Stopped));
-            }
-        }
-        for container in &mut self.containers {
-            container.next = None;
-        }
-        true
-    }
-
-    /// The node's agent starts again and has forgotten what was ready: nothing is for `unready`, and then as after a start.
-    pub fn forget_readiness(&mut self, now: Timestamp, unready: Duration) -> bool {
-        self.restarts_of_agent = self.restarts_of_agent.saturating_add(1);
-        let mut changed = false;
-        for index in 0..self.containers.len() {
-            if self.containers[index].is_running() && self.role(index) != Role::Init && self.deadline.is_none() {
-                changed = true;
-                (self.containers[index].ready, self.containers[index].next) = (false, None);
-                self.arm_ready(index, later(now, unready));
-            }
-        }
-        changed
     }
 }
 
