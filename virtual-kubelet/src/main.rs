@@ -139,13 +139,14 @@ fn main() -> Result<()> {
         Action::ContainerShim { directory } => std::process::exit(shim::run(&directory)),
         Action::ContainerInit { order } => std::process::exit(container_init::run(&order)),
         Action::ContainerExec { order, pid, argv } => std::process::exit(container_init::exec_beside(&order, pid, &argv)),
-        Action::Run(args) => with_runtime(run(*args)),
-        Action::Fleet(args) => with_runtime(fleet_command::run(*args)),
+        Action::Run(args) => with_runtime("info,kube_client=error", run(*args)),
+        // Thousands of requests fail in the same way, of which the fleet itself tells once.
+        Action::Fleet(args) => with_runtime("info,kube_client=off", fleet_command::run(*args)),
     }
 }
 
-fn with_runtime(command: impl Future<Output = Result<()>>) -> Result<()> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=error"));
+fn with_runtime(default_filter: &str, command: impl Future<Output = Result<()>>) -> Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default_filter));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(command)
 }

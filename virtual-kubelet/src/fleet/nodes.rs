@@ -59,6 +59,11 @@ struct NodeRecord {
 }
 
 impl NodeRecord {
+    /// How much later than planned its lease is to be renewed.
+    fn late(&self) -> Duration {
+        self.asked.late_lease.max(self.told_late)
+    }
+
     fn is_lost(&self) -> bool {
         self.asked.lost || self.told_lost
     }
@@ -164,7 +169,7 @@ impl Keeper {
     }
 
     fn plan_renewal(&mut self, index: u32, deadline: Instant, not_before: Instant) {
-        let late = self.nodes[index as usize].asked.late_lease.max(self.nodes[index as usize].told_late);
+        let late = self.nodes[index as usize].late();
         self.renewals.insert(index, deadline, not_before.max(deadline + late));
     }
 
@@ -266,6 +271,9 @@ impl Keeper {
         match renewal {
             Renewal::Done => {
                 record.lease_failures = 0;
+                if record.deviates.is_some() && !record.busy {
+                    self.work.insert(index, now, now);
+                }
                 if std::mem::replace(&mut record.has_lease, true) {
                     self.requests.metrics.renewed(now.saturating_duration_since(deadline));
                 } else {
@@ -386,7 +394,8 @@ impl Keeper {
         let record = &mut self.nodes[index as usize];
         if needs_repair(&self.config.node(index, Timestamp::now()), &server) {
             record.deviates = Some(Box::new(server));
-            if !record.busy && record.failures == 0 {
+            // Who is late with its lease is with the rest, too: a status is a sign of life like a renewal.
+            if !record.busy && record.failures == 0 && record.late().is_zero() {
                 self.work.insert(index, now, now);
             }
         } else {

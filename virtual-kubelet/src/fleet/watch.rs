@@ -68,7 +68,10 @@ where
             Err(Broken::Expired) => version = None,
             Err(Broken::Failed(why)) => {
                 failures += 1;
-                tracing::debug!(kind = %K::kind(&()), why, "the watch broke off, going on");
+                // Once per outage: what follows is the same again.
+                if failures == 1 {
+                    tracing::warn!(kind = %K::kind(&()), why, "the watch broke off; trying again");
+                }
                 let pause = retry_delay(failures, FIRST_RETRY, LONGEST_RETRY);
                 // A recovery ends the pause.
                 let _ = tokio::time::timeout(pause, disturbed.changed()).await;
