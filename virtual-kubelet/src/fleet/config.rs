@@ -13,7 +13,14 @@ use crate::simulated::Stages;
 /// Label with the zone of a node.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// A fleet that cannot be made as it is described.
+/// Why there is no fleet.
+///
+/// ```
+/// # use virtual_kubelet::fleet::{Fleet, FleetConfig, FleetError};
+/// # fn example(client: kube::Client) {
+/// assert!(matches!(Fleet::new(client, FleetConfig::new(0)), Err(FleetError::Invalid(_))));
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FleetError {
     /// Something of the description is wrong; the text says what, and what to write instead.

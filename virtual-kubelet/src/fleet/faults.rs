@@ -6,6 +6,17 @@ use std::time::Duration;
 use crate::simulated::{ANNOTATION_PREFIX, Delay};
 
 /// What goes wrong with a node.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use virtual_kubelet::fleet::{FleetError, FleetHandle, NodeFault};
+///
+/// # fn example(handle: &FleetHandle) -> Result<(), FleetError> {
+/// handle.inject("sim-3", NodeFault::Lost)?;
+/// handle.inject("sim-4", NodeFault::LateLease(Duration::from_secs(45)))?;
+/// handle.inject("sim-3", NodeFault::Found)
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeFault {
     /// The node renews nothing and says nothing; what runs on it runs on.

@@ -104,6 +104,11 @@ impl Limiter {
         self.state().aimd.slots()
     }
 
+    /// Something that is more urgent waits for the same server.
+    pub fn hold_back(&self) {
+        self.note(Outcome::Overloaded, Instant::now());
+    }
+
     fn note(&self, outcome: Outcome, now: Instant) {
         let mut state = self.state();
         state.aimd.note(outcome, now);

@@ -67,7 +67,7 @@ const SHARDS: usize = 4;
 /// Events that wait for a share before the watch does.
 const BUFFER: usize = 256;
 
-/// A fleet that does not run yet.
+/// A fleet that does not run yet; the [module](self) has an example.
 pub struct Fleet {
     handle: FleetHandle,
     leases: Arc<Limiter>,
@@ -76,6 +76,14 @@ pub struct Fleet {
 }
 
 /// What can be asked of a fleet, and done to it, while it runs.
+///
+/// ```no_run
+/// # async fn example(handle: virtual_kubelet::fleet::FleetHandle) {
+/// handle.registered().await;
+/// handle.drop_watches(std::time::Duration::from_secs(10));
+/// assert!(handle.scrape().contains("virtual_kubelet_nodes_registered"));
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct FleetHandle {
     config: Arc<FleetConfig>,

@@ -32,6 +32,8 @@ const RENEWALS_PER_DURATION: u32 = 4;
 const JITTER: f64 = 0.04;
 /// As kubelets report a status that has not changed.
 const STATUS_INTERVAL: Duration = Duration::from_mins(5);
+/// A renewal so late is a sign that the API server has more to do than it can.
+const LATE: Duration = Duration::from_secs(1);
 /// A renewal that failed is tried again soon: how many are, the limit of requests says.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LONGEST_LEASE_RETRY: Duration = Duration::from_secs(2);
@@ -239,7 +241,7 @@ impl Keeper {
                 match answer {
                     Ok(NodeAnswer::Created(uid)) => {
                         self.is_there(index, uid, true);
-                        beat = self.phase(index, STATUS_INTERVAL, "status");
+                        beat = STATUS_INTERVAL / 2 + self.phase(index, STATUS_INTERVAL, "status");
                     }
                     Ok(NodeAnswer::Exists(node)) => self.node_is(index, *node).await,
                     Ok(NodeAnswer::Gone) => self.is_gone(index),
@@ -267,6 +269,7 @@ impl Keeper {
     fn lease_done(&mut self, index: u32, lease: LeaseRecord, renewal: Renewal, deadline: Instant) {
         let (now, interval) = (Instant::now(), self.interval());
         let record = &mut self.nodes[index as usize];
+        let asked_for = record.late();
         record.lease = lease;
         match renewal {
             Renewal::Done => {
@@ -275,7 +278,12 @@ impl Keeper {
                     self.work.insert(index, now, now);
                 }
                 if std::mem::replace(&mut record.has_lease, true) {
-                    self.requests.metrics.renewed(now.saturating_duration_since(deadline));
+                    let late = now.saturating_duration_since(deadline);
+                    self.requests.metrics.renewed(late);
+                    // An API server that cannot do both gets heartbeats first: pods can wait, a lost node moves them all.
+                    if late > LATE && asked_for.is_zero() {
+                        self.writes.hold_back();
+                    }
                 } else {
                     // From here on at its own place in the interval: a lease lasts four of them, so that the first may be longer.
                     let place = deadline + interval / 2 + self.phase(index, interval, "lease");

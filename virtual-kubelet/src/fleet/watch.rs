@@ -58,25 +58,33 @@ where
         if let Some(until) = blind_until {
             tokio::time::sleep_until(until).await;
         }
+        let before = version.clone();
         let result = match &mut version {
             None => list(&api, fields, &sink).await.map(|listed| version = Some(listed)),
             Some(version) => go_on(&api, fields, version, &mut disturbed, &sink).await,
         };
-        match result {
-            Ok(()) => failures = 0,
+        if before.is_some() && before != version {
+            failures = 0;
+        }
+        let pause = match result {
+            Ok(()) => continue,
             Err(Broken::Ended) => return,
-            Err(Broken::Expired) => version = None,
+            Err(Broken::Expired) => {
+                version = None;
+                // The first list may follow at once; where none helps, lists in a row would be a load of their own.
+                if failures == 0 { Duration::ZERO } else { retry_delay(failures, FIRST_RETRY, LONGEST_RETRY) }
+            }
             Err(Broken::Failed(why)) => {
-                failures += 1;
                 // Once per outage: what follows is the same again.
-                if failures == 1 {
+                if failures == 0 {
                     tracing::warn!(kind = %K::kind(&()), why, "the watch broke off; trying again");
                 }
-                let pause = retry_delay(failures, FIRST_RETRY, LONGEST_RETRY);
-                // A recovery ends the pause.
-                let _ = tokio::time::timeout(pause, disturbed.changed()).await;
+                retry_delay(failures + 1, FIRST_RETRY, LONGEST_RETRY)
             }
-        }
+        };
+        failures += 1;
+        // A recovery ends the pause.
+        let _ = tokio::time::timeout(pause, disturbed.changed()).await;
     }
 }
 

@@ -8,10 +8,22 @@ use serde::Deserialize;
 
 use super::delay::Delay;
 
-/// Prefix of the annotations that override what the rules say, for one pod.
+/// Prefix of the annotations that override what the rules say, for one pod, and that let something go wrong with a node.
+///
+/// ```
+/// let key = format!("{}fault", virtual_kubelet::simulated::ANNOTATION_PREFIX);
+/// assert_eq!(key, "sim.virtual-kubelet.io/fault");
+/// ```
 pub const ANNOTATION_PREFIX: &str = "sim.virtual-kubelet.io/";
 
 /// What goes wrong with a pod.
+///
+/// ```
+/// use virtual_kubelet::simulated::PodFault;
+///
+/// assert_eq!("crash-loop".parse(), Ok(PodFault::CrashLoop));
+/// assert!("fire".parse::<PodFault>().unwrap_err().contains("never-ready"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodFault {
