@@ -240,7 +240,7 @@ async fn history(bed: &Bed, client: kube::Client, prefix: &str, seed: u64) -> Re
         is_gone(bed, &pod, MINUTE).await?;
     }
     eventually(SECOND * 20, "the fleet has forgotten its pods", async || {
-        ensure!(running.metric("virtual_kubelet_pods_known", "") == 0.0, "it has not");
+        ensure!(running.metric("virtual_kubelet_pods_known", "") == 0, "it has not");
         Ok(())
     })
     .await?;

@@ -91,11 +91,11 @@ impl Running {
         tokio::time::timeout(SECOND * 15, &mut self.task).await.context("the fleet does not end")??.context("the fleet crashed")
     }
 
-    /// The sum of a metric over all its labels that contain `labels`.
-    fn metric(&self, name: &str, labels: &str) -> f64 {
+    /// The sum of a counter or a gauge over all its labels that contain `labels`.
+    fn metric(&self, name: &str, labels: &str) -> u64 {
         let text = self.handle.scrape();
         let of_metric = text.lines().filter(|line| line.starts_with(name) && line.contains(labels));
-        of_metric.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        of_metric.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 }
 
