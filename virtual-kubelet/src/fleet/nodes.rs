@@ -47,6 +47,10 @@ struct NodeRecord {
     lease: LeaseRecord,
     has_lease: bool,
     lease_failures: u32,
+    /// When its next renewal is to be.
+    planned: Option<Instant>,
+    /// When its last one was sent.
+    renewed: Option<Instant>,
     /// Kept while the server shows something else than it should.
     deviates: Option<Box<Node>>,
     busy: bool,
@@ -75,7 +79,14 @@ impl NodeRecord {
 #[derive(Debug)]
 pub(super) enum Done {
     Node(u32, Result<NodeAnswer, Failure>, Option<Box<Node>>),
-    Lease(u32, LeaseRecord, Renewal, Instant),
+    Lease(u32, LeaseRecord, Renewal, Times),
+}
+
+/// When a renewal was to be, and when it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    planned: Instant,
+    sent: Instant,
 }
 
 #[derive(Debug)]
@@ -170,16 +181,19 @@ impl Keeper {
         interval.mul_f64(f64::from(u32::try_from(place >> 32).unwrap_or_default()) / f64::from(u32::MAX))
     }
 
-    fn plan_renewal(&mut self, index: u32, deadline: Instant, not_before: Instant) {
-        let late = self.nodes[index as usize].late();
-        self.renewals.insert(index, deadline, not_before.max(deadline + late));
+    fn plan_renewal(&mut self, index: u32, planned: Instant) {
+        let record = &mut self.nodes[index as usize];
+        record.planned = Some(planned);
+        // Of those that are due the oldest comes first, whatever its place in the interval is.
+        self.renewals.insert(index, record.renewed.unwrap_or(planned), planned + record.late());
     }
 
     fn renew(&mut self, slot: Slot, now: Instant) {
-        let Some((index, deadline)) = self.renewals.pop(now) else { return };
+        let Some((index, _)) = self.renewals.pop(now) else { return };
         let record = &mut self.nodes[index as usize];
         let Some(node_uid) = record.uid.clone().filter(|_| !record.is_lost()) else { return };
         let mut lease = std::mem::take(&mut record.lease);
+        let planned = record.planned.unwrap_or(now);
         let holder = Holder {
             node: self.config.node_name(index),
             node_uid,
@@ -191,7 +205,7 @@ impl Keeper {
             let renewal = lease.renew(&requests, &slot, &holder).await;
             drop(slot);
             // Nobody listens any more when the fleet ends.
-            let _ = done.send(Done::Lease(index, lease, renewal, deadline));
+            let _ = done.send(Done::Lease(index, lease, renewal, Times { planned, sent: now }));
         });
     }
 
@@ -233,7 +247,7 @@ impl Keeper {
 
     async fn finish(&mut self, done: Done) {
         match done {
-            Done::Lease(index, lease, renewal, deadline) => self.lease_done(index, lease, renewal, deadline),
+            Done::Lease(index, lease, renewal, times) => self.lease_done(index, lease, renewal, times),
             Done::Node(index, answer, deviates) => {
                 self.nodes[index as usize].busy = false;
                 let now = Instant::now();
@@ -266,7 +280,7 @@ impl Keeper {
         }
     }
 
-    fn lease_done(&mut self, index: u32, lease: LeaseRecord, renewal: Renewal, deadline: Instant) {
+    fn lease_done(&mut self, index: u32, lease: LeaseRecord, renewal: Renewal, times: Times) {
         let (now, interval) = (Instant::now(), self.interval());
         let record = &mut self.nodes[index as usize];
         let asked_for = record.late();
@@ -274,11 +288,12 @@ impl Keeper {
         match renewal {
             Renewal::Done => {
                 record.lease_failures = 0;
+                record.renewed = Some(times.sent);
                 if record.deviates.is_some() && !record.busy {
                     self.work.insert(index, now, now);
                 }
                 if std::mem::replace(&mut record.has_lease, true) {
-                    let late = now.saturating_duration_since(deadline);
+                    let late = now.saturating_duration_since(times.planned);
                     self.requests.metrics.renewed(late);
                     // An API server that cannot do both gets heartbeats first: pods can wait, a lost node moves them all.
                     if late > LATE && asked_for.is_zero() {
@@ -286,23 +301,24 @@ impl Keeper {
                     }
                 } else {
                     // From here on at its own place in the interval: a lease lasts four of them, so that the first may be longer.
-                    let place = deadline + interval / 2 + self.phase(index, interval, "lease");
+                    let place = times.planned + interval / 2 + self.phase(index, interval, "lease");
                     self.count(1);
-                    return self.plan_renewal(index, place, place);
+                    return self.plan_renewal(index, place);
                 }
-                let planned = deadline + interval.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0));
+                let planned = times.planned + interval.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0));
                 // What was missed is not made up for.
                 let next = if planned > now { planned } else { now + interval.mul_f64(0.5 + fastrand::f64() / 2.0) };
-                self.plan_renewal(index, next, next);
+                self.plan_renewal(index, next);
             }
-            Renewal::Foreign => self.plan_renewal(index, now + interval, now + interval),
+            Renewal::Foreign => self.plan_renewal(index, now + interval),
             Renewal::Failed(failure) => {
                 record.lease_failures += 1;
                 let failures = record.lease_failures;
+                let oldest = record.renewed.unwrap_or(times.planned);
                 self.requests.metrics.retries();
                 tracing::debug!(node = self.config.node_name(index), why = failure.message, "renewing the lease failed");
                 let pause = retry_delay(failures, FIRST_RETRY, LONGEST_LEASE_RETRY).max(failure.retry_after.unwrap_or_default());
-                self.renewals.insert(index, deadline, now + pause.mul_f64(0.75 + fastrand::f64() / 2.0));
+                self.renewals.insert(index, oldest, now + pause.mul_f64(0.75 + fastrand::f64() / 2.0));
             }
         }
     }
@@ -321,7 +337,7 @@ impl Keeper {
         if new && matches!(record.lease.known, Known::Unknown) {
             record.lease.known = Known::Missing;
         }
-        self.plan_renewal(index, now, now);
+        self.plan_renewal(index, now);
         self.count(-i64::from(had_lease));
     }
 

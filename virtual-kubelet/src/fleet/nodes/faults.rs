@@ -55,7 +55,7 @@ impl Keeper {
     fn renewals_change(&mut self, index: u32) {
         if self.nodes[index as usize].uid.is_some() {
             let now = Instant::now();
-            self.plan_renewal(index, now, now);
+            self.plan_renewal(index, now);
         }
     }
 
