@@ -18,6 +18,7 @@ use crate::{
 };
 
 pub async fn run(bed: &mut Bed) -> Result<()> {
+    bed.apply_path("deploy/virtual-kubelet/fleet.yaml").await.context("the rights of a fleet")?;
     let mut proxy = FaultProxy::start(bed).await?;
     let running = Running::start(client(bed, &proxy.server()).await?, fleet(20, "sim-", "")?).await?;
     fewest_requests(bed, &running).await.context("the number of requests")?;
