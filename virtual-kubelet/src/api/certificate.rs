@@ -32,6 +32,8 @@ const SAY_EVERY: SignedDuration = SignedDuration::from_mins(1);
 const PATIENCE: SignedDuration = SignedDuration::from_mins(50);
 /// How long after a failed request another one is made.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
+/// How often files that were given are read again, as by a kubelet.
+const READ_EVERY: Duration = Duration::from_mins(1);
 /// Longest time until the certificate is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_hours(1);
 
@@ -68,6 +70,32 @@ impl ServingCertificate {
         let this = Self::default();
         this.set(load(certificate, key)?.key);
         Ok(this)
+    }
+
+    /// Takes certificate and key from the files whenever they have changed. What cannot be used is told to `report`, and the
+    /// certificate before stays. Never returns.
+    pub async fn keep_files(self, certificate: PathBuf, key: PathBuf, report: impl Fn(&str)) {
+        let mut said = String::new();
+        loop {
+            tokio::time::sleep(READ_EVERY).await;
+            match load(&certificate, &key) {
+                Ok(loaded) => {
+                    said.clear();
+                    let changed = self.0.read().is_ok_and(|kept| kept.as_ref().is_none_or(|kept| kept.cert != loaded.key.cert));
+                    if changed {
+                        self.set(loaded.key);
+                        report("the serving certificate of the kubelet API was read anew");
+                    }
+                }
+                Err(error) => {
+                    let text = format!("the serving certificate of the kubelet API stays as it was: {error:#}");
+                    if text != said {
+                        report(&text);
+                        said = text;
+                    }
+                }
+            }
+        }
     }
 
     /// Keeps a certificate that the cluster signs: requests one when there is none in `directory`, and a new one when most of its
@@ -233,6 +261,35 @@ mod tests {
         let pem = String::from_utf8(request.spec.request.0).unwrap();
         assert!(pem.starts_with("-----BEGIN CERTIFICATE REQUEST-----"));
         assert!(key.starts_with("-----BEGIN PRIVATE KEY-----"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_change_are_read_within_a_minute_and_bad_ones_change_nothing() {
+        let dir = std::env::temp_dir().join(format!("certificate-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (crt, key) = (dir.join("a.crt"), dir.join("a.key"));
+        let make = || {
+            let fresh = KeyPair::generate().unwrap();
+            std::fs::write(&crt, CertificateParams::new(vec!["n1".into()]).unwrap().self_signed(&fresh).unwrap().pem()).unwrap();
+            std::fs::write(&key, fresh.serialize_pem()).unwrap();
+            load(&crt, &key).unwrap().key.cert
+        };
+        let first = make();
+        let certificate = ServingCertificate::from_files(&crt, &key).unwrap();
+        let served = || certificate.0.read().unwrap().as_ref().unwrap().cert.clone();
+        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let heard = said.clone();
+        let report = move |text: &str| heard.lock().unwrap().push(text.to_owned());
+        let keeping = tokio::spawn(certificate.clone().keep_files(crt.clone(), key.clone(), report));
+        let minutes = async |count: u32| tokio::time::sleep(READ_EVERY * count + Duration::from_secs(1)).await;
+        std::fs::write(&crt, "no certificate").unwrap();
+        minutes(3).await;
+        assert!(served() == first && said.lock().unwrap().len() == 1, "{said:?}");
+        let second = make();
+        minutes(1).await;
+        assert!(served() == second && second != first && said.lock().unwrap().len() == 2, "{said:?}");
+        keeping.abort();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

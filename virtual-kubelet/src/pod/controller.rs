@@ -327,6 +327,8 @@ impl<P: PodLifecycleHandler> Work<P> {
             }
             Outcome::EndOrdered(grace) => record.delete_sent = Some(grace),
             Outcome::Lost => record.lost = true,
+            // It is given anew.
+            Outcome::Unknown => *record = PodRecord { server: record.server.take(), ..PodRecord::default() },
             Outcome::Written(pod) => {
                 if record.server.as_ref().is_some_and(|known| !is_older(&pod, known)) {
                     record.server = Some(Arc::from(pod));
