@@ -36,6 +36,25 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_hours(1);
 
 /// The certificate of each next handshake. Without one, handshakes fail.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use virtual_kubelet::api::{NodeIdentity, ServingCertificate, tls};
+///
+/// # async fn example(client: kube::Client) -> anyhow::Result<()> {
+/// let certificate = ServingCertificate::default();
+/// let identity = NodeIdentity { name: "n1".into(), addresses: vec!["198.18.0.1".parse()?] };
+/// let report = |text: &str| eprintln!("{text}");
+/// tokio::spawn(certificate.clone().keep_requested(client, identity, "/var/lib/vk/pki".into(), report));
+/// assert!(!certificate.is_there(), "somebody has to approve it first");
+/// let settings = tls(Arc::new(certificate), None)?;
+///
+/// // Or one that somebody else renews, with a restart.
+/// let certificate = ServingCertificate::from_files("/etc/vk/tls.crt".as_ref(), "/etc/vk/tls.key".as_ref())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct ServingCertificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
@@ -63,7 +82,7 @@ impl ServingCertificate {
         }
     }
 
-    /// Takes certificate and key from files in PEM format.
+    /// Takes certificate and key from files in PEM format, once. Fails when they cannot be read or do not belong together.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self> {
         let this = Self::default();
         this.set(load(certificate, key)?.key);
@@ -109,6 +128,13 @@ impl ServingCertificate {
 }
 
 /// What a certificate of a kubelet says about its node.
+///
+/// ```
+/// use virtual_kubelet::api::NodeIdentity;
+///
+/// let identity = NodeIdentity { name: "n1".into(), addresses: vec!["198.18.0.1".parse()?, "fd00::1".parse()?] };
+/// # Ok::<_, std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
     /// Name of the node.

@@ -31,6 +31,21 @@ const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RENEW_JITTER: f64 = 0.04;
 
 /// Why a node controller cannot be made, or could not start.
+///
+/// ```
+/// use virtual_kubelet::node::{ErrConflictingLeaseControllerConfiguration, NodeControllerError};
+///
+/// /// Whether it is worth while to try the same again.
+/// fn is_repairable(error: &NodeControllerError) -> bool {
+///     match error {
+///         NodeControllerError::ConflictingLease(_) | NodeControllerError::InvalidOption(_) | NodeControllerError::Refused(_) => false,
+///         NodeControllerError::Ping(_) => true,
+///     }
+/// }
+///
+/// assert!(is_repairable(&NodeControllerError::Ping("connection refused".into())));
+/// assert!(!is_repairable(&ErrConflictingLeaseControllerConfiguration.into()));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum NodeControllerError {
     /// More than one option configures the lease.
@@ -48,7 +63,20 @@ pub enum NodeControllerError {
 }
 
 /// The controller of one node: registers it, writes its status whenever it changes and as a heartbeat, keeps its lease,
-/// and registers it again when it was deleted. See the [module](super) for an example.
+/// and registers it again when it was deleted. See the [module](super) for how one begins and ends.
+///
+/// ```no_run
+/// # use tokio_util::sync::CancellationToken;
+/// # use virtual_kubelet::node::{NodeController, NodeProvider};
+/// # async fn example<P: NodeProvider>(controller: NodeController<P>, cancel: CancellationToken) -> anyhow::Result<()> {
+/// let mut server_node = controller.server_node();
+/// tokio::spawn(controller.run(cancel));
+/// if let Some(node) = server_node.wait_for(Option::is_some).await?.as_ref() {
+///     println!("registered with the UID {:?}", node.metadata.uid);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct NodeController<P> {
     api: Api<Node>,
     leases: Api<Lease>,
@@ -61,6 +89,7 @@ pub struct NodeController<P> {
 
 impl<P: NodeProvider> NodeController<P> {
     /// A controller for `node`, whose status is complete except for times. Nothing is done before [`NodeController::run`].
+    /// Fails for a node without a name and for options that make no sense.
     pub fn new(
         client: Client,
         provider: Arc<P>,

@@ -11,6 +11,13 @@ pub fn mapped_ids(uid_map: &str) -> u64 {
 }
 
 /// Who may be whom here.
+///
+/// ```
+/// use virtual_kubelet::process::Powers;
+///
+/// let powers = Powers::of_this_process();
+/// let may_be_others = powers.own_user == 0 && powers.mapped > 1;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Powers {
     /// The agent's user id.
