@@ -45,10 +45,10 @@ pub fn examples(docs: &str) -> Vec<String> {
         }
         let lines = code.lines().map(str::trim).filter(|line| *line != "#" && !line.starts_with("# "));
         let lines = lines.map(|line| line.split_once("//").map_or(line, |(code, _)| code));
-        let mut in_import = false;
+        let mut continued = false;
         let used = lines.filter(|line| {
-            let is_import = in_import || line.starts_with("use ");
-            in_import = is_import && !line.ends_with(';');
+            let is_import = continued || line.starts_with("use ");
+            continued = is_import && !line.ends_with(';');
             !is_import
         });
         found.push(used.collect::<Vec<_>>().join("\n"));
@@ -88,8 +88,7 @@ struct Module {
 impl Module {
     /// Reads a module and those below it, whose files are in `directory`.
     fn read(file: &Path, directory: &Path, outer_docs: &str) -> Self {
-        let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let parsed = syn::parse_file(&fs::read_to_string(file).expect("a module's file")).expect("what compiles");
         let mut children = BTreeMap::new();
         for item in &parsed.items {
             if let Item::Mod(module) = item
@@ -159,7 +158,8 @@ fn imports(tree: &UseTree, before: &[String]) -> Vec<(Vec<String>, String)> {
         UseTree::Name(tree) => vec![(path(&tree.ident), tree.ident.to_string())],
         UseTree::Rename(tree) => vec![(path(&tree.ident), tree.rename.to_string())],
         UseTree::Group(tree) => tree.items.iter().flat_map(|tree| imports(tree, before)).collect(),
-        _ => Vec::new(),
+        // Found nowhere: a public one would be missed otherwise.
+        UseTree::Glob(_) => vec![(before.iter().cloned().chain(["*".to_owned()]).collect(), "*".to_owned())],
     }
 }
 
@@ -266,7 +266,7 @@ impl Crate {
 
     /// What users see of a module and of those below it.
     fn walk(&self, path: &[String], found: &mut Vec<Public>) {
-        let Some(here) = self.module(path) else { return };
+        let here = self.module(path).expect("a public module has a file of its own");
         let shown = path.join("::");
         for (index, item) in here.items.iter().enumerate() {
             match item {
@@ -276,7 +276,7 @@ impl Crate {
                 }
                 Item::Use(item) if is_listed(&item.vis, &item.attrs) => {
                     for (import, name) in imports(&item.tree, &[]) {
-                        let place = self.followed(path, &import).unwrap_or_else(|| panic!("{shown}: where does {import:?} lead?"));
+                        let place = self.followed(path, &import).expect("a public import of one item of this crate");
                         let of_import = format!("{}\n{}", docs(&item.attrs), here.docs);
                         self.list((&shown, &name), &place, &of_import, found);
                     }
