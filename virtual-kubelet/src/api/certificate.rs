@@ -89,8 +89,9 @@ impl ServingCertificate {
         Ok(this)
     }
 
-    /// Keeps a certificate that the cluster signs: requests one when there is none in `directory`, and a new one when most of its
-    /// life is over. Never returns; `report` is told whenever the state changes, and once a minute while there is none.
+    /// Keeps a certificate that the cluster signs: requests one when there is none in `directory` (`kubelet-server.crt` and
+    /// `kubelet-server.key`), and a new one when four fifths of its life are over. Never returns; `report` is told whenever the
+    /// state changes, and once a minute while there is none.
     pub async fn keep_requested(self, client: Client, identity: NodeIdentity, directory: PathBuf, report: impl Fn(&str)) {
         let (certificate, key) = (directory.join("kubelet-server.crt"), directory.join("kubelet-server.key"));
         loop {

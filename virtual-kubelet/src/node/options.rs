@@ -154,6 +154,7 @@ pub fn with_node_status_update_interval(interval: Duration) -> NodeControllerOpt
 }
 
 /// Keeps a lease of this duration in whole seconds, renewed at a quarter of it; zero means [`DEFAULT_LEASE_DURATION`].
+/// A part of a second is [`NodeControllerError::InvalidOption`].
 ///
 /// A second option about the lease is [`ErrConflictingLeaseControllerConfiguration`].
 ///
@@ -172,7 +173,7 @@ pub fn with_node_enable_lease_v1(duration: Duration) -> NodeControllerOpt {
 }
 
 /// Keeps a lease of this duration in whole seconds (zero means [`DEFAULT_LEASE_DURATION`]), renewed at this interval, which
-/// must be shorter and not zero.
+/// must be shorter and not zero; anything else is [`NodeControllerError::InvalidOption`].
 ///
 /// A second option about the lease is [`ErrConflictingLeaseControllerConfiguration`].
 ///

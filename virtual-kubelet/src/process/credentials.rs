@@ -22,7 +22,7 @@ pub fn mapped_ids(uid_map: &str) -> u64 {
 pub struct Powers {
     /// The agent's user id.
     pub own_user: u32,
-    /// Number of user ids that exist.
+    /// Number of user ids that exist: 1 in a user namespace of a plain user's, 4294967295 outside of any.
     pub mapped: u64,
 }
 

@@ -25,7 +25,8 @@ pub fn end_session(directory: &Path, restart_count: i32) {
 }
 
 /// Ends every container below `root` (the directory given to a [`Site`](super::Site)) and waits for
-/// that: first by its stop signal, after `grace` by force. For when a node is not to come back.
+/// that: first by its stop signal, after `grace` by force. One that does not end even then is given up after some 5 s, with a
+/// warning in the log. For when a node is not to come back.
 ///
 /// ```no_run
 /// use std::{path::Path, time::Duration};
