@@ -107,5 +107,5 @@ fn a_method_a_function_and_what_belongs_to_a_type_are_told_apart() {
     assert!(uses("add(1)", "add", &Use::Function) && !uses("queue.add(1)", "add", &Use::Function));
     assert!(uses("fn add(&self) {}", "add", &Use::Method) && !uses("fn add() {}", "add", &Use::Function));
     assert!(uses("Queue::new()", "new", &of_queue) && uses("Queue::<u8>::new()", "new", &of_queue));
-    assert!(!uses("Stack::new()", "new", &of_queue) && !uses("queue.new()", "new", &of_queue));
+    assert!(!uses("Stack::new()", "new", &of_queue) && !uses("MyQueue::new()", "new", &of_queue) && !uses("queue.new()", "new", &of_queue));
 }

@@ -72,7 +72,8 @@ pub fn uses(example: &str, name: &str, how: &Use) -> bool {
             Use::Associated { of } => {
                 let owner = before.strip_suffix("::").unwrap_or_default();
                 let owner = owner.rsplit_once("::<").filter(|_| owner.ends_with('>')).map_or(owner, |(owner, _)| owner);
-                owner.ends_with(of) || owner.ends_with("Self")
+                let owner = owner.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next();
+                owner == Some(of) || owner == Some("Self")
             }
         }
     })
