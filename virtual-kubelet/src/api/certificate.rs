@@ -38,6 +38,28 @@ const READ_EVERY: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_hours(1);
 
 /// The certificate of each next handshake. Without one, handshakes fail.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use virtual_kubelet::api::{NodeIdentity, ServingCertificate, tls};
+/// # use std::path::PathBuf;
+///
+/// # async fn example(client: kube::Client) -> anyhow::Result<()> {
+/// let certificate = ServingCertificate::default();
+/// let identity = NodeIdentity { name: "n1".into(), addresses: vec!["198.18.0.1".parse()?] };
+/// let report = |text: &str| eprintln!("{text}");
+/// tokio::spawn(certificate.clone().keep_requested(client, identity, "/var/lib/vk/pki".into(), report));
+/// assert!(!certificate.is_there(), "somebody has to approve it first");
+/// let settings = tls(Arc::new(certificate), None)?;
+///
+/// // Or one that somebody else renews.
+/// let (file, key) = (PathBuf::from("/etc/vk/tls.crt"), PathBuf::from("/etc/vk/tls.key"));
+/// let certificate = ServingCertificate::from_files(&file, &key)?;
+/// tokio::spawn(certificate.clone().keep_files(file, key, report));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct ServingCertificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
@@ -65,14 +87,14 @@ impl ServingCertificate {
         }
     }
 
-    /// Takes certificate and key from files in PEM format.
+    /// Takes certificate and key from files in PEM format, once. Fails when they cannot be read or do not belong together.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self> {
         let this = Self::default();
         this.set(load(certificate, key)?.key);
         Ok(this)
     }
 
-    /// Takes certificate and key from the files whenever they have changed. What cannot be used is told to `report`, and the
+    /// Takes certificate and key from the files, which it reads once a minute, whenever they have changed. What cannot be used is told to `report`, and the
     /// certificate before stays. Never returns.
     pub async fn keep_files(self, certificate: PathBuf, key: PathBuf, report: impl Fn(&str)) {
         let mut said = String::new();
@@ -98,8 +120,9 @@ impl ServingCertificate {
         }
     }
 
-    /// Keeps a certificate that the cluster signs: requests one when there is none in `directory`, and a new one when most of its
-    /// life is over. Never returns; `report` is told whenever the state changes, and once a minute while there is none.
+    /// Keeps a certificate that the cluster signs: requests one when there is none in `directory` (`kubelet-server.crt` and
+    /// `kubelet-server.key`), and a new one when four fifths of its life are over. Never returns; `report` is told whenever the
+    /// state changes, and once a minute while there is none.
     pub async fn keep_requested(self, client: Client, identity: NodeIdentity, directory: PathBuf, report: impl Fn(&str)) {
         let (certificate, key) = (directory.join("kubelet-server.crt"), directory.join("kubelet-server.key"));
         loop {
@@ -137,6 +160,13 @@ impl ServingCertificate {
 }
 
 /// What a certificate of a kubelet says about its node.
+///
+/// ```
+/// use virtual_kubelet::api::NodeIdentity;
+///
+/// let identity = NodeIdentity { name: "n1".into(), addresses: vec!["198.18.0.1".parse()?, "fd00::1".parse()?] };
+/// # Ok::<_, std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
     /// Name of the node.

@@ -16,9 +16,37 @@ const KUBELET_VERSION: &str = "v1.36.3";
 
 /// Annotation that names what this crate has put on a Node, so that what is dropped later is taken away again and what
 /// others put on stays, also after a restart. Written by the node controller alone; changes only when names do.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Node;
+/// use virtual_kubelet::node::APPLIED_KEYS_ANNOTATION;
+///
+/// /// Whether this crate registered the node.
+/// fn is_virtual(node: &Node) -> bool {
+///     node.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(APPLIED_KEYS_ANNOTATION))
+/// }
+/// assert!(!is_virtual(&Node::default()));
+/// ```
 pub const APPLIED_KEYS_ANNOTATION: &str = "virtual-kubelet.io/applied-keys";
 
 /// What a new Node says about its machine.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Taint;
+/// use virtual_kubelet::node::MachineFacts;
+///
+/// let facts = MachineFacts {
+///     name: "n1".into(),
+///     internal_ip: "198.18.0.1".into(),
+///     labels: [("topology.kubernetes.io/zone".to_owned(), "a".to_owned())].into(),
+///     taints: vec![Taint { key: "example.com/virtual".into(), effect: "NoSchedule".into(), ..Taint::default() }],
+///     cpu: "8".into(),
+///     memory: "16Gi".into(),
+///     pods: "110".into(),
+///     kubelet_port: Some(10250),
+///     ..MachineFacts::default()
+/// };
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct MachineFacts {
     /// Name of the node.
@@ -29,11 +57,11 @@ pub struct MachineFacts {
     pub labels: BTreeMap<String, String>,
     /// Taints set when the node is created; never touched afterwards.
     pub taints: Vec<Taint>,
-    /// CPUs, as a quantity.
+    /// CPUs, as a quantity: `8`, `500m`.
     pub cpu: String,
-    /// Memory, as a quantity.
+    /// Memory, as a quantity: `16Gi`.
     pub memory: String,
-    /// Most pods at a time.
+    /// Most pods at a time, as a quantity: `110`.
     pub pods: String,
     /// Port of the kubelet's API on `internal_ip`, if it is served.
     pub kubelet_port: Option<u16>,
@@ -123,7 +151,7 @@ fn node_conditions(node: &Node) -> &[NodeCondition] {
 
 /// Whether somebody else changed one of the conditions that `ours` carries (the node controller does
 /// when the lease was late).
-pub fn ready_is_foreign(ours: &Node, server: &Node) -> bool {
+fn ready_is_foreign(ours: &Node, server: &Node) -> bool {
     node_conditions(ours).iter().any(|own| {
         !node_conditions(server)
             .iter()

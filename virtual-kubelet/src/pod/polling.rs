@@ -13,6 +13,16 @@ use super::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
 use crate::errdefs::ProviderError;
 
 /// Time between two questions for a pod's status.
+///
+/// ```
+/// use virtual_kubelet::pod::{DEFAULT_POLL_INTERVAL, PodLifecycleHandler, Polling};
+///
+/// /// Asks half as often as usual.
+/// fn lazy<P: PodLifecycleHandler>(provider: P) -> Polling<P> {
+///     Polling::every(2 * DEFAULT_POLL_INTERVAL, provider)
+/// }
+/// assert_eq!(DEFAULT_POLL_INTERVAL.as_secs(), 5);
+/// ```
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Age from which a pod that the provider does not know has failed, when it was never seen running.
 const MISSING_AFTER: Duration = Duration::from_mins(1);
@@ -28,6 +38,13 @@ const KILLED: i32 = 137;
 /// # use virtual_kubelet::pod::{PodLifecycleHandler, PodNotifier, Polling};
 /// fn notifying<P: PodLifecycleHandler>(provider: P) -> impl PodLifecycleHandler + PodNotifier {
 ///     Polling::new(provider)
+/// }
+///
+/// /// One whose answers are cheap; `unwrap` what only the provider itself can do.
+/// fn soon<P: PodLifecycleHandler>(provider: P, unwrap: impl Fn(&P)) -> impl PodLifecycleHandler + PodNotifier {
+///     let polling = Polling::every(std::time::Duration::from_secs(1), provider);
+///     unwrap(polling.provider());
+///     polling
 /// }
 /// ```
 #[derive(Debug)]

@@ -32,6 +32,18 @@ const USUAL_SIZE: TerminalSize = TerminalSize { width: 80, height: 24 };
 const DIAL: Duration = Duration::from_secs(5);
 
 /// A [`ProcessProvider`] as the kubelet's API wants it.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use tokio_util::sync::CancellationToken;
+/// use virtual_kubelet::api::{Api, router};
+/// use virtual_kubelet::process::{KubeletHandlers, ProcessProvider};
+///
+/// fn routes(provider: Arc<ProcessProvider>, stop: CancellationToken) -> axum::Router {
+///     router(&Api::new(Arc::new(KubeletHandlers::new(provider)), stop), true)
+/// }
+/// ```
 pub struct KubeletHandlers {
     provider: Arc<ProcessProvider>,
     last: Mutex<Option<Sample>>,

@@ -17,6 +17,14 @@ const ORDER: &str = "shim.json";
 pub(super) const SOCKET: &str = "shim.sock";
 
 /// How a log is kept from growing.
+///
+/// ```
+/// use virtual_kubelet::process::LogRotation;
+///
+/// // At most 3 MiB of each run.
+/// let rotation = LogRotation { max_bytes: 1 << 20, max_files: 3 };
+/// assert_eq!(LogRotation::default(), LogRotation { max_bytes: 10 << 20, max_files: 5 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
