@@ -241,11 +241,11 @@ fn fifty_stuck_execs_attaches_and_followers_leave_no_task_no_process_and_no_desc
     let processes = || agent.provider.figures().iter().flat_map(|pod| &pod.containers).map(|figures| figures.processes).sum::<u64>();
     let tasks = || agent.runtime.metrics().num_alive_tasks();
     // The agent's own files, which the followers open, are of this process; so only one test at a time could count all of them.
-    let followed = || {
+    let open_logs = || {
         let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
         open.filter(|path| path.starts_with(place.root.join("pods"))).count()
     };
-    let before = (descriptors(), processes(), tasks(), followed());
+    let before = (descriptors(), processes(), tasks(), open_logs());
     let handlers = KubeletHandlers::new(agent.provider.clone());
     let target = ContainerTarget { pod: PodTarget { namespace: "default".into(), name: "p".into(), uid: None }, container: "c".into() };
     agent.runtime.block_on(async {
@@ -261,10 +261,10 @@ fn fifty_stuck_execs_attaches_and_followers_leave_no_task_no_process_and_no_desc
             sessions.push(agent.provider.attach(&id, "c").await.unwrap());
         }
         assert!(descriptors() > before.0 + 100 && processes() == before.1 + 50);
-        assert!(tasks() >= before.2 + 50 && followed() == before.3 + 50);
+        assert!(tasks() >= before.2 + 50 && open_logs() == before.3 + 50);
         followers.iter().for_each(tokio::task::JoinHandle::abort);
     });
-    eventually("all is gone", || ((descriptors(), processes(), tasks(), followed()) == before).then_some(()));
+    eventually("all is gone", || ((descriptors(), processes(), tasks(), open_logs()) == before).then_some(()));
 }
 
 #[test]
