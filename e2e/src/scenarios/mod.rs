@@ -20,6 +20,7 @@ mod process_pods;
 pub mod product;
 mod rivals;
 mod rollout;
+mod room;
 mod serving;
 mod sharing;
 mod tampering;
@@ -57,6 +58,7 @@ pub const ALL: &[Scenario] = &[
     handover::PORT_TAKEN,
     tampering::TAMPERED_DEPLOYMENTS,
     tampering::TAMPERED_MARKS,
+    room::ROOM,
     tampering::TAMPERED_RESOURCE,
     sharing::SHARED_KEY,
     detachers::FAULTY_DETACHERS,

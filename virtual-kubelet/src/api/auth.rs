@@ -19,6 +19,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::api_call::within;
+
 /// How long it is remembered whose a token is.
 const TOKEN_KNOWN: Duration = Duration::from_mins(2);
 /// How long a permission is remembered.
@@ -172,8 +174,8 @@ impl Reviews for ApiReviews {
         Box::pin(async move {
             let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
             let review = TokenReview { spec, ..TokenReview::default() };
-            let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
-            let status = answer.map_err(|error: kube::Error| error.to_string())?.status.unwrap_or_default();
+            let answer = within(Api::all(self.client.clone()).create(&PostParams::default(), &review)).await;
+            let status = answer.map_err(|error| error.to_string())?.status.unwrap_or_default();
             let user = status.user.filter(|_| status.authenticated == Some(true));
             Ok(user.map(|user| User {
                 name: user.username.unwrap_or_default(),
@@ -203,8 +205,8 @@ impl Reviews for ApiReviews {
                 ..SubjectAccessReviewSpec::default()
             };
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-            let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
-            let status = answer.map_err(|error: kube::Error| error.to_string())?.status.unwrap_or_default();
+            let answer = within(Api::all(self.client.clone()).create(&PostParams::default(), &review)).await;
+            let status = answer.map_err(|error| error.to_string())?.status.unwrap_or_default();
             Ok(status.allowed && status.denied != Some(true))
         })
     }

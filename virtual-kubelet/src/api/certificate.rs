@@ -22,6 +22,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::api_call::within;
+
 /// Who signs certificates of kubelets.
 const SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// How often a request is looked at.
@@ -247,7 +249,7 @@ fn signing_request(identity: &NodeIdentity) -> Result<(CertificateSigningRequest
 async fn request(client: &Client, identity: &NodeIdentity, report: &impl Fn(&str)) -> Result<(String, String)> {
     let api = Api::<CertificateSigningRequest>::all(client.clone());
     let (wanted, key) = signing_request(identity)?;
-    let name = api.create(&PostParams::default(), &wanted).await.context("requesting it")?.metadata.name.unwrap_or_default();
+    let name = within(api.create(&PostParams::default(), &wanted)).await.context("requesting it")?.metadata.name.unwrap_or_default();
     let began = Timestamp::now();
     let mut said: Option<Timestamp> = None;
     loop {
@@ -261,7 +263,7 @@ async fn request(client: &Client, identity: &NodeIdentity, report: &impl Fn(&str
         }
         tokio::time::sleep(LOOK_EVERY).await;
         // What cannot be read now can be later, and what is gone is asked for anew.
-        let found = match api.get_opt(&name).await {
+        let found = match within(api.get_opt(&name)).await {
             Ok(found) => found.with_context(|| format!("CertificateSigningRequest {name} is gone"))?,
             Err(_) => continue,
         };

@@ -185,8 +185,7 @@ impl<P: NodeProvider> NodeController<P> {
                     watcher::Event::Apply(node) => write = self.observe(node),
                     watcher::Event::InitDone if seen_in_list => {}
                     watcher::Event::InitDone | watcher::Event::Delete(_) => {
-                        tracing::warn!(node = name, "the Node object was deleted, registering again");
-                        self.register().await?;
+                        self.deleted(&name).await?;
                     }
                 },
             }
@@ -194,6 +193,8 @@ impl<P: NodeProvider> NodeController<P> {
                 continue;
             }
             next_beat = Instant::now() + self.settings.heartbeat();
+            // A node that is not healthy says nothing, and once it is, it writes anyway.
+            retry_at = None;
             if *healthy.borrow_and_update() {
                 retry_at = match self.update().await {
                     // The watch brings the deletion, and the node is registered again then.
@@ -209,6 +210,18 @@ impl<P: NodeProvider> NodeController<P> {
                 };
             }
         }
+    }
+
+    /// The Node is gone: it is registered again, unless there is a handler of errors and it says no.
+    async fn deleted(&self, name: &str) -> Result<(), NodeControllerError> {
+        if let Some(handler) = &self.settings.error_handler
+            && let Err(error) = handler(ApiCallError::NotFound(format!("nodes \"{name}\" not found"))).await
+        {
+            tracing::warn!(node = name, %error, "the Node object was deleted, and stays so for now");
+            return Ok(());
+        }
+        tracing::warn!(node = name, "the Node object was deleted, registering again");
+        self.register().await
     }
 
     /// Takes the server's view over; true when something of ours has to be repaired.

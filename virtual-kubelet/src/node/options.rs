@@ -95,6 +95,9 @@ impl Settings {
     }
 }
 
+/// Longer than any program runs: a time that ends would otherwise not be one that the clock can tell.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
 fn option(set: impl FnOnce(&mut Settings) -> Result<(), NodeControllerError> + Send + 'static) -> NodeControllerOpt {
     NodeControllerOpt(Box::new(set))
 }
@@ -111,7 +114,7 @@ fn option(set: impl FnOnce(&mut Settings) -> Result<(), NodeControllerError> + S
 /// ```
 pub fn with_node_ping_interval(interval: Duration) -> NodeControllerOpt {
     option(move |settings| {
-        settings.ping_interval = or_default(interval, DEFAULT_PING_INTERVAL);
+        settings.ping_interval = or_default(interval, DEFAULT_PING_INTERVAL).min(LONGEST);
         Ok(())
     })
 }
@@ -131,7 +134,7 @@ pub fn with_node_ping_timeout(timeout: Duration) -> NodeControllerOpt {
         if timeout.is_zero() {
             return Err(NodeControllerError::InvalidOption("the ping timeout must not be zero".into()));
         }
-        settings.ping_timeout = timeout;
+        settings.ping_timeout = timeout.min(LONGEST);
         Ok(())
     })
 }
@@ -148,7 +151,7 @@ pub fn with_node_ping_timeout(timeout: Duration) -> NodeControllerOpt {
 /// ```
 pub fn with_node_status_update_interval(interval: Duration) -> NodeControllerOpt {
     option(move |settings| {
-        settings.status_interval = or_default(interval, DEFAULT_STATUS_UPDATE_INTERVAL);
+        settings.status_interval = or_default(interval, DEFAULT_STATUS_UPDATE_INTERVAL).min(LONGEST);
         Ok(())
     })
 }
@@ -218,7 +221,8 @@ pub fn with_node_lease_foreign_holder(policy: ForeignHolder) -> NodeControllerOp
 
 /// Is asked about each write of the status that failed after the registration. When it returns an error, that is the
 /// write's; when it returns `Ok`, the write is tried once more, and the second failure is final. In either case the
-/// controller goes on: to end it, cancel it. A Node that was deleted is registered again without a handler.
+/// controller goes on: to end it, cancel it. It is also asked, with [`ApiCallError::NotFound`], when the Node was deleted:
+/// `Ok` registers it again, as happens without a handler, and an error leaves it deleted until the next write.
 ///
 /// ```
 /// use virtual_kubelet::api_call::ApiCallError;

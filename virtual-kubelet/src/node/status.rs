@@ -172,6 +172,12 @@ struct AppliedKeys {
     /// Each `key:effect`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     taints: BTreeSet<String>,
+    /// Types of addresses.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    addresses: BTreeSet<String>,
+    /// Names in `capacity` and `allocatable`.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    resources: BTreeSet<String>,
 }
 
 impl AppliedKeys {
@@ -182,6 +188,8 @@ impl AppliedKeys {
             annotations: keys(&ours.metadata.annotations),
             conditions: node_conditions(ours).iter().map(|condition| condition.type_.clone()).collect(),
             taints: taints(ours).iter().map(taint_key).collect(),
+            addresses: addresses(ours).iter().map(|address| address.type_.clone()).collect(),
+            resources: RESOURCES.iter().filter_map(|(_, of)| of(ours)).flatten().map(|(name, _)| name.clone()).collect(),
         }
     }
 
@@ -195,6 +203,15 @@ impl AppliedKeys {
         json!(self).to_string()
     }
 }
+
+fn addresses(node: &Node) -> &[NodeAddress] {
+    node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default()
+}
+
+/// What a node has and what of it pods may have, by its field.
+type Resources = fn(&Node) -> Option<&BTreeMap<String, Quantity>>;
+const RESOURCES: [(&str, Resources); 2] =
+    [("capacity", |node| node.status.as_ref()?.capacity.as_ref()), ("allocatable", |node| node.status.as_ref()?.allocatable.as_ref())];
 
 fn taints(node: &Node) -> &[Taint] {
     node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
@@ -265,6 +282,15 @@ pub(super) fn node_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
             None => status["conditions"] = Value::Array(dropped),
         }
     }
+    set_addresses(&mut status, ours, server);
+    for (field, of) in RESOURCES {
+        let is_ours = |name: &str| of(ours).is_some_and(|own| own.contains_key(name));
+        for name in AppliedKeys::on(server).resources.iter().filter(|name| !is_ours(name)) {
+            if of(server).is_some_and(|have| have.contains_key(name)) {
+                status[field][name] = Value::Null;
+            }
+        }
+    }
     let mut metadata = json!({ "uid": server.metadata.uid });
     let (labels, annotations) = metadata_changes(ours, server);
     for (field, changes) in [("labels", labels), ("annotations", annotations)] {
@@ -273,6 +299,23 @@ pub(super) fn node_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
         }
     }
     json!({ "metadata": metadata, "status": status })
+}
+
+/// Merged by type, as the API server does it, of two addresses of one type one would be lost: so the list is written whole,
+/// with those of others, and only if it changes.
+fn set_addresses(status: &mut Value, ours: &Node, server: &Node) {
+    let before = AppliedKeys::on(server).addresses;
+    let is_ours = |address: &&NodeAddress| before.contains(&address.type_) || addresses(ours).iter().any(|own| own.type_ == address.type_);
+    let of_others = addresses(server).iter().filter(|address| !is_ours(address));
+    let wanted: Vec<&NodeAddress> = addresses(ours).iter().chain(of_others).collect();
+    let Some(status) = status.as_object_mut() else { return };
+    if wanted.iter().copied().eq(addresses(server)) {
+        status.remove("addresses");
+        return;
+    }
+    let mut list: Vec<Value> = wanted.into_iter().map(|address| json!(address)).collect();
+    list.push(json!({ "$patch": "replace" }));
+    status.insert("addresses".into(), Value::Array(list));
 }
 
 /// Merge patch that puts our taints and our provider id on, and takes taints of ours away that are not wanted any more;
@@ -360,8 +403,8 @@ mod tests {
         assert_eq!(annotations.keys().collect::<Vec<_>>(), [APPLIED_KEYS_ANNOTATION]);
         assert_eq!(
             annotations[APPLIED_KEYS_ANNOTATION],
-            "{\"conditions\":[\"DiskPressure\",\"MemoryPressure\",\"PIDPressure\",\"Ready\"],\
-             \"labels\":[\"kubernetes.io/arch\",\"kubernetes.io/hostname\",\"kubernetes.io/os\"]}"
+            "{\"addresses\":[\"Hostname\",\"InternalIP\"],\"conditions\":[\"DiskPressure\",\"MemoryPressure\",\"PIDPressure\",\"Ready\"],\
+             \"labels\":[\"kubernetes.io/arch\",\"kubernetes.io/hostname\",\"kubernetes.io/os\"],\"resources\":[\"cpu\",\"memory\",\"pods\"]}"
         );
     }
 
@@ -414,5 +457,35 @@ mod tests {
         assert_eq!(spec_patch(&ours, &with(&[taint("theirs", "1"), taint("a", "1")], Some("vk://1"))), None);
         let patch = spec_patch(&ours, &with(&[taint("a", "2")], None)).unwrap();
         assert_eq!(patch["spec"], json!({ "taints": [taint("a", "1")], "providerID": "vk://1" }));
+    }
+
+    #[test]
+    fn addresses_of_one_type_stay_apart_dropped_ones_go_and_those_of_others_stay() {
+        let address = |type_: &str, address: &str| NodeAddress { type_: type_.into(), address: address.into() };
+        let with = |list: &[NodeAddress]| {
+            let mut node = node(1);
+            node.status.as_mut().unwrap().addresses = Some(list.to_vec());
+            node
+        };
+        let (four, six) = (address("InternalIP", "198.18.0.1"), address("InternalIP", "fd00::1"));
+        let ours = with(&[four.clone(), six.clone()]);
+        let mut server = registered(&with(&[four.clone(), six.clone(), address("ExternalDNS", "dropped")]));
+        server.status.as_mut().unwrap().addresses.as_mut().unwrap().push(address("ExternalIP", "theirs"));
+        let patch = node_patch(&ours, &server, Timestamp::UNIX_EPOCH);
+        assert_eq!(patch["status"]["addresses"], json!([four, six, address("ExternalIP", "theirs"), { "$patch": "replace" }]));
+        assert!(node_patch(&ours, &registered(&ours), Timestamp::UNIX_EPOCH)["status"].get("addresses").is_none());
+    }
+
+    #[test]
+    fn a_resource_that_the_node_has_no_more_is_taken_away_and_one_of_others_stays() {
+        let quantity = || Quantity("1".into());
+        let mut before = node(1);
+        before.status.as_mut().unwrap().capacity.as_mut().unwrap().insert("example.com/gpu".into(), quantity());
+        let mut server = registered(&before);
+        server.status.as_mut().unwrap().capacity.as_mut().unwrap().insert("example.com/theirs".into(), quantity());
+        let capacity = node_patch(&node(1), &server, Timestamp::UNIX_EPOCH)["status"]["capacity"].clone();
+        assert_eq!(capacity["example.com/gpu"], Value::Null);
+        assert!(capacity.as_object().unwrap().contains_key("example.com/gpu"));
+        assert!(!capacity.as_object().unwrap().contains_key("example.com/theirs"));
     }
 }

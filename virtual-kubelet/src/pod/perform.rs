@@ -27,6 +27,8 @@ pub(super) enum Outcome {
     /// The provider does not know the pod that has changed.
     Unknown,
     Written(Box<Pod>),
+    /// The API server does not take the status.
+    Unwritable(String),
     Evicted,
     /// Gone from the API, or another pod has the name now.
     Gone,
@@ -84,6 +86,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Operation::Patch(patch) => match self.patch(id, &patch).await {
                 Ok(pod) => Outcome::Written(Box::new(pod)),
                 Err(ApiCallError::NotFound(_)) => Outcome::Gone,
+                Err(error @ ApiCallError::Invalid(_)) => Outcome::Unwritable(error.to_string()),
                 Err(error) => failed(&error),
             },
             Operation::Evict(grace) => match self.remove(id, grace).await {

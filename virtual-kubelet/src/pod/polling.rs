@@ -1,9 +1,11 @@
 //! Providers that do not tell changes by themselves are asked.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -105,7 +107,8 @@ impl<P: PodLifecycleHandler> Inner<P> {
     }
 
     async fn ask(&self, id: &PodId) {
-        let answer = match self.provider.get_pod_status(id).await {
+        let answer = AssertUnwindSafe(self.provider.get_pod_status(id)).catch_unwind().await;
+        let answer = match answer.unwrap_or_else(|_| Err(ProviderError::Other(anyhow::anyhow!("it panicked")))) {
             Ok(status) => status,
             Err(error) if error.is_not_found() => None,
             Err(error) => {

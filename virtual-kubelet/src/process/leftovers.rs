@@ -12,7 +12,7 @@ use super::shim::{self, Open, RunNote, Session, ShimOrder};
 
 /// Kills what is left of the session of a run whose shim was killed.
 pub fn end_session(directory: &Path, restart_count: i32) {
-    let Some(note) = RunNote::read(directory, restart_count) else { return };
+    let Some(note) = RunNote::read(directory, restart_count).filter(|note| note.boot_id == shim::boot_id()) else { return };
     let table = ProcessTable::read();
     // The number of a session is not given to another process while the session has members. Its leader
     // tells whether it is still that session.

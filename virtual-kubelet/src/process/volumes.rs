@@ -175,6 +175,13 @@ impl Ingredients<'_> {
         } else if let Some(projected) = &volume.projected {
             let default = projected.default_mode;
             for source in projected.sources.iter().flatten() {
+                let known = source.config_map.is_some()
+                    || source.secret.is_some()
+                    || source.downward_api.is_some()
+                    || source.service_account_token.is_some();
+                if !known {
+                    return Err(VolumeError::Unsupported(volume.name.clone()));
+                }
                 if let Some(map) = &source.config_map {
                     self.config_map(&mut files, &map.name, map.items.as_ref(), map.optional == Some(true), default)?;
                 }

@@ -289,6 +289,7 @@ fn a_follower_that_slept_through_two_restarts_ends() {
     let mut made = pod(&place, "p", &spec);
     let id = agent.create(&made);
     agent.runs(&id);
+    eventually("it has spoken", || (agent.log(&id, "c", false) == ["up"]).then_some(()));
     let target = ContainerTarget { pod: PodTarget { namespace: "default".into(), name: "p".into(), uid: None }, container: "c".into() };
     let handlers = KubeletHandlers::new(agent.provider.clone());
     let options = LogOptions { follow: true, ..LogOptions::default() };

@@ -153,3 +153,35 @@ fn a_link_in_a_volume_does_not_lead_a_sub_path_out_of_it() {
     assert!(message.contains("subPath away/new leaves its volume"), "{message}");
     assert_eq!(std::fs::read_dir(place.root.join("outside")).unwrap().count(), 0);
 }
+
+#[test]
+fn a_token_is_renewed_also_while_something_else_is_missing() {
+    let place = Place::new();
+    let put = |path: &str, object: Value| place.objects.lock().unwrap().insert(format!("/api/v1/namespaces/default/{path}"), object);
+    put("configmaps/m", config_map("m", &json!({ "file": "of the map" })));
+    let token = |text: &str, life: i64| {
+        let expires = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + life).unwrap().to_string();
+        json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": { "audiences": [] },
+            "status": { "token": text, "expirationTimestamp": expires },
+        })
+    };
+    put("serviceaccounts/default/token", token("first", 3));
+    let agent = place.agent();
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [{
+            "name": "c", "image": "shell", "args": ["touch PLACE/up; until [ $(cat /vk-token/token) = second ]; do sleep 0.01; done"],
+            "volumeMounts": [{ "name": "map", "mountPath": "/vk-map" }, { "name": "token", "mountPath": "/vk-token" }],
+        }],
+        "volumes": [
+            { "name": "map", "configMap": { "name": "m" } },
+            { "name": "token", "projected": { "sources": [{ "serviceAccountToken": { "path": "token", "expirationSeconds": 600 } }] } },
+        ],
+    });
+    let id = agent.create(&pod(&place, "p", &spec));
+    eventually("it runs", || place.root.join("up").exists().then_some(()));
+    place.objects.lock().unwrap().remove("/api/v1/namespaces/default/configmaps/m");
+    put("serviceaccounts/default/token", token("second", 3600));
+    assert_eq!(agent.ends(&id).phase.as_deref(), Some("Succeeded"));
+}

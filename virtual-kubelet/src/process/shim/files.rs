@@ -107,6 +107,14 @@ pub struct RunNote {
     pub main: ProcessId,
     /// When it was started.
     pub started_at: Timestamp,
+    /// The boot of the machine in which that was: numbers of processes mean nothing in another one.
+    #[serde(default)]
+    pub boot_id: String,
+}
+
+/// The present boot of the machine.
+pub(in crate::process) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 impl RunNote {

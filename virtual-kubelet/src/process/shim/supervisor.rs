@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::files::{self, ExitNote, ProcessId, RunNote, ShimOrder, order_file};
+use super::files::{self, ExitNote, ProcessId, RunNote, ShimOrder, boot_id, order_file};
 use super::frame::{CHUNK, Input, Message, MessageReader, Open, Output, TerminalSize};
 use super::hub::Hub;
 use super::log_writer::{LogWriter, Pending, Stream};
@@ -105,7 +105,7 @@ async fn supervise(directory: &Path) -> Result<()> {
     let exited = reaper.exit_of(pid);
     let main = ProcessId::of(pid).context("the container's process is gone")?;
     let shim = ProcessId::of(nix::unistd::getpid().as_raw()).context("/proc is not mounted")?;
-    RunNote { shim, main, started_at }.write(directory, order.restart_count)?;
+    RunNote { shim, main, started_at, boot_id: boot_id() }.write(directory, order.restart_count)?;
     if order.tty && !order.stdin {
         // Nobody may type into a terminal that was not asked to listen.
         streams.stdin.lock().await.take();
