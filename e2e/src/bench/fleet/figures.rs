@@ -63,7 +63,7 @@ pub enum What {
     LeaseAge,
     /// Lateness of leases by the agent's own metrics.
     LeaseLateness,
-    /// Nodes that were Ready and became NotReady before the stand-still.
+    /// Nodes that were Ready and became `NotReady` before the stand-still.
     NotReady,
     /// The same after the API server stood still.
     NotReadyAfterStall,

@@ -95,21 +95,23 @@ async fn pods(client: Client) {
     let (parallel, addresses) = (Arc::new(Semaphore::new(PARALLEL)), Arc::new(AtomicU32::new(0)));
     let answer = |pod: Thin| {
         let deleted = pod.metadata.deletion_timestamp.is_some();
-        if !deleted && pod.status.phase != "Pending" {
+        // A grace period of nothing is this agent's own, and an event on the way to the pod's end.
+        let done = if deleted { pod.metadata.deletion_grace_period_seconds == Some(0) } else { pod.status.phase != "Pending" };
+        if done {
             return;
         }
         let (client, parallel, addresses) = (client.clone(), Arc::clone(&parallel), Arc::clone(&addresses));
         tokio::spawn(async move {
             let Ok(_permit) = parallel.acquire().await else { return };
-            let path = format!("/api/v1/namespaces/default/pods/{}", pod.metadata.name);
+            let uri = format!("/api/v1/namespaces/default/pods/{}", pod.metadata.name);
             let sent = if deleted {
-                json(&client, "DELETE", &path, objects::end(&pod.metadata.uid)).await
+                json(&client, "DELETE", &uri, objects::end(&pod.metadata.uid)).await
             } else {
                 let patch = objects::running(addresses.fetch_add(1, Ordering::Relaxed));
-                raw::send(&client, "PATCH", &format!("{path}/status"), "application/merge-patch+json", patch).await
+                raw::send(&client, "PATCH", &format!("{uri}/status"), "application/merge-patch+json", patch).await
             };
             if let Err(error) = sent {
-                eprintln!("{path}: {error}");
+                eprintln!("{uri}: {error}");
             }
         });
     };

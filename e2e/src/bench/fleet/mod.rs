@@ -50,6 +50,11 @@ async fn measure() -> Result<Report> {
     let begun = Instant::now();
     let say = |line: &str| println!("{:6.1}s {line}", begun.elapsed().as_secs_f32());
     let settings = Settings::read(|name| std::env::var(name).ok())?;
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    say(&format!("{cores} cores, which API server, etcd, controllers, driver and agent share"));
+    if cfg!(debug_assertions) {
+        say("this bed is no release build: the driver and the limit are slower than they could be");
+    }
     let mut contenders = Vec::new();
     for contender in settings.contenders.clone() {
         match agent::missing(contender) {
@@ -119,7 +124,9 @@ fn print_all(tables: &[Table], kinds: &[String]) {
         print!("{}", table.text());
     }
     println!("\nrequests by kind in the last run, of everybody but the driver:");
-    kinds.iter().for_each(|line| println!("{line}"));
+    for line in kinds {
+        println!("{line}");
+    }
     println!("\nkwok: its nodes were made by the driver; the time of that is in its figures, CPU and requests are not.");
     println!("{}", table::verdict(tables));
 }

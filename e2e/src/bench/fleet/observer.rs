@@ -119,7 +119,9 @@ impl Observer {
             match change {
                 Change::All(pods) => {
                     seen.only_pods(&pods, now);
-                    pods.iter().for_each(|pod| seen.pod(pod, false, now));
+                    for pod in &pods {
+                        seen.pod(pod, false, now);
+                    }
                 }
                 Change::Is(pod) => seen.pod(&pod, false, now),
                 Change::Gone(pod) => seen.pod(&pod, true, now),

@@ -34,6 +34,8 @@ pub struct Metadata {
     pub resource_version: String,
     /// Whether somebody has deleted it.
     pub deletion_timestamp: Option<IgnoredAny>,
+    /// How long it then still has.
+    pub deletion_grace_period_seconds: Option<u32>,
 }
 
 /// Part of the spec.
