@@ -12,7 +12,7 @@ LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
-	@echo "make bench           figures beside their goals, of release builds (an hour)"
+	@echo "make bench           figures beside their goals, of release builds (over an hour)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"

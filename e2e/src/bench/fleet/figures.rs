@@ -67,6 +67,8 @@ pub enum What {
     NotReady,
     /// The same after the API server stood still.
     NotReadyAfterStall,
+    /// Pod events that there really were in a second, in the step that asks for a rate.
+    Events,
     /// From the creation of a pod, as a watch saw it, until that watch saw it Running.
     SeenRunning,
     /// From a pod's event until its patch is sent, by the agent's own metrics, in milliseconds.
@@ -120,8 +122,9 @@ impl What {
             Self::LeaseLateness => "lease lateness by own metrics, p99, s".to_owned(),
             Self::NotReady => "nodes NotReady in the run".to_owned(),
             Self::NotReadyAfterStall => "nodes NotReady after a stand-still".to_owned(),
-            Self::SeenRunning => format!("pod seen -> seen Running, {events}/s, p99, ms"),
-            Self::EventToPatch => format!("pod event -> patch, {events}/s, p99, ms"),
+            Self::Events => format!("pod events, {events}/s asked for, /s"),
+            Self::SeenRunning => "pod seen -> seen Running meanwhile, p99, ms".to_owned(),
+            Self::EventToPatch => "pod event -> patch meanwhile, p99, ms".to_owned(),
             Self::Connections => "open connections, most".to_owned(),
         }
     }
@@ -138,7 +141,13 @@ impl What {
             Self::NotReady | Self::NotReadyAfterStall => &[Goal::AtMost(0.0)],
             Self::EventToPatch => &[Goal::AtMost(50.0)],
             Self::Connections => &[Goal::AtMost(130.0)],
-            Self::ServerCpu(_) | Self::Resident | Self::RestServerCpu | Self::Renewals | Self::LeaseAge | Self::SeenRunning => &[],
+            Self::ServerCpu(_)
+            | Self::Resident
+            | Self::RestServerCpu
+            | Self::Renewals
+            | Self::LeaseAge
+            | Self::Events
+            | Self::SeenRunning => &[],
         }
     }
 }

@@ -5,7 +5,8 @@
 //! for how long their nodes take.
 //!
 //! What is counted how:
-//! - A phase's time ends when a watch sees its last node or pod done; CPU and requests a second later.
+//! - A phase's time ends when a watch sees its last node or pod done; CPU and requests a second later, and those of nodes not
+//!   before all have leases.
 //! - Requests of the agent are those of its user, who nobody else is, by the API server's own count, without renewals of
 //!   leases: those come with time, and have a row of their own. The table by kind below has everybody's, without the
 //!   driver's, which counts them itself; the controller manager is in it, with one patch of each node (taints).
@@ -75,17 +76,15 @@ async fn measure() -> Result<Report> {
                 let name = format!("{}, {} nodes, run {run} of {}", contender.name(), size.nodes, settings.runs);
                 say(&name);
                 let steps = steps(&settings, contender, full, run == settings.runs);
-                match run::run(contender, *size, steps, state, &|line| say(&format!("  {line}"))).await {
-                    Ok(Outcome { figures, requests }) => {
-                        table.runs.entry(contender).or_default().push(figures);
-                        if run == settings.runs {
-                            kinds.extend(requests.iter().map(|(phase, requests)| by_kind(contender, *phase, *size, requests)));
-                        }
-                    }
-                    Err(error) => {
-                        say(&format!("  FAILED: {error:#}"));
-                        failures.push(name);
-                    }
+                let say_of_run = |line: &str| say(&format!("  {line}"));
+                let Outcome { figures, requests, failure } = run::run(contender, *size, steps, state, &say_of_run).await?;
+                table.runs.entry(contender).or_default().push(figures);
+                if run == settings.runs {
+                    kinds.extend(requests.iter().map(|(phase, requests)| by_kind(contender, *phase, *size, requests)));
+                }
+                if let Some(failure) = failure {
+                    say(&format!("  FAILED: {failure}"));
+                    failures.push(format!("{name}: it failed"));
                 }
             }
         }

@@ -84,6 +84,7 @@ struct List {
 #[serde(rename_all = "camelCase", default)]
 struct ListMetadata {
     resource_version: String,
+    remaining_item_count: usize,
 }
 
 #[derive(Deserialize)]
@@ -115,6 +116,12 @@ pub enum Change {
 pub async fn send(client: &Client, method: &str, path: &str, content_type: &str, body: String) -> kube::Result<String> {
     let request = Request::builder().method(method).uri(path).header("Content-Type", content_type).body(body.into_bytes());
     client.request_text(request.map_err(kube::Error::HttpError)?).await
+}
+
+/// How many there are below `path`.
+pub async fn how_many(client: &Client, path: &str) -> Result<usize> {
+    let List { metadata, items } = listed(client, &format!("{path}?limit=1")).await?;
+    Ok(items.len() + metadata.remaining_item_count)
 }
 
 /// Everything below `path`.

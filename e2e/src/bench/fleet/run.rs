@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use tokio::time::sleep;
 
 use super::{
@@ -17,6 +17,7 @@ use super::{
     raw,
     server::{Counts, Server},
 };
+use crate::eventually::eventually;
 
 /// How long a phase may take.
 const DEADLINE: Duration = Duration::from_mins(5);
@@ -25,7 +26,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// From the last deletion until rest: controllers still clean up behind it.
 const CALM: Duration = Duration::from_secs(5);
 /// How long pod events come in the step that asks for a rate.
-const EVENTS: Duration = Duration::from_secs(10);
+const EVENTS: Duration = Duration::from_secs(5);
 /// How long the API server stands still.
 const STALL: Duration = Duration::from_secs(20);
 /// How long nodes are watched after that. A node whose lease was not renewed after the stand-still is lost within this time: its last
@@ -33,6 +34,7 @@ const STALL: Duration = Duration::from_secs(20);
 const AFTER_STALL: Duration = Duration::from_secs(40);
 /// How often leases are looked at while at rest.
 const LOOKS: u32 = 4;
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const RENEW_SECONDS: f64 = 10.0;
 
 /// What a run consists of besides nodes to Ready.
@@ -55,6 +57,8 @@ pub struct Outcome {
     pub figures: Run,
     /// Requests of everybody but the driver, by phase.
     pub requests: Vec<(Phase, Requests)>,
+    /// Why there are not more of them.
+    pub failure: Option<anyhow::Error>,
 }
 
 /// Says a line of progress.
@@ -73,12 +77,12 @@ pub async fn run(contender: Contender, size: Size, steps: Steps, state: &Path, s
         Ok(()) => bench.rest_of(steps).await,
         Err(error) => Err(error),
     };
-    let Bench { server, agent, outcome, .. } = bench;
-    let tail = agent.tail();
-    // It may have ended by itself, which the result then says.
+    let Bench { server, agent, mut outcome, .. } = bench;
+    outcome.failure = result.err().map(|error| anyhow!("{error:#}; the end of its log:\n{}", agent.tail()));
+    // It may have ended by itself, which is then the failure.
     let _ = agent.end().await;
     server.end().await?;
-    result.with_context(|| format!("the end of its log:\n{tail}")).map(|()| outcome)
+    Ok(outcome)
 }
 
 struct Bench<'a> {
@@ -109,6 +113,13 @@ impl Bench<'_> {
         }
         let nodes = self.size.nodes;
         let done = self.sees("all nodes are Ready", |seen| seen.ready >= nodes).await?;
+        // A node is Ready before it has a lease, which is part of the work all the same.
+        eventually(DEADLINE, "all nodes have leases", async || {
+            let leases = raw::how_many(&self.server.client, LEASES).await?;
+            ensure!(leases >= nodes, "{leases} have one");
+            Ok(())
+        })
+        .await?;
         self.end_of(Phase::Nodes, lap, done).await
     }
 
@@ -171,7 +182,7 @@ impl Bench<'_> {
 
     /// By how much each lease is older now than the interval at which it ought to be renewed.
     async fn lease_ages(&self) -> Result<Vec<Duration>> {
-        let leases = raw::list(&self.server.client, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases").await?;
+        let leases = raw::list(&self.server.client, LEASES).await?;
         let now = jiff::Timestamp::now();
         let ages = leases.iter().filter_map(|lease| lease.spec.renew_time).map(|renewed| {
             let age = (now.as_microsecond() - renewed.as_microsecond()).unsigned_abs();
@@ -192,7 +203,7 @@ impl Bench<'_> {
         self.driver.create_pods(0..pods, self.size.nodes, Some(rate)).await.context("making pods at a rate")?;
         let seconds = begun.elapsed().as_secs_f64();
         self.sees("all pods are Running", |seen| seen.running >= pods).await?;
-        (self.say)(&format!("asked for {rate:.0} pods/s, made {:.0}/s", count(pods) / seconds));
+        self.set(What::Events, 2.0 * count(pods) / seconds);
         let starts = std::mem::take(&mut self.observer.seen().starts);
         if let Some(millis) = percentile_millis(starts, 99) {
             self.set(What::SeenRunning, millis);

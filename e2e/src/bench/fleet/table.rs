@@ -57,13 +57,13 @@ impl Table {
         let runs = self.runs.values().map(Vec::len).max().unwrap_or_default();
         let title = format!("fleet of {} nodes, runs: {runs}", self.size.nodes);
         let columns = Contender::ALL.map(|contender| format!("{:<28}", format!("{} (min median max)", contender.name())));
-        let mut text = format!("\n{title:<48} {:<28} {}\n", "goal", columns.join(" "));
+        let mut text = format!("\n{title:<48} {:<32} {}\n", "goal", columns.join(" "));
         for what in self.rows() {
             let verdicts = self.verdicts(what);
             let goals: Vec<_> = verdicts.iter().map(|(goal, _)| goal.as_str()).collect();
             let missed = if verdicts.iter().any(|(_, missed)| missed.is_some()) { "MISSED" } else { "" };
             let cells = Contender::ALL.map(|contender| format!("{:<28}", cell(self.spread(what, contender))));
-            let row = format!("{:<48} {:<28} {} {missed}", what.title(self.size), goals.join(", "), cells.join(" "));
+            let row = format!("{:<48} {:<32} {} {missed}", what.title(self.size), goals.join(", "), cells.join(" "));
             let _ = writeln!(text, "{}", row.trim_end());
         }
         text
