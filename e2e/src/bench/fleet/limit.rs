@@ -28,8 +28,9 @@ use crate::control_plane;
 
 /// Requests under way at once, for nodes and for pods each.
 const PARALLEL: usize = 64;
-/// The same for renewals.
-const RENEWALS: usize = 32;
+/// The same for renewals: many more, so that a busy API server gives them the larger part of its time. With 32, a fleet of 5,000 on a
+/// machine that was also compiling lost 262 nodes while pods were made.
+const RENEWALS: usize = 256;
 /// How often a kubelet renews: a quarter of the lease's duration.
 const RENEW: Duration = Duration::from_secs(10);
 
@@ -68,6 +69,9 @@ async fn node(client: &Client, index: usize, creating: &Semaphore, renewing: &Se
     let permit = creating.acquire().await?;
     let node: Thin = serde_json::from_str(&json(client, "POST", "/api/v1/nodes", objects::node(index, true)).await?)?;
     let uid = node.metadata.uid;
+    // Behind the nodes that wait: a node is Ready without a lease, for as long as the grace period is.
+    drop(permit);
+    let permit = creating.acquire().await?;
     let mut lease: Thin = serde_json::from_str(&json(client, "POST", leases, objects::lease(&name, &uid, "")).await?)?;
     drop(permit);
     // Nodes that were made together do not renew together.
