@@ -14,8 +14,8 @@
 //!   CPU nor the requests for it do.
 //! - The limit renews leases like a kubelet. It does not rest and stands no API server that stands still.
 //!
-//! The whole takes about half an hour: three runs of everything. `BED_BENCH_NODES=200 BED_BENCH_PODS=1000 BED_BENCH_RUNS=1`
-//! is a quick look.
+//! The whole is three runs of everything, of five minutes for each that runs an agent and of two for the limit.
+//! `BED_BENCH_NODES=200 BED_BENCH_PODS=1000 BED_BENCH_RUNS=1` is a quick look.
 
 mod agent;
 mod driver;

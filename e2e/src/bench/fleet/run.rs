@@ -77,7 +77,10 @@ pub async fn run(contender: Contender, size: Size, steps: Steps, state: &Path, s
         Ok(()) => bench.rest_of(steps).await,
         Err(error) => Err(error),
     };
-    let Bench { server, agent, mut outcome, .. } = bench;
+    let Bench { server, agent, observer, mut outcome, .. } = bench;
+    // Also where the run got no further than that.
+    outcome.figures.entry(What::NotReady).or_insert_with(|| count(observer.seen().lost.len()));
+    drop(observer);
     outcome.failure = result.err().map(|error| anyhow!("{error:#}; the end of its log:\n{}", agent.tail()));
     // It may have ended by itself, which is then the failure.
     let _ = agent.end().await;
