@@ -8,13 +8,14 @@
 //! - A phase's time ends when a watch sees its last node or pod done; CPU and requests a second later, and those of nodes not
 //!   before all have leases.
 //! - Requests of the agent are those of its user, who nobody else is, by the API server's own count, without renewals of
-//!   leases: those come with time, and have a row of their own. The table by kind below has everybody's, without the
+//!   leases: those come with time, and have a row of their own. A renewal that is under way when a phase begins or ends may count on
+//!   either side, which is some dozens at 5,000 nodes. The table by kind below has everybody's, without the
 //!   driver's, which counts them itself; the controller manager is in it, with one patch of each node (taints).
 //! - KWOK does not make nodes: the driver makes them for it. The time counts, since its users wait for that, too; neither the
 //!   CPU nor the requests for it do.
 //! - The limit renews leases like a kubelet. It does not rest and stands no API server that stands still.
 //!
-//! The whole is three runs of everything, of five minutes for each that runs an agent and of two for the limit.
+//! The whole is three runs of everything; `e2e/README.md` says how long that takes.
 //! `BED_BENCH_NODES=200 BED_BENCH_PODS=1000 BED_BENCH_RUNS=1` is a quick look.
 
 mod agent;
