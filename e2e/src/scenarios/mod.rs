@@ -32,6 +32,7 @@ use crate::scenario::Scenario;
 pub const ALL: &[Scenario] = &[
     serving::A_PLAIN_DEPLOYMENT,
     rollout::THREE_ROLLOUTS,
+    room::ROOM,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     changes::TEMPLATE,
@@ -58,7 +59,6 @@ pub const ALL: &[Scenario] = &[
     handover::PORT_TAKEN,
     tampering::TAMPERED_DEPLOYMENTS,
     tampering::TAMPERED_MARKS,
-    room::ROOM,
     tampering::TAMPERED_RESOURCE,
     sharing::SHARED_KEY,
     detachers::FAULTY_DETACHERS,
