@@ -274,10 +274,46 @@ pub struct RollingUpdate {
     /// When the detacher does not answer in time: Halt (wait, start no other node), Proceed (as if it had), Abort (attach the node again, its pods untouched).
     #[serde(default)]
     pub on_detach_timeout: OnDetachTimeout,
+    /// Budget of each zone, rack or whatever a Node label tells apart, besides the budget of all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    /// Nodes that must stay available, number or percentage (rounded up) of those chosen: none of them is taken out of service while only so many are left. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub min_available_nodes: Option<IntOrString>,
+    /// Whether a node whose Node is not Ready counts as unavailable, and so against the budget. Default: it does.
+    #[serde(default)]
+    pub not_ready_nodes: NotReadyNodes,
     /// Seconds to wait after a node is attached again before its place in the budget is free. Default: from loadBalancer, else 10. With 0 the next node may be taken out before the load balancer has this one back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub attach_soak_seconds: Option<u32>,
+}
+
+/// Domains of nodes with a budget of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Topology {
+    /// Key of the Node label whose value is the domain, such as topology.kubernetes.io/zone. Nodes without it form one domain.
+    #[schemars(schema_with = "crate::manifest::label_key_schema")]
+    pub key: String,
+    /// Nodes of one domain that may be disrupted at once, number or percentage of the domain's (rounded down, at least 1). Default: no bound but the one of all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_above_zero_schema")]
+    pub max_unavailable_nodes: Option<IntOrString>,
+    /// Finish the nodes of one domain before any of the next. Otherwise domains take turns.
+    #[serde(default)]
+    pub one_domain_at_a_time: bool,
+}
+
+/// What becomes of nodes whose Node is not Ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NotReadyNodes {
+    /// They count as unavailable.
+    #[default]
+    CountAgainst,
+    /// They leave the budget alone.
+    Ignore,
 }
 
 /// The annotation on the Deployment.

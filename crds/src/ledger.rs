@@ -36,6 +36,9 @@ pub struct Grant {
     /// How the node is taken out of the load balancer.
     #[serde(default)]
     pub marks: Marks,
+    /// Topology domain in which it takes a place, when there were domains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
     /// Unix seconds of the grant; a retarget keeps it.
     pub granted_at: i64,
     /// Abort after a detach timeout: the revision that was given up. The slot stays taken until something else is wanted.

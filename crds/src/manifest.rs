@@ -70,6 +70,26 @@ pub fn count_or_percent_schema(_: &mut SchemaGenerator) -> Schema {
     )
 }
 
+/// The same, of which there must be some.
+pub fn count_or_percent_above_zero_schema(_: &mut SchemaGenerator) -> Schema {
+    checked(
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 16}),
+        &[(
+            "type(self) == int ? self >= 1 && self <= 10000 : self.matches('^(100|[1-9][0-9]?)%$')",
+            "must be a whole number from 1 to 10000, or a percentage from \"1%\" to \"100%\"; remove the field for no bound of its own",
+        )],
+    )
+}
+
+/// Key of a label.
+pub fn label_key_schema(_: &mut SchemaGenerator) -> Schema {
+    checked(json!({"type": "string", "maxLength": 317}), &[IS_LABEL_KEY])
+}
+
+const IS_LABEL_KEY: (&str, &str) = (
+    r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+    "must be the key of a Node label such as topology.kubernetes.io/zone",
+);
 const IS_KEY: (&str, &str) = (
     r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
     "must be an annotation key such as example.com/detach: a name of at most 63 letters, digits, '-', '_' and '.', which may follow a DNS domain and a slash",

@@ -47,6 +47,8 @@ pub const HOLDERS_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/detach
 /// Default key of `annotateDeploymentToDetach`, spelled with `.com` as in the original. On a Deployment it makes the
 /// health check fail, whoever set it. Writers: the operator, and people who take a node out by hand.
 pub const TO_BE_UPDATED_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.com/to-be-updated";
+/// Annotation of Nodes: resources, as `<namespace>/<name>` separated by commas, that leave this node as it is. Writer: people.
+pub const SKIP_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/skip";
 /// Taint that node-detacher puts on nodes it detaches; tolerated by our pods.
 pub const DETACHER_TAINT: &str = "node-detacher.variant.run/detaching";
 /// Taint of cluster-autoscaler on nodes that it is about to delete.

@@ -32,6 +32,8 @@ const START: Duration = Duration::from_secs(90);
 /// The token of the first admin. It opens nothing outside: the server lives in the bed's own network namespace.
 const ADMIN_TOKEN: &str = "the-bed-is-not-reachable-from-outside";
 const ETCD: &str = "http://127.0.0.1:2379";
+/// Where etcd keeps everything, below the bed's state.
+const ETCD_DATA: &str = "etcd";
 const ETCD_PEERS: &str = "http://127.0.0.1:2380";
 
 /// What differs between beds.
@@ -107,6 +109,20 @@ impl ControlPlane {
         component.with_context(|| format!("the control plane has no component {name}"))?.process.signal(signal)
     }
 
+    /// The process id of a component, while it runs.
+    pub fn id(&self, name: &str) -> Option<u32> {
+        self.components.iter().find(|component| component.process.name() == name)?.process.id()
+    }
+
+    /// Kills all of it and forgets everything, so that another one can start in its place.
+    pub async fn end(self) -> Result<()> {
+        for Component { process, .. } in self.components.into_iter().rev() {
+            process.kill().await?;
+        }
+        let data = self.state.join(ETCD_DATA);
+        std::fs::remove_dir_all(&data).with_context(|| format!("removing {}", data.display()))
+    }
+
     /// Kills a component (`SIGKILL`); it stays down until [`ControlPlane::start_again`].
     pub async fn kill(&mut self, name: &str) -> Result<Killed> {
         let index = self.components.iter().position(|component| component.process.name() == name);
@@ -155,6 +171,12 @@ impl ControlPlane {
         self.write_kubeconfig(&format!("node-{node}"), &identity)
     }
 
+    /// Writes the kubeconfig of a user who has the rights that roles are bound for, and returns its path.
+    pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf> {
+        let identity = self.authority.client(user, user, None)?;
+        self.write_kubeconfig(user, &identity)
+    }
+
     /// The certificate that the node's API serves with, given to it as a file.
     pub fn node_serving(&self, node: &str, address: IpAddr) -> Result<Identity> {
         self.authority.server(&format!("kubelet-{node}"), &[node], &[address])
@@ -180,7 +202,7 @@ impl ControlPlane {
     }
 
     fn start_etcd(&mut self) -> Result<()> {
-        let data = self.state.join("etcd");
+        let data = self.state.join(ETCD_DATA);
         self.component(
             "etcd",
             &[

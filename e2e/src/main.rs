@@ -33,6 +33,9 @@ enum Command {
         /// Its name, for example `health-checker`.
         name: String,
     },
+    /// The yardstick of `bed bench fleet`, which starts it itself.
+    #[command(hide = true)]
+    FleetLimit(bench::fleet::limit::Arguments),
     /// Compares what the scenarios used with the rights in `deploy/`, after all of them have run.
     Rights,
     /// Rolling updates under load, beside a plain `DaemonSet`.
@@ -81,6 +84,10 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Rights => rights::check().map(|()| ExitCode::SUCCESS),
+        Command::FleetLimit(limit) => {
+            let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
+            runtime.block_on(bench::fleet::limit::run(limit.clone())).map(|()| ExitCode::SUCCESS)
+        }
         Command::Scenario { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
     }
@@ -118,7 +125,7 @@ fn inside(command: Command) -> Result<ExitCode> {
                 demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;
                 Ok(ExitCode::SUCCESS)
             }
-            Command::List | Command::Rights => Ok(ExitCode::SUCCESS),
+            Command::List | Command::Rights | Command::FleetLimit(_) => Ok(ExitCode::SUCCESS),
         }
     })
 }

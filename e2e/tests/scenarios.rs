@@ -38,6 +38,7 @@ macro_rules! scenarios {
 scenarios! {
     a_plain_deployment_serves_through_haproxy,
     three_rollouts_in_a_row_lose_no_request,
+    zones_keep_their_budgets_or_come_one_by_one_and_what_must_stay_available_or_is_skipped_stays,
     nodes_join_leave_and_come_back_while_serving,
     nodes_join_leave_and_come_back_during_a_rollout,
     the_template_changes_half_way_to_a_third_version_and_back,

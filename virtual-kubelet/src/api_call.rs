@@ -5,9 +5,29 @@ use std::time::Duration;
 
 /// Longest wait for one answer. A request on a connection that died silently ends here, and its
 /// connection with it.
+///
+/// ```
+/// use virtual_kubelet::api_call::TIMEOUT;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// // A request to somebody else, with the same patience.
+/// let answer = tokio::time::timeout(TIMEOUT, std::future::pending::<()>()).await;
+/// assert!(answer.is_err());
+/// # }
+/// ```
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A failed request, sorted by what the caller does next.
+///
+/// ```
+/// use virtual_kubelet::api_call::ApiCallError;
+///
+/// let answer = |code| kube::Error::Api(Box::new(kube::core::Status::failure("told why", "").with_code(code)));
+/// assert!(matches!(ApiCallError::from(answer(409)), ApiCallError::Conflict(_)));
+/// assert!(matches!(ApiCallError::from(answer(503)), ApiCallError::Transient(_)));
+/// assert_eq!(ApiCallError::from(answer(404)).to_string(), "not found: told why");
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ApiCallError {
     /// The object does not exist (404).
@@ -42,7 +62,7 @@ impl From<kube::Error> for ApiCallError {
     }
 }
 
-/// Awaits `request`, at most [`TIMEOUT`] long.
+/// Awaits `request`, at most [`TIMEOUT`] long; without an answer by then it is [`ApiCallError::Transient`].
 ///
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::Pod;
@@ -62,7 +82,7 @@ pub async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result
     }
 }
 
-/// Delay before attempt `failures + 1`: `first` doubled per failure, never above `cap`.
+/// Delay before attempt `failures + 1`: `first` doubled per failure, never above `cap`. Without a failure it is `first` too.
 ///
 /// ```
 /// use std::time::Duration;

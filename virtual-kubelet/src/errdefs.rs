@@ -16,6 +16,23 @@
 use std::error::Error;
 
 /// An error of a provider.
+///
+/// ```
+/// use virtual_kubelet::errdefs::ProviderError;
+///
+/// let unknown = ProviderError::not_found("pod web/a");
+/// assert!(unknown.is_not_found());
+/// assert_eq!((unknown.http_status(), unknown.to_string().as_str()), (404, "not found: pod web/a"));
+///
+/// let refused = ProviderError::invalid_input("no GPU here");
+/// assert!(refused.is_invalid_input() && matches!(refused, ProviderError::InvalidInput(_)));
+///
+/// // Errors of others keep their text and their causes.
+/// let number = "many".parse::<u32>().unwrap_err();
+/// assert_eq!(ProviderError::as_invalid_input(number).http_status(), 400);
+/// assert_eq!(ProviderError::as_not_found(std::io::Error::other("no such container")).http_status(), 404);
+/// assert_eq!(ProviderError::Other(anyhow::anyhow!("the disk is full")).http_status(), 500);
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The thing asked for is unknown to the provider; deleting it counts as done.
@@ -90,6 +107,13 @@ pub fn is_not_found(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// Whether `error` or one of its causes says that a request can never succeed as it stands.
+///
+/// ```
+/// use virtual_kubelet::errdefs::{ProviderError, is_invalid_input};
+///
+/// assert!(is_invalid_input(&ProviderError::invalid_input("no GPU here")));
+/// assert!(!is_invalid_input(&std::io::Error::other("the disk is full")));
+/// ```
 pub fn is_invalid_input(error: &(dyn Error + 'static)) -> bool {
     kind(error) == Some(Kind::InvalidInput)
 }

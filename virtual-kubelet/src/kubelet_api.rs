@@ -26,7 +26,7 @@ pub struct ApiArgs {
     /// Port of the kubelet API on the node's address: logs, exec, attach, port-forward, stats. 0 serves none.
     #[arg(long, env = "KUBELET_PORT", default_value_t = 10250)]
     kubelet_port: u16,
-    /// Serving certificate in PEM format; without it one is requested from the cluster (signer kubernetes.io/kubelet-serving), which
+    /// Serving certificate in PEM format, read again each minute; without it one is requested from the cluster (signer kubernetes.io/kubelet-serving), which
     /// somebody has to approve.
     #[arg(long, env = "TLS_CERT_FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
@@ -64,20 +64,19 @@ impl ApiArgs {
         let address: IpAddr = address.parse().context("the node's address is no IP address")?;
         let listener = TcpListener::bind(SocketAddr::new(address, port)).await;
         let listener = listener.with_context(|| format!("listening on {address}:{port} for the kubelet API"))?;
+        let report = |text: &str| tracing::warn!("{text}");
         let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
-            (Some(certificate), Some(key)) => ServingCertificate::from_files(certificate, key)?,
+            (Some(file), Some(key)) => {
+                let certificate = ServingCertificate::from_files(file, key)?;
+                let keeping = certificate.clone().keep_files(file.clone(), key.clone(), report);
+                tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
+                certificate
+            }
             (None, None) => {
                 let certificate = ServingCertificate::default();
                 let identity = NodeIdentity { name: name.to_owned(), addresses: vec![address] };
-                let report = |text: &str| tracing::warn!("{text}");
                 let keeping = certificate.clone().keep_requested(client.clone(), identity, root.join("pki"), report);
-                let stop = stop.clone();
-                tokio::spawn(async move {
-                    tokio::select! {
-                        () = keeping => {}
-                        () = stop.cancelled() => {}
-                    }
-                });
+                tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
                 certificate
             }
             _ => bail!("--tls-cert-file and --tls-private-key-file go together"),

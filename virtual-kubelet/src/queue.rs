@@ -2,6 +2,24 @@
 //!
 //! It is a plain data structure for one owner, which takes what is due, does it anywhere, and reports back. Keys due at
 //! the same time come in the order in which they were added; a timer wheel would not keep that order.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use tokio::time::Instant;
+//! use virtual_kubelet::queue::{Attempt, Retry, RetryPolicy};
+//!
+//! // Three tries more, a second apart; but what is refused is not tried again.
+//! let policy = RetryPolicy::new(|attempt: &Attempt<'_, String>| match attempt.tries {
+//!     1..=3 if attempt.error != "refused" => Retry::After(Duration::from_secs(1)),
+//!     _ => Retry::GiveUp,
+//! });
+//! let pod = "pod".to_owned();
+//! let after = |tries, error| policy.decide(&Attempt { key: &pod, tries, first_added: Instant::now(), error });
+//! assert_eq!(after(3, "no answer"), Retry::After(Duration::from_secs(1)));
+//! assert_eq!(after(4, "no answer"), Retry::GiveUp);
+//! assert_eq!(after(1, "refused"), Retry::GiveUp);
+//! ```
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -35,19 +53,22 @@ pub enum Retry {
     GiveUp,
 }
 
-/// Decides about failed tries.
+/// Decides about failed tries. The default is 250 ms, doubled up to 30 s, for ever. One of one's own is made by
+/// [`RetryPolicy::new`]; see the [module](self) for an example.
 ///
 /// ```
 /// use std::time::Duration;
+///
+/// use tokio::time::Instant;
 /// use virtual_kubelet::queue::{Attempt, Retry, RetryPolicy};
 ///
-/// // For ever, every second; the default is 250 ms, doubled up to 30 s, for ever.
-/// let fixed = RetryPolicy::<String>::fixed(Duration::from_secs(1));
-/// // Three times.
-/// let bounded = RetryPolicy::new(|attempt: &Attempt<'_, String>| match attempt.tries {
-///     1..=3 => Retry::After(Duration::from_secs(1)),
-///     _ => Retry::GiveUp,
-/// });
+/// let after_four = |policy: RetryPolicy<u8>| {
+///     policy.decide(&Attempt { key: &1, tries: 4, first_added: Instant::now(), error: "no answer" })
+/// };
+/// let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+/// assert_eq!(after_four(RetryPolicy::default()), Retry::After(Duration::from_secs(2)));
+/// assert_eq!(after_four(RetryPolicy::fixed(second)), Retry::After(second));
+/// assert_eq!(after_four(RetryPolicy::exponential(second, minute)), Retry::After(8 * second));
 /// ```
 pub struct RetryPolicy<K>(Arc<Decide<K>>);
 
@@ -120,8 +141,13 @@ struct Item {
 /// let key = queue.next().await;
 /// // It failed, and comes again in a second.
 /// assert_eq!(queue.failed(&key, &policy, "refused"), Retry::After(Duration::from_secs(1)));
+/// queue.add_after("other pod", Duration::from_secs(60));
+/// assert_eq!(queue.waiting(), 2);
 /// let key = queue.next().await;
+/// assert_eq!(key, "pod");
 /// queue.done(&key);
+/// // It is not wanted any more.
+/// queue.forget(&"other pod");
 /// assert!(queue.is_empty());
 /// # }
 /// ```
@@ -204,6 +230,18 @@ impl<K: Clone + Eq + Hash> KeyedQueue<K> {
                 return key;
             }
         }
+    }
+
+    /// Takes a key that waits, whether it is due or not; `false` when it does not wait.
+    pub(crate) fn take(&mut self, key: &K) -> bool {
+        let Some(item) = self.items.get_mut(key).filter(|item| !item.taken) else { return false };
+        item.taken = true;
+        item.place.take().is_some_and(|place| self.order.remove(&place).is_some())
+    }
+
+    /// Whether the last work on the key failed.
+    pub(crate) fn is_failing(&self, key: &K) -> bool {
+        self.items.get(key).is_some_and(|item| item.failures > 0)
     }
 
     /// The work on a key succeeded: its failures are forgotten.

@@ -208,3 +208,16 @@ async fn a_wait_that_is_given_up_loses_no_key() {
     assert!(queue.next().now_or_never().is_none());
     assert_eq!(queue.next().await, "a");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_can_be_taken_before_its_time_and_only_while_it_waits() {
+    let mut queue = KeyedQueue::default();
+    queue.add_after("later", Duration::from_hours(1));
+    assert!(queue.take(&"later") && !queue.take(&"later") && !queue.take(&"unknown"));
+    assert!(!queue.is_failing(&"later"));
+    queue.failed(&"later", &RetryPolicy::fixed(Duration::from_secs(1)), "why");
+    assert!(queue.is_failing(&"later") && queue.waiting() == 1);
+    queue.next().await;
+    queue.done(&"later");
+    assert!(!queue.is_failing(&"later") && queue.is_empty());
+}

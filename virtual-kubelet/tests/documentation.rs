@@ -1,7 +1,12 @@
-//! What `docs/virtual-kubelet.md` says of tests and flags is so.
+//! What `docs/virtual-kubelet.md` says of tests and flags is so, and the library's own documentation shows all of it in use.
+
+#[path = "documentation/surface.rs"]
+mod surface;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+use surface::{Use, examples, public_items, uses};
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a workspace")
@@ -72,4 +77,35 @@ fn the_table_of_flags_is_what_the_binary_takes() {
     let column = |index: usize| cells.iter().flat_map(|row| quoted(row[index])).map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!(column(1), taken);
     assert_eq!(column(2), variables);
+}
+
+/// What the examples do is the compiler's to judge (`cargo test --doc`); this is that nothing is left out. Fields and variants
+/// are not asked for.
+#[test]
+fn every_public_item_is_used_in_an_example_of_its_own_of_its_type_or_of_its_module() {
+    let items = public_items(&repository().join("virtual-kubelet/src"));
+    assert!(items.len() > 150, "only {} items were found: the source has another form", items.len());
+    let missing: Vec<&str> = items.iter().filter(|item| !item.is_shown()).map(|item| item.path.as_str()).collect();
+    assert!(missing.is_empty(), "{} of {} items are in no example:\n{}", missing.len(), items.len(), missing.join("\n"));
+}
+
+#[test]
+fn an_import_a_comment_a_hidden_line_and_an_ignored_example_show_nothing() {
+    let shown = "```\nuse a::{\n    Imported,\n};\nuse a::Imported;\n// Commented\n# let hidden = Hidden;\nSeen::new();\n```";
+    let docs = format!("{shown}\nText\n```ignore\nIgnored\n```");
+    let seen = |name: &str| examples(&docs).iter().any(|example| uses(example, name, &Use::Word));
+    assert!(seen("Seen"));
+    for name in ["Imported", "Commented", "Hidden", "Ignored", "Text", "See"] {
+        assert!(!seen(name), "{name}");
+    }
+}
+
+#[test]
+fn a_method_a_function_and_what_belongs_to_a_type_are_told_apart() {
+    let of_queue = Use::Associated { of: "Queue".into() };
+    assert!(uses("queue.add(1)", "add", &Use::Method) && !uses("add(1)", "add", &Use::Method));
+    assert!(uses("add(1)", "add", &Use::Function) && !uses("queue.add(1)", "add", &Use::Function));
+    assert!(uses("fn add(&self) {}", "add", &Use::Method) && !uses("fn add() {}", "add", &Use::Function));
+    assert!(uses("Queue::new()", "new", &of_queue) && uses("Queue::<u8>::new()", "new", &of_queue));
+    assert!(!uses("Stack::new()", "new", &of_queue) && !uses("MyQueue::new()", "new", &of_queue) && !uses("queue.new()", "new", &of_queue));
 }

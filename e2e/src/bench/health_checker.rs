@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::{process::Command, task::JoinSet, time};
 
-use super::{Benchmark, Figure, Goal};
+use super::{Benchmark, Body, Figure, Goal, process_figures::ProcessFigures};
 use crate::{
     bed::{Bed, Options},
     checks::{Checks, Client},
@@ -32,13 +32,17 @@ use crate::{
 };
 
 /// All goals of the health checker.
-pub const HEALTH_CHECKER: Benchmark =
-    Benchmark { name: "health-checker", options: || Options::with_nodes(1).with_infra(), body: |bed| Box::pin(measure(bed)) };
+pub const HEALTH_CHECKER: Benchmark = Benchmark {
+    name: "health-checker",
+    body: Body::InBed { options: || Options::with_nodes(1).with_infra(), measure: |bed| Box::pin(measure(bed)) },
+};
 
 const NODE: &str = "n1";
 const TOKENS: u64 = 200;
 const STARTS: usize = 20;
 const HAND_OVERS: usize = 60;
+/// The API server's, as pods reach it; each watch is a connection.
+const API_SERVER_PORT: u16 = 443;
 /// Ports of the yardstick, and of health checkers that the benchmark starts itself.
 const NGINX_PORT: u16 = 10_090;
 const OWN_PORT: u16 = 10_091;
@@ -59,8 +63,8 @@ async fn measure(bed: &mut Bed) -> Result<Vec<Figure>> {
     nginx.kill().await?;
     bed.say("measured throughput");
     let figure = |what, value, unit, most| Figure { what, value, unit, goal: Goal::AtMost(most), yardstick: None };
-    figures.push(figure("resident memory after that", agent.resident_mib()?, "MiB", 12.0));
-    figures.push(figure("connections to the API server", agent.api_connections()?, "", 3.0));
+    figures.push(figure("resident memory after that", agent.figures.resident_mib()?, "MiB", 12.0));
+    figures.push(figure("connections to the API server", agent.figures.connections_to(API_SERVER_PORT)?.into(), "", 3.0));
     figures.push(figure("start -> first 200, longest of 20", starts(bed, &agent, node).await?, "s", 1.0));
     bed.say("measured starts");
     figures.push(figure("checks lost in 60 hand-overs under load", hand_overs(bed, &agent, node).await?, "", 0.0));
@@ -242,7 +246,7 @@ fn on_node() -> Command {
 
 /// The health checker that the `DaemonSet` runs.
 struct Agent {
-    process: PathBuf,
+    figures: ProcessFigures,
     arguments: Vec<String>,
 }
 
@@ -255,38 +259,13 @@ fn find_agent() -> Result<Agent> {
             && program == "/health-checker"
             && run == "run"
         {
-            return Ok(Agent { process, arguments: arguments.to_vec() });
+            return Ok(Agent { figures: ProcessFigures::at(process), arguments: arguments.to_vec() });
         }
     }
     anyhow::bail!("no health checker runs")
 }
 
 impl Agent {
-    fn resident_mib(&self) -> Result<f64> {
-        let status = std::fs::read_to_string(self.process.join("status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kib / 1024.0)
-    }
-
-    /// TCP connections of the process to the API server, which answers on port 443: one per watch.
-    fn api_connections(&self) -> Result<f64> {
-        let own: Vec<_> = std::fs::read_dir(self.process.join("fd"))?
-            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-            .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned()))
-            .collect();
-        let mut count = 0_u32;
-        for table in ["net/tcp", "net/tcp6"] {
-            for line in std::fs::read_to_string(self.process.join(table))?.lines().skip(1) {
-                let fields: Vec<_> = line.split_whitespace().collect();
-                let (Some(remote), Some(state), Some(inode)) = (fields.get(2), fields.get(3), fields.get(9)) else { continue };
-                let established = *state == "01" && remote.ends_with(":01BB");
-                count += u32::from(established && own.iter().any(|socket| socket == inode));
-            }
-        }
-        Ok(count.into())
-    }
-
     /// Another one on the same node, on a port of its own, as admin.
     fn start_another(&self, bed: &Bed, name: &str) -> Result<Process> {
         let mut command = on_node();

@@ -1,35 +1,57 @@
 //! Benchmarks: figures beside their goals, and beside a yardstick of the same run, because absolute figures differ from
 //! machine to machine. A new one is written in its file and listed in [`ALL`].
 
+pub mod fleet;
 mod health_checker;
+mod process_figures;
 mod rollouts;
 
 use std::{fs, io::Write as _, pin::Pin};
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     bed::{Bed, Options},
     images,
 };
 
-/// A benchmark's body.
-pub type Body = for<'a> fn(&'a mut Bed) -> Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
+type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// One benchmark, in a bed of its own.
+/// A benchmark's body.
+#[derive(Clone, Copy, Debug)]
+pub enum Body {
+    /// In a bed of its own.
+    InBed {
+        /// The bed that it needs.
+        options: fn() -> Options,
+        /// What it does.
+        measure: for<'a> fn(&'a mut Bed) -> Pending<'a, Vec<Figure>>,
+    },
+    /// In the namespaces alone: it starts the control planes that it needs, and prints its tables itself.
+    Alone(fn() -> Pending<'static, Report>),
+}
+
+/// One benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Benchmark {
     /// Its name, also of the file with its figures.
     pub name: &'static str,
-    /// The bed that it needs.
-    pub options: fn() -> Options,
-    /// What it does.
+    /// What it does, and where.
     pub body: Body,
 }
 
+/// What remains of a benchmark.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// All figures.
+    pub json: Value,
+    /// What was promised of any machine, and does not hold.
+    pub broken: Vec<String>,
+}
+
 /// Every benchmark.
-pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS];
+pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, fleet::FLEET];
 
 /// What a figure ought to be.
 #[derive(Clone, Copy, Debug)]
@@ -84,20 +106,30 @@ pub async fn run(name: &str) -> Result<()> {
     let Some(benchmark) = ALL.iter().find(|benchmark| benchmark.name == name) else {
         bail!("there is no benchmark `{name}`: {:?}", ALL.iter().map(|benchmark| benchmark.name).collect::<Vec<_>>());
     };
-    let mut bed = Bed::start((benchmark.options)()).await.context("starting the bed")?;
-    let figures = (benchmark.body)(&mut bed).await?;
-    println!("\n{:<52} {:>12} {:<5} {:<10} {:<7} yardstick", name, "figure", "", "goal", "");
-    for figure in &figures {
-        println!("{}", figure.row());
-    }
-    append(name, &figures)?;
-    let broken: Vec<_> = figures.iter().filter(|figure| figure.is_a_promise() && !figure.is_met()).map(|figure| figure.what).collect();
+    let Report { mut json, broken } = match benchmark.body {
+        Body::InBed { options, measure } => {
+            let mut bed = Bed::start(options()).await.context("starting the bed")?;
+            let figures = measure(&mut bed).await?;
+            print(name, &figures);
+            report(&figures)
+        }
+        Body::Alone(measure) => measure().await?,
+    };
+    json["time"] = jiff::Timestamp::now().to_string().into();
+    append(name, &json)?;
     anyhow::ensure!(broken.is_empty(), "no machine is an excuse for {broken:?}");
     Ok(())
 }
 
-/// One line of JSON per run, so that runs can be compared.
-fn append(name: &str, figures: &[Figure]) -> Result<()> {
+fn print(name: &str, figures: &[Figure]) {
+    println!("\n{:<52} {:>12} {:<5} {:<10} {:<7} yardstick", name, "figure", "", "goal", "");
+    for figure in figures {
+        println!("{}", figure.row());
+    }
+}
+
+fn report(figures: &[Figure]) -> Report {
+    let broken = figures.iter().filter(|figure| figure.is_a_promise() && !figure.is_met()).map(|figure| figure.what.to_owned()).collect();
     let figures: Vec<_> = figures
         .iter()
         .map(|figure| {
@@ -105,7 +137,11 @@ fn append(name: &str, figures: &[Figure]) -> Result<()> {
             json!({ "what": figure.what, "value": figure.value, "unit": figure.unit, "met": figure.is_met(), "yardstick": yardstick })
         })
         .collect();
-    let line = json!({ "time": jiff::Timestamp::now().to_string(), "figures": figures });
+    Report { json: json!({ "figures": figures }), broken }
+}
+
+/// One line of JSON per run, so that runs can be compared.
+fn append(name: &str, line: &Value) -> Result<()> {
     let path = images::repository().join("target/bench").join(format!("{name}.json"));
     fs::create_dir_all(path.parent().unwrap_or(&path))?;
     let mut file = fs::File::options().create(true).append(true).open(&path).with_context(|| format!("opening {}", path.display()))?;

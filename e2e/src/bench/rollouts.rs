@@ -19,10 +19,11 @@ use crate::{
     traffic::Traffic,
 };
 
-use super::{Benchmark, Figure, Goal};
+use super::{Benchmark, Body, Figure, Goal};
 
 /// Loses nothing, whatever becomes of the operator.
-pub const ROLLOUTS: Benchmark = Benchmark { name: "rollouts", options: four_nodes, body: |bed| Box::pin(rollouts(bed)) };
+pub const ROLLOUTS: Benchmark =
+    Benchmark { name: "rollouts", body: Body::InBed { options: four_nodes, measure: |bed| Box::pin(rollouts(bed)) } };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// Longest life of the operator in milliseconds; it is killed at a random moment within.

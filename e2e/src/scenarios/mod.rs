@@ -21,6 +21,7 @@ mod process_pods;
 pub mod product;
 mod rivals;
 mod rollout;
+mod room;
 mod serving;
 mod sharing;
 mod tampering;
@@ -32,6 +33,7 @@ use crate::scenario::Scenario;
 pub const ALL: &[Scenario] = &[
     serving::A_PLAIN_DEPLOYMENT,
     rollout::THREE_ROLLOUTS,
+    room::ROOM,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     changes::TEMPLATE,

@@ -1,16 +1,10 @@
 //! Who gets the next grant.
 
-use crate::{
-    hold::Hold,
-    rivals::Rivals,
-    settings::Settings,
-    snapshot::Snapshot,
-    target::{Gates, has_slot},
-    wanted::{Case, is_free},
-};
+use crate::{hold::Hold, rivals::Rivals, room::Room, settings::Settings, snapshot::Snapshot, target::Gates, wanted::Case};
 use crds::{
     hash,
     ledger::{Grant, Kind, Marks},
+    names,
 };
 use std::collections::BTreeMap;
 
@@ -21,49 +15,38 @@ pub struct Admission {
     pub admitted: Vec<(String, Grant)>,
     /// Nodes that need one and wait.
     pub waiting: BTreeMap<String, Hold>,
-    /// The budget in nodes.
-    pub budget: usize,
 }
 
-/// Decides over all nodes that have no grant.
-///
-/// `taken` slots are held already.
-pub fn admit(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], rivals: &Rivals<'_>, gates: Gates, taken: usize) -> Admission {
-    let budget = budget(settings, cases);
-    let mut grants = taken;
-    let holds_slot = |case: &Case<'_>| case.grant.is_some_and(|grant| !is_free(grant));
-    let mut unavailable = cases.iter().filter(|case| !holds_slot(case) && case.chosen && case.is_unavailable(settings)).count();
-    let mut admission = Admission { budget, ..Admission::default() };
-    for (case, kind) in candidates(snapshot, settings, cases) {
-        let down = case.chosen && case.is_unavailable(settings);
+/// Decides over all nodes that have no grant, and takes their places.
+pub fn admit(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    cases: &[Case<'_>],
+    rivals: &Rivals<'_>,
+    gates: Gates,
+    room: &mut Room<'_>,
+) -> Admission {
+    let mut admission = Admission::default();
+    for (case, kind) in candidates(snapshot, settings, cases, room) {
+        let wants = room.wants(settings, case);
         let marks = if kind == Kind::Remove { case.removal_marks(settings) } else { settings.update_marks() };
         let free = kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
-        let hold = if free {
-            None
-        } else {
-            gate(rivals, case, kind, gates, &marks)
-                .or_else(|| (!has_slot(down, grants, unavailable, budget)).then_some(Hold::Budget { grants, unavailable, budget }))
-        };
+        let hold = if free { None } else { gate(snapshot, rivals, case, kind, gates, &marks).or_else(|| room.lacks(wants)) };
         if let Some(hold) = hold {
             admission.waiting.insert(case.name.to_owned(), hold);
             continue;
         }
         if !free {
-            grants += 1;
-            unavailable -= usize::from(down);
+            room.take(wants);
         }
         admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
     }
     admission
 }
 
-/// The budget in nodes.
-pub fn budget(settings: &Settings, cases: &[Case<'_>]) -> usize {
-    settings.budget.of(cases.iter().filter(|case| case.chosen).count())
-}
-
-/// Unavailable nodes first, cordoned last, then by a hash: the order of the input never matters.
-fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case<'a>]) -> Vec<(&'b Case<'a>, Kind)> {
+/// Unavailable nodes first, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
+/// domain at a time domains come before everything.
+fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case<'a>], room: &Room<'_>) -> Vec<(&'b Case<'a>, Kind)> {
     let mut candidates: Vec<_> = cases
         .iter()
         .filter(|case| case.grant.is_none())
@@ -74,15 +57,36 @@ fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case
         let order = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
         (!case.is_unavailable(settings), cordoned, order, case.name)
     });
-    candidates
+    let Some(topology) = &settings.topology else { return candidates };
+    if topology.one_at_a_time {
+        candidates.sort_by_cached_key(|(case, _)| room.rank(case.domain(topology)));
+        return candidates;
+    }
+    // Among nodes of the same urgency the domain comes first in which the fewest were begun.
+    let mut seen: BTreeMap<(bool, bool, &str), usize> = BTreeMap::new();
+    let mut turns: Vec<_> = candidates
+        .into_iter()
+        .map(|(case, kind)| {
+            let urgency = (!case.is_unavailable(settings), case.node.is_some_and(|node| node.unschedulable));
+            let domain = case.domain(topology);
+            let turn = seen.entry((urgency.0, urgency.1, domain)).or_insert_with(|| room.turns(domain));
+            *turn += 1;
+            (urgency, *turn, case, kind)
+        })
+        .collect();
+    turns.sort_by_key(|(urgency, turn, ..)| (*urgency, *turn));
+    turns.into_iter().map(|(_, _, case, kind)| (case, kind)).collect()
 }
 
-fn gate(rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, gates: Gates, marks: &Marks) -> Option<Hold> {
+fn gate(snapshot: &Snapshot, rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, gates: Gates, marks: &Marks) -> Option<Hold> {
     if gates.paused && kind != Kind::Remove {
         return Some(Hold::Paused);
     }
     if gates.halted {
         return Some(Hold::Halted);
+    }
+    if kind != Kind::Remove && is_skipped(snapshot, case) {
+        return Some(Hold::Skipped);
     }
     if matches!(kind, Kind::Update | Kind::Repair) && !case.node.is_some_and(|node| node.ready) {
         return Some(Hold::NodeNotReady);
@@ -95,6 +99,13 @@ fn gate(rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, gates: Gates, marks: &
     rivals.on(case, marks).map(Hold::DetachAnnotationConflict)
 }
 
+/// A person's annotation on the Node names the resource.
+fn is_skipped(snapshot: &Snapshot, case: &Case<'_>) -> bool {
+    let key = format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name);
+    let listed = case.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
+    listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
+}
+
 fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {
     Grant {
         id: 0,
@@ -102,6 +113,7 @@ fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, 
         kind,
         revision: if kind == Kind::Remove { String::new() } else { settings.revision.clone() },
         marks,
+        domain: settings.topology.as_ref().map(|topology| case.domain(topology).to_owned()),
         granted_at: snapshot.now,
         refused: None,
     }

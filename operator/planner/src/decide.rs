@@ -12,6 +12,7 @@ use crate::{
     rebuild::{Rebuild, rebuild},
     render,
     rivals::Rivals,
+    room::{Room, Wants},
     settings::{Invalid, Settings, resolve},
     snapshot::{Snapshot, TEMPLATE},
     status,
@@ -103,8 +104,7 @@ pub(crate) struct Pass<'a> {
     granted: Vec<String>,
     halted: bool,
     /// Slots held by grants, those of this pass included; a slot that is released in this pass counts until the next.
-    taken: usize,
-    budget: usize,
+    room: Room<'a>,
 }
 
 impl<'a> Pass<'a> {
@@ -122,8 +122,7 @@ impl<'a> Pass<'a> {
             live_absent: Vec::new(),
             granted: Vec::new(),
             halted: false,
-            taken: 0,
-            budget: 0,
+            room: Room::default(),
         }
     }
 
@@ -142,8 +141,7 @@ impl<'a> Pass<'a> {
         let graces: BTreeMap<&str, Option<Hold>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
         let policy = self.settings.map(|settings| settings.on_detach_timeout);
         self.halted = policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Hold::DetachTimeout));
-        self.taken = cases.iter().filter(|case| case.grant.is_some_and(|grant| !is_free(grant))).count();
-        self.budget = self.settings.map_or(0, |settings| admission::budget(settings, cases));
+        self.room = self.settings.map_or_else(|| Room::closed(cases), |settings| Room::of(settings, cases));
         for case in cases {
             if case.grant.is_some() {
                 self.advance(case, graces.get(case.name).cloned().flatten());
@@ -151,7 +149,8 @@ impl<'a> Pass<'a> {
             self.supply(case);
         }
         if let Some(settings) = self.settings {
-            let admission = admission::admit(self.snapshot, settings, cases, &self.rivals, self.gates(), self.taken);
+            let gates = self.gates();
+            let admission = admission::admit(self.snapshot, settings, cases, &self.rivals, gates, &mut self.room);
             self.grant(admission, cases);
             health_checker::plan(self.snapshot, settings, &mut self.plan);
         } else if self.snapshot.resource.deleting {
@@ -374,11 +373,13 @@ impl<'a> Pass<'a> {
     /// A new id in the same slot.
     fn retarget(&mut self, case: &Case<'_>, next: Grant) {
         if case.grant.is_some_and(is_free) && !is_free(&next) {
-            if self.taken >= self.budget && !self.snapshot.resource.deleting {
-                let hold = Hold::Budget { grants: self.taken, unavailable: 0, budget: self.budget };
+            // It began to serve after its removal was granted for nothing, and is counted nowhere yet.
+            let domain = self.settings.map_or("", |settings| self.room.wants(settings, case).domain);
+            let lacks = self.room.lacks(Wants { domain, down: true, available: false });
+            if let Some(hold) = lacks.filter(|_| !self.snapshot.resource.deleting) {
                 return self.hold(case.name, "Waiting", hold);
             }
-            self.taken += 1;
+            self.room.take(Wants { domain, down: false, available: false });
         }
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;
@@ -387,7 +388,7 @@ impl<'a> Pass<'a> {
     }
 
     fn grant(&mut self, admission: Admission, cases: &[Case<'_>]) {
-        self.plan.gauges.budget = admission.budget;
+        self.plan.gauges.budget = self.room.budget;
         for (node, grant) in admission.admitted {
             let id = self.ledger.next_id;
             self.ledger.next_id += 1;
@@ -421,8 +422,16 @@ impl<'a> Pass<'a> {
             self.ledger.next_id += 1;
             let marks = crds::ledger::Marks { deployment: true, ..Default::default() };
             let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
-            let grant =
-                Grant { id, node_uid, kind: Kind::Remove, revision: String::new(), marks, granted_at: self.snapshot.now, refused: None };
+            let grant = Grant {
+                id,
+                node_uid,
+                kind: Kind::Remove,
+                revision: String::new(),
+                marks,
+                domain: None,
+                granted_at: self.snapshot.now,
+                refused: None,
+            };
             self.ledger.grants.insert(case.name.to_owned(), grant);
         }
     }

@@ -20,6 +20,28 @@ pub enum Hold {
         /// The budget.
         budget: usize,
     },
+    /// The budget of the node's domain is used up.
+    DomainBudget {
+        /// The domain, as `key=value`.
+        domain: String,
+        /// Grants given in it.
+        grants: usize,
+        /// Its unavailable nodes without a grant.
+        unavailable: usize,
+        /// Its budget.
+        budget: usize,
+    },
+    /// Another domain, as `key=value`, is finished first.
+    OtherDomain(String),
+    /// So many nodes must stay available, and no more are.
+    MinAvailable {
+        /// Available nodes without a grant.
+        available: usize,
+        /// How many must stay.
+        minimum: usize,
+    },
+    /// A person's annotation leaves the node out.
+    Skipped,
     /// The Node is not Ready.
     NodeNotReady,
     /// Granted; the next write follows.
@@ -111,6 +133,10 @@ impl Hold {
             Self::Paused => "Paused",
             Self::Halted => "Halted",
             Self::Budget { .. } => "Budget",
+            Self::DomainBudget { .. } => "DomainBudget",
+            Self::OtherDomain(_) => "OtherDomain",
+            Self::MinAvailable { .. } => "MinAvailableNodes",
+            Self::Skipped => "Skipped",
             Self::NodeNotReady => "NodeNotReady",
             Self::Granted => "Granted",
             Self::GracePeriod { .. } => "GracePeriod",
@@ -147,6 +173,16 @@ impl Hold {
             Self::Budget { grants, unavailable, budget } => format!(
                 "the budget of {budget} nodes is used up: {grants} under way, {unavailable} unavailable for other reasons"
             ),
+            Self::DomainBudget { domain, grants, unavailable, budget } => format!(
+                "the budget of {budget} nodes of {domain} is used up: {grants} under way, {unavailable} unavailable for other reasons"
+            ),
+            Self::OtherDomain(domain) => format!("the nodes of {domain} are finished first (oneDomainAtATime)"),
+            Self::MinAvailable { available, minimum } => {
+                format!("{available} nodes are available and {minimum} must stay so (minAvailableNodes): repair an unavailable one, or lower it")
+            }
+            Self::Skipped => {
+                format!("left as it is by the Node's annotation {}; remove it to go on", crds::names::SKIP_ANNOTATION)
+            }
             Self::NodeNotReady => "the Node is not Ready".into(),
             Self::Granted => "may be updated now".into(),
             Self::GracePeriod { until } => format!("out of the load balancer, waiting for its grace period until {}", clock(*until)),

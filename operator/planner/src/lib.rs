@@ -20,6 +20,7 @@ pub mod readiness;
 pub mod rebuild;
 pub mod render;
 pub mod rivals;
+pub mod room;
 pub mod settings;
 pub mod snapshot;
 pub mod status;

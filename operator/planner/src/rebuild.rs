@@ -116,11 +116,12 @@ fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>],
             (_, None) => case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(),
         };
         let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
+        let domain = settings.and_then(|settings| settings.topology.as_ref()).map(|topology| case.domain(topology).to_owned());
         let marks =
             Marks { deployment_keys: settings.map(|settings| settings.detach_marks().deployment_keys).unwrap_or_default(), ..marks };
         ledger.grants.insert(
             case.name.to_owned(),
-            Grant { id: ledger.next_id, node_uid, kind, revision, marks, granted_at: snapshot.now, refused: None },
+            Grant { id: ledger.next_id, node_uid, kind, revision, marks, domain, granted_at: snapshot.now, refused: None },
         );
         ledger.next_id += 1;
     }

@@ -3,7 +3,10 @@
 mod labels;
 
 use crds::{
-    ingress_daemon_set::{IngressDaemonSetSpec, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType, RollingUpdate},
+    ingress_daemon_set::{
+        AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType,
+        RollingUpdate, WaitForTimestamp,
+    },
     ledger::{Annotation, Marks},
     names,
 };
@@ -54,6 +57,14 @@ impl Count {
         }
     }
 
+    /// How many of `total` at least: a percentage is rounded up.
+    pub fn at_least_of(self, total: usize) -> usize {
+        match self {
+            Self::Number(_) => self.of(total),
+            Self::Percent(percent) => (total * usize::try_from(percent).unwrap_or(0)).div_ceil(100),
+        }
+    }
+
     /// As the API writes it.
     pub fn to_json(self) -> serde_json::Value {
         match self {
@@ -101,6 +112,17 @@ pub struct Timestamp {
     pub grace: i64,
 }
 
+/// Domains of nodes, by a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Key of the Node label.
+    pub key: String,
+    /// Nodes of one domain that may be disrupted at once; `None` when only the fleet's budget bounds them.
+    pub budget: Option<Count>,
+    /// One domain is finished before the next.
+    pub one_at_a_time: bool,
+}
+
 /// The spec, resolved.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -110,6 +132,12 @@ pub struct Settings {
     pub mode: Mode,
     /// Nodes that may be disrupted at once.
     pub budget: Count,
+    /// Domains with a budget of their own.
+    pub topology: Option<Topology>,
+    /// Nodes that must stay available.
+    pub min_available: Count,
+    /// Nodes whose Node is not Ready leave the budget alone.
+    pub ignores_not_ready: bool,
     /// Health ports.
     pub ports: Vec<u16>,
     /// How many ready pods make a node healthy, for the health checker.
@@ -179,6 +207,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     let unavailable_nodes = keep(Count::parse("maxUnavailableNodes", rolling.max_unavailable_nodes.as_ref())).unwrap_or(Count::Number(0));
     let degraded_given = keep(Count::parse("maxDegradedNodes", rolling.max_degraded_nodes.as_ref()));
     let degraded_nodes = degraded_given.unwrap_or(Count::Number(1));
+    let min_available = keep(Count::parse("minAvailableNodes", rolling.min_available_nodes.as_ref())).unwrap_or(Count::Number(0));
     let surged = keep(Count::parse("maxSurgedPodsPerNode", rolling.max_surged_pods_per_node.as_ref()));
     let unavailable_pods = keep(pods_per_node_alias(&rolling));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
@@ -188,6 +217,10 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
                 .into();
         errors.push(Invalid { reason: "InvalidSpec", message });
     }
+    let topology = topology(&rolling).unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        None
+    });
     let mut remarks = Vec::new();
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
         remarks.push(Invalid {
@@ -236,22 +269,18 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         pods_per_node,
         mode,
         budget: if mode == Mode::Detach { unavailable_nodes } else { degraded_nodes },
+        topology,
+        min_available,
+        ignores_not_ready: rolling.not_ready_nodes == NotReadyNodes::Ignore,
         ports,
         ready_policy: spec.health_checker.as_ref().and_then(|checker| checker.ready_policy).unwrap_or_default(),
         max_unavailable_pods: if mode == Mode::Detach { Count::Percent(100) } else { unavailable_pods.unwrap_or(Count::Number(1)) },
         max_surged_pods: if mode == Mode::Detach || host_ports { Count::Number(0) } else { surged.unwrap_or(Count::Number(0)) },
-        deployment_annotation: deployment.map(|annotation| Annotation {
-            key: annotation.key.clone().unwrap_or_else(|| names::TO_BE_UPDATED_ANNOTATION.to_owned()),
-            value: annotation.value.clone().unwrap_or_default(),
-        }),
+        deployment_annotation: deployment.map(on_deployment),
         deployment_grace: seconds(deployment.and_then(|annotation| annotation.grace_period_seconds)),
-        node_annotation: node
-            .map(|annotation| Annotation { key: annotation.key.clone(), value: annotation.value.clone().unwrap_or_default() }),
+        node_annotation: node.map(on_node),
         node_grace: seconds(node.and_then(|annotation| annotation.grace_period_seconds)),
-        timestamp: rolling
-            .wait_for_detachment_by_annotated_timestamp
-            .as_ref()
-            .map(|wait| Timestamp { key: wait.key.clone(), grace: wait.grace_period_seconds.map_or(DEFAULT_GRACE, i64::from) }),
+        timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(timestamp),
         detach_timeout: i64::from(rolling.detach_timeout_seconds.unwrap_or(DEFAULT_DETACH_TIMEOUT)),
         on_detach_timeout: rolling.on_detach_timeout,
         attach_soak: rolling.attach_soak_seconds.map_or(soak, i64::from),
@@ -265,6 +294,31 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         revision: crds::hash::revision(&spec.template),
         remarks,
     })
+}
+
+fn on_deployment(annotation: &AnnotateDeployment) -> Annotation {
+    Annotation {
+        key: annotation.key.clone().unwrap_or_else(|| names::TO_BE_UPDATED_ANNOTATION.to_owned()),
+        value: annotation.value.clone().unwrap_or_default(),
+    }
+}
+
+fn on_node(annotation: &AnnotateNode) -> Annotation {
+    Annotation { key: annotation.key.clone(), value: annotation.value.clone().unwrap_or_default() }
+}
+
+fn timestamp(wait: &WaitForTimestamp) -> Timestamp {
+    Timestamp { key: wait.key.clone(), grace: wait.grace_period_seconds.map_or(DEFAULT_GRACE, i64::from) }
+}
+
+fn topology(rolling: &RollingUpdate) -> Result<Option<Topology>, Invalid> {
+    let Some(topology) = &rolling.topology else { return Ok(None) };
+    let budget = Count::parse("topology.maxUnavailableNodes", topology.max_unavailable_nodes.as_ref())?;
+    if budget.is_some_and(Count::is_zero) {
+        let message = "topology.maxUnavailableNodes must not be 0, or no node could ever be updated: set it to 1 or more, or remove it";
+        return Err(Invalid { reason: "InvalidSpec", message: message.into() });
+    }
+    Ok(Some(Topology { key: topology.key.clone(), budget, one_at_a_time: topology.one_domain_at_a_time }))
 }
 
 /// `podsPerNode: 1` cannot be told from the schema's default, so it counts as unset beside `replicas`.

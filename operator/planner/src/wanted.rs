@@ -5,7 +5,7 @@ use crate::{
     eligibility::is_chosen,
     readiness::{self, is_complete, is_settled},
     render::has_drifted,
-    settings::Settings,
+    settings::{Settings, Topology},
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
     target::{self, Fit, FitView, Gates, NeedView},
 };
@@ -139,6 +139,22 @@ impl Case<'_> {
             .is_some_and(|(grant, token)| token.id == grant.id && matches!(token.phase, Phase::Updating | Phase::Degrading))
     }
 
+    /// The domain that the node is in: its label's value, empty without one.
+    pub fn domain(&self, topology: &Topology) -> &str {
+        self.node.and_then(|node| node.labels.get(&topology.key)).map_or("", String::as_str)
+    }
+
+    /// A slot is taken for the node, by a grant as it was read.
+    pub fn holds_slot(&self) -> bool {
+        self.grant.is_some_and(|grant| !is_free(grant))
+    }
+
+    /// Counts as unavailable where slots are given.
+    pub fn counts_unavailable(&self, settings: &Settings) -> bool {
+        let ignored = settings.ignores_not_ready && !self.node.is_some_and(|node| node.ready);
+        self.chosen && !ignored && self.is_unavailable(settings)
+    }
+
     /// All its pods are ready, and no other is left: what the health checker sees. They may not be *available* yet.
     pub fn is_ready(&self) -> bool {
         self.deployment.is_some_and(|deployment| readiness::is_ready(deployment, self.pods))
@@ -265,6 +281,7 @@ fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted:
             deployment_keys: keys,
             node: wanted.node.clone().or_else(|| grant.marks.node.clone()),
         },
+        domain: grant.domain.clone(),
         granted_at: grant.granted_at,
         refused: None,
     }

@@ -12,7 +12,7 @@ use world::{
     World,
     cluster::Detacher,
     operator::{Operator, Request, STORES},
-    wish::{Marks, Wish},
+    wish::{Marks, Wish, Zones},
 };
 
 const MARKS: [Marks; 6] = [Marks::Token, Marks::Deployment, Marks::Node, Marks::Both, Marks::Timestamp, Marks::Degrade];
@@ -106,16 +106,18 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![30 => course(), 2 => order(), 1 => accident()]
 }
 
-/// A world at rest for each set of marks, made once.
-fn at_rest(marks: Marks, budget: i32) -> World {
+const ZONES: [Zones; 3] = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime];
+
+/// A world at rest for each set of marks and each use of zones, made once.
+fn at_rest(marks: Marks, budget: i32, zones: Zones) -> World {
     static WORLDS: OnceLock<BTreeMap<String, World>> = OnceLock::new();
-    let make = |marks, budget| {
-        let mut world = World::new(Wish::new(marks, budget), usize::from(NODES));
+    let make = |(marks, budget, zones): (Marks, i32, Zones)| {
+        let mut world = World::new(Wish { zones, ..Wish::new(marks, budget) }, usize::from(NODES));
         world.run_until(&mut Operator::default(), 120, World::is_converged).unwrap();
-        (format!("{marks:?}{budget}"), world)
+        (format!("{marks:?}{budget}{zones:?}"), world)
     };
-    let worlds = WORLDS.get_or_init(|| MARKS.into_iter().flat_map(|marks| [make(marks, 1), make(marks, 2)]).collect());
-    worlds[&format!("{marks:?}{budget}")].clone()
+    let all = || MARKS.into_iter().flat_map(|marks| [1, 2].into_iter().flat_map(move |budget| ZONES.map(|zones| (marks, budget, zones))));
+    WORLDS.get_or_init(|| all().map(make).collect())[&format!("{marks:?}{budget}{zones:?}")].clone()
 }
 
 struct Run {
@@ -290,8 +292,8 @@ fn comes_to_rest(world: &mut World, operator: &mut Operator) -> Result<(), TestC
     Ok(())
 }
 
-fn survive(marks: usize, budget: i32, events: &[Event]) -> Result<(), TestCaseError> {
-    let mut run = Run::new(at_rest(MARKS[marks], budget));
+fn survive(marks: usize, budget: i32, zones: usize, events: &[Event]) -> Result<(), TestCaseError> {
+    let mut run = Run::new(at_rest(MARKS[marks], budget, ZONES[zones]));
     for event in events {
         run.happen(event);
         check(&run.world, event)?;
@@ -336,7 +338,12 @@ proptest! {
 
     #[test]
     fn no_schedule_breaks_the_budget_and_every_rollout_ends(marks in 0..6usize, budget in 1..3i32, events in prop::collection::vec(event(), 20..160)) {
-        survive(marks, budget, &events)?;
+        survive(marks, budget, 0, &events)?;
+    }
+
+    #[test]
+    fn no_schedule_breaks_the_budget_of_a_zone_or_begins_a_second_zone(marks in 0..6usize, zones in 1..3usize, events in prop::collection::vec(event(), 20..160)) {
+        survive(marks, 2, zones, &events)?;
     }
 }
 
@@ -365,7 +372,7 @@ fn a_slot_in_which_pods_have_changed_is_taken_over_while_paused_though_its_node_
         Event::Act { who: true, arrives: 19340 },
         second,
     ];
-    survive(3, 1, &events).unwrap();
+    survive(3, 1, 0, &events).unwrap();
 }
 
 #[test]
@@ -384,5 +391,5 @@ fn a_changed_key_does_not_come_off_the_node_while_a_late_update_of_the_old_grant
         Event::Act { who: second, arrives: 20221 },
     ];
     events.extend(std::iter::repeat_n(Event::Seconds(1, 0), 10));
-    survive(0, 1, &events).unwrap();
+    survive(0, 1, 0, &events).unwrap();
 }

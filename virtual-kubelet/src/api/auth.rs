@@ -19,6 +19,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::api_call::within;
+
 /// How long it is remembered whose a token is.
 const TOKEN_KNOWN: Duration = Duration::from_mins(2);
 /// How long a permission is remembered.
@@ -29,10 +31,30 @@ const DENIED_KNOWN: Duration = Duration::from_secs(30);
 const REMEMBERED: usize = 4096;
 
 /// The certificate that a client proved to have, verified by the TLS handshake.
+///
+/// [`serve`](super::serve) puts it on each request. Another server does so itself:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use virtual_kubelet::api::PeerCertificate;
+///
+/// /// The router for one connection, whose client showed the certificate `der`.
+/// fn known(router: axum::Router, der: &[u8]) -> axum::Router {
+///     router.layer(axum::Extension(PeerCertificate(Arc::from(der))))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct PeerCertificate(pub Arc<[u8]>);
 
 /// Who asks.
+///
+/// ```
+/// use virtual_kubelet::api::User;
+///
+/// let user = User { name: "kube-apiserver".into(), groups: vec!["system:masters".into()], ..User::default() };
+/// assert_eq!(user.uid, None);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct User {
     /// Name.
@@ -46,16 +68,26 @@ pub struct User {
 }
 
 /// What is asked for, in terms of the API: a verb on a subresource of this node.
+///
+/// ```
+/// use virtual_kubelet::api::Access;
+///
+/// // `kubectl top node` asks for this.
+/// let stats = Access { verb: "get", subresource: "stats" };
+/// // Commands, logs and port-forwards are all of `proxy`.
+/// let exec = Access { verb: "create", subresource: "proxy" };
+/// assert_ne!(stats, exec);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// Verb.
+    /// Verb: `get`, `create`, `update`, `patch` or `delete`.
     pub verb: &'static str,
-    /// Subresource of `nodes`.
+    /// Subresource of `nodes`: `proxy`, `stats`, `metrics` or `log`.
     pub subresource: &'static str,
 }
 
 /// What a request asks for.
-pub fn access(method: &Method, path: &str) -> Access {
+fn access(method: &Method, path: &str) -> Access {
     let verb = match method.as_str() {
         "POST" => "create",
         "PUT" => "update",
@@ -74,7 +106,7 @@ pub fn access(method: &Method, path: &str) -> Access {
 }
 
 /// The user that a client certificate names: common name and organizations.
-pub fn certificate_user(der: &[u8]) -> Option<User> {
+fn certificate_user(der: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
@@ -82,7 +114,36 @@ pub fn certificate_user(der: &[u8]) -> Option<User> {
     Some(User { name, groups, ..User::default() }).filter(|user| !user.name.is_empty())
 }
 
-/// Asks the API server.
+/// Says who has a token and who may do what: the API server ([`ApiReviews`]), or what a test makes up. The error says why
+/// that could not be found out.
+///
+/// ```
+/// use futures::future::BoxFuture;
+/// use virtual_kubelet::api::{Access, Refusal, Reviews, User, WebhookAuth};
+///
+/// /// One user, who may read.
+/// struct Reader;
+///
+/// impl Reviews for Reader {
+///     fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<User>, String>> {
+///         let user = (token == "s3cret").then(|| User { name: "reader".into(), ..User::default() });
+///         Box::pin(async { Ok(user) })
+///     }
+///
+///     fn allowed<'a>(&'a self, user: &'a User, access: &'a Access) -> BoxFuture<'a, Result<bool, String>> {
+///         Box::pin(async move { Ok(user.name == "reader" && access.verb == "get") })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let auth = WebhookAuth::new(Reader);
+/// let (read, write) = (Access { verb: "get", subresource: "stats" }, Access { verb: "create", subresource: "proxy" });
+/// assert_eq!(auth.check(None, Some("s3cret"), &read).await.unwrap().name, "reader");
+/// assert!(matches!(auth.check(None, Some("s3cret"), &write).await, Err(Refusal::Forbidden(_))));
+/// assert_eq!(auth.check(None, Some("guessed"), &read).await, Err(Refusal::Unauthenticated));
+/// # }
+/// ```
 pub trait Reviews: Send + Sync + 'static {
     /// Whose token it is, if anybody's.
     fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<User>, String>>;
@@ -92,6 +153,15 @@ pub trait Reviews: Send + Sync + 'static {
 }
 
 /// Asks by `TokenReview` and `SubjectAccessReview`.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// use virtual_kubelet::api::{ApiReviews, Auth, WebhookAuth};
+///
+/// fn auth(client: kube::Client) -> Auth {
+///     Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: "n1".into() })))
+/// }
+/// ```
 pub struct ApiReviews {
     /// Access with the right to create both.
     pub client: Client,
@@ -104,8 +174,8 @@ impl Reviews for ApiReviews {
         Box::pin(async move {
             let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
             let review = TokenReview { spec, ..TokenReview::default() };
-            let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
-            let status = answer.map_err(|error: kube::Error| error.to_string())?.status.unwrap_or_default();
+            let answer = within(Api::all(self.client.clone()).create(&PostParams::default(), &review)).await;
+            let status = answer.map_err(|error| error.to_string())?.status.unwrap_or_default();
             let user = status.user.filter(|_| status.authenticated == Some(true));
             Ok(user.map(|user| User {
                 name: user.username.unwrap_or_default(),
@@ -135,8 +205,8 @@ impl Reviews for ApiReviews {
                 ..SubjectAccessReviewSpec::default()
             };
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-            let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
-            let status = answer.map_err(|error: kube::Error| error.to_string())?.status.unwrap_or_default();
+            let answer = within(Api::all(self.client.clone()).create(&PostParams::default(), &review)).await;
+            let status = answer.map_err(|error| error.to_string())?.status.unwrap_or_default();
             Ok(status.allowed && status.denied != Some(true))
         })
     }
@@ -171,6 +241,15 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
 }
 
 /// Why a request is refused.
+///
+/// ```
+/// use axum::response::IntoResponse;
+/// use virtual_kubelet::api::Refusal;
+///
+/// assert_eq!(Refusal::Unauthenticated.into_response().status(), 401);
+/// assert_eq!(Refusal::Forbidden("Forbidden (user=a)".into()).into_response().status(), 403);
+/// assert_eq!(Refusal::Unknown("no answer".into()).into_response().status(), 500);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Nobody we know: 401.
@@ -194,6 +273,18 @@ impl IntoResponse for Refusal {
 
 /// Decides about requests: by certificate or token, then by asking whether the user may. Answers are remembered: whose a token is
 /// for 2 minutes, a permission for 5 minutes, a refusal for 30 seconds.
+///
+/// ```no_run
+/// use virtual_kubelet::api::{Access, ApiReviews, WebhookAuth};
+///
+/// # async fn example(client: kube::Client, token: &str) {
+/// let auth = WebhookAuth::new(ApiReviews { client, node: "n1".into() });
+/// match auth.check(None, Some(token), &Access { verb: "get", subresource: "stats" }).await {
+///     Ok(user) => println!("{} may", user.name),
+///     Err(refusal) => println!("no: {refusal:?}"),
+/// }
+/// # }
+/// ```
 pub struct WebhookAuth {
     reviews: Box<dyn Reviews>,
     tokens: Cache<[u8; 32], Option<User>>,
@@ -206,7 +297,8 @@ impl WebhookAuth {
         Self { reviews: Box::new(reviews), tokens: Cache::new(), decisions: Cache::new() }
     }
 
-    /// Whether a client with this certificate or token may have the access.
+    /// Whether a client with this certificate (DER) or token may have the access. A certificate that names a user counts; the token
+    /// only without one.
     pub async fn check(&self, certificate: Option<&[u8]>, token: Option<&str>, access: &Access) -> Result<User, Refusal> {
         let user = match certificate.and_then(certificate_user) {
             Some(user) => user,
@@ -246,6 +338,15 @@ impl WebhookAuth {
 }
 
 /// Who may use the API.
+///
+/// ```
+/// use virtual_kubelet::api::{Auth, Reviews, WebhookAuth};
+///
+/// /// Whom `reviews` knows, or everybody.
+/// fn auth(reviews: Option<impl Reviews>) -> Auth {
+///     reviews.map_or(Auth::None, |reviews| Auth::Webhook(WebhookAuth::new(reviews).into()))
+/// }
+/// ```
 #[derive(Clone, Default)]
 pub enum Auth {
     /// Everybody, unknown. For tests.
@@ -255,7 +356,17 @@ pub enum Auth {
     Webhook(Arc<WebhookAuth>),
 }
 
-/// Lets requests through that are allowed.
+/// Lets requests through that are allowed: middleware for a router. What it needs to know of the connection is its
+/// [`PeerCertificate`].
+///
+/// ```
+/// use axum::{Router, middleware::from_fn_with_state};
+/// use virtual_kubelet::api::{Auth, authorize};
+///
+/// fn guarded(router: Router, auth: Auth) -> Router {
+///     router.layer(from_fn_with_state(auth, authorize))
+/// }
+/// ```
 pub async fn authorize(State(auth): State<Auth>, request: Request, next: Next) -> Response {
     if let Auth::Webhook(auth) = &auth {
         let certificate = request.extensions().get::<PeerCertificate>().cloned();

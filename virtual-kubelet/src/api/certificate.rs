@@ -22,6 +22,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::api_call::within;
+
 /// Who signs certificates of kubelets.
 const SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// How often a request is looked at.
@@ -32,10 +34,34 @@ const SAY_EVERY: SignedDuration = SignedDuration::from_mins(1);
 const PATIENCE: SignedDuration = SignedDuration::from_mins(50);
 /// How long after a failed request another one is made.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
+/// How often files that were given are read again, as by a kubelet.
+const READ_EVERY: Duration = Duration::from_mins(1);
 /// Longest time until the certificate is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_hours(1);
 
 /// The certificate of each next handshake. Without one, handshakes fail.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use virtual_kubelet::api::{NodeIdentity, ServingCertificate, tls};
+/// # use std::path::PathBuf;
+///
+/// # async fn example(client: kube::Client) -> anyhow::Result<()> {
+/// let certificate = ServingCertificate::default();
+/// let identity = NodeIdentity { name: "n1".into(), addresses: vec!["198.18.0.1".parse()?] };
+/// let report = |text: &str| eprintln!("{text}");
+/// tokio::spawn(certificate.clone().keep_requested(client, identity, "/var/lib/vk/pki".into(), report));
+/// assert!(!certificate.is_there(), "somebody has to approve it first");
+/// let settings = tls(Arc::new(certificate), None)?;
+///
+/// // Or one that somebody else renews.
+/// let (file, key) = (PathBuf::from("/etc/vk/tls.crt"), PathBuf::from("/etc/vk/tls.key"));
+/// let certificate = ServingCertificate::from_files(&file, &key)?;
+/// tokio::spawn(certificate.clone().keep_files(file, key, report));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct ServingCertificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
@@ -63,15 +89,42 @@ impl ServingCertificate {
         }
     }
 
-    /// Takes certificate and key from files in PEM format.
+    /// Takes certificate and key from files in PEM format, once. Fails when they cannot be read or do not belong together.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self> {
         let this = Self::default();
         this.set(load(certificate, key)?.key);
         Ok(this)
     }
 
-    /// Keeps a certificate that the cluster signs: requests one when there is none in `directory`, and a new one when most of its
-    /// life is over. Never returns; `report` is told whenever the state changes, and once a minute while there is none.
+    /// Takes certificate and key from the files, which it reads once a minute, whenever they have changed. What cannot be used is told to `report`, and the
+    /// certificate before stays. Never returns.
+    pub async fn keep_files(self, certificate: PathBuf, key: PathBuf, report: impl Fn(&str)) {
+        let mut said = String::new();
+        loop {
+            tokio::time::sleep(READ_EVERY).await;
+            match load(&certificate, &key) {
+                Ok(loaded) => {
+                    said.clear();
+                    let changed = self.0.read().is_ok_and(|kept| kept.as_ref().is_none_or(|kept| kept.cert != loaded.key.cert));
+                    if changed {
+                        self.set(loaded.key);
+                        report("the serving certificate of the kubelet API was read anew");
+                    }
+                }
+                Err(error) => {
+                    let text = format!("the serving certificate of the kubelet API stays as it was: {error:#}");
+                    if text != said {
+                        report(&text);
+                        said = text;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps a certificate that the cluster signs: requests one when there is none in `directory` (`kubelet-server.crt` and
+    /// `kubelet-server.key`), and a new one when four fifths of its life are over. Never returns; `report` is told whenever the
+    /// state changes, and once a minute while there is none.
     pub async fn keep_requested(self, client: Client, identity: NodeIdentity, directory: PathBuf, report: impl Fn(&str)) {
         let (certificate, key) = (directory.join("kubelet-server.crt"), directory.join("kubelet-server.key"));
         loop {
@@ -109,6 +162,13 @@ impl ServingCertificate {
 }
 
 /// What a certificate of a kubelet says about its node.
+///
+/// ```
+/// use virtual_kubelet::api::NodeIdentity;
+///
+/// let identity = NodeIdentity { name: "n1".into(), addresses: vec!["198.18.0.1".parse()?, "fd00::1".parse()?] };
+/// # Ok::<_, std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
     /// Name of the node.
@@ -189,7 +249,7 @@ fn signing_request(identity: &NodeIdentity) -> Result<(CertificateSigningRequest
 async fn request(client: &Client, identity: &NodeIdentity, report: &impl Fn(&str)) -> Result<(String, String)> {
     let api = Api::<CertificateSigningRequest>::all(client.clone());
     let (wanted, key) = signing_request(identity)?;
-    let name = api.create(&PostParams::default(), &wanted).await.context("requesting it")?.metadata.name.unwrap_or_default();
+    let name = within(api.create(&PostParams::default(), &wanted)).await.context("requesting it")?.metadata.name.unwrap_or_default();
     let began = Timestamp::now();
     let mut said: Option<Timestamp> = None;
     loop {
@@ -203,7 +263,7 @@ async fn request(client: &Client, identity: &NodeIdentity, report: &impl Fn(&str
         }
         tokio::time::sleep(LOOK_EVERY).await;
         // What cannot be read now can be later, and what is gone is asked for anew.
-        let found = match api.get_opt(&name).await {
+        let found = match within(api.get_opt(&name)).await {
             Ok(found) => found.with_context(|| format!("CertificateSigningRequest {name} is gone"))?,
             Err(_) => continue,
         };
@@ -233,6 +293,35 @@ mod tests {
         let pem = String::from_utf8(request.spec.request.0).unwrap();
         assert!(pem.starts_with("-----BEGIN CERTIFICATE REQUEST-----"));
         assert!(key.starts_with("-----BEGIN PRIVATE KEY-----"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_change_are_read_within_a_minute_and_bad_ones_change_nothing() {
+        let dir = std::env::temp_dir().join(format!("certificate-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (crt, key) = (dir.join("a.crt"), dir.join("a.key"));
+        let make = || {
+            let fresh = KeyPair::generate().unwrap();
+            std::fs::write(&crt, CertificateParams::new(vec!["n1".into()]).unwrap().self_signed(&fresh).unwrap().pem()).unwrap();
+            std::fs::write(&key, fresh.serialize_pem()).unwrap();
+            load(&crt, &key).unwrap().key.cert
+        };
+        let first = make();
+        let certificate = ServingCertificate::from_files(&crt, &key).unwrap();
+        let served = || certificate.0.read().unwrap().as_ref().unwrap().cert.clone();
+        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let heard = said.clone();
+        let report = move |text: &str| heard.lock().unwrap().push(text.to_owned());
+        let keeping = tokio::spawn(certificate.clone().keep_files(crt.clone(), key.clone(), report));
+        let minutes = async |count: u32| tokio::time::sleep(READ_EVERY * count + Duration::from_secs(1)).await;
+        std::fs::write(&crt, "no certificate").unwrap();
+        minutes(3).await;
+        assert!(served() == first && said.lock().unwrap().len() == 1, "{said:?}");
+        let second = make();
+        minutes(1).await;
+        assert!(served() == second && second != first && said.lock().unwrap().len() == 2, "{said:?}");
+        keeping.abort();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

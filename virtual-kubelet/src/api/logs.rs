@@ -23,6 +23,8 @@ const PIECE: usize = 64 << 10;
 const LONGEST_LINE: usize = 1 << 20;
 
 /// One line of a log file.
+// Public for the fuzz targets alone, as `entry` and `Selector` are: users have `read`.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// When it was written, as it stands there.
@@ -38,6 +40,7 @@ pub struct Entry<'a> {
 }
 
 /// Reads a line without its end; nothing when it is none of the format.
+#[doc(hidden)]
 pub fn entry(line: &[u8]) -> Option<Entry<'_>> {
     let mut parts = line.splitn(4, |byte| *byte == b' ');
     let time = std::str::from_utf8(parts.next()?).ok()?;
@@ -56,6 +59,7 @@ pub fn entry(line: &[u8]) -> Option<Entry<'_>> {
 }
 
 /// Makes what the client sees out of the lines of a log file, in their order.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Selector {
     since: Option<Timestamp>,
@@ -152,6 +156,22 @@ struct Reading {
 
 /// The log in the file `path`, which is opened before this returns. With `over` it is followed until that says that nothing
 /// will be written any more, through rotations that rename the file.
+///
+/// ```
+/// use tokio::io::AsyncReadExt;
+/// use virtual_kubelet::api::{LogOptions, logs};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let file = std::env::temp_dir().join(format!("log-{}", std::process::id()));
+/// std::fs::write(&file, "2024-01-01T00:00:00Z stdout F one\n2024-01-01T00:00:01Z stderr F two\n")?;
+/// let mut log = logs::read(&file, &LogOptions { tail: Some(1), ..LogOptions::default() }, None).await?;
+/// let mut text = String::new();
+/// log.read_to_string(&mut text).await?;
+/// assert_eq!(text, "two\n");
+/// # std::fs::remove_file(file)
+/// # }
+/// ```
 pub async fn read(path: &Path, options: &LogOptions, over: Option<Box<dyn Fn() -> bool + Send + Sync>>) -> io::Result<BoxRead> {
     let mut file = File::open(path).await?;
     if let Some(tail) = options.tail {

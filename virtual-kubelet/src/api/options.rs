@@ -17,6 +17,17 @@ fn first<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
 }
 
 /// Which of a container's streams a log is asked for.
+///
+/// ```
+/// use virtual_kubelet::api::LogStreams;
+///
+/// let shown = |streams, stderr: bool| match streams {
+///     LogStreams::All => true,
+///     LogStreams::Stdout => !stderr,
+///     LogStreams::Stderr => stderr,
+/// };
+/// assert!(shown(LogStreams::default(), true) && !shown(LogStreams::Stdout, true));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogStreams {
     /// Both.
@@ -29,6 +40,21 @@ pub enum LogStreams {
 }
 
 /// From when on entries of a log are wanted.
+///
+/// ```
+/// use jiff::Timestamp;
+/// use virtual_kubelet::api::Since;
+///
+/// /// Whether an entry of the time `at` is wanted.
+/// fn is_wanted(at: Timestamp, since: Since, now: Timestamp) -> bool {
+///     match since {
+///         Since::Time(time) => at >= time,
+///         Since::Ago(ago) => now.checked_sub(ago).is_ok_and(|time| at >= time),
+///     }
+/// }
+/// let now = Timestamp::now();
+/// assert!(is_wanted(now, Since::Ago(std::time::Duration::from_secs(60)), now));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     /// That long before now.
@@ -38,6 +64,14 @@ pub enum Since {
 }
 
 /// What a client wants of a log.
+///
+/// ```
+/// use virtual_kubelet::api::{LogOptions, LogStreams};
+///
+/// // kubectl logs --follow --tail 10
+/// let options = LogOptions { tail: Some(10), follow: true, ..LogOptions::default() };
+/// assert_eq!((options.streams, options.limit_bytes), (LogStreams::All, None));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
     /// Only so many lines from the end.

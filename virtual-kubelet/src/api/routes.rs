@@ -27,12 +27,37 @@ use super::options::{self, StreamOptions};
 use super::{channels, port_forward, session};
 
 /// How long clients may take to open the streams that they announced, by default.
+///
+/// ```
+/// use virtual_kubelet::api::{Api, DEFAULT_STREAM_CREATION_TIMEOUT};
+///
+/// /// For clients on slow lines.
+/// fn patient(api: Api) -> Api {
+///     api.stream_creation_timeout(2 * DEFAULT_STREAM_CREATION_TIMEOUT)
+/// }
+/// assert_eq!(DEFAULT_STREAM_CREATION_TIMEOUT.as_secs(), 30);
+/// ```
 pub const DEFAULT_STREAM_CREATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest message of a WebSocket that is taken.
 const LARGEST_MESSAGE: usize = 4 << 20;
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
 /// What the routes share.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+///
+/// use tokio_util::sync::CancellationToken;
+/// use virtual_kubelet::api::{Api, PodHandlers};
+///
+/// struct Nothing;
+/// impl PodHandlers for Nothing {}
+///
+/// let stop = CancellationToken::new();
+/// let api = Api::new(Arc::new(Nothing), stop.clone()).stream_creation_timeout(Duration::from_secs(10));
+/// println!("{} commands and port-forwards end with this program", api.open_sessions());
+/// stop.cancel();
+/// ```
 #[derive(Clone)]
 pub struct Api {
     handlers: Arc<dyn PodHandlers>,
@@ -81,7 +106,8 @@ impl Api {
 /// impl PodHandlers for Nothing {}
 ///
 /// let api = Api::new(Arc::new(Nothing), CancellationToken::new());
-/// let router: axum::Router = attach_pod_metrics_routes(attach_pod_routes(axum::Router::new(), &api, false), &api);
+/// let mine = axum::Router::new().route("/mine", axum::routing::get(async || "of this program"));
+/// let router: axum::Router = attach_pod_metrics_routes(attach_pod_routes(mine, &api, false), &api);
 /// ```
 pub fn attach_pod_routes(router: Router, api: &Api, debug: bool) -> Router {
     let mut ours = Router::new();
@@ -104,6 +130,16 @@ pub fn attach_pod_routes(router: Router, api: &Api, debug: bool) -> Router {
 }
 
 /// Adds the routes that tell what pods use: `stats/summary` and `metrics/resource`.
+///
+/// ```
+/// use axum::Router;
+/// use virtual_kubelet::api::{Api, attach_pod_metrics_routes};
+///
+/// /// A node that shows what its pods use, and lets nobody in.
+/// fn figures(api: &Api) -> Router {
+///     attach_pod_metrics_routes(Router::new(), api)
+/// }
+/// ```
 pub fn attach_pod_metrics_routes(router: Router, api: &Api) -> Router {
     let ours = Router::new()
         .route("/stats/summary", get(stats_summary))
@@ -113,7 +149,31 @@ pub fn attach_pod_metrics_routes(router: Router, api: &Api) -> Router {
     router.merge(ours.with_state(api.clone()))
 }
 
-/// All routes, and answers for everything else.
+/// All routes, `healthz` among them, and answers for everything else: 404, or 405 for another method.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use axum::{body::Body, http::Request};
+/// use tokio_util::sync::CancellationToken;
+/// use tower::ServiceExt;
+/// use virtual_kubelet::api::{Api, PodHandlers, router};
+///
+/// struct Nothing;
+/// impl PodHandlers for Nothing {}
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let routes = router(&Api::new(Arc::new(Nothing), CancellationToken::new()), false);
+/// let status = async |path: &str| {
+///     let request = Request::get(path).body(Body::empty()).unwrap();
+///     routes.clone().oneshot(request).await.unwrap().status().as_u16()
+/// };
+/// assert_eq!(status("/healthz").await, 200);
+/// assert_eq!(status("/pods").await, 501);
+/// assert_eq!(status("/elsewhere").await, 404);
+/// # }
+/// ```
 pub fn router(api: &Api, debug: bool) -> Router {
     let router = Router::new().route("/healthz", get(async || "ok"));
     attach_pod_metrics_routes(attach_pod_routes(router, api, debug), api)

@@ -167,6 +167,8 @@ async fn a_stuck_command_ends_with_its_client_or_with_the_server() {
         stream
     };
     api.sessions.close();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
     let (first, second) = (begin().await, begin().await);
     assert_eq!(api.open_sessions(), 2);
     drop(first);
@@ -176,4 +178,7 @@ async fn a_stuck_command_ends_with_its_client_or_with_the_server() {
     stop.cancel();
     api.sessions.wait().await;
     drop(second);
+    while tasks() != before {
+        tokio::task::yield_now().await;
+    }
 }

@@ -30,6 +30,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Settings of TLS, 1.2 at least: the certificate is whatever `certificate` says at each handshake, and clients that have a
 /// certificate of one of the authorities in `client_ca` are known by it. Clients without one may have a token.
+///
+/// Fails when the file cannot be read or has no authority in it.
+///
+/// ```no_run
+/// use std::{path::Path, sync::Arc};
+///
+/// use virtual_kubelet::api::{ServingCertificate, tls};
+///
+/// # fn main() -> anyhow::Result<()> {
+/// let certificate = ServingCertificate::from_files(Path::new("/etc/vk/tls.crt"), Path::new("/etc/vk/tls.key"))?;
+/// let config: rustls::ServerConfig = tls(Arc::new(certificate), Some(Path::new("/etc/kubernetes/pki/ca.crt")))?;
+/// # Ok(())
+/// # }
+/// ```
 pub fn tls(certificate: Arc<dyn ResolvesServerCert>, client_ca: Option<&Path>) -> Result<ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
@@ -50,7 +64,22 @@ pub fn tls(certificate: Arc<dyn ResolvesServerCert>, client_ca: Option<&Path>) -
     Ok(config)
 }
 
-/// Serves until `stop` is cancelled; then connections are dropped.
+/// Serves until `stop` is cancelled; then connections are dropped. At most 2048 at a time; a client has 10 s for the handshake
+/// and for the head of each request.
+///
+/// ```no_run
+/// use tokio_util::sync::CancellationToken;
+/// use virtual_kubelet::api::serve;
+///
+/// # async fn example(config: rustls::ServerConfig, router: axum::Router) -> std::io::Result<()> {
+/// let (listener, stop) = (tokio::net::TcpListener::bind("[::]:10250").await?, CancellationToken::new());
+/// let serving = tokio::spawn(serve(listener, config, router, stop.clone()));
+/// tokio::signal::ctrl_c().await?;
+/// stop.cancel();
+/// let _ = serving.await;
+/// # Ok(())
+/// # }
+/// ```
 pub async fn serve(listener: TcpListener, tls: ServerConfig, router: Router, stop: CancellationToken) {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let places = Arc::new(Semaphore::new(CONNECTIONS));

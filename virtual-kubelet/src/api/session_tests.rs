@@ -31,9 +31,10 @@ fn stuck(dropped: Arc<AtomicBool>, size: tokio::sync::mpsc::UnboundedSender<Term
             self.0.store(true, SeqCst);
         }
     }
-    Box::new(move |mut io: SessionIo| {
+    Box::new(move |io: SessionIo| {
         Box::pin(async move {
-            let _tell = Tell(dropped);
+            // All of it: an input that was dropped would be one that is closed.
+            let (_tell, mut io) = (Tell(dropped), io);
             while io.sizes.changed().await.is_ok() {
                 let latest = *io.sizes.borrow_and_update();
                 let _ = size.send(latest.unwrap());
@@ -85,14 +86,21 @@ async fn a_command_over_a_websocket_gets_its_input_and_gives_its_output_and_its_
     task.await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_is_dropped_when_its_client_leaves_even_with_input_that_nobody_reads() {
     let (dropped, (sizes, mut told)) = (Arc::<AtomicBool>::default(), tokio::sync::mpsc::unbounded_channel());
     let options = StreamOptions { stdin: true, stdout: true, stderr: false, tty: true };
     let (mut client, task) = client(options, stuck(dropped.clone(), sizes)).await;
     client.send(Message::binary([&[RESIZE], &br#"{"Width":100,"Height":40}"#[..]].concat())).await.unwrap();
     assert_eq!(told.recv().await, Some(TerminalSize { width: 100, height: 40 }));
-    client.send(Message::binary(vec![STDIN; 1000])).await.unwrap();
+    // More than is taken in for a command that does not read.
+    let input = async {
+        loop {
+            client.send(Message::binary(vec![STDIN; 10_000])).await.unwrap();
+        }
+    };
+    let stuck: Result<(), _> = tokio::time::timeout(Duration::from_secs(1), input).await;
+    assert!(stuck.is_err());
     drop(client);
     task.await.unwrap();
     assert!(dropped.load(SeqCst));

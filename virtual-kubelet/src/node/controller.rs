@@ -31,6 +31,21 @@ const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RENEW_JITTER: f64 = 0.04;
 
 /// Why a node controller cannot be made, or could not start.
+///
+/// ```
+/// use virtual_kubelet::node::{ErrConflictingLeaseControllerConfiguration, NodeControllerError};
+///
+/// /// Whether it is worth while to try the same again.
+/// fn is_repairable(error: &NodeControllerError) -> bool {
+///     match error {
+///         NodeControllerError::ConflictingLease(_) | NodeControllerError::InvalidOption(_) | NodeControllerError::Refused(_) => false,
+///         NodeControllerError::Ping(_) => true,
+///     }
+/// }
+///
+/// assert!(is_repairable(&NodeControllerError::Ping("connection refused".into())));
+/// assert!(!is_repairable(&ErrConflictingLeaseControllerConfiguration.into()));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum NodeControllerError {
     /// More than one option configures the lease.
@@ -48,7 +63,20 @@ pub enum NodeControllerError {
 }
 
 /// The controller of one node: registers it, writes its status whenever it changes and as a heartbeat, keeps its lease,
-/// and registers it again when it was deleted. See the [module](super) for an example.
+/// and registers it again when it was deleted. See the [module](super) for how one begins and ends.
+///
+/// ```no_run
+/// # use tokio_util::sync::CancellationToken;
+/// # use virtual_kubelet::node::{NodeController, NodeProvider};
+/// # async fn example<P: NodeProvider>(controller: NodeController<P>, cancel: CancellationToken) -> anyhow::Result<()> {
+/// let mut server_node = controller.server_node();
+/// tokio::spawn(controller.run(cancel));
+/// if let Some(node) = server_node.wait_for(Option::is_some).await?.as_ref() {
+///     println!("registered with the UID {:?}", node.metadata.uid);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct NodeController<P> {
     api: Api<Node>,
     leases: Api<Lease>,
@@ -61,6 +89,7 @@ pub struct NodeController<P> {
 
 impl<P: NodeProvider> NodeController<P> {
     /// A controller for `node`, whose status is complete except for times. Nothing is done before [`NodeController::run`].
+    /// Fails for a node without a name and for options that make no sense.
     pub fn new(
         client: Client,
         provider: Arc<P>,
@@ -156,8 +185,7 @@ impl<P: NodeProvider> NodeController<P> {
                     watcher::Event::Apply(node) => write = self.observe(node),
                     watcher::Event::InitDone if seen_in_list => {}
                     watcher::Event::InitDone | watcher::Event::Delete(_) => {
-                        tracing::warn!(node = name, "the Node object was deleted, registering again");
-                        self.register().await?;
+                        self.deleted(&name).await?;
                     }
                 },
             }
@@ -165,6 +193,8 @@ impl<P: NodeProvider> NodeController<P> {
                 continue;
             }
             next_beat = Instant::now() + self.settings.heartbeat();
+            // A node that is not healthy says nothing, and once it is, it writes anyway.
+            retry_at = None;
             if *healthy.borrow_and_update() {
                 retry_at = match self.update().await {
                     // The watch brings the deletion, and the node is registered again then.
@@ -180,6 +210,18 @@ impl<P: NodeProvider> NodeController<P> {
                 };
             }
         }
+    }
+
+    /// The Node is gone: it is registered again, unless there is a handler of errors and it says no.
+    async fn deleted(&self, name: &str) -> Result<(), NodeControllerError> {
+        if let Some(handler) = &self.settings.error_handler
+            && let Err(error) = handler(ApiCallError::NotFound(format!("nodes \"{name}\" not found"))).await
+        {
+            tracing::warn!(node = name, %error, "the Node object was deleted, and stays so for now");
+            return Ok(());
+        }
+        tracing::warn!(node = name, "the Node object was deleted, registering again");
+        self.register().await
     }
 
     /// Takes the server's view over; true when something of ours has to be repaired.
@@ -344,5 +386,44 @@ async fn next(events: &mut mpsc::Receiver<watcher::Event<Node>>) -> watcher::Eve
     match events.recv().await {
         Some(event) => event,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::super::lease::{DEFAULT_LEASE_DURATION, ForeignHolder};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_cannot_be_renewed_is_tried_again_after_one_pause_which_the_end_cuts_short() {
+        let tries = Arc::new(Mutex::new(Vec::new()));
+        let noted = tries.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            noted.lock().unwrap().push(Instant::now());
+            async { Ok::<_, Infallible>(Response::builder().status(500).body(Body::empty()).unwrap()) }
+        });
+        let keeper = LeaseKeeper {
+            api: Api::namespaced(Client::new(service, "default"), "kube-node-lease"),
+            node_name: "n1".into(),
+            duration: DEFAULT_LEASE_DURATION,
+            foreign_holder: ForeignHolder::TakeOver,
+            last: None,
+            foreign: None,
+        };
+        let mut node = Node::default();
+        node.metadata.uid = Some("uid-1".into());
+        let (server, healthy) = (watch::Sender::new(Some(node)), watch::Sender::new(true));
+        let keeping = keep_lease(keeper, Duration::from_secs(10), server.subscribe(), healthy.subscribe(), Recoveries::default());
+        // The end comes in the middle of the last pause.
+        assert!(tokio::time::timeout(Duration::from_secs(20), keeping).await.is_err());
+        let tries = tries.lock().unwrap();
+        let pauses: Vec<_> = tries.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_millis()).collect();
+        assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 5000, 5000]);
     }
 }

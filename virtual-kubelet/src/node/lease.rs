@@ -17,11 +17,36 @@ pub const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(40);
 pub const DEFAULT_RENEW_INTERVAL_FRACTION: f64 = 0.25;
 
 /// More than one option configures the lease.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use virtual_kubelet::node::{ErrConflictingLeaseControllerConfiguration, NodeController, NodeControllerError, NodeProvider};
+/// use virtual_kubelet::node::{with_node_enable_lease_v1, with_node_enable_lease_v1_with_renew_interval};
+/// # use k8s_openapi::api::core::v1::Node;
+///
+/// # fn example<P: NodeProvider>(client: kube::Client, provider: std::sync::Arc<P>, node: Node) {
+/// let options = [
+///     with_node_enable_lease_v1(Duration::from_secs(40)),
+///     with_node_enable_lease_v1_with_renew_interval(Duration::from_secs(40), Duration::from_secs(5)),
+/// ];
+/// let refused = NodeController::new(client, provider, node, options).err();
+/// assert!(matches!(refused, Some(NodeControllerError::ConflictingLease(ErrConflictingLeaseControllerConfiguration))));
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Multiple, conflicting lease configurations have been put into place")]
 pub struct ErrConflictingLeaseControllerConfiguration;
 
 /// What is done about a lease that somebody else holds. It is reported in any case.
+///
+/// ```
+/// use virtual_kubelet::node::{ForeignHolder, with_node_lease_foreign_holder};
+///
+/// // Two programs of which one shall stand by until the other is gone.
+/// let option = with_node_lease_foreign_holder(ForeignHolder::Wait);
+/// assert_eq!(ForeignHolder::default(), ForeignHolder::TakeOver);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignHolder {
     /// It is taken over at once: the node's name is ours. A kubelet does the same.

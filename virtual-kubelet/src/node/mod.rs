@@ -22,6 +22,22 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A controller works as if it was told this, except that it keeps no lease unless it is told to:
+//!
+//! ```
+//! use virtual_kubelet::node::{self, DEFAULT_LEASE_DURATION, DEFAULT_RENEW_INTERVAL_FRACTION, ForeignHolder, NodeControllerOpt};
+//!
+//! let renew_interval = DEFAULT_LEASE_DURATION.mul_f64(DEFAULT_RENEW_INTERVAL_FRACTION);
+//! assert_eq!((DEFAULT_LEASE_DURATION.as_secs(), renew_interval.as_secs()), (40, 10));
+//! let defaults: [NodeControllerOpt; 5] = [
+//!     node::with_node_ping_interval(node::DEFAULT_PING_INTERVAL),
+//!     node::with_node_ping_timeout(node::DEFAULT_PING_TIMEOUT),
+//!     node::with_node_status_update_interval(node::DEFAULT_STATUS_UPDATE_INTERVAL),
+//!     node::with_node_enable_lease_v1_with_renew_interval(DEFAULT_LEASE_DURATION, renew_interval),
+//!     node::with_node_lease_foreign_holder(ForeignHolder::TakeOver),
+//! ];
+//! ```
 
 mod controller;
 mod lease;
@@ -33,11 +49,10 @@ mod status;
 pub use controller::{NodeController, NodeControllerError};
 pub use lease::{DEFAULT_LEASE_DURATION, DEFAULT_RENEW_INTERVAL_FRACTION, ErrConflictingLeaseControllerConfiguration, ForeignHolder};
 pub use options::{
-    DEFAULT_PING_INTERVAL, DEFAULT_PING_TIMEOUT, DEFAULT_STATUS_UPDATE_INTERVAL, ErrorHandler, NodeControllerOpt,
-    with_node_enable_lease_v1, with_node_enable_lease_v1_with_renew_interval, with_node_lease_foreign_holder, with_node_ping_interval,
-    with_node_ping_timeout, with_node_reconcile_spec, with_node_status_update_error_handler, with_node_status_update_interval,
-    with_recoveries,
+    DEFAULT_PING_INTERVAL, DEFAULT_PING_TIMEOUT, DEFAULT_STATUS_UPDATE_INTERVAL, NodeControllerOpt, with_node_enable_lease_v1,
+    with_node_enable_lease_v1_with_renew_interval, with_node_lease_foreign_holder, with_node_ping_interval, with_node_ping_timeout,
+    with_node_reconcile_spec, with_node_status_update_error_handler, with_node_status_update_interval, with_recoveries,
 };
 pub use provider::{NaiveNodeProvider, NodeProvider, NodeStatusSink};
-pub use status::{APPLIED_KEYS_ANNOTATION, MachineFacts, new_node, ready_is_foreign};
+pub use status::{APPLIED_KEYS_ANNOTATION, MachineFacts, new_node};
 pub(crate) use status::{needs_repair, node_patch, registered};

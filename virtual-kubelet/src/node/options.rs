@@ -21,6 +21,20 @@ pub const DEFAULT_STATUS_UPDATE_INTERVAL: Duration = Duration::from_mins(1);
 pub type ErrorHandler = Arc<dyn Fn(ApiCallError) -> Pin<Box<dyn Future<Output = Result<(), ApiCallError>> + Send>> + Send + Sync>;
 
 /// One option of a node controller. Where two set the same thing the last one wins, except for leases.
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::node::{NodeControllerOpt, with_node_enable_lease_v1, with_node_ping_interval};
+///
+/// fn options(with_lease: bool) -> Vec<NodeControllerOpt> {
+///     let mut options = vec![with_node_ping_interval(Duration::from_secs(5))];
+///     if with_lease {
+///         options.push(with_node_enable_lease_v1(Duration::ZERO));
+///     }
+///     options
+/// }
+/// assert_eq!(options(true).len(), 2);
+/// ```
 pub struct NodeControllerOpt(Box<Set>);
 
 type Set = dyn FnOnce(&mut Settings) -> Result<(), NodeControllerError> + Send;
@@ -81,52 +95,98 @@ impl Settings {
     }
 }
 
+/// Longer than any program runs: a time that ends would otherwise not be one that the clock can tell.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
 fn option(set: impl FnOnce(&mut Settings) -> Result<(), NodeControllerError> + Send + 'static) -> NodeControllerOpt {
     NodeControllerOpt(Box::new(set))
 }
 
 /// Time between two pings of the provider; zero means [`DEFAULT_PING_INTERVAL`]. Without a lease, the status is written as
 /// often.
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::node::with_node_ping_interval;
+///
+/// // A provider whose pings cost something.
+/// let option = with_node_ping_interval(Duration::from_secs(60));
+/// ```
 pub fn with_node_ping_interval(interval: Duration) -> NodeControllerOpt {
     option(move |settings| {
-        settings.ping_interval = or_default(interval, DEFAULT_PING_INTERVAL);
+        settings.ping_interval = or_default(interval, DEFAULT_PING_INTERVAL).min(LONGEST);
         Ok(())
     })
 }
 
-/// Time after which a ping without an answer counts as failed; [`DEFAULT_PING_TIMEOUT`] when it is not given. Zero is an
-/// error.
+/// Time after which a ping without an answer counts as failed; [`DEFAULT_PING_TIMEOUT`] when it is not given. Zero is
+/// [`NodeControllerError::InvalidOption`].
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::node::with_node_ping_timeout;
+///
+/// // A provider next door: what takes longer is broken.
+/// let option = with_node_ping_timeout(Duration::from_secs(1));
+/// ```
 pub fn with_node_ping_timeout(timeout: Duration) -> NodeControllerOpt {
     option(move |settings| {
         if timeout.is_zero() {
             return Err(NodeControllerError::InvalidOption("the ping timeout must not be zero".into()));
         }
-        settings.ping_timeout = timeout;
+        settings.ping_timeout = timeout.min(LONGEST);
         Ok(())
     })
 }
 
 /// Time between two writes of an unchanged status while a lease is kept; zero means [`DEFAULT_STATUS_UPDATE_INTERVAL`].
 /// Without a lease this has no effect.
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::node::with_node_status_update_interval;
+///
+/// // A kubelet's `nodeStatusReportFrequency`.
+/// let option = with_node_status_update_interval(Duration::from_secs(5 * 60));
+/// ```
 pub fn with_node_status_update_interval(interval: Duration) -> NodeControllerOpt {
     option(move |settings| {
-        settings.status_interval = or_default(interval, DEFAULT_STATUS_UPDATE_INTERVAL);
+        settings.status_interval = or_default(interval, DEFAULT_STATUS_UPDATE_INTERVAL).min(LONGEST);
         Ok(())
     })
 }
 
 /// Keeps a lease of this duration in whole seconds, renewed at a quarter of it; zero means [`DEFAULT_LEASE_DURATION`].
+/// A part of a second is [`NodeControllerError::InvalidOption`].
 ///
 /// A second option about the lease is [`ErrConflictingLeaseControllerConfiguration`].
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::node::with_node_enable_lease_v1;
+///
+/// // 40 s, renewed every 10 s.
+/// let usual = with_node_enable_lease_v1(Duration::ZERO);
+/// // 20 s, renewed every 5 s: the control plane notices sooner.
+/// let shorter = with_node_enable_lease_v1(Duration::from_secs(20));
+/// ```
 pub fn with_node_enable_lease_v1(duration: Duration) -> NodeControllerOpt {
     let duration = or_default(duration, DEFAULT_LEASE_DURATION);
     with_node_enable_lease_v1_with_renew_interval(duration, duration.mul_f64(DEFAULT_RENEW_INTERVAL_FRACTION))
 }
 
 /// Keeps a lease of this duration in whole seconds (zero means [`DEFAULT_LEASE_DURATION`]), renewed at this interval, which
-/// must be shorter and not zero.
+/// must be shorter and not zero; anything else is [`NodeControllerError::InvalidOption`].
 ///
 /// A second option about the lease is [`ErrConflictingLeaseControllerConfiguration`].
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::node::with_node_enable_lease_v1_with_renew_interval;
+///
+/// // Seven renewals may fail.
+/// let option = with_node_enable_lease_v1_with_renew_interval(Duration::from_secs(40), Duration::from_secs(5));
+/// ```
 pub fn with_node_enable_lease_v1_with_renew_interval(duration: Duration, renew_interval: Duration) -> NodeControllerOpt {
     option(move |settings| {
         if settings.lease.is_some() {
@@ -146,6 +206,12 @@ pub fn with_node_enable_lease_v1_with_renew_interval(duration: Duration, renew_i
 }
 
 /// What is done about a lease that somebody else holds; [`ForeignHolder::TakeOver`] when it is not given.
+///
+/// ```
+/// use virtual_kubelet::node::{ForeignHolder, with_node_lease_foreign_holder};
+///
+/// let option = with_node_lease_foreign_holder(ForeignHolder::Wait);
+/// ```
 pub fn with_node_lease_foreign_holder(policy: ForeignHolder) -> NodeControllerOpt {
     option(move |settings| {
         settings.foreign_holder = policy;
@@ -155,7 +221,8 @@ pub fn with_node_lease_foreign_holder(policy: ForeignHolder) -> NodeControllerOp
 
 /// Is asked about each write of the status that failed after the registration. When it returns an error, that is the
 /// write's; when it returns `Ok`, the write is tried once more, and the second failure is final. In either case the
-/// controller goes on: to end it, cancel it. A Node that was deleted is registered again without a handler.
+/// controller goes on: to end it, cancel it. It is also asked, with [`ApiCallError::NotFound`], when the Node was deleted:
+/// `Ok` registers it again, as happens without a handler, and an error leaves it deleted until the next write.
 ///
 /// ```
 /// use virtual_kubelet::api_call::ApiCallError;
@@ -188,6 +255,13 @@ where
 /// and has no more; those of others stay. Needs the right to patch Nodes, and an identity that the admission plugin
 /// `NodeRestriction` does not keep from changing taints, as it keeps `system:node:<name>`. Without this option they are
 /// written when the Node is created and never afterwards, as a kubelet does.
+///
+/// ```
+/// use std::time::Duration;
+/// use virtual_kubelet::node::{with_node_enable_lease_v1, with_node_reconcile_spec};
+///
+/// let options = [with_node_enable_lease_v1(Duration::ZERO), with_node_reconcile_spec()];
+/// ```
 pub fn with_node_reconcile_spec() -> NodeControllerOpt {
     option(|settings| {
         settings.reconcile_spec = true;
@@ -196,6 +270,23 @@ pub fn with_node_reconcile_spec() -> NodeControllerOpt {
 }
 
 /// Shares the knowledge that the API server answers again, so that all watches of a program are opened anew then.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// use virtual_kubelet::api_call::Recoveries;
+/// use virtual_kubelet::node::{NodeController, with_recoveries};
+/// use virtual_kubelet::pod::PodControllerConfig;
+/// # use virtual_kubelet::node::NodeProvider;
+///
+/// # use k8s_openapi::api::core::v1::Node;
+/// # fn example<N: NodeProvider, P>(client: kube::Client, thing: Arc<N>, provider: Arc<P>, node: Node) -> anyhow::Result<()> {
+/// let recoveries = Recoveries::default();
+/// let nodes = NodeController::new(client.clone(), thing, node, [with_recoveries(recoveries.clone())])?;
+/// let mut config = PodControllerConfig::new(client, "n1", provider);
+/// config.recoveries = recoveries;
+/// # Ok(())
+/// # }
+/// ```
 pub fn with_recoveries(recoveries: Recoveries) -> NodeControllerOpt {
     option(move |settings| {
         settings.recoveries = recoveries;

@@ -8,6 +8,17 @@ use tokio::sync::watch;
 use crate::errdefs::ProviderError;
 
 /// Takes a provider's view of its node. Only labels, annotations and status count; the latest wins.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Node;
+/// use virtual_kubelet::node::NodeStatusSink;
+///
+/// let (sink, updates) = NodeStatusSink::new();
+/// let mut node = Node::default();
+/// node.metadata.labels = Some([("rack".to_owned(), "7".to_owned())].into());
+/// sink.notify(node.clone());
+/// assert_eq!(*updates.borrow(), Some(node));
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeStatusSink(watch::Sender<Option<Node>>);
 

@@ -16,9 +16,37 @@ const KUBELET_VERSION: &str = "v1.36.3";
 
 /// Annotation that names what this crate has put on a Node, so that what is dropped later is taken away again and what
 /// others put on stays, also after a restart. Written by the node controller alone; changes only when names do.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Node;
+/// use virtual_kubelet::node::APPLIED_KEYS_ANNOTATION;
+///
+/// /// Whether this crate registered the node.
+/// fn is_virtual(node: &Node) -> bool {
+///     node.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(APPLIED_KEYS_ANNOTATION))
+/// }
+/// assert!(!is_virtual(&Node::default()));
+/// ```
 pub const APPLIED_KEYS_ANNOTATION: &str = "virtual-kubelet.io/applied-keys";
 
 /// What a new Node says about its machine.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Taint;
+/// use virtual_kubelet::node::MachineFacts;
+///
+/// let facts = MachineFacts {
+///     name: "n1".into(),
+///     internal_ip: "198.18.0.1".into(),
+///     labels: [("topology.kubernetes.io/zone".to_owned(), "a".to_owned())].into(),
+///     taints: vec![Taint { key: "example.com/virtual".into(), effect: "NoSchedule".into(), ..Taint::default() }],
+///     cpu: "8".into(),
+///     memory: "16Gi".into(),
+///     pods: "110".into(),
+///     kubelet_port: Some(10250),
+///     ..MachineFacts::default()
+/// };
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct MachineFacts {
     /// Name of the node.
@@ -29,11 +57,11 @@ pub struct MachineFacts {
     pub labels: BTreeMap<String, String>,
     /// Taints set when the node is created; never touched afterwards.
     pub taints: Vec<Taint>,
-    /// CPUs, as a quantity.
+    /// CPUs, as a quantity: `8`, `500m`.
     pub cpu: String,
-    /// Memory, as a quantity.
+    /// Memory, as a quantity: `16Gi`.
     pub memory: String,
-    /// Most pods at a time.
+    /// Most pods at a time, as a quantity: `110`.
     pub pods: String,
     /// Port of the kubelet's API on `internal_ip`, if it is served.
     pub kubelet_port: Option<u16>,
@@ -123,7 +151,7 @@ fn node_conditions(node: &Node) -> &[NodeCondition] {
 
 /// Whether somebody else changed one of the conditions that `ours` carries (the node controller does
 /// when the lease was late).
-pub fn ready_is_foreign(ours: &Node, server: &Node) -> bool {
+fn ready_is_foreign(ours: &Node, server: &Node) -> bool {
     node_conditions(ours).iter().any(|own| {
         !node_conditions(server)
             .iter()
@@ -144,6 +172,12 @@ struct AppliedKeys {
     /// Each `key:effect`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     taints: BTreeSet<String>,
+    /// Types of addresses.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    addresses: BTreeSet<String>,
+    /// Names in `capacity` and `allocatable`.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    resources: BTreeSet<String>,
 }
 
 impl AppliedKeys {
@@ -154,6 +188,8 @@ impl AppliedKeys {
             annotations: keys(&ours.metadata.annotations),
             conditions: node_conditions(ours).iter().map(|condition| condition.type_.clone()).collect(),
             taints: taints(ours).iter().map(taint_key).collect(),
+            addresses: addresses(ours).iter().map(|address| address.type_.clone()).collect(),
+            resources: RESOURCES.iter().filter_map(|(_, of)| of(ours)).flatten().map(|(name, _)| name.clone()).collect(),
         }
     }
 
@@ -167,6 +203,15 @@ impl AppliedKeys {
         json!(self).to_string()
     }
 }
+
+fn addresses(node: &Node) -> &[NodeAddress] {
+    node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default()
+}
+
+/// What a node has and what of it pods may have, by its field.
+type Resources = fn(&Node) -> Option<&BTreeMap<String, Quantity>>;
+const RESOURCES: [(&str, Resources); 2] =
+    [("capacity", |node| node.status.as_ref()?.capacity.as_ref()), ("allocatable", |node| node.status.as_ref()?.allocatable.as_ref())];
 
 fn taints(node: &Node) -> &[Taint] {
     node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
@@ -237,6 +282,15 @@ pub(crate) fn node_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
             None => status["conditions"] = Value::Array(dropped),
         }
     }
+    set_addresses(&mut status, ours, server);
+    for (field, of) in RESOURCES {
+        let is_ours = |name: &str| of(ours).is_some_and(|own| own.contains_key(name));
+        for name in AppliedKeys::on(server).resources.iter().filter(|name| !is_ours(name)) {
+            if of(server).is_some_and(|have| have.contains_key(name)) {
+                status[field][name] = Value::Null;
+            }
+        }
+    }
     let mut metadata = json!({ "uid": server.metadata.uid });
     let (labels, annotations) = metadata_changes(ours, server);
     for (field, changes) in [("labels", labels), ("annotations", annotations)] {
@@ -245,6 +299,23 @@ pub(crate) fn node_patch(ours: &Node, server: &Node, now: Timestamp) -> Value {
         }
     }
     json!({ "metadata": metadata, "status": status })
+}
+
+/// Merged by type, as the API server does it, of two addresses of one type one would be lost: so the list is written whole,
+/// with those of others, and only if it changes.
+fn set_addresses(status: &mut Value, ours: &Node, server: &Node) {
+    let before = AppliedKeys::on(server).addresses;
+    let is_ours = |address: &&NodeAddress| before.contains(&address.type_) || addresses(ours).iter().any(|own| own.type_ == address.type_);
+    let of_others = addresses(server).iter().filter(|address| !is_ours(address));
+    let wanted: Vec<&NodeAddress> = addresses(ours).iter().chain(of_others).collect();
+    let Some(status) = status.as_object_mut() else { return };
+    if wanted.iter().copied().eq(addresses(server)) {
+        status.remove("addresses");
+        return;
+    }
+    let mut list: Vec<Value> = wanted.into_iter().map(|address| json!(address)).collect();
+    list.push(json!({ "$patch": "replace" }));
+    status.insert("addresses".into(), Value::Array(list));
 }
 
 /// Merge patch that puts our taints and our provider id on, and takes taints of ours away that are not wanted any more;
@@ -332,8 +403,8 @@ mod tests {
         assert_eq!(annotations.keys().collect::<Vec<_>>(), [APPLIED_KEYS_ANNOTATION]);
         assert_eq!(
             annotations[APPLIED_KEYS_ANNOTATION],
-            "{\"conditions\":[\"DiskPressure\",\"MemoryPressure\",\"PIDPressure\",\"Ready\"],\
-             \"labels\":[\"kubernetes.io/arch\",\"kubernetes.io/hostname\",\"kubernetes.io/os\"]}"
+            "{\"addresses\":[\"Hostname\",\"InternalIP\"],\"conditions\":[\"DiskPressure\",\"MemoryPressure\",\"PIDPressure\",\"Ready\"],\
+             \"labels\":[\"kubernetes.io/arch\",\"kubernetes.io/hostname\",\"kubernetes.io/os\"],\"resources\":[\"cpu\",\"memory\",\"pods\"]}"
         );
     }
 
@@ -386,5 +457,35 @@ mod tests {
         assert_eq!(spec_patch(&ours, &with(&[taint("theirs", "1"), taint("a", "1")], Some("vk://1"))), None);
         let patch = spec_patch(&ours, &with(&[taint("a", "2")], None)).unwrap();
         assert_eq!(patch["spec"], json!({ "taints": [taint("a", "1")], "providerID": "vk://1" }));
+    }
+
+    #[test]
+    fn addresses_of_one_type_stay_apart_dropped_ones_go_and_those_of_others_stay() {
+        let address = |type_: &str, address: &str| NodeAddress { type_: type_.into(), address: address.into() };
+        let with = |list: &[NodeAddress]| {
+            let mut node = node(1);
+            node.status.as_mut().unwrap().addresses = Some(list.to_vec());
+            node
+        };
+        let (four, six) = (address("InternalIP", "198.18.0.1"), address("InternalIP", "fd00::1"));
+        let ours = with(&[four.clone(), six.clone()]);
+        let mut server = registered(&with(&[four.clone(), six.clone(), address("ExternalDNS", "dropped")]));
+        server.status.as_mut().unwrap().addresses.as_mut().unwrap().push(address("ExternalIP", "theirs"));
+        let patch = node_patch(&ours, &server, Timestamp::UNIX_EPOCH);
+        assert_eq!(patch["status"]["addresses"], json!([four, six, address("ExternalIP", "theirs"), { "$patch": "replace" }]));
+        assert!(node_patch(&ours, &registered(&ours), Timestamp::UNIX_EPOCH)["status"].get("addresses").is_none());
+    }
+
+    #[test]
+    fn a_resource_that_the_node_has_no_more_is_taken_away_and_one_of_others_stays() {
+        let quantity = || Quantity("1".into());
+        let mut before = node(1);
+        before.status.as_mut().unwrap().capacity.as_mut().unwrap().insert("example.com/gpu".into(), quantity());
+        let mut server = registered(&before);
+        server.status.as_mut().unwrap().capacity.as_mut().unwrap().insert("example.com/theirs".into(), quantity());
+        let capacity = node_patch(&node(1), &server, Timestamp::UNIX_EPOCH)["status"]["capacity"].clone();
+        assert_eq!(capacity["example.com/gpu"], Value::Null);
+        assert!(capacity.as_object().unwrap().contains_key("example.com/gpu"));
+        assert!(!capacity.as_object().unwrap().contains_key("example.com/theirs"));
     }
 }

@@ -15,6 +15,16 @@ use crate::errdefs::ProviderError;
 use crate::queue::RetryPolicy;
 
 /// Whether a pod of the watch is one of this node's; see [`PodControllerConfig::pod_event_filter`].
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use k8s_openapi::api::core::v1::Pod;
+/// use virtual_kubelet::pod::PodEventFilterFunc;
+///
+/// let small: PodEventFilterFunc = Arc::new(|pod| pod.spec.as_ref().is_none_or(|spec| spec.containers.len() <= 1));
+/// assert!(small(&Pod::default()));
+/// ```
 pub type PodEventFilterFunc = Arc<dyn Fn(&Pod) -> bool + Send + Sync>;
 
 /// What a pod controller needs to know; [`PodControllerConfig::new`] sets what has a default.
@@ -120,6 +130,17 @@ pub fn filter_pods_for_node_name(node_name: &str) -> PodEventFilterFunc {
 }
 
 /// A filter for pods that one of these filters is for.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::{Pod, PodSpec};
+/// use virtual_kubelet::pod::{filter_pods_for_node_name, pod_filters};
+///
+/// let filter = pod_filters([filter_pods_for_node_name("n1"), filter_pods_for_node_name("n2")]);
+/// let on = |node: &str| Pod { spec: Some(PodSpec { node_name: Some(node.into()), ..PodSpec::default() }), ..Pod::default() };
+/// assert!(filter(&on("n2")) && !filter(&on("n3")));
+/// // Without filters, no pod.
+/// assert!(!pod_filters([])(&on("n1")));
+/// ```
 pub fn pod_filters(filters: impl IntoIterator<Item = PodEventFilterFunc>) -> PodEventFilterFunc {
     let filters: Vec<_> = filters.into_iter().collect();
     Arc::new(move |pod| filters.iter().any(|filter| filter(pod)))

@@ -1,9 +1,11 @@
 //! Watches the pods of one node, gives them to a provider, and writes their statuses.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -14,6 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::decide::PodReport;
+use super::decide::{differ_in_environment_alone, is_news};
 use super::perform::{Outcome, Performer, Refusal};
 use super::{Operation, PodControllerConfig, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink};
 use crate::api_call::{TIMEOUT, retry_delay};
@@ -127,6 +131,12 @@ struct Work<P> {
     listed: HashSet<PodId>,
     /// Nothing is done before the first list is complete.
     listed_once: bool,
+    /// Pods of the first list, oldest first, that have not had their turn.
+    first: VecDeque<PodId>,
+    /// The one of them whose turn it is.
+    turn: Option<PodId>,
+    /// Those that the queue gave out before their turn.
+    early: HashSet<PodId>,
     /// When the provider is asked again for its pods, and how often it could not tell.
     pods_retry: Option<(Instant, u32)>,
 }
@@ -150,6 +160,9 @@ impl<P: PodLifecycleHandler> Work<P> {
             operations: JoinSet::new(),
             listed: HashSet::new(),
             listed_once: false,
+            first: VecDeque::new(),
+            turn: None,
+            early: HashSet::new(),
             pods_retry: None,
         }
     }
@@ -157,6 +170,7 @@ impl<P: PodLifecycleHandler> Work<P> {
     async fn serve(&mut self, mut events: mpsc::Receiver<watcher::Event<Pod>>, sink: PodStatusSink, lifecycle: &Lifecycle<ProviderError>) {
         let mut listing: HashSet<PodId> = HashSet::new();
         loop {
+            self.take_turns();
             let pods_retry = self.pods_retry.map(|(at, _)| at);
             tokio::select! {
                 event = events.recv() => match event {
@@ -211,8 +225,12 @@ impl<P: PodLifecycleHandler> Work<P> {
         if record.server.as_ref().is_some_and(|known| is_older(&pod, known)) {
             return;
         }
+        let news = record.server.as_ref().is_none_or(|known| is_news(known, &pod));
         record.server = Some(Arc::new(pod));
-        self.queue.add(id);
+        // What failed waits for its next try, also when the failure itself was just shown in the pod's status.
+        if news || !self.queue.is_failing(&id) {
+            self.queue.add(id);
+        }
     }
 
     fn gone(&mut self, id: &PodId) {
@@ -225,7 +243,8 @@ impl<P: PodLifecycleHandler> Work<P> {
     /// Ends what the list no longer has: pods deleted in a gap of the watch, and pods that the provider
     /// still runs from an earlier life.
     async fn sweep(&mut self) {
-        match self.performer.provider.get_pods().await {
+        let told = AssertUnwindSafe(self.performer.provider.get_pods()).catch_unwind().await;
+        match told.unwrap_or_else(|_| Err(ProviderError::Other(anyhow::anyhow!("it panicked")))) {
             Ok(pods) => {
                 self.pods_retry = None;
                 for pod in pods {
@@ -244,9 +263,15 @@ impl<P: PodLifecycleHandler> Work<P> {
             self.gone(&id);
         }
         if !std::mem::replace(&mut self.listed_once, true) {
-            self.create_oldest_first().await;
+            self.line_up();
         }
-        self.performer.provider.retain(&self.listed).await;
+        // A list is a look at everything: what failed before need not wait any longer.
+        for id in self.records.keys() {
+            self.queue.add(id.clone());
+        }
+        if AssertUnwindSafe(self.performer.provider.retain(&self.listed)).catch_unwind().await.is_err() {
+            tracing::error!("the provider panicked when it was told which pods there are");
+        }
     }
 
     /// A pod that the provider has already, from an earlier life of this program.
@@ -255,41 +280,61 @@ impl<P: PodLifecycleHandler> Work<P> {
         if !(self.filter)(&pod) || self.records.get(&id).is_some_and(|record| record.given.is_some()) {
             return;
         }
-        let status = self.performer.provider.get_pod_status(&id).await.unwrap_or_default();
+        let told = AssertUnwindSafe(self.performer.provider.get_pod_status(&id)).catch_unwind().await;
+        let status = told.ok().and_then(Result::ok).flatten();
         let record = self.records.entry(id.clone()).or_default();
-        record.given = Some(pod);
-        record.status = record.status.take().or(status);
+        // It may have been given with a resolved environment, which is no change.
+        let given = record.server.clone().filter(|server| differ_in_environment_alone(server, &pod));
+        record.given = Some(given.unwrap_or(pod));
+        if let Some(status) = status.filter(|_| record.status.is_none()) {
+            record.take(PodReport { status, ..PodReport::default() });
+        }
         self.queue.add(id);
     }
 
     /// Where two pods want the same thing of the node, the older one must get it: it had it before this
-    /// agent started.
-    async fn create_oldest_first(&mut self) {
+    /// agent started. So pods of the first list are given to the provider one after the other, oldest first; whatever else
+    /// is to be done goes on beside that.
+    fn line_up(&mut self) {
         let mut ids: Vec<_> = self
             .records
             .iter()
+            .filter(|(_, record)| matches!(record.next(Timestamp::now()), Some(Operation::Create(_))))
             .map(|(id, record)| {
                 let created = record.server.as_ref().and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
                 (created, id.clone())
             })
             .collect();
         ids.sort();
-        for (_, id) in ids {
-            let operation = self.records.get(&id).and_then(|record| record.next(Timestamp::now()));
-            if let Some(operation @ Operation::Create(_)) = operation {
-                let queue = Queue::of(&operation);
-                let outcome = self.performer.perform(&id, operation).await;
-                self.finish(&id, queue, outcome);
+        self.first = ids.into_iter().map(|(_, id)| id).collect();
+    }
+
+    fn take_turns(&mut self) {
+        while self.turn.is_none()
+            && let Some(id) = self.first.pop_front()
+        {
+            if self.early.remove(&id) || self.queue.take(&id) {
+                self.turn = Some(id.clone());
+                self.begin(&id);
             }
         }
     }
 
     /// Does what is next for a pod, which was taken from the queue.
     fn begin(&mut self, id: &PodId) {
-        let Some(operation) = self.records.get(id).and_then(|record| record.next(Timestamp::now())) else {
-            self.queue.done(id);
+        if self.first.contains(id) {
+            self.early.insert(id.clone());
             return;
+        }
+        let Some(record) = self.records.get_mut(id) else {
+            return self.end_turn(id);
         };
+        let Some(operation) = record.next(Timestamp::now()) else {
+            return self.end_turn(id);
+        };
+        if let Operation::Patch(_) = &operation {
+            record.writing.clone_from(&record.status);
+        }
         let (performer, id, queue) = (self.performer.clone(), id.clone(), Queue::of(&operation));
         self.operations.spawn(async move {
             let outcome = performer.perform(&id, operation).await;
@@ -297,12 +342,25 @@ impl<P: PodLifecycleHandler> Work<P> {
         });
     }
 
+    /// Nothing is to be done.
+    fn end_turn(&mut self, id: &PodId) {
+        self.queue.done(id);
+        self.turn.take_if(|turn| turn == id);
+    }
+
     fn finish(&mut self, id: &PodId, queue: Queue, outcome: Outcome) {
+        self.turn.take_if(|turn| turn == id);
         let Some(record) = self.records.get_mut(id) else {
             self.queue.forget(id);
             self.queue.done(id);
             return;
         };
+        if let Outcome::Unwritable(error) = &outcome {
+            record.unwritable = record.writing.take();
+            let retry = self.queue.failed(id, &self.policies[queue as usize], error);
+            tracing::error!(pod = %id, error, ?retry, "the API server does not take the status that the provider tells");
+            return;
+        }
         if let Outcome::Failed { error, shown, refusal } = outcome {
             if let Some(pod) = shown.filter(|pod| record.server.as_ref().is_some_and(|known| !is_older(pod, known))) {
                 record.server = Some(Arc::from(pod));
@@ -312,6 +370,9 @@ impl<P: PodLifecycleHandler> Work<P> {
                 record.refused = Some(pod);
                 self.queue.done(id);
                 return;
+            }
+            if record.given.is_none() && matches!(queue, Queue::Sync) {
+                record.attempted.clone_from(&record.server);
             }
             match self.queue.failed(id, &self.policies[queue as usize], &error) {
                 Retry::After(pause) => tracing::warn!(pod = %id, error, "will try again in {} ms", pause.as_millis()),
@@ -323,11 +384,14 @@ impl<P: PodLifecycleHandler> Work<P> {
         match outcome {
             Outcome::Created(pod) | Outcome::Updated(pod) => {
                 record.given = Some(pod);
-                record.refused = None;
+                (record.refused, record.attempted) = (None, None);
             }
             Outcome::EndOrdered(grace) => record.delete_sent = Some(grace),
             Outcome::Lost => record.lost = true,
+            // It is given anew.
+            Outcome::Unknown => *record = PodRecord { server: record.server.take(), ..PodRecord::default() },
             Outcome::Written(pod) => {
+                record.written(&pod, Timestamp::now());
                 if record.server.as_ref().is_some_and(|known| !is_older(&pod, known)) {
                     record.server = Some(Arc::from(pod));
                 }
@@ -342,7 +406,7 @@ impl<P: PodLifecycleHandler> Work<P> {
                 }
                 *record = PodRecord { server: record.server.take(), ..PodRecord::default() };
             }
-            Outcome::Failed { .. } => {}
+            Outcome::Failed { .. } | Outcome::Unwritable(_) => {}
         }
         self.queue.add(id.clone());
     }

@@ -30,6 +30,14 @@ pub struct PodRecord {
     pub evicted: Option<i64>,
     /// The provider will never take the pod as it is here.
     pub refused: Option<Arc<Pod>>,
+    /// The pod with which a creation failed: something of it may be there all the same.
+    pub attempted: Option<Arc<Pod>>,
+    /// The status that is being written.
+    pub writing: Option<PodStatus>,
+    /// A status that the API server does not take.
+    pub unwritable: Option<PodStatus>,
+    /// A status that the API server took and does not show, and the version that the pod got by that.
+    pub unshown: Option<(PodStatus, Option<String>)>,
 }
 
 /// What a provider tells of a pod.
@@ -68,9 +76,30 @@ fn grace(pod: &Pod) -> i64 {
     pod.metadata.deletion_grace_period_seconds.or_else(of_spec).unwrap_or(DEFAULT_GRACE_SECONDS)
 }
 
+/// A status as the API server would show it: with times of whole seconds, nothing where there is only an empty text, and one
+/// condition of each type. Otherwise it would never be the same as what the server shows, and be written for ever.
+fn as_shown(status: PodStatus) -> PodStatus {
+    let read = serde_json::to_value(&status).and_then(serde_json::from_value);
+    let mut status: PodStatus = read.unwrap_or(status);
+    for text in [&mut status.host_ip, &mut status.pod_ip, &mut status.reason, &mut status.message, &mut status.phase] {
+        text.take_if(|text| text.is_empty());
+    }
+    if let Some(conditions) = &mut status.conditions {
+        let mut latest: Vec<PodCondition> = Vec::with_capacity(conditions.len());
+        for condition in conditions.drain(..) {
+            match latest.iter_mut().find(|before| before.type_ == condition.type_) {
+                Some(before) => *before = condition,
+                None => latest.push(condition),
+            }
+        }
+        *conditions = latest;
+    }
+    status
+}
+
 impl PodRecord {
     pub(super) fn take(&mut self, report: PodReport) {
-        self.status = Some(report.status);
+        self.status = Some(as_shown(report.status));
         self.annotations = report.annotations.or(self.annotations.take());
         self.evicted = report.evicted.or(self.evicted);
     }
@@ -79,15 +108,21 @@ impl PodRecord {
     pub fn next(&self, now: Timestamp) -> Option<Operation> {
         let mut ended = self.lost || is_terminal(self.status.as_ref());
         let Some(server) = &self.server else {
-            return match &self.given {
-                Some(given) if !ended => self.order_end(given),
+            return match (&self.given, &self.attempted) {
+                (Some(given), _) if !ended => self.order_end(given),
+                (None, Some(attempted)) if !ended && self.delete_sent.is_none() => self.order_end(attempted),
                 _ => Some(Operation::Forget),
             };
         };
         let deleting = server.metadata.deletion_timestamp.is_some();
         let over = is_terminal(server.status.as_ref());
         match &self.given {
-            None if deleting || over => ended = true,
+            None if deleting || over => {
+                if self.attempted.is_some() && self.delete_sent.is_none() && !ended {
+                    return self.order_end(server);
+                }
+                ended = true;
+            }
             None => return (!self.lost && !self.is_refused(server)).then(|| Operation::Create(server.clone())),
             Some(_) if ended => {}
             Some(_) if deleting || over => {
@@ -98,7 +133,10 @@ impl PodRecord {
             Some(given) if is_changed(given, server) && !self.is_refused(server) => return Some(Operation::Update(server.clone())),
             Some(_) => {}
         }
-        if let Some(status) = self.status.as_ref().filter(|_| !over)
+        // A status that cannot be written keeps no pod in the API.
+        let leaving = self.evicted.is_some() || deleting && ended;
+        if let Some(status) = self.status.as_ref().filter(|status| !over && !self.is_unshown(status, server))
+            && !(leaving && self.unwritable.as_ref() == Some(status))
             && let Some(patch) = status_patch(server, status, self.annotations.as_ref(), now)
         {
             return Some(Operation::Patch(patch));
@@ -109,6 +147,19 @@ impl PodRecord {
         (deleting && ended).then_some(Operation::Remove)
     }
 
+    /// The server took it in this very version of the pod, and shows something else.
+    fn is_unshown(&self, status: &PodStatus, server: &Pod) -> bool {
+        self.unshown.as_ref().is_some_and(|(unshown, version)| unshown == status && *version == server.metadata.resource_version)
+    }
+
+    /// The server has answered the write that was under way with this pod.
+    pub(super) fn written(&mut self, pod: &Pod, now: Timestamp) {
+        let Some(status) = self.writing.take() else { return };
+        self.unwritable = None;
+        let is_shown = status_patch(pod, &status, self.annotations.as_ref(), now).is_none();
+        self.unshown = (!is_shown).then(|| (status, pod.metadata.resource_version.clone()));
+    }
+
     fn is_refused(&self, server: &Pod) -> bool {
         self.refused.as_ref().is_some_and(|refused| !is_changed(refused, server))
     }
@@ -117,6 +168,30 @@ impl PodRecord {
         let grace = grace(pod);
         self.delete_sent.is_none_or(|sent| grace < sent).then(|| Operation::Delete(pod.clone(), grace))
     }
+}
+
+/// Whether a change of the pod is a reason not to wait for the next try of what failed.
+pub(super) fn is_news(known: &Pod, now: &Pod) -> bool {
+    let deletion = |pod: &Pod| (pod.metadata.deletion_timestamp.clone(), pod.metadata.deletion_grace_period_seconds);
+    is_changed(known, now) || deletion(known) != deletion(now)
+}
+
+/// Whether both are the same but for environments: a provider may have been given the pod with a resolved one.
+pub(super) fn differ_in_environment_alone(a: &Pod, b: &Pod) -> bool {
+    let bare = |pod: &Pod| {
+        let mut pod = pod.clone();
+        if let Some(spec) = &mut pod.spec {
+            let init = spec.init_containers.iter_mut().flatten();
+            for container in init.chain(&mut spec.containers) {
+                (container.env, container.env_from) = (None, None);
+            }
+            for container in spec.ephemeral_containers.iter_mut().flatten() {
+                (container.env, container.env_from) = (None, None);
+            }
+        }
+        pod
+    };
+    !is_changed(&bare(a), &bare(b))
 }
 
 /// Whether anything changed that a provider has to know. Readiness gates look at conditions of
@@ -164,6 +239,12 @@ pub(super) fn status_patch(
         let before = conditions(Some(current)).iter().find(|before| before.type_ == type_)?;
         Some((before.status.as_str(), before.last_transition_time.clone()))
     });
+    // Merged by address, old ones would stay.
+    for (list, differs) in [("podIPs", current.pod_ips != wanted.pod_ips), ("hostIPs", current.host_ips != wanted.host_ips)] {
+        if let Some(addresses) = patch["status"][list].as_array_mut().filter(|_| differs) {
+            addresses.push(json!({ "$patch": "replace" }));
+        }
+    }
     if !annotations.is_empty() {
         patch["metadata"]["annotations"] = json!(annotations);
     }
@@ -222,6 +303,9 @@ pub(crate) fn is_shown(current: &PodStatus, wanted: &PodStatus) -> bool {
         && (wanted.pod_ip.is_none() || current.pod_ip == wanted.pod_ip)
         && (wanted.start_time.is_none() || current.start_time == wanted.start_time)
         && (wanted.observed_generation.is_none() || current.observed_generation == wanted.observed_generation)
+        && (wanted.host_ips.is_none() || current.host_ips == wanted.host_ips)
+        && (wanted.pod_ips.is_none() || current.pod_ips == wanted.pod_ips)
+        && same_containers(current.ephemeral_container_statuses.as_ref(), wanted.ephemeral_container_statuses.as_ref())
         && same_containers(current.container_statuses.as_ref(), wanted.container_statuses.as_ref())
         && same_containers(current.init_container_statuses.as_ref(), wanted.init_container_statuses.as_ref())
         && conditions(Some(wanted)).iter().all(shown)

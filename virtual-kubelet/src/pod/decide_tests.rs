@@ -220,3 +220,96 @@ fn an_earlier_report_keeps_its_annotations_when_a_later_one_has_none() {
     assert_eq!((record.annotations, record.evicted), (Some(annotations), Some(3)));
     assert_eq!(record.status.unwrap().phase.as_deref(), Some("Failed"));
 }
+
+#[test]
+fn what_the_server_shows_otherwise_than_it_was_told_is_not_written_again() {
+    let fine = Timestamp::from_nanosecond(1_700_000_000_123_456_789).unwrap();
+    let mut told = status("Running");
+    told.start_time = Some(Time(fine));
+    told.pod_ip = Some(String::new());
+    told.conditions = Some(vec![condition("Ready", "False"), condition("Ready", "True")]);
+    let mut record = running(pod(), status("Pending"));
+    record.take(PodReport { status: told.clone(), ..PodReport::default() });
+    assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
+    // What a server makes of it: whole seconds, one condition of a type, no empty texts.
+    let mut server = pod();
+    told.start_time = Some(Time(Timestamp::from_second(1_700_000_000).unwrap()));
+    (told.pod_ip, told.conditions) = (None, Some(vec![condition("Ready", "True")]));
+    server.status = Some(told);
+    record.server = Some(Arc::new(server));
+    assert!(record.next(NOW).is_none());
+}
+
+#[test]
+fn a_status_that_the_server_takes_and_does_not_show_is_written_once_for_each_version_of_the_pod() {
+    let mut told = status("Running");
+    told.observed_generation = Some(1);
+    let mut record = running(pod(), told.clone());
+    assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
+    record.writing = record.status.clone();
+    let answered = |version: &str| {
+        let mut pod = pod();
+        pod.metadata.resource_version = Some(version.into());
+        pod.status = Some(status("Running"));
+        pod
+    };
+    record.written(&answered("2"), NOW);
+    record.server = Some(Arc::new(answered("2")));
+    assert!(record.next(NOW).is_none());
+    // Somebody changed something: it may be shown now.
+    record.server = Some(Arc::new(answered("3")));
+    assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
+}
+
+#[test]
+fn a_status_that_the_server_does_not_take_keeps_no_ended_pod_in_the_api() {
+    let mut record = running(deleting(20), status("Succeeded"));
+    record.delete_sent = Some(20);
+    assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
+    record.unwritable = record.status.clone();
+    assert!(matches!(record.next(NOW), Some(Operation::Remove)));
+    // As long as it stays, another try may be lucky.
+    let mut record = running(pod(), status("Running"));
+    record.unwritable = record.status.clone();
+    assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
+}
+
+#[test]
+fn a_pod_whose_creation_failed_is_ended_in_the_provider_before_it_leaves() {
+    for server in [Some(Arc::new(deleting(20))), None] {
+        let mut record = PodRecord { server, attempted: Some(Arc::new(pod())), ..PodRecord::default() };
+        assert!(matches!(record.next(NOW), Some(Operation::Delete(_, 20))));
+        record.delete_sent = Some(20);
+        assert!(matches!(record.next(NOW), Some(Operation::Remove | Operation::Forget)));
+        (record.delete_sent, record.lost) = (None, true);
+        assert!(matches!(record.next(NOW), Some(Operation::Remove | Operation::Forget)));
+    }
+}
+
+#[test]
+fn addresses_are_replaced_and_not_merged_with_earlier_ones() {
+    let ips = |ip: &str| Some(vec![k8s_openapi::api::core::v1::PodIP { ip: ip.into() }]);
+    let mut server = pod();
+    server.status = Some(PodStatus { pod_ips: ips("10.0.0.1"), ..status("Running") });
+    let Some(Operation::Patch(patch)) = running(server, PodStatus { pod_ips: ips("10.0.0.2"), ..status("Running") }).next(NOW) else {
+        panic!("no patch");
+    };
+    assert_eq!(patch["status"]["podIPs"], json!([{ "ip": "10.0.0.2" }, { "$patch": "replace" }]));
+}
+
+#[test]
+fn a_resolved_environment_is_no_change_and_another_image_is() {
+    let with = |image: &str, env: &str| -> Pod {
+        let container = json!({ "name": "c", "image": image, "env": [{ "name": "A", "value": env }] });
+        serde_json::from_value(json!({ "spec": { "containers": [container], "initContainers": [container] } })).unwrap()
+    };
+    assert!(differ_in_environment_alone(&with("i", "$(B)"), &with("i", "b")));
+    assert!(!differ_in_environment_alone(&with("i", "b"), &with("j", "b")));
+}
+
+#[test]
+fn a_status_is_no_news_and_a_deletion_is() {
+    let mut changed = pod();
+    changed.status = Some(status("Pending"));
+    assert!(!is_news(&pod(), &changed) && is_news(&pod(), &deleting(5)) && is_news(&deleting(5), &deleting(1)));
+}

@@ -1,4 +1,29 @@
 //! Resolution of a container's environment, command and arguments; no I/O.
+//!
+//! A pod controller does this before it gives a pod to a provider. One that is told not to
+//! ([`skip_downward_api_resolution`](super::PodControllerConfig::skip_downward_api_resolution)) leaves it to the provider:
+//!
+//! ```no_run
+//! use std::collections::BTreeMap;
+//!
+//! use k8s_openapi::api::core::v1::{Container, Pod};
+//! use virtual_kubelet::pod::environment::{NodeFacts, resolve_noted, wanted};
+//! use virtual_kubelet::pod::{Events, references, service_variables};
+//!
+//! # async fn example(client: kube::Client, events: Events) -> anyhow::Result<()> {
+//! # let (pod, container) = (Pod::default(), Container::default());
+//! let node = NodeFacts { address: "198.18.0.1".into(), cpu: "8".into(), memory: "16Gi".into() };
+//! let references = references::fetch(&client, "web", &wanted(&container)).await?;
+//! let services = service_variables::of(&pod, &references::services(&client, "web").await?);
+//! let mut notes = Vec::new();
+//! let environment = resolve_noted(&container, &pod, &node, &references, &services, &mut notes);
+//! for note in notes {
+//!     events.warning(&pod, note.reason, note.message);
+//! }
+//! let environment: BTreeMap<String, String> = environment?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeMap;
 
@@ -8,6 +33,19 @@ use super::references::{References, Wanted};
 use crate::pod::resource_field;
 
 /// Why an environment cannot be made (yet).
+///
+/// ```
+/// use virtual_kubelet::pod::environment::EnvironmentError;
+///
+/// /// Whether waiting may help: somebody may still make it.
+/// fn may_come(error: &EnvironmentError) -> bool {
+///     matches!(error, EnvironmentError::MissingObject { .. } | EnvironmentError::MissingKey { .. })
+/// }
+///
+/// let error = EnvironmentError::MissingObject { kind: "secret", name: "password".into() };
+/// assert!(may_come(&error));
+/// assert_eq!(error.to_string(), "secret \"password\" not found");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
     /// A mandatory `ConfigMap` or Secret does not exist.
@@ -37,17 +75,35 @@ pub enum EnvironmentError {
 }
 
 /// Facts of the node that fields refer to.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use virtual_kubelet::pod::PodControllerConfig;
+/// use virtual_kubelet::pod::environment::NodeFacts;
+///
+/// fn tell<P>(config: &mut PodControllerConfig<P>) {
+///     config.node_facts = NodeFacts { address: "198.18.0.1".into(), cpu: "7500m".into(), memory: "15Gi".into() };
+/// }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct NodeFacts {
     /// Address of the node and, without a network of their own, of its pods.
     pub address: String,
     /// Allocatable CPUs, as a quantity; what a container without a limit may use.
     pub cpu: String,
-    /// Allocatable memory, as a quantity.
+    /// Allocatable memory, as a quantity; what a container without a limit may use.
     pub memory: String,
 }
 
 /// Something about an environment that a user should know: the event to record.
+///
+/// ```
+/// use virtual_kubelet::pod::environment::Note;
+///
+/// let note = Note { reason: "OptionalSecretNotFound", message: "secret \"password\" not found".into() };
+/// let is_optional = note.reason.starts_with("Optional");
+/// assert!(is_optional);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Reason of the event, such as `OptionalSecretNotFound`.
@@ -100,6 +156,16 @@ impl Source {
 }
 
 /// What a container's environment refers to.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::{Container, EnvFromSource, SecretEnvSource};
+/// use virtual_kubelet::pod::environment::wanted;
+///
+/// let secret = SecretEnvSource { name: "password".into(), optional: None };
+/// let source = EnvFromSource { secret_ref: Some(secret), ..EnvFromSource::default() };
+/// let container = Container { env_from: Some(vec![source]), ..Container::default() };
+/// assert!(wanted(&container).secrets.contains("password"));
+/// ```
 pub fn wanted(container: &Container) -> Wanted {
     let mut wanted = Wanted::default();
     for source in container.env_from.iter().flatten() {
@@ -138,6 +204,20 @@ pub fn resolve(
 }
 
 /// As [`resolve`], and says what was left out or missing, also when it fails by that.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::{ConfigMapEnvSource, Container, EnvFromSource, Pod};
+/// use virtual_kubelet::pod::environment::{NodeFacts, resolve_noted};
+/// use virtual_kubelet::pod::references::References;
+///
+/// let map = ConfigMapEnvSource { name: "settings".into(), optional: Some(true) };
+/// let source = EnvFromSource { config_map_ref: Some(map), ..EnvFromSource::default() };
+/// let container = Container { env_from: Some(vec![source]), ..Container::default() };
+/// let (pod, node, mut notes) = (Pod::default(), NodeFacts::default(), Vec::new());
+/// let environment = resolve_noted(&container, &pod, &node, &References::default(), &[].into(), &mut notes).unwrap();
+/// assert!(environment.is_empty());
+/// assert_eq!(notes[0].reason, "OptionalConfigMapNotFound");
+/// ```
 pub fn resolve_noted(
     container: &Container,
     pod: &Pod,
@@ -280,7 +360,19 @@ fn quoted(text: &str) -> String {
     result
 }
 
-/// The value of a downward API field; `address` is the node's and the pod's.
+/// The value of a downward API field; `address` is the node's and the pod's. A label or annotation that is not there is
+/// empty; a path that a node cannot tell is [`EnvironmentError::UnsupportedField`].
+///
+/// ```
+/// use k8s_openapi::api::core::v1::Pod;
+/// use virtual_kubelet::pod::environment::{EnvironmentError, field_value};
+///
+/// let mut pod = Pod::default();
+/// pod.metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
+/// assert_eq!(field_value(&pod, "198.18.0.1", "metadata.labels['app']").unwrap(), "web");
+/// assert_eq!(field_value(&pod, "198.18.0.1", "status.podIP").unwrap(), "198.18.0.1");
+/// assert!(matches!(field_value(&pod, "198.18.0.1", "spec.tolerations"), Err(EnvironmentError::UnsupportedField(_))));
+/// ```
 pub fn field_value(pod: &Pod, address: &str, path: &str) -> Result<String, EnvironmentError> {
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
@@ -311,7 +403,24 @@ pub fn field_value(pod: &Pod, address: &str, path: &str) -> Result<String, Envir
     })
 }
 
-/// The number that a volume asks for about a container of the pod.
+/// The number that a volume asks for about a container of the pod, in units of its divisor and rounded up. A limit of CPU or
+/// memory that is not set is what `node` has, and anything else that is not set is 0.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceFieldSelector};
+/// use virtual_kubelet::pod::environment::{NodeFacts, container_resource};
+///
+/// let web = Container { name: "web".into(), ..Container::default() };
+/// let pod = Pod { spec: Some(PodSpec { containers: vec![web], ..PodSpec::default() }), ..Pod::default() };
+/// let node = NodeFacts { cpu: "7500m".into(), ..NodeFacts::default() };
+/// let selector = |container: &str| ResourceFieldSelector {
+///     container_name: Some(container.into()),
+///     resource: "limits.cpu".into(),
+///     ..ResourceFieldSelector::default()
+/// };
+/// assert_eq!(container_resource(&pod, &selector("web"), &node).unwrap(), "8");
+/// assert!(container_resource(&pod, &selector("db"), &node).is_err());
+/// ```
 pub fn container_resource(pod: &Pod, selector: &ResourceFieldSelector, node: &NodeFacts) -> Result<String, EnvironmentError> {
     let wanted = selector.container_name.as_deref().unwrap_or_default();
     let containers = pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));

@@ -33,13 +33,16 @@ struct Report {
 /// # fn example(client: kube::Client, pod: &k8s_openapi::api::core::v1::Pod) {
 /// let events = Events::start(client, "n1".into());
 /// events.warning(pod, "FailedMount", "the disk is not there");
+/// events.normal(pod, "Started", "started container web");
+/// // Where nobody shall be told, as in a test.
+/// Events::none().normal(pod, "Started", "started container web");
 /// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Events(Option<mpsc::Sender<Report>>);
 
 impl Events {
-    /// Starts to record for the node `node_name`.
+    /// Starts to record for the node `node_name`. Has to be called in a tokio runtime; ends with the last clone.
     pub fn start(client: Client, node_name: String) -> Self {
         let (sender, mut inbox) = mpsc::channel::<Report>(BACKLOG);
         tokio::spawn(async move {
@@ -61,7 +64,7 @@ impl Events {
         Self(None)
     }
 
-    /// Something went its normal way.
+    /// Something went its normal way. `reason` is one word in `CamelCase`, the message for humans.
     pub fn normal(&self, pod: &Pod, reason: &str, message: impl Into<String>) {
         self.send(pod, false, reason, message.into());
     }

@@ -19,7 +19,7 @@ use crate::errdefs::ProviderError;
 /// A provider whose pods do nothing, and end when told to:
 ///
 /// ```
-/// use std::collections::HashMap;
+/// use std::collections::{HashMap, HashSet};
 /// use std::sync::{Arc, Mutex};
 ///
 /// use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -77,6 +77,11 @@ use crate::errdefs::ProviderError;
 ///     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
 ///         Ok(self.pods.lock().unwrap().values().cloned().collect())
 ///     }
+///
+///     // May be left out by a provider that keeps nothing of its pods.
+///     async fn retain(&self, present: &HashSet<PodId>) {
+///         self.pods.lock().unwrap().retain(|id, _| present.contains(id));
+///     }
 /// }
 /// ```
 pub trait PodLifecycleHandler: Send + Sync + 'static {
@@ -110,6 +115,23 @@ pub trait PodLifecycleHandler: Send + Sync + 'static {
 }
 
 /// A provider that tells changes of status by itself.
+///
+/// ```
+/// use std::sync::Mutex;
+///
+/// use virtual_kubelet::pod::{PodNotifier, PodStatusSink};
+///
+/// struct Provider {
+///     /// Used at each change of a pod.
+///     sink: Mutex<PodStatusSink>,
+/// }
+///
+/// impl PodNotifier for Provider {
+///     fn notify_pods(&self, sink: PodStatusSink) {
+///         *self.sink.lock().unwrap() = sink;
+///     }
+/// }
+/// ```
 pub trait PodNotifier {
     /// Called once, before any pod is created. Must not block; the sink may be used at any time afterwards.
     fn notify_pods(&self, sink: PodStatusSink);
@@ -164,6 +186,10 @@ impl<P: PodLifecycleHandler> PodLifecycleHandler for Arc<P> {
 /// let sink = PodStatusSink::default();
 /// let id = PodId { namespace: "web".into(), name: "a".into(), uid: "0a1b2c3d".into() };
 /// sink.notify(id, PodStatus { phase: Some("Running".into()), ..PodStatus::default() });
+/// // With an annotation.
+/// # let mut pod = k8s_openapi::api::core::v1::Pod::default();
+/// pod.metadata.annotations = Some([("example.com/address".to_owned(), "10.0.0.7".to_owned())].into());
+/// sink.notify_pod(&pod);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct PodStatusSink {

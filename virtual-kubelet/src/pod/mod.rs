@@ -16,7 +16,7 @@ pub mod service_variables;
 
 pub use config::{PodControllerConfig, PodEventFilterFunc, filter_pods_for_node_name, pod_filters, pod_informer_filter};
 pub use controller::PodController;
-pub use decide::{Operation, PodRecord};
+use decide::{Operation, PodRecord};
 pub(crate) use decide::{is_shown, status_body};
 pub use events::Events;
 pub use identity::PodId;

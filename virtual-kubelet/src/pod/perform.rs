@@ -1,7 +1,9 @@
 //! Does one operation on a pod: one call of the provider, or one request to the API server.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Client;
@@ -20,9 +22,13 @@ pub(super) enum Outcome {
     Created(Arc<Pod>),
     Updated(Arc<Pod>),
     EndOrdered(i64),
-    /// The provider does not know the pod.
+    /// The provider does not know the pod that it should end: nothing is left to end.
     Lost,
+    /// The provider does not know the pod that has changed.
+    Unknown,
     Written(Box<Pod>),
+    /// The API server does not take the status.
+    Unwritable(String),
     Evicted,
     /// Gone from the API, or another pod has the name now.
     Gone,
@@ -67,6 +73,12 @@ impl<P: PodLifecycleHandler> Performer<P> {
     }
 
     pub async fn perform(&self, id: &PodId, operation: Operation) -> Outcome {
+        // A panic is the provider's; its pod must not stay taken for ever by an operation that is no more.
+        let attempt = AssertUnwindSafe(self.attempt(id, operation)).catch_unwind();
+        attempt.await.unwrap_or_else(|_| failed(&"the provider panicked"))
+    }
+
+    async fn attempt(&self, id: &PodId, operation: Operation) -> Outcome {
         match operation {
             Operation::Create(pod) => self.create(id, pod).await,
             Operation::Update(pod) => self.update(pod).await,
@@ -74,6 +86,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Operation::Patch(patch) => match self.patch(id, &patch).await {
                 Ok(pod) => Outcome::Written(Box::new(pod)),
                 Err(ApiCallError::NotFound(_)) => Outcome::Gone,
+                Err(error @ ApiCallError::Invalid(_)) => Outcome::Unwritable(error.to_string()),
                 Err(error) => failed(&error),
             },
             Operation::Evict(grace) => match self.remove(id, grace).await {
@@ -130,7 +143,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
                 self.events.normal(&pod, "ProviderUpdateSuccess", "Update pod in provider successfully");
                 Outcome::Updated(pod)
             }
-            Err(error) if error.is_not_found() => Outcome::Lost,
+            Err(error) if error.is_not_found() => Outcome::Unknown,
             // What runs goes on running as it was: its status says so, and an event says why.
             Err(error) => {
                 self.events.warning(&pod, "ProviderUpdateFailed", error.to_string());

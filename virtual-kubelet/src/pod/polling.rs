@@ -1,9 +1,11 @@
 //! Providers that do not tell changes by themselves are asked.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,6 +15,16 @@ use super::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
 use crate::errdefs::ProviderError;
 
 /// Time between two questions for a pod's status.
+///
+/// ```
+/// use virtual_kubelet::pod::{DEFAULT_POLL_INTERVAL, PodLifecycleHandler, Polling};
+///
+/// /// Asks half as often as usual.
+/// fn lazy<P: PodLifecycleHandler>(provider: P) -> Polling<P> {
+///     Polling::every(2 * DEFAULT_POLL_INTERVAL, provider)
+/// }
+/// assert_eq!(DEFAULT_POLL_INTERVAL.as_secs(), 5);
+/// ```
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Age from which a pod that the provider does not know has failed, when it was never seen running.
 const MISSING_AFTER: Duration = Duration::from_mins(1);
@@ -28,6 +40,13 @@ const KILLED: i32 = 137;
 /// # use virtual_kubelet::pod::{PodLifecycleHandler, PodNotifier, Polling};
 /// fn notifying<P: PodLifecycleHandler>(provider: P) -> impl PodLifecycleHandler + PodNotifier {
 ///     Polling::new(provider)
+/// }
+///
+/// /// One whose answers are cheap; `unwrap` what only the provider itself can do.
+/// fn soon<P: PodLifecycleHandler>(provider: P, unwrap: impl Fn(&P)) -> impl PodLifecycleHandler + PodNotifier {
+///     let polling = Polling::every(std::time::Duration::from_secs(1), provider);
+///     unwrap(polling.provider());
+///     polling
 /// }
 /// ```
 #[derive(Debug)]
@@ -88,7 +107,8 @@ impl<P: PodLifecycleHandler> Inner<P> {
     }
 
     async fn ask(&self, id: &PodId) {
-        let answer = match self.provider.get_pod_status(id).await {
+        let answer = AssertUnwindSafe(self.provider.get_pod_status(id)).catch_unwind().await;
+        let answer = match answer.unwrap_or_else(|_| Err(ProviderError::Other(anyhow::anyhow!("it panicked")))) {
             Ok(status) => status,
             Err(error) if error.is_not_found() => None,
             Err(error) => {

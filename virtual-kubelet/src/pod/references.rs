@@ -1,4 +1,21 @@
 //! `ConfigMaps`, Secrets and Services that pods refer to, read by name as a node is allowed to.
+//!
+//! ```no_run
+//! use virtual_kubelet::api_call::ApiCallError;
+//! use virtual_kubelet::pod::references::{self, References, Wanted};
+//!
+//! # async fn example(client: kube::Client) -> Result<(), ApiCallError> {
+//! let wanted = Wanted { config_maps: ["settings".to_owned()].into(), secrets: ["password".to_owned()].into() };
+//! let found: References = references::fetch(&client, "web", &wanted).await?;
+//! if !found.secrets.contains_key("password") {
+//!     println!("there is no Secret web/password");
+//! }
+//! for service in references::services(&client, "web").await? {
+//!     println!("{:?}", service.metadata.name);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +45,42 @@ pub struct References {
 }
 
 /// Where `ConfigMaps`, Secrets and services come from.
+///
+/// ```
+/// use futures::future::BoxFuture;
+/// use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+/// use virtual_kubelet::api_call::ApiCallError;
+/// use virtual_kubelet::pod::references::{ReferenceSource, Wanted, fetch_from};
+///
+/// type Answer<'a, T> = BoxFuture<'a, Result<T, ApiCallError>>;
+///
+/// /// Settings that are the same everywhere, and nothing else.
+/// struct Fixed(ConfigMap);
+///
+/// impl ReferenceSource for Fixed {
+///     fn config_map<'a>(&'a self, _namespace: &'a str, name: &'a str) -> Answer<'a, Option<ConfigMap>> {
+///         Box::pin(async move { Ok((name == "settings").then(|| self.0.clone())) })
+///     }
+///
+///     fn secret<'a>(&'a self, _namespace: &'a str, _name: &'a str) -> Answer<'a, Option<Secret>> {
+///         Box::pin(async { Ok(None) })
+///     }
+///
+///     fn services<'a>(&'a self, _namespace: &'a str) -> Answer<'a, Vec<Service>> {
+///         Box::pin(async { Ok(Vec::new()) })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), ApiCallError> {
+/// let wanted = Wanted { config_maps: ["settings".to_owned(), "other".to_owned()].into(), ..Wanted::default() };
+/// let found = fetch_from(&Fixed(ConfigMap::default()), "web", &wanted).await?;
+/// assert_eq!(found.config_maps.keys().collect::<Vec<_>>(), ["settings"]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It is given to a controller as [`PodControllerConfig::references`](super::PodControllerConfig::references).
 pub trait ReferenceSource: Send + Sync + 'static {
     /// A `ConfigMap`, or nothing when there is none of that name.
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<ConfigMap>, ApiCallError>>;
@@ -41,6 +94,17 @@ pub trait ReferenceSource: Send + Sync + 'static {
 
 /// The API server itself, asked each time, by name as the Node authorizer allows: what is read is never of the past, and
 /// no copy of other pods' Secrets is kept.
+///
+/// ```no_run
+/// # use virtual_kubelet::api_call::ApiCallError;
+/// use virtual_kubelet::pod::references::{ApiReferences, ReferenceSource};
+///
+/// # async fn example(client: kube::Client) -> Result<(), ApiCallError> {
+/// let source = ApiReferences::new(client);
+/// let password = source.secret("web", "password").await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ApiReferences {
     client: Client,
@@ -69,12 +133,19 @@ impl ReferenceSource for ApiReferences {
     }
 }
 
-/// Reads what is wanted, one request per object.
+/// Reads what is wanted, one request per object. What does not exist is absent, and no failure.
 pub async fn fetch(client: &Client, namespace: &str, wanted: &Wanted) -> Result<References, ApiCallError> {
     fetch_from(&ApiReferences::new(client.clone()), namespace, wanted).await
 }
 
-/// Reads what is wanted from `source`.
+/// Reads what is wanted from `source`; see [`ReferenceSource`] for an example. The first failure ends it.
+///
+/// ```
+/// # use virtual_kubelet::{api_call::ApiCallError, pod::references::{ReferenceSource, References, Wanted, fetch_from}};
+/// async fn settings(source: &dyn ReferenceSource) -> Result<References, ApiCallError> {
+///     fetch_from(source, "web", &Wanted { config_maps: ["settings".to_owned()].into(), ..Wanted::default() }).await
+/// }
+/// ```
 pub async fn fetch_from(source: &dyn ReferenceSource, namespace: &str, wanted: &Wanted) -> Result<References, ApiCallError> {
     let mut found = References::default();
     for name in &wanted.config_maps {

@@ -24,6 +24,7 @@ pub enum AccessError {
     Session(#[from] SessionError),
 }
 
+// Users have the kubelet's API for streams and logs (`KubeletHandlers`); the tests look closer.
 impl ProcessProvider {
     fn container(&self, id: &PodId, container: &str) -> Result<(PathBuf, Option<ContainerStatus>), AccessError> {
         let (pod, status) = self.known(id).ok_or_else(|| AccessError::NotFound(format!("pod \"{}\" not found", id.name)))?;
@@ -42,6 +43,7 @@ impl ProcessProvider {
     /// # Errors
     /// [`AccessError::NotFound`] for an unknown container, [`AccessError::Unavailable`] when the run that is asked for
     /// never was.
+    #[doc(hidden)]
     pub fn log_files(&self, id: &PodId, container: &str, previous: bool) -> Result<LogFiles, AccessError> {
         let (directory, status) = self.container(id, container)?;
         if previous {
@@ -63,6 +65,7 @@ impl ProcessProvider {
     ///
     /// # Errors
     /// [`AccessError::NotFound`] for an unknown container, [`AccessError::Session`] when it does not run.
+    #[doc(hidden)]
     pub async fn attach(&self, id: &PodId, container: &str) -> Result<Session, AccessError> {
         let (directory, _) = self.container(id, container)?;
         Ok(Session::open(&directory, Open::Attach).await?)
@@ -74,6 +77,7 @@ impl ProcessProvider {
     /// # Errors
     /// [`AccessError::NotFound`] for an unknown container, [`AccessError::Session`] when it does not run. A program that cannot
     /// be started is no error here: the session ends with code 126, and the reason is on its standard error.
+    #[doc(hidden)]
     pub async fn exec(
         &self,
         id: &PodId,

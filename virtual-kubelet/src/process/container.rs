@@ -133,7 +133,7 @@ pub async fn start(site: &Site, pod: &Pod, container: &Container, restart_count:
     let complaints = fs::File::create(dir.join("shim.log")).map_err(failed)?;
     let mut command = Command::new(&site.init_program);
     // Not the agent's error stream: a shim that held it would keep its reader waiting after the agent's end.
-    command.arg(SHIM_COMMAND).arg(&dir).stdin(lock).stdout(Stdio::piped()).stderr(complaints).process_group(0).current_dir("/");
+    command.arg(SHIM_COMMAND).arg(&dir).stdin(lock).stdout(Stdio::piped()).stderr(complaints).current_dir("/");
     let child = command.spawn().map_err(failed)?;
     Ok(Starting { child, dir, order: shim_order, fallback_to_log: falls_back(container) })
 }

@@ -11,11 +11,18 @@ pub fn mapped_ids(uid_map: &str) -> u64 {
 }
 
 /// Who may be whom here.
+///
+/// ```
+/// use virtual_kubelet::process::Powers;
+///
+/// let powers = Powers::of_this_process();
+/// let may_be_others = powers.own_user == 0 && powers.mapped > 1;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Powers {
     /// The agent's user id.
     pub own_user: u32,
-    /// Number of user ids that exist.
+    /// Number of user ids that exist: 1 in a user namespace of a plain user's, 4294967295 outside of any.
     pub mapped: u64,
 }
 

@@ -10,6 +10,15 @@ use super::process_table::ProcessRow;
 use crate::pod::PodId;
 
 /// What a running container uses. It counts all processes that it started, exec'd ones included.
+///
+/// ```
+/// use virtual_kubelet::process::ContainerFigures;
+///
+/// fn line(figures: &ContainerFigures) -> String {
+///     let ContainerFigures { name, cpu, resident_bytes, processes, .. } = figures;
+///     format!("{name}: {:.1} s, {} MiB, {processes} processes", cpu.as_secs_f64(), resident_bytes >> 20)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerFigures {
     /// Name of the container.
@@ -29,6 +38,16 @@ pub struct ContainerFigures {
 }
 
 /// What a pod uses.
+///
+/// ```no_run
+/// use virtual_kubelet::process::{PodFigures, ProcessProvider};
+///
+/// /// The pod whose containers have most memory.
+/// fn largest(provider: &ProcessProvider) -> Option<PodFigures> {
+///     let memory = |pod: &PodFigures| pod.containers.iter().map(|container| container.resident_bytes).sum::<u64>();
+///     provider.figures().into_iter().max_by_key(memory)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFigures {
     /// The pod.

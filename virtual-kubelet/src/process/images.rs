@@ -9,6 +9,15 @@ use serde::Deserialize;
 use crate::pod::environment::expand;
 
 /// What an image stands for.
+///
+/// ```
+/// use virtual_kubelet::process::Image;
+///
+/// let image: Image = serde_json::from_str(r#"{"command": ["/usr/sbin/nginx", "-g", "daemon off;"], "stopSignal": "SIGQUIT"}"#)?;
+/// assert_eq!(image.command[0], "/usr/sbin/nginx");
+/// assert_eq!((image.user, image.working_dir), (None, None));
+/// # Ok::<_, serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
@@ -39,6 +48,14 @@ pub struct Image {
 }
 
 /// Why an image cannot be had.
+///
+/// ```
+/// use virtual_kubelet::process::{ImageError, ImageTable};
+///
+/// let missing = ImageTable::new("/nowhere/images.json".into()).find("nginx:1.22");
+/// assert!(matches!(missing, Err(ImageError::Table { path, .. }) if path == "/nowhere/images.json"));
+/// assert!(ImageError::Unknown("nginx:1.22".into()).to_string().starts_with("failed to pull image"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The table itself is unusable.
@@ -55,6 +72,19 @@ pub enum ImageError {
 }
 
 /// The table as a file, read anew at each look so that an image added later is found at the next pull.
+///
+/// ```
+/// use virtual_kubelet::process::{ImageError, ImageTable};
+///
+/// let file = std::env::temp_dir().join(format!("images-{}.json", std::process::id()));
+/// std::fs::write(&file, r#"{"pause:3": {"command": ["/bin/sleep", "infinity"]}}"#)?;
+/// let table = ImageTable::new(file.clone());
+/// assert_eq!(table.find("pause:3")?.command, ["/bin/sleep", "infinity"]);
+/// assert!(matches!(table.find("pause"), Err(ImageError::Unknown(_))));
+/// assert_eq!(table.read()?.len(), 1);
+/// # std::fs::remove_file(file)?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ImageTable(PathBuf);
 
@@ -64,14 +94,14 @@ impl ImageTable {
         Self(path)
     }
 
-    /// Reads the whole table.
+    /// Reads the whole table. [`ImageError::Table`] when that cannot be done.
     pub fn read(&self) -> Result<HashMap<String, Image>, ImageError> {
         let failed = |reason: String| ImageError::Table { path: self.0.display().to_string(), reason };
         let text = std::fs::read(&self.0).map_err(|error| failed(error.to_string()))?;
         serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))
     }
 
-    /// The image of exactly this name.
+    /// The image of exactly this name; [`ImageError::Unknown`] without one.
     pub fn find(&self, name: &str) -> Result<Image, ImageError> {
         self.read()?.remove(name).ok_or_else(|| ImageError::Unknown(name.to_owned()))
     }

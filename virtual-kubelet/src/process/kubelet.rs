@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::access::AccessError;
 use super::figures::PodFigures;
 use super::provider::ProcessProvider;
-use super::shim::{self, ExitNote, Input, Output};
+use super::shim::{self, ExitNote, Input, Output, ShimOrder};
 use super::summary::{self, NodeFigures, Sample};
 use crate::api::{
     BoxDuplex, BoxRead, BoxWrite, ContainerTarget, Dialer, HandlerError, LogOptions, PodHandlers, PodTarget, Session, SessionIo,
@@ -32,6 +32,18 @@ const USUAL_SIZE: TerminalSize = TerminalSize { width: 80, height: 24 };
 const DIAL: Duration = Duration::from_secs(5);
 
 /// A [`ProcessProvider`] as the kubelet's API wants it.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use tokio_util::sync::CancellationToken;
+/// use virtual_kubelet::api::{Api, router};
+/// use virtual_kubelet::process::{KubeletHandlers, ProcessProvider};
+///
+/// fn routes(provider: Arc<ProcessProvider>, stop: CancellationToken) -> axum::Router {
+///     router(&Api::new(Arc::new(KubeletHandlers::new(provider)), stop), true)
+/// }
+/// ```
 pub struct KubeletHandlers {
     provider: Arc<ProcessProvider>,
     last: Mutex<Option<Sample>>,
@@ -92,8 +104,11 @@ impl PodHandlers for KubeletHandlers {
             let files = self.provider.log_files(&id, &target.container, options.previous)?;
             let over: Option<Box<dyn Fn() -> bool + Send + Sync>> = if options.follow && !options.previous {
                 let (directory, run) = (self.provider.site().container_dir(&id, &target.container), files.restart_count);
-                // The note is written when everything is in the log.
-                Some(Box::new(move || !directory.exists() || ExitNote::read(&directory, run).is_some()))
+                // The note is written when everything is in the log. Notes of all runs but the last two are cleared away.
+                let ended = move || {
+                    ExitNote::read(&directory, run).is_some() || ShimOrder::read(&directory).is_none_or(|order| order.restart_count > run)
+                };
+                Some(Box::new(ended))
             } else {
                 None
             };

@@ -12,7 +12,7 @@ use super::shim::{self, Open, RunNote, Session, ShimOrder};
 
 /// Kills what is left of the session of a run whose shim was killed.
 pub fn end_session(directory: &Path, restart_count: i32) {
-    let Some(note) = RunNote::read(directory, restart_count) else { return };
+    let Some(note) = RunNote::read(directory, restart_count).filter(|note| note.boot_id == shim::boot_id()) else { return };
     let table = ProcessTable::read();
     // The number of a session is not given to another process while the session has members. Its leader
     // tells whether it is still that session.
@@ -25,7 +25,22 @@ pub fn end_session(directory: &Path, restart_count: i32) {
 }
 
 /// Ends every container below `root` (the directory given to a [`Site`](super::Site)) and waits for
-/// that: first by its stop signal, after `grace` by force. For when a node is not to come back.
+/// that: first by its stop signal, after `grace` by force. One that does not end even then is given up after some 5 s, with a
+/// warning in the log. For when a node is not to come back.
+///
+/// ```no_run
+/// use std::{path::Path, time::Duration};
+///
+/// use virtual_kubelet::process::{claim, end_all};
+///
+/// # async fn example() -> std::io::Result<()> {
+/// let root = Path::new("/var/lib/virtual-kubelet");
+/// // An agent that still ran would start its containers again.
+/// let _claim = claim(root)?;
+/// end_all(root, Duration::from_secs(30)).await;
+/// # Ok(())
+/// # }
+/// ```
 pub async fn end_all(root: &Path, grace: Duration) {
     let pods: Vec<_> = std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     futures::future::join_all(pods.iter().map(|pod| end_pod(pod, grace))).await;

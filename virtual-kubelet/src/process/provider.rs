@@ -22,6 +22,22 @@ use crate::pod::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
 const LEFTOVER_GRACE: Duration = Duration::from_secs(30);
 
 /// Runs each container of a pod as a process group with mounts of its own. Isolates nothing else.
+///
+/// See the [module](super) for how it is made and used.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use virtual_kubelet::process::ProcessProvider;
+///
+/// # fn example(provider: &ProcessProvider) {
+/// for pod in provider.figures() {
+///     println!("{}: {} containers, {} bytes in volumes", pod.id, pod.containers.len(), pod.volume_bytes);
+/// }
+/// // As if the agent had been restarted, and had forgotten what its probes knew.
+/// provider.forget_readiness(Duration::from_secs(10));
+/// # }
+/// ```
 pub struct ProcessProvider {
     _claim: std::fs::File,
     site: Arc<Site>,

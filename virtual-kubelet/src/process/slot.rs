@@ -59,8 +59,8 @@ pub(super) struct Slot {
     pub next_count: i32,
     /// When the run ended that the next one follows.
     pub follows: Option<Timestamp>,
-    /// Runs again whatever the restart policy says: its definition changed.
-    pub forced: bool,
+    /// The hook after the start has not ended.
+    pub hook_runs: bool,
     pub backoff: Backoff,
     pub pull_backoff: Backoff,
     /// When the last pull failed.
@@ -87,6 +87,7 @@ impl Slot {
                 ready: false,
                 started: false,
                 id: None,
+                forced: false,
             },
             spec,
             attempt: 0,
@@ -94,7 +95,7 @@ impl Slot {
             active: None,
             next_count: 0,
             follows: None,
-            forced: false,
+            hook_runs: false,
             backoff: Backoff::default(),
             pull_backoff: Backoff::default(),
             pull_failed_at: None,
@@ -113,6 +114,10 @@ impl Slot {
         if self.kept != Some(health) && write_json(&directory.join(Health::FILE), &health).is_ok() {
             self.kept = Some(health);
         }
+    }
+
+    pub fn has_post_start(&self) -> bool {
+        self.spec.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some())
     }
 
     pub fn is_busy(&self) -> bool {

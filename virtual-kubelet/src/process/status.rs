@@ -82,6 +82,8 @@ pub struct ContainerRecord {
     pub started: bool,
     /// Id of the present run.
     pub id: Option<String>,
+    /// Runs again whatever the restart policy says: its definition changed.
+    pub forced: bool,
 }
 
 /// All that a pod's status follows from.
@@ -212,7 +214,7 @@ fn policies<'a>(pod: &'a Pod, name: &str) -> (&'a str, Option<&'a str>) {
 /// Whether this container will not run again after its latest end.
 pub fn is_over(pod: &Pod, record: &ContainerRecord) -> bool {
     let (of_pod, own) = policies(pod, &record.name);
-    latest_end(record).is_some_and(|end| !restarts(record.role, of_pod, own, end.exit_code))
+    !record.forced && latest_end(record).is_some_and(|end| !restarts(record.role, of_pod, own, end.exit_code))
 }
 
 fn phase(view: &PodView<'_>) -> &'static str {

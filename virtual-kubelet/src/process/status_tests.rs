@@ -33,6 +33,7 @@ fn record(name: &str, role: Role, state: State) -> ContainerRecord {
         ready: false,
         started: false,
         id: begun.then(|| "process://x".to_owned()),
+        forced: false,
     }
 }
 
@@ -165,4 +166,26 @@ fn restart_policies_decide_by_role_and_exit_code() {
     assert!(restarts(Role::Init, "Always", None, 1));
     assert!(!restarts(Role::Init, "Always", None, 0));
     assert!(!restarts(Role::Init, "Never", None, 1));
+}
+
+#[test]
+fn a_container_on_its_way_to_another_image_does_not_end_a_pod_that_is_never_restarted() {
+    let waiting = State::waiting("ContainerCreating", None);
+    let mut changing = ContainerRecord { last: Some(end(143)), id: Some("process://x".into()), ..record("a", Role::Main, waiting) };
+    let never = pod("Never");
+    let phase = |record: &ContainerRecord| {
+        let view = PodView {
+            pod: &never,
+            containers: std::slice::from_ref(record),
+            address: "198.18.0.1",
+            start_time: NOW,
+            prepared: true,
+            ended: false,
+            past_deadline: false,
+        };
+        pod_status(&view).phase
+    };
+    assert_eq!(phase(&changing).as_deref(), Some("Failed"));
+    changing.forced = true;
+    assert_eq!(phase(&changing).as_deref(), Some("Running"));
 }

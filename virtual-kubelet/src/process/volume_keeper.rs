@@ -64,12 +64,16 @@ async fn fill(site: &Site, pod: &Pod, tokens: &mut Tokens) -> Result<()> {
     let references = references::fetch(&site.client, &id.namespace, &volumes::wanted(pod)).await?;
     let tokens = tokens.refresh(&site.client, pod, &volumes::token_wishes(pod)).await?;
     let ingredients = Ingredients { pod, references: &references, tokens: &tokens, node: &site.node };
+    // One that cannot be filled keeps no other from being true: tokens are renewed whatever else is missing.
+    let mut problems = Vec::new();
     for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
         let directory = site.volumes_dir(&id).join(&volume.name);
-        match ingredients.files(volume)? {
-            Some(files) => volumes::write(&directory, &files)?,
-            None => volumes::make_directory(volume, &directory)?,
-        }
+        let filled = ingredients.files(volume).map_err(anyhow::Error::from).and_then(|files| match files {
+            Some(files) => volumes::write(&directory, &files),
+            None => volumes::make_directory(volume, &directory),
+        });
+        problems.extend(filled.err().map(|error| format!("{error:#}")));
     }
+    anyhow::ensure!(problems.is_empty(), problems.join("; "));
     Ok(())
 }

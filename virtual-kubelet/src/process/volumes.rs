@@ -1,8 +1,8 @@
 //! Contents of a pod's volumes, and how they get into directories.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, FileType, Permissions};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -175,6 +175,13 @@ impl Ingredients<'_> {
         } else if let Some(projected) = &volume.projected {
             let default = projected.default_mode;
             for source in projected.sources.iter().flatten() {
+                let known = source.config_map.is_some()
+                    || source.secret.is_some()
+                    || source.downward_api.is_some()
+                    || source.service_account_token.is_some();
+                if !known {
+                    return Err(VolumeError::Unsupported(volume.name.clone()));
+                }
                 if let Some(map) = &source.config_map {
                     self.config_map(&mut files, &map.name, map.items.as_ref(), map.optional == Some(true), default)?;
                 }
@@ -262,15 +269,53 @@ pub fn make_directory(volume: &Volume, directory: &Path) -> Result<()> {
         fs::set_permissions(directory, Permissions::from_mode(0o777))?;
     }
     if let Some(host) = &volume.host_path {
-        let path = Path::new(&host.path);
-        match host.type_.as_deref().unwrap_or_default() {
-            "DirectoryOrCreate" => fs::create_dir_all(path)?,
-            "FileOrCreate" if !path.exists() => drop(fs::File::create(path)?),
-            "" | "FileOrCreate" => {}
-            kind => anyhow::ensure!(path.exists(), "hostPath type check failed: {} is not a {kind}", host.path),
-        }
+        check_host_path(Path::new(&host.path), host.type_.as_deref().unwrap_or_default())?;
     }
     Ok(())
+}
+
+/// Makes and checks a path of the machine as its `type` says; without one, nothing is.
+fn check_host_path(path: &Path, kind: &str) -> Result<()> {
+    if !path.exists() {
+        match kind {
+            "DirectoryOrCreate" => fs::create_dir_all(path)?,
+            // Its directory must be there, as with a kubelet.
+            "FileOrCreate" => drop(fs::File::create(path).with_context(|| format!("making {}", path.display()))?),
+            _ => {}
+        }
+    }
+    let found = fs::metadata(path).map(|metadata| metadata.file_type()).ok();
+    let is = |matches: fn(&FileType) -> bool| found.as_ref().is_some_and(matches);
+    let fits = match kind {
+        "" => true,
+        "Directory" | "DirectoryOrCreate" => is(FileType::is_dir),
+        "File" | "FileOrCreate" => is(FileType::is_file),
+        "Socket" => is(FileTypeExt::is_socket),
+        "CharDevice" => is(FileTypeExt::is_char_device),
+        "BlockDevice" => is(FileTypeExt::is_block_device),
+        other => anyhow::bail!("hostPath type {other} is unknown"),
+    };
+    anyhow::ensure!(fits, "hostPath type check failed: {} is not a {}", path.display(), kind.trim_end_matches("OrCreate"));
+    Ok(())
+}
+
+/// The path `inside` a volume whose root is `base`. Links in the volume are whatever its users made them: they do not lead out of it. With
+/// `make` a directory that is missing is made, with the permissions of the volume's root.
+fn sub_path(base: &Path, inside: &str, make: bool) -> Result<PathBuf> {
+    let leaves = || format!("subPath {inside} leaves its volume");
+    anyhow::ensure!(!inside.starts_with('/') && !inside.split('/').any(|part| part == ".."), leaves());
+    let base = base.canonicalize().with_context(|| format!("{} of a subPath", base.display()))?;
+    let mut at = base.clone();
+    for part in Path::new(inside).components() {
+        let next = at.join(part);
+        if make && fs::symlink_metadata(&next).is_err() {
+            fs::create_dir(&next)?;
+            fs::set_permissions(&next, fs::metadata(&base)?.permissions())?;
+        }
+        at = next.canonicalize().with_context(|| format!("subPath {inside}"))?;
+        anyhow::ensure!(at.starts_with(&base), leaves());
+    }
+    Ok(at)
 }
 
 /// The mounts of a container, shallow paths first.
@@ -283,15 +328,7 @@ pub fn mounts(pod: &Pod, container: &Container, volumes: &Path, environment: &BT
         let by_expression = wanted.sub_path_expr.as_ref().map(|path| expand(path, |name| environment.get(name).cloned()));
         let inside = by_expression.or_else(|| wanted.sub_path.clone()).filter(|path| !path.is_empty());
         let source = match inside {
-            Some(inside) => {
-                let source = base.join(&inside);
-                let leaves = inside.starts_with('/') || inside.split('/').any(|part| part == "..");
-                anyhow::ensure!(!leaves, "subPath {inside} leaves its volume");
-                if !source.exists() && volume.empty_dir.is_some() {
-                    fs::create_dir_all(&source)?;
-                }
-                source
-            }
+            Some(inside) => sub_path(&base, &inside, volume.empty_dir.is_some() || volume.host_path.is_some())?,
             None => base,
         };
         let projected =

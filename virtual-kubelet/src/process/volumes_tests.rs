@@ -79,15 +79,50 @@ fn mounts_go_from_shallow_to_deep_and_a_path_may_not_leave_its_volume() {
     };
     let pod_spec = k8s_openapi::api::core::v1::PodSpec { volumes: Some(vec![config(None, false)]), ..Default::default() };
     let pod = Pod { spec: Some(pod_spec), ..Pod::default() };
-    let planned = |container: &Container| mounts(&pod, container, Path::new("/v"), &BTreeMap::new());
+    let volumes = std::env::temp_dir().join(format!("vk-mounts-{}", std::process::id()));
+    fs::create_dir_all(&volumes).unwrap();
+    let volumes = volumes.canonicalize().unwrap();
+    write(&volumes.join("v"), &[("k".to_owned(), (b"text".to_vec(), 0o644))].into()).unwrap();
+    let in_volume = volumes.join("v/k").canonicalize().unwrap();
+    let planned = |container: &Container| mounts(&pod, container, &volumes, &BTreeMap::new());
     let ordered = planned(&spec(vec![mount("/a/b", Some("k")), mount("/a", None)])).unwrap();
-    assert_eq!(ordered[0], Mount { source: "/v/v".into(), target: "/a".into(), read_only: true });
-    assert_eq!(ordered[1].source, Path::new("/v/v/k"));
+    assert_eq!(ordered[0], Mount { source: volumes.join("v"), target: "/a".into(), read_only: true });
+    assert_eq!(ordered[1].source, in_volume);
     assert!(planned(&spec(vec![mount("/a", Some("../x"))])).is_err());
     // The API server sees only the expression.
     let by_expression = VolumeMount { sub_path_expr: Some("$(WHERE)".into()), ..mount("/a", None) };
     let environment = |path: &str| BTreeMap::from([("WHERE".to_owned(), path.to_owned())]);
-    let expanded = |path: &str| mounts(&pod, &spec(vec![by_expression.clone()]), Path::new("/v"), &environment(path));
-    assert_eq!(expanded("k").unwrap()[0].source, Path::new("/v/v/k"));
+    let expanded = |path: &str| mounts(&pod, &spec(vec![by_expression.clone()]), &volumes, &environment(path));
+    assert_eq!(expanded("k").unwrap()[0].source, in_volume);
     assert!(expanded("/etc").is_err() && expanded("k/../..").is_err());
+    fs::remove_dir_all(&volumes).unwrap();
+}
+
+#[test]
+fn a_path_of_the_machine_must_be_of_its_type_and_only_some_are_made() {
+    let directory = std::env::temp_dir().join(format!("vk-host-path-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let (file, socket, none) = (directory.join("file"), directory.join("socket"), directory.join("none"));
+    fs::write(&file, "").unwrap();
+    let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let device = Path::new("/dev/null");
+    for (path, fitting) in [
+        (directory.as_path(), &["", "Directory", "DirectoryOrCreate"][..]),
+        (&file, &["", "File", "FileOrCreate"]),
+        (&socket, &["", "Socket"]),
+        (device, &["", "CharDevice"]),
+        (&none, &[""]),
+    ] {
+        for kind in ["", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket", "CharDevice", "BlockDevice"] {
+            if !(path == none && kind.ends_with("OrCreate")) {
+                assert_eq!(check_host_path(path, kind).is_ok(), fitting.contains(&kind), "{} as {kind:?}", path.display());
+            }
+        }
+    }
+    assert!(check_host_path(&directory.join("a/b"), "FileOrCreate").is_err());
+    for kind in ["DirectoryOrCreate", "FileOrCreate"] {
+        check_host_path(&directory.join(kind), kind).unwrap();
+        assert_eq!(directory.join(kind).is_dir(), kind.starts_with("Directory"));
+    }
+    fs::remove_dir_all(&directory).unwrap();
 }

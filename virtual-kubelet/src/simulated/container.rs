@@ -82,6 +82,8 @@ pub(super) struct Container {
     pub phase: Phase,
     pub last: Option<Box<End>>,
     pub ready: bool,
+    /// It ended for another image, and has not begun with that: it does, whatever the restart policy says.
+    pub replaced: bool,
     pub id: Option<Box<str>>,
     pub next: Option<(Timestamp, Step)>,
     pub end: Option<(Timestamp, i32, Why)>,
@@ -98,6 +100,7 @@ impl Container {
             phase: Phase::Waiting(Wait::Turn),
             last: None,
             ready: false,
+            replaced: false,
             id: None,
             next: None,
             end: None,
@@ -149,6 +152,7 @@ impl Container {
             ready: self.ready,
             started: self.is_running() && (template.role != Role::Init),
             id: self.id.as_deref().map(str::to_owned),
+            forced: self.replaced,
         }
     }
 }

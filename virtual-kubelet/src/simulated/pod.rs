@@ -176,6 +176,7 @@ impl SimulatedPod {
         container.wait(Wait::Turn);
         container.runs = container.runs.saturating_add(1);
         container.phase = Phase::Running { since: at };
+        container.replaced = false;
         (container.id, container.image, container.ready) = (Some(id.into()), image, false);
         self.arm_end(index, at);
         self.arm_ready(index, at);
@@ -221,7 +222,12 @@ impl SimulatedPod {
         (container.ready, container.next) = (initialized, None);
         match why {
             Why::Replaced => {
+                container.replaced = true;
                 (container.backoff, container.pull_backoff, container.pulled) = Default::default();
+                if !self.runs_again(index, code) {
+                    // Where a container is not restarted, an end that was shown cannot be taken back.
+                    self.containers[index].wait(Wait::Turn);
+                }
                 self.make(index, at);
             }
             Why::Own if self.deadline.is_none() && self.runs_again(index, code) => {
@@ -283,7 +289,8 @@ impl SimulatedPod {
     }
 
     fn is_over(&self, index: usize) -> bool {
-        self.containers[index].latest_end().is_some_and(|end| !self.runs_again(index, end.code))
+        let container = &self.containers[index];
+        !container.replaced && container.latest_end().is_some_and(|end| !self.runs_again(index, end.code))
     }
 
     fn mains_are_over(&self) -> bool {

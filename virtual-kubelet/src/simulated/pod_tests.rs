@@ -285,6 +285,19 @@ fn another_image_restarts_its_container_alone_which_ends_before_the_image_is_fet
 }
 
 #[test]
+fn another_image_does_not_end_a_pod_that_is_never_restarted() {
+    let with = |image: &str| template("Never", &[ContainerTemplate { image: image.into(), ..container("main", Role::Main) }]);
+    let mut pod = simulated("pull: 2s, stop: 3s", &with("main:1"));
+    pod.advance(at(50.0));
+    pod.update(pod.plan.clone(), with("main:2"), Some(2), at(50.0));
+    for second in [52.0, 53.0, 54.0, 56.0] {
+        pod.advance(at(second));
+        assert!(seen(&pod, "main").starts_with("Running") && !pod.is_over_for_good(), "{} at {second}", seen(&pod, "main"));
+    }
+    assert_eq!(seen(&pod, "main"), "Running running ready 1");
+}
+
+#[test]
 fn a_corrected_image_is_pulled_at_once_and_not_after_the_back_off() {
     let mut pod = simulated("pull: 1s, fault: image-pull-error", &one("Always"));
     pod.advance(at(100.0));

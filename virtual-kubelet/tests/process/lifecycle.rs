@@ -247,3 +247,37 @@ fn a_second_pod_with_the_same_host_port_is_refused_also_after_the_first_one_was_
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("NodePorts")));
     second.runs(&holder);
 }
+
+#[test]
+fn another_image_restarts_also_a_container_of_a_pod_that_is_never_restarted() {
+    let place = Place::new();
+    let agent = place.agent();
+    let mut made = script(&place, "p", "trap 'exit 0' TERM; while :; do sleep 0.01; done");
+    let id = agent.create(&made);
+    agent.runs(&id);
+    made.spec.as_mut().unwrap().containers[0].image = Some("other-shell".into());
+    agent.update(&made);
+    let seen = agent.until(&id, "the new image runs, or the pod has ended", |status| {
+        container(status, "c").image == "other-shell" && container(status, "c").ready || status.phase.as_deref() != Some("Running")
+    });
+    assert_eq!((seen.phase.as_deref(), container(&seen, "c").restart_count), (Some("Running"), 1));
+}
+
+#[test]
+fn nothing_is_probed_and_no_later_container_starts_before_the_hook_after_the_start_has_ended() {
+    let place = Place::new();
+    let agent = place.agent();
+    let spec = json!({ "containers": [
+        {
+            "name": "first", "image": "shell", "args": ["exec sleep 1000"],
+            "livenessProbe": { "exec": { "command": ["touch", "PLACE/probed"] }, "periodSeconds": 1 },
+            "lifecycle": { "postStart": { "exec": { "command": ["sh", "-c",
+                "sleep 1.5; [ -e PLACE/probed ] || [ -e PLACE/second ] || touch PLACE/in-order"] } } },
+        },
+        { "name": "second", "image": "shell", "args": ["touch PLACE/second; exec sleep 1000"] },
+    ] });
+    let id = agent.create(&pod(&place, "p", &spec));
+    agent.until(&id, "both are ready", |status| container(status, "first").ready && container(status, "second").ready);
+    eventually("it is probed", || place.root.join("probed").exists().then_some(()));
+    assert!(place.root.join("in-order").exists());
+}

@@ -1,11 +1,15 @@
 //! Logs, attach and exec through the container's supervisor.
 
-use serde_json::json;
-use virtual_kubelet::pod::PodId;
-use virtual_kubelet::process::AccessError;
-use virtual_kubelet::process::shim::{Input, LogFiles, LogRotation, Output, Session, SessionError, TerminalSize};
+use std::time::Duration;
 
-use crate::place::{Agent, Place, eventually, exit_code, pod, script};
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use virtual_kubelet::api::{ContainerTarget, LogOptions, PodHandlers as _, PodTarget};
+use virtual_kubelet::pod::PodId;
+use virtual_kubelet::process::shim::{Input, LogFiles, LogRotation, Output, Session, SessionError, TerminalSize};
+use virtual_kubelet::process::{AccessError, KubeletHandlers};
+
+use crate::place::{Agent, Place, container, eventually, exit_code, pod, script};
 
 const SIZE: TerminalSize = TerminalSize { width: 101, height: 37 };
 
@@ -228,17 +232,27 @@ fn a_container_that_has_not_begun_has_no_log_and_one_that_never_crashed_no_previ
 }
 
 #[test]
-fn fifty_stuck_execs_and_attaches_leave_no_process_and_no_descriptor_behind() {
+fn fifty_stuck_execs_attaches_and_followers_leave_no_task_no_process_and_no_descriptor_behind() {
     let place = Place::new();
     let agent = place.agent();
     let id = sleeper(&place, &agent);
     let note: serde_json::Value = serde_json::from_str(&place.read("pods/default_p_uid-of-p/c/run-0.json")).unwrap();
     let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", note["shim"]["pid"])).unwrap().count();
     let processes = || agent.provider.figures().iter().flat_map(|pod| &pod.containers).map(|figures| figures.processes).sum::<u64>();
-    let before = (descriptors(), processes());
+    let tasks = || agent.runtime.metrics().num_alive_tasks();
+    // The agent's own files, which the followers open, are of this process; so only one test at a time could count all of them.
+    let open_logs = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        open.filter(|path| path.starts_with(place.root.join("pods"))).count()
+    };
+    let before = (descriptors(), processes(), tasks(), open_logs());
+    let handlers = KubeletHandlers::new(agent.provider.clone());
+    let target = ContainerTarget { pod: PodTarget { namespace: "default".into(), name: "p".into(), uid: None }, container: "c".into() };
     agent.runtime.block_on(async {
-        let mut sessions = Vec::new();
+        let (mut sessions, mut followers) = (Vec::new(), Vec::new());
         for number in 0..50 {
+            let mut follower = handlers.container_logs(&target, LogOptions { follow: true, ..LogOptions::default() }).await.unwrap();
+            followers.push(agent.runtime.spawn(async move { follower.read_u8().await }));
             // Neither reads its input nor ends, with and without a terminal.
             let mut stuck = open(&agent, &id, &["sh", "-c", "echo up; exec sleep 1000"], true, (number % 2 == 0).then_some(SIZE)).await;
             until(&mut stuck, "up").await;
@@ -247,6 +261,46 @@ fn fifty_stuck_execs_and_attaches_leave_no_process_and_no_descriptor_behind() {
             sessions.push(agent.provider.attach(&id, "c").await.unwrap());
         }
         assert!(descriptors() > before.0 + 100 && processes() == before.1 + 50);
+        assert!(tasks() >= before.2 + 50 && open_logs() == before.3 + 50);
+        followers.iter().for_each(tokio::task::JoinHandle::abort);
     });
-    eventually("all is gone", || ((descriptors(), processes()) == before).then_some(()));
+    eventually("all is gone", || ((descriptors(), processes(), tasks(), open_logs()) == before).then_some(()));
+}
+
+#[test]
+fn an_exec_whose_child_floods_its_output_ends_soon_after_its_command() {
+    let place = Place::new();
+    let agent = place.agent();
+    let id = sleeper(&place, &agent);
+    agent.runtime.block_on(async {
+        let session = open(&agent, &id, &["sh", "-c", "yes & exit 3"], false, None).await;
+        let ended = tokio::time::timeout(Duration::from_secs(30), session.collect(1 << 10)).await.expect("it goes on");
+        assert_eq!(ended.unwrap().0, 3);
+    });
+}
+
+#[test]
+fn a_follower_that_slept_through_two_restarts_ends() {
+    let place = Place::new();
+    let agent = place.agent();
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "shell", "args": ["echo up; exec sleep 1000"] }], "terminationGracePeriodSeconds": 1,
+    });
+    let mut made = pod(&place, "p", &spec);
+    let id = agent.create(&made);
+    agent.runs(&id);
+    eventually("it has spoken", || (agent.log(&id, "c", false) == ["up"]).then_some(()));
+    let target = ContainerTarget { pod: PodTarget { namespace: "default".into(), name: "p".into(), uid: None }, container: "c".into() };
+    let handlers = KubeletHandlers::new(agent.provider.clone());
+    let options = LogOptions { follow: true, ..LogOptions::default() };
+    let mut following = agent.runtime.block_on(handlers.container_logs(&target, options)).unwrap();
+    for (restarts, image) in (1..).zip(["other-shell", "shell"]) {
+        made.spec.as_mut().unwrap().containers[0].image = Some(image.into());
+        agent.update(&made);
+        agent.until(&id, "it was restarted", |status| container(status, "c").restart_count == restarts && container(status, "c").ready);
+    }
+    let mut seen = String::new();
+    let read = async { tokio::time::timeout(Duration::from_secs(30), following.read_to_string(&mut seen)).await };
+    agent.runtime.block_on(read).expect("it goes on").unwrap();
+    assert_eq!(seen, "up\n");
 }

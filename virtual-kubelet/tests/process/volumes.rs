@@ -77,3 +77,111 @@ fn a_projected_volume_holds_every_kind_of_source_and_its_token_is_renewed() {
     agent.ends(&id);
     assert_eq!(agent.log(&id, "c", false), ["of the map", "of the secret", "p", "first", "400", "renewed"]);
 }
+
+#[test]
+fn a_path_of_the_machine_is_mounted_and_one_of_another_type_is_waited_for() {
+    let place = Place::new();
+    let agent = place.agent();
+    let volume =
+        |name: &str, path: &str, kind: &str| json!({ "name": name, "hostPath": { "path": format!("PLACE/{path}"), "type": kind } });
+    let mount = |name: &str| json!({ "name": name, "mountPath": format!("/vk-{name}") });
+    std::fs::create_dir(place.root.join("there")).unwrap();
+    std::fs::write(place.root.join("there/file"), "of the machine\n").unwrap();
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [{
+            "name": "c", "image": "shell",
+            "args": ["cat /vk-there/file /vk-file; echo written > /vk-made/by-the-pod; echo more >> /vk-made-file; echo sub > /vk-sub/file"],
+            "volumeMounts": [
+                mount("there"), mount("file"), mount("made"), mount("made-file"),
+                { "name": "made", "mountPath": "/vk-sub", "subPath": "deep/er" },
+            ],
+        }],
+        "volumes": [
+            volume("there", "there", "Directory"), volume("file", "there/file", "File"),
+            volume("made", "made/here", "DirectoryOrCreate"), volume("made-file", "made-file", "FileOrCreate"),
+        ],
+    });
+    let id = agent.create(&pod(&place, "p", &spec));
+    assert_eq!(agent.ends(&id).phase.as_deref(), Some("Succeeded"));
+    assert_eq!(agent.log(&id, "c", false), ["of the machine", "of the machine"]);
+    assert_eq!(
+        [place.read("made/here/by-the-pod"), place.read("made-file"), place.read("made/here/deep/er/file")],
+        ["written\n", "more\n", "sub\n"]
+    );
+
+    // It is there, but no directory; it starts when it is one.
+    std::fs::write(place.root.join("late"), "").unwrap();
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [{ "name": "c", "image": "shell", "args": ["echo up"], "volumeMounts": [mount("late")] }],
+        "volumes": [volume("late", "late", "Directory")],
+    });
+    let id = agent.create(&pod(&place, "q", &spec));
+    agent.until(&id, "it waits", |status| status.phase.as_deref() == Some("Pending"));
+    std::fs::remove_file(place.root.join("late")).unwrap();
+    std::fs::create_dir(place.root.join("late")).unwrap();
+    assert_eq!(agent.ends(&id).phase.as_deref(), Some("Succeeded"));
+}
+
+#[test]
+fn a_link_in_a_volume_does_not_lead_a_sub_path_out_of_it() {
+    let place = Place::new();
+    let agent = place.agent();
+    std::fs::create_dir(place.root.join("outside")).unwrap();
+    let mount = |path: &str, sub: Option<&str>| json!({ "name": "v", "mountPath": path, "subPath": sub });
+    let spec = json!({
+        "restartPolicy": "Never",
+        "initContainers": [{
+            "name": "links", "image": "shell", "args": ["ln -s PLACE/outside /vk-v/away; mkdir /vk-v/inside; ln -s inside /vk-v/near"],
+            "volumeMounts": [mount("/vk-v", None)],
+        }],
+        "containers": [
+            { "name": "away", "image": "shell", "args": ["true"], "volumeMounts": [mount("/vk-v", Some("away/new"))] },
+            { "name": "near", "image": "shell", "args": ["touch /vk-v/file"], "volumeMounts": [mount("/vk-v", Some("near"))] },
+        ],
+        "volumes": [{ "name": "v", "emptyDir": {} }],
+    });
+    let id = agent.create(&pod(&place, "p", &spec));
+    let status = agent.until(&id, "one waits, the other has ended", |status| {
+        let has = |name: &str| status.container_statuses.as_ref().and_then(|all| all.iter().find(|one| one.name == name)?.state.clone());
+        has("away")
+            .is_some_and(|state| state.waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CreateContainerConfigError")))
+            && has("near").is_some_and(|state| state.terminated.is_some_and(|end| end.exit_code == 0))
+    });
+    let message = container(&status, "away").state.clone().unwrap().waiting.unwrap().message.unwrap_or_default();
+    assert!(message.contains("subPath away/new leaves its volume"), "{message}");
+    assert_eq!(std::fs::read_dir(place.root.join("outside")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_token_is_renewed_also_while_something_else_is_missing() {
+    let place = Place::new();
+    let put = |path: &str, object: Value| place.objects.lock().unwrap().insert(format!("/api/v1/namespaces/default/{path}"), object);
+    put("configmaps/m", config_map("m", &json!({ "file": "of the map" })));
+    let token = |text: &str, life: i64| {
+        let expires = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + life).unwrap().to_string();
+        json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": { "audiences": [] },
+            "status": { "token": text, "expirationTimestamp": expires },
+        })
+    };
+    put("serviceaccounts/default/token", token("first", 3));
+    let agent = place.agent();
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [{
+            "name": "c", "image": "shell", "args": ["touch PLACE/up; until [ $(cat /vk-token/token) = second ]; do sleep 0.01; done"],
+            "volumeMounts": [{ "name": "map", "mountPath": "/vk-map" }, { "name": "token", "mountPath": "/vk-token" }],
+        }],
+        "volumes": [
+            { "name": "map", "configMap": { "name": "m" } },
+            { "name": "token", "projected": { "sources": [{ "serviceAccountToken": { "path": "token", "expirationSeconds": 600 } }] } },
+        ],
+    });
+    let id = agent.create(&pod(&place, "p", &spec));
+    eventually("it runs", || place.root.join("up").exists().then_some(()));
+    place.objects.lock().unwrap().remove("/api/v1/namespaces/default/configmaps/m");
+    put("serviceaccounts/default/token", token("second", 3600));
+    assert_eq!(agent.ends(&id).phase.as_deref(), Some("Succeeded"));
+}

@@ -268,6 +268,41 @@ async fn error_handler(bed: &Bed) -> Result<()> {
     running.stop().await?;
     remove(bed, "lib-handler").await?;
 
+    // While the handler says no, a Node that was deleted stays so.
+    let (wanted_back, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (allowed, counted) = (wanted_back.clone(), asked.clone());
+    let handler = with_node_status_update_error_handler(move |error| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(if allowed.load(Ordering::Relaxed) { Ok(()) } else { Err(error) })
+    });
+    let every = with_node_ping_interval(SECOND);
+    let running = start(&client, &Arc::new(NaiveNodeProvider::default()), wanted("lib-handler"), [handler, every]).await?;
+    nodes(bed).delete("lib-handler", &DeleteParams::default()).await?;
+    eventually(SECOND * 10, "the handler is asked about the deletion", async || {
+        ensure!(asked.load(Ordering::Relaxed) >= 1, "it is not");
+        Ok(())
+    })
+    .await?;
+    throughout(SECOND * 2, "the Node stays deleted", async || {
+        ensure!(nodes(bed).get_opt("lib-handler").await?.is_none(), "it is back");
+        Ok(())
+    })
+    .await?;
+    wanted_back.store(true, Ordering::Relaxed);
+    nodes(bed).create(&PostParams::default(), &wanted("lib-handler")).await?;
+    eventually(SECOND * 10, "the Node that somebody made is ours", async || {
+        ensure!(nodes(bed).get("lib-handler").await?.annotations().contains_key(APPLIED_KEYS_ANNOTATION), "it is not");
+        Ok(())
+    })
+    .await?;
+    nodes(bed).delete("lib-handler", &DeleteParams::default()).await?;
+    eventually(SECOND * 10, "it comes back when the handler agrees", async || {
+        nodes(bed).get("lib-handler").await.map(drop).context("gone")
+    })
+    .await?;
+    running.stop().await?;
+    remove(bed, "lib-handler").await?;
+
     // The handler ends the program with its Node.
     let cancel = tokio_util::sync::CancellationToken::new();
     let told = cancel.clone();
@@ -280,10 +315,10 @@ async fn error_handler(bed: &Bed) -> Result<()> {
     let ready = controller.ready();
     let running = Running::new(controller.run(cancel.clone()), cancel);
     ready.await;
-    proxy.inject(|request| if request.path.ends_with("/lib-handler/status") { Fault::Answer(404) } else { Fault::None });
-    provider.update_status(wanted("lib-handler")).await;
+    nodes(bed).delete("lib-handler", &DeleteParams::default()).await?;
     running.ends().await.context("the controller did not end cleanly")?;
-    remove(bed, "lib-handler").await
+    ensure!(nodes(bed).get_opt("lib-handler").await?.is_none(), "the Node came back");
+    Ok(())
 }
 
 /// Answers as it is told.

@@ -166,13 +166,14 @@ async fn gap(bed: &Bed, proxy: &mut FaultProxy, provider: &Provider) -> Result<(
     is_gone(bed, &reused, MINUTE).await
 }
 
-/// What happened cannot be watched any more: 410 Gone.
+/// What happened cannot be watched any more: 410 Gone, from the API server itself.
 async fn compacted(bed: &mut Bed, proxy: &mut FaultProxy, provider: &Provider) -> Result<()> {
     for name in ["compacted", "surviving"] {
         make(bed, name, NODE).await?;
     }
     let compacted = runs(bed, "compacted").await?;
     let surviving = runs(bed, "surviving").await?;
+    let seen = pods(bed).list(&ListParams::default()).await?.metadata.resource_version.context("a list without a version")?;
     proxy.stop();
     delete(bed, &compacted, Some(0)).await?;
     make(bed, "after", NODE).await?;
@@ -184,6 +185,13 @@ async fn compacted(bed: &mut Bed, proxy: &mut FaultProxy, provider: &Provider) -
     bed.control_plane.start_again(killed)?;
     eventually(MINUTE, "the API server is back", async || pods(bed).list(&ListParams::default()).await.map(drop).context("listing"))
         .await?;
+    let path = format!("/api/v1/pods?watch=true&timeoutSeconds=5&resourceVersion={seen}");
+    let answer = bed.client.request_text(http::Request::get(path).body(Vec::new())?).await;
+    let refused = match &answer {
+        Ok(events) => events.contains("\"code\":410"),
+        Err(error) => matches!(error, kube::Error::Api(status) if status.code == 410),
+    };
+    ensure!(refused, "a watch that goes on from before is not answered 410 but {answer:?}");
     let before = proxy.log().len();
     proxy.resume().await?;
     ended(provider, "compacted").await?;
@@ -203,7 +211,7 @@ async fn compacted(bed: &mut Bed, proxy: &mut FaultProxy, provider: &Provider) -
     Ok(())
 }
 
-/// The same as an answer: no watch is taken up where the last one ended.
+/// The same as a status: no watch is taken up where the last one ended.
 async fn gone(bed: &Bed, proxy: &mut FaultProxy, provider: &Provider) -> Result<()> {
     make(bed, "expired", NODE).await?;
     let expired = runs(bed, "expired").await?;

@@ -1,6 +1,6 @@
 //! What the pod controller of the original promises, and what it does wrong.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::{
@@ -48,7 +48,9 @@ pub async fn run(bed: &Bed) -> Result<()> {
     bed.say("environments are resolved, what is missing is told, and starts the pod when it comes");
     providers_errors(bed).await.context("errors of the provider")?;
     bed.say("errors of the provider are shown and tried again, refusals are not");
-    only_ours(bed).await.context("the event filter")?;
+    for polling in [false, true] {
+        only_ours(bed, polling).await.context("the event filter")?;
+    }
     bed.say("pods that the filter is not for are left alone");
     workers_and_end(bed).await.context("start and end")
 }
@@ -135,8 +137,11 @@ async fn start_and_delete(bed: &Bed, provider: &Provider) -> Result<()> {
     throughout(SECOND, "it stays while it runs", async || pods(bed).get("graceful").await.map(drop).context("gone")).await?;
     provider.end("graceful");
     is_gone(bed, &graceful, SECOND * 10).await?;
+    let gone = Instant::now();
     provider.on_deletion(Deletion::Ends);
     is_forgotten(provider, "graceful").await?;
+    let forgotten = provider.forgotten_at("graceful").context("it was lost")?.saturating_duration_since(gone);
+    ensure!(forgotten < SECOND, "the provider had it for {forgotten:?} after it had left the API");
     has_event(bed, "graceful", "ProviderDeleteSuccess").await?;
 
     make(bed, "forced", NODE).await?;
@@ -175,6 +180,15 @@ async fn update(bed: &Bed, provider: &Provider) -> Result<()> {
     })
     .await?;
     ensure!(provider.calls("create", "updated") == 1, "it was given anew");
+    // One that the provider does not know any more is given to it again.
+    provider.loses("updated");
+    let label = json!({ "metadata": { "labels": { "changed": "again" } } });
+    pods(bed).patch("updated", &PatchParams::default(), &Patch::Merge(label)).await?;
+    eventually(SECOND * 10, "it is given again", async || {
+        ensure!(provider.pod("updated").is_some() && provider.calls("create", "updated") == 2, "it is not");
+        Ok(())
+    })
+    .await?;
     delete(bed, &pod, Some(1)).await?;
     is_gone(bed, &pod, SECOND * 10).await
 }
@@ -429,6 +443,16 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
     let unlucky = runs(bed, "unlucky").await?;
     ensure!(unlucky.status.as_ref().is_some_and(|status| status.reason.is_none()), "the reason is still there");
 
+    provider.on_creation(Creation::Panics);
+    make(bed, "startled", NODE).await?;
+    eventually(SECOND * 10, "it is tried again after a panic", async || {
+        ensure!(provider.calls("create", "startled") > 1, "it is not");
+        Ok(())
+    })
+    .await?;
+    provider.on_creation(Creation::Runs);
+    runs(bed, "startled").await.context("after the provider's panics")?;
+
     provider.on_creation(Creation::Refuses);
     make(bed, "refused", NODE).await?;
     eventually(SECOND * 10, "the refusal is shown", async || {
@@ -454,7 +478,7 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
     let label = json!({ "metadata": { "labels": { "changed": "yes" } } });
     pods(bed).patch("refused", &PatchParams::default(), &Patch::Merge(label)).await?;
     runs(bed, "refused").await.context("it was changed")?;
-    for name in ["unlucky", "refused", "never"] {
+    for name in ["unlucky", "startled", "refused", "never"] {
         let pod = pods(bed).get(name).await?;
         delete(bed, &pod, None).await?;
         is_gone(bed, &pod, SECOND * 10).await?;
@@ -463,7 +487,7 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
 }
 
 /// A watch of all pods, and a filter: for additions, changes, deletions, and for what the provider has.
-async fn only_ours(bed: &Bed) -> Result<()> {
+async fn only_ours(bed: &Bed, polling: bool) -> Result<()> {
     let _other = register(&bed.client, "lib-other").await?;
     let provider = Arc::new(Provider::default());
     let not_ours: Pod = serde_json::from_value(json!({
@@ -472,11 +496,11 @@ async fn only_ours(bed: &Bed) -> Result<()> {
         "spec": { "nodeName": "lib-other", "containers": [] },
     }))?;
     provider.has_had(not_ours);
-    let running = start(&bed.client, NODE, provider.clone(), |config| {
-        config.pod_watch = kube::runtime::watcher::Config::default();
-        config.pod_event_filter = filter_pods_for_node_name(NODE);
-    })
-    .await?;
+    let running = if polling {
+        start(&bed.client, NODE, Arc::new(Polling::every(SECOND / 2, provider.clone())), of_all_pods_ours).await?
+    } else {
+        start(&bed.client, NODE, provider.clone(), of_all_pods_ours).await?
+    };
     let foreign = make(bed, "foreign", "lib-other").await?;
     make(bed, "ours", NODE).await?;
     let ours = runs(bed, "ours").await?;
@@ -497,6 +521,11 @@ async fn only_ours(bed: &Bed) -> Result<()> {
         ensure!(provider.calls(call, "foreign") == 0 && provider.calls(call, "somebodys") == 0, "{call} of a pod that is not ours");
     }
     running.stop().await
+}
+
+fn of_all_pods_ours<P>(config: &mut PodControllerConfig<P>) {
+    config.pod_watch = kube::runtime::watcher::Config::default();
+    config.pod_event_filter = filter_pods_for_node_name(NODE);
 }
 
 async fn workers_and_end(bed: &Bed) -> Result<()> {

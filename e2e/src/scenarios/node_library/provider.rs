@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use k8s_openapi::{
@@ -38,12 +39,16 @@ pub enum Creation {
     Fails,
     /// The pod is invalid input.
     Refuses,
+    /// It panics.
+    Panics,
 }
 
 #[derive(Default)]
 struct State {
     pods: BTreeMap<PodId, (Arc<Pod>, PodStatus)>,
     calls: Vec<(&'static str, String)>,
+    /// When the pod of a name was forgotten last.
+    forgotten: BTreeMap<String, Instant>,
     sink: PodStatusSink,
     creation: Creation,
     deletion: Deletion,
@@ -71,6 +76,16 @@ impl Provider {
     /// How often `call` was made about a pod of this name.
     pub fn calls(&self, call: &str, name: &str) -> usize {
         self.state().calls.iter().filter(|(made, of)| *made == call && of == name).count()
+    }
+
+    /// When the pod of this name was forgotten.
+    pub fn forgotten_at(&self, name: &str) -> Option<Instant> {
+        self.state().forgotten.get(name).copied()
+    }
+
+    /// It knows nothing of the pods of this name any more, and nobody was told.
+    pub fn loses(&self, name: &str) {
+        self.state().pods.retain(|id, _| id.name != name);
     }
 
     /// How many calls there were.
@@ -167,6 +182,11 @@ impl PodNotifier for Provider {
     }
 }
 
+#[expect(clippy::panic, reason = "the scenario asks for a provider that panics")]
+fn panic_as_told() -> ! {
+    panic!("the provider of this scenario panics, as it was told to")
+}
+
 impl PodLifecycleHandler for Provider {
     async fn create_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
         let (id, state) = (PodId::of(&pod), &mut *self.state());
@@ -181,6 +201,7 @@ impl PodLifecycleHandler for Provider {
             }
             Creation::Fails => Err(ProviderError::Other(anyhow::anyhow!("no room at the moment"))),
             Creation::Refuses => Err(ProviderError::invalid_input("no such machine")),
+            Creation::Panics => panic_as_told(),
         }
     }
 
@@ -210,6 +231,7 @@ impl PodLifecycleHandler for Provider {
     async fn forget_pod(&self, id: &PodId) {
         let state = &mut *self.state();
         state.calls.push(("forget", id.name.clone()));
+        state.forgotten.insert(id.name.clone(), Instant::now());
         state.pods.remove(id);
     }
 

@@ -3,7 +3,7 @@
 use super::{
     api::text,
     cluster::{Cluster, UID8, node_of},
-    wish::{GRACE, KEYS, STAMP, STAMP_GRACE},
+    wish::{GRACE, KEYS, STAMP, STAMP_GRACE, ZONE, Zones},
 };
 use crds::{
     holders::{self, Entry, EntryPhase},
@@ -68,6 +68,19 @@ impl Audit {
         let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
         if !deleting && out.len() > self.allowance {
             self.fail(cluster, format!("P1: {out:?} are out of service by the operator, the budget is {}", self.allowance));
+        }
+        let zone = |name: &String| text(&cluster.nodes[name], &format!("/metadata/labels/{}", ZONE.replace('/', "~1"))).to_owned();
+        let mut zones: BTreeMap<String, usize> = BTreeMap::new();
+        for name in &out {
+            *zones.entry(zone(name)).or_default() += 1;
+        }
+        let fits = match cluster.wish.zones {
+            Zones::Ignored => true,
+            Zones::OneEach => zones.values().all(|out| *out <= 1),
+            Zones::OneAtATime => zones.len() <= 1,
+        };
+        if !deleting && !fits {
+            self.fail(cluster, format!("P2: {out:?} are out of service, with {:?}", cluster.wish.zones));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     api::{self, text},
-    wish::{KEYS, STAMP, Wish},
+    wish::{KEYS, STAMP, Wish, ZONE},
 };
 use crds::{ledger::Ledger, names};
 use planner::{
@@ -121,8 +121,10 @@ impl Cluster {
     pub fn join(&mut self, name: &str) {
         let uid = self.uid();
         self.version += 1;
+        // Nodes of even and odd numbers are in different zones.
+        let zone = if name.ends_with(['0', '2', '4', '6', '8']) { "even" } else { "odd" };
         let node = json!({
-            "metadata": {"name": name, "uid": uid, "resourceVersion": self.version.to_string(), "labels": {"ingress": "true"}},
+            "metadata": {"name": name, "uid": uid, "resourceVersion": self.version.to_string(), "labels": {"ingress": "true", (ZONE): zone}},
             "spec": {"unschedulable": false},
             "status": {"ready": true},
         });

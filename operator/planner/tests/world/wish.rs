@@ -32,8 +32,25 @@ pub enum Marks {
     Degrade,
 }
 
+/// Key of the label that tells domains apart.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zones {
+    /// There are none.
+    Ignored,
+    /// Each has a budget of one node.
+    OneEach,
+    /// One is finished before the next.
+    OneAtATime,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
+    pub zones: Zones,
+    /// Nodes that must stay available.
+    pub minimum: i32,
+    pub ignores_not_ready: bool,
     pub image: u8,
     pub budget: i32,
     pub marks: Marks,
@@ -47,12 +64,31 @@ pub struct Wish {
 
 impl Wish {
     pub fn new(marks: Marks, budget: i32) -> Self {
-        Self { image: 1, budget, marks, key: 0, pods: 2, paused: false, on_timeout: "Halt", attach_soak: 0 }
+        Self {
+            zones: Zones::Ignored,
+            minimum: 0,
+            ignores_not_ready: false,
+            image: 1,
+            budget,
+            marks,
+            key: 0,
+            pods: 2,
+            paused: false,
+            on_timeout: "Halt",
+            attach_soak: 0,
+        }
     }
 
     pub fn spec(&self) -> IngressDaemonSetSpec {
         let mut rolling =
             json!({"detachTimeoutSeconds": DETACH_TIMEOUT, "onDetachTimeout": self.on_timeout, "attachSoakSeconds": self.attach_soak});
+        match self.zones {
+            Zones::Ignored => {}
+            Zones::OneEach => rolling["topology"] = json!({"key": ZONE, "maxUnavailableNodes": 1}),
+            Zones::OneAtATime => rolling["topology"] = json!({"key": ZONE, "oneDomainAtATime": true}),
+        }
+        rolling["minAvailableNodes"] = self.minimum.into();
+        rolling["notReadyNodes"] = if self.ignores_not_ready { "Ignore" } else { "CountAgainst" }.into();
         if self.marks == Marks::Degrade {
             rolling["maxDegradedNodes"] = self.budget.into();
         } else {

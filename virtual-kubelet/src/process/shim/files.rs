@@ -17,6 +17,14 @@ const ORDER: &str = "shim.json";
 pub(super) const SOCKET: &str = "shim.sock";
 
 /// How a log is kept from growing.
+///
+/// ```
+/// use virtual_kubelet::process::LogRotation;
+///
+/// // At most 3 MiB of each run.
+/// let rotation = LogRotation { max_bytes: 1 << 20, max_files: 3 };
+/// assert_eq!(LogRotation::default(), LogRotation { max_bytes: 10 << 20, max_files: 5 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
@@ -99,6 +107,14 @@ pub struct RunNote {
     pub main: ProcessId,
     /// When it was started.
     pub started_at: Timestamp,
+    /// The boot of the machine in which that was: numbers of processes mean nothing in another one.
+    #[serde(default)]
+    pub boot_id: String,
+}
+
+/// The present boot of the machine.
+pub(in crate::process) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 impl RunNote {

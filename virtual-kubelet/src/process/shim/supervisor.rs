@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::files::{self, ExitNote, ProcessId, RunNote, ShimOrder, order_file};
+use super::files::{self, ExitNote, ProcessId, RunNote, ShimOrder, boot_id, order_file};
 use super::frame::{CHUNK, Input, Message, MessageReader, Open, Output, TerminalSize};
 use super::hub::Hub;
 use super::log_writer::{LogWriter, Pending, Stream};
@@ -85,7 +85,7 @@ pub fn run(directory: &Path) -> i32 {
 
 fn attempt(directory: &Path) -> Result<()> {
     // The agent's terminal and its signals are not the container's.
-    let _ = setsid();
+    setsid().context("leaving the agent's session")?;
     set_child_subreaper(true).context("becoming the parent of orphans")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(supervise(directory));
@@ -105,7 +105,7 @@ async fn supervise(directory: &Path) -> Result<()> {
     let exited = reaper.exit_of(pid);
     let main = ProcessId::of(pid).context("the container's process is gone")?;
     let shim = ProcessId::of(nix::unistd::getpid().as_raw()).context("/proc is not mounted")?;
-    RunNote { shim, main, started_at }.write(directory, order.restart_count)?;
+    RunNote { shim, main, started_at, boot_id: boot_id() }.write(directory, order.restart_count)?;
     if order.tty && !order.stdin {
         // Nobody may type into a terminal that was not asked to listen.
         streams.stdin.lock().await.take();
@@ -382,17 +382,17 @@ async fn exec(shared: &Shared, argv: &[String], kind: Kind, messages: Messages, 
         let (mut code, mut deadline) = (None, Instant::now() + Duration::from_hours(24 * 365));
         loop {
             tokio::select! {
+                // What it left behind may hold its streams for ever, and fill them: time comes before output.
                 biased;
+                () = sleep_until(deadline) => break,
+                ended = &mut exited, if code.is_none() => {
+                    code = Some(ended.unwrap_or(255));
+                    deadline = Instant::now() + DRAIN;
+                }
                 message = next_or_nothing(&mut output) => match message {
                     Some(message) => if Message::Output(message).write(&mut write).await.is_err() { return code },
                     None => break,
                 },
-                ended = &mut exited, if code.is_none() => {
-                    code = Some(ended.unwrap_or(255));
-                    // What it left behind may hold its streams for ever.
-                    deadline = Instant::now() + DRAIN;
-                }
-                () = sleep_until(deadline) => break,
             }
         }
         let known = match code {

@@ -261,12 +261,17 @@ impl Worker {
             return;
         }
         for index in 0..self.slots.len() {
-            let slot = &mut self.slots[index];
-            if slot.active.is_some() && slot.spec.image.clone().unwrap_or_default() != slot.record.image {
-                slot.forced = true;
-                let why = format!("Container {} definition changed, will be restarted", slot.spec.name);
-                self.doom(index, why, None);
-            }
+            self.replace_outdated(index);
+        }
+    }
+
+    /// Stops a run whose image is no longer the wanted one.
+    fn replace_outdated(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if slot.active.is_some() && slot.spec.image.clone().unwrap_or_default() != slot.record.image {
+            slot.record.forced = true;
+            let why = format!("Container {} definition changed, will be restarted", slot.spec.name);
+            self.doom(index, why, None);
         }
     }
 
@@ -302,8 +307,7 @@ impl Worker {
                     starting.cancel();
                 }
                 if slot.active.is_some() {
-                    slot.forced = true;
-                    self.doom(index, format!("Container {} definition changed, will be restarted", new.name), None);
+                    self.replace_outdated(index);
                 } else {
                     slot.record.image = new.image.clone().unwrap_or_default();
                 }

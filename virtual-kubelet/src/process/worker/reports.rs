@@ -15,7 +15,7 @@ use crate::process::container::{Exit, StartError};
 use crate::process::probe::ProbeKind;
 use crate::process::prober;
 use crate::process::slot::Active;
-use crate::process::status::State;
+use crate::process::status::{State, is_over};
 
 impl Worker {
     pub(super) fn take(&mut self, report: Report) {
@@ -24,20 +24,28 @@ impl Worker {
             Report::VolumesFilled => self.volumes_filled = true,
             Report::Started { index, attempt, begun, ended } if current(self, index, attempt) => self.started(index, begun, ended),
             Report::NotStarted { index, attempt, error } if current(self, index, attempt) => self.not_started(index, &error),
-            Report::PostStarted { index, attempt, outcome } if current(self, index, attempt) => match outcome {
-                // With a startup probe, that probe says so; it may have done already.
-                Ok(()) if self.slots[index].spec.startup_probe.is_none() => self.slots[index].record.started = true,
-                Ok(()) => {}
-                Err(error) => {
-                    self.site.events.warning(&self.pod, "FailedPostStartHook", error.clone());
-                    self.doom(index, format!("FailedPostStartHook: {error}"), None);
-                }
-            },
+            Report::PostStarted { index, attempt, outcome } if current(self, index, attempt) => self.post_started(index, outcome),
             Report::Exited { index, attempt, exit } if current(self, index, attempt) => self.exited(index, exit),
             Report::Probed { index, attempt, kind, success, message } if current(self, index, attempt) => {
                 self.probed(index, kind, success, &message);
             }
             _ => {}
+        }
+    }
+
+    fn post_started(&mut self, index: usize, outcome: Result<(), String>) {
+        let slot = &mut self.slots[index];
+        slot.hook_runs = false;
+        if let Err(error) = outcome {
+            self.site.events.warning(&self.pod, "FailedPostStartHook", error.clone());
+            return self.doom(index, format!("FailedPostStartHook: {error}"), None);
+        }
+        // With a startup probe, that probe says so; it may have done already.
+        if slot.spec.startup_probe.is_none() {
+            slot.record.started = true;
+            if let Some(active) = &slot.active {
+                active.startup.send_replace(true);
+            }
         }
     }
 
@@ -51,8 +59,10 @@ impl Worker {
         (slot.pull_backoff, slot.retry_at) = (Backoff::default(), None);
         let post_start = slot.spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.clone());
         slot.record.started = slot.spec.startup_probe.is_none() && post_start.is_none();
+        slot.hook_runs = post_start.is_some();
         let attempt = slot.attempt;
         let target = self.run_begins(index, begun, &ended);
+        self.replace_outdated(index);
         if let Some(hook) = post_start {
             let reports = self.reports.clone();
             tokio::spawn(async move {
@@ -74,7 +84,9 @@ impl Worker {
         slot.record.restart_count = slot.next_count;
         slot.record.id = Some(container_id(&id, &slot.spec.name, slot.record.restart_count));
         slot.record.image = begun.image;
-        let startup = watch::Sender::new(slot.spec.startup_probe.is_none() || slot.record.started);
+        slot.record.forced = false;
+        // Nothing else is probed before the start is over, its hook included.
+        let startup = watch::Sender::new(slot.record.started);
         let age = Timestamp::now().duration_since(begun.started_at);
         let age = Duration::try_from(age).unwrap_or_default();
         prober::start(&target, age, index, slot.attempt, &startup, ended, &self.reports);
@@ -110,9 +122,15 @@ impl Worker {
         tracing::info!(pod = %self.id, container = slot.record.name, code = exit.code, "a container ended");
         let finished_at = exit.finished_at;
         slot.record.state = State::Terminated(termination(exit, slot.record.id.clone()));
+        let forced = std::mem::take(&mut slot.record.forced);
+        if forced && is_over(&self.pod, &slot.record) {
+            // It is on its way to its next run. Where a container is not restarted, an end that was shown cannot be taken back.
+            slot.wait("ContainerCreating", None);
+        }
+        slot.record.forced = forced;
         slot.active = None;
         slot.record.started = false;
-        slot.readiness = false;
+        (slot.readiness, slot.hook_runs) = (false, false);
         slot.follows = Some(finished_at);
     }
 

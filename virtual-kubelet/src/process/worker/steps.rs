@@ -43,7 +43,14 @@ impl Worker {
                         break;
                     }
                 }
-                Role::Main => self.ensure(index),
+                Role::Main => {
+                    self.ensure(index);
+                    // As with a kubelet, the next one starts when the hook after this one's start has ended.
+                    let slot = &self.slots[index];
+                    if slot.has_post_start() && (slot.starting.is_some() || slot.hook_runs) {
+                        break;
+                    }
+                }
             }
         }
         if self.is_done() {
@@ -55,7 +62,7 @@ impl Worker {
 
     /// Whether the pod has come to its end by itself.
     fn is_done(&self) -> bool {
-        let over = |slot: &Slot| !slot.is_busy() && !slot.forced && is_over(&self.pod, &slot.record);
+        let over = |slot: &Slot| !slot.is_busy() && is_over(&self.pod, &slot.record);
         let failed = |slot: &Slot| matches!(&slot.record.state, State::Terminated(end) if end.exit_code != 0);
         let mut mains = self.slots.iter().filter(|slot| slot.record.role == Role::Main).peekable();
         let init_failed = self.slots.iter().any(|slot| slot.record.role == Role::Init && over(slot) && failed(slot));
@@ -111,7 +118,7 @@ impl Worker {
             return;
         }
         if let Some(ended_at) = slot.follows {
-            if !slot.forced {
+            if !slot.record.forced {
                 if is_over(&self.pod, &slot.record) {
                     return;
                 }
@@ -131,7 +138,7 @@ impl Worker {
                 }
                 slot.backoff.repeat(ended_at, now);
             }
-            (slot.follows, slot.forced) = (None, false);
+            slot.follows = None;
             slot.next_count = slot.record.restart_count + 1;
         }
         self.begin(index);

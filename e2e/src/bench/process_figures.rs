@@ -1,0 +1,90 @@
+//! What the kernel counts of a process.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use nix::unistd::{SysconfVar, sysconf};
+
+/// A process, by its directory below `/proc`.
+#[derive(Clone, Debug)]
+pub struct ProcessFigures {
+    directory: PathBuf,
+}
+
+impl ProcessFigures {
+    /// The process with this id.
+    pub fn of(id: u32) -> Self {
+        Self::at(Path::new("/proc").join(id.to_string()))
+    }
+
+    /// The process whose directory this is.
+    pub fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Seconds of CPU that it has used so far, in user and kernel mode, its children not included.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        let path = self.directory.join("stat");
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let ticks = cpu_ticks(&text).with_context(|| format!("{} has an unknown form", path.display()))?;
+        let per_second = sysconf(SysconfVar::CLK_TCK).context("asking for the clock's ticks")?.context("no ticks per second")?;
+        #[expect(clippy::cast_precision_loss, reason = "ticks of hundredths of a second")]
+        Ok(ticks as f64 / per_second as f64)
+    }
+
+    /// Resident memory.
+    pub fn resident_mib(&self) -> Result<f64> {
+        let status = fs::read_to_string(self.directory.join("status")).context("reading what memory it has")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
+        Ok(kib / 1024.0)
+    }
+
+    /// Established TCP connections to a port of someone else's, for example 443.
+    pub fn connections_to(&self, port: u16) -> Result<u32> {
+        let remote = format!(":{port:04X}");
+        let own: Vec<_> = fs::read_dir(self.directory.join("fd"))?
+            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+            .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.trim_end_matches(']').to_owned()))
+            .collect();
+        let mut count = 0_u32;
+        for table in ["net/tcp", "net/tcp6"] {
+            for line in fs::read_to_string(self.directory.join(table))?.lines().skip(1) {
+                let fields: Vec<_> = line.split_whitespace().collect();
+                let (Some(address), Some(state), Some(inode)) = (fields.get(2), fields.get(3), fields.get(9)) else { continue };
+                let established = *state == "01" && address.ends_with(&remote);
+                count += u32::from(established && own.iter().any(|socket| socket == inode));
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// User and system time from `/proc/PID/stat`. The name of the program, in parentheses, may contain anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let fields: Vec<_> = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_user_and_system_time_whatever_the_program_is_called() {
+        let stat = "4242 (a) b (c) S 1 4242 4242 0 -1 4194560 100 0 0 0 731 269 5 6 20 0 9 0 123 456 789";
+        assert_eq!(cpu_ticks(stat), Some(1000));
+    }
+
+    #[test]
+    fn a_process_that_burns_cpu_has_used_some() {
+        let own = ProcessFigures::of(std::process::id());
+        while own.cpu_seconds().unwrap() < 0.05 {
+            std::hint::black_box((0..10_000_u64).sum::<u64>());
+        }
+        assert!(own.resident_mib().unwrap() > 0.5);
+    }
+}

@@ -1,0 +1,154 @@
+//! How many more nodes may be disrupted: in the fleet, in each topology domain, and above the nodes that must stay available.
+
+use crate::{
+    hold::Hold,
+    settings::{Settings, Topology},
+    target::has_slot,
+    wanted::Case,
+};
+use crds::ledger::Grant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is taken, what is out of service without a grant, and what bounds both.
+#[derive(Clone, Debug, Default)]
+pub struct Room<'a> {
+    /// The fleet's budget in nodes.
+    pub budget: usize,
+    grants: usize,
+    unavailable: usize,
+    available: usize,
+    minimum: usize,
+    topology: Option<&'a Topology>,
+    domains: BTreeMap<String, Domain>,
+    /// With one domain at a time: the one whose turn it is, once that is known.
+    turn: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Domain {
+    nodes: usize,
+    grants: usize,
+    unavailable: usize,
+    /// Chosen nodes that run the wanted revision.
+    updated: usize,
+    /// These, and those that a grant is about.
+    begun: usize,
+}
+
+/// A node, as far as room is concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Wants<'c> {
+    /// The node's domain; nothing without domains.
+    pub domain: &'c str,
+    /// It is unavailable already: its disruption takes nothing away.
+    pub down: bool,
+    /// It is available now.
+    pub available: bool,
+}
+
+impl<'a> Room<'a> {
+    /// What the grants that were read leave.
+    pub fn of(settings: &'a Settings, cases: &[Case<'_>]) -> Self {
+        let chosen = cases.iter().filter(|case| case.chosen).count();
+        let mut room = Self {
+            budget: settings.budget.of(chosen),
+            minimum: settings.min_available.at_least_of(chosen),
+            topology: settings.topology.as_ref(),
+            ..Self::default()
+        };
+        for case in cases {
+            let holds = case.holds_slot();
+            let unavailable = !holds && case.counts_unavailable(settings);
+            room.grants += usize::from(holds);
+            room.unavailable += usize::from(unavailable);
+            room.available += usize::from(!holds && is_available(case, settings));
+            let Some(topology) = room.topology else { continue };
+            let here = room.domains.entry(case.domain(topology).to_owned()).or_default();
+            here.nodes += usize::from(case.chosen);
+            here.unavailable += usize::from(unavailable);
+            let updated = case.deployment.is_some_and(|found| found.revision() == settings.revision);
+            here.updated += usize::from(case.chosen && updated);
+            here.begun += usize::from(case.chosen && (updated || holds));
+            // A node that has got another label since takes a place in both.
+            for domain in case.grant.filter(|_| holds).map(|grant| domains(grant, case, topology)).into_iter().flatten() {
+                room.domains.entry(domain).or_default().grants += 1;
+            }
+        }
+        if room.topology.is_some_and(|topology| topology.one_at_a_time) {
+            room.turn = room.domains.iter().find(|(_, domain)| domain.grants > 0).map(|(name, _)| name.clone());
+        }
+        room
+    }
+
+    /// Only the fleet's grants count, and nothing new fits: the spec is not valid.
+    pub fn closed(cases: &[Case<'_>]) -> Self {
+        Self { grants: cases.iter().filter(|case| case.holds_slot()).count(), ..Self::default() }
+    }
+
+    /// Order among domains: with one at a time those that were begun come first, then by name.
+    pub fn rank(&self, domain: &str) -> (bool, String) {
+        let begun = self.domains.get(domain).is_some_and(|found| found.begun > 0 && found.updated < found.nodes);
+        (!begun, domain.to_owned())
+    }
+
+    /// How many nodes of the domain had their turn.
+    pub fn turns(&self, domain: &str) -> usize {
+        self.domains.get(domain).map_or(0, |found| found.begun)
+    }
+
+    /// Why there is no room, or nothing. With one domain at a time the first that asks has the turn, also when it must wait.
+    pub fn lacks(&mut self, wants: Wants<'_>) -> Option<Hold> {
+        if let Some(topology) = self.topology.filter(|topology| topology.one_at_a_time) {
+            let turn = self.turn.get_or_insert_with(|| wants.domain.to_owned());
+            if turn != wants.domain {
+                return Some(Hold::OtherDomain(format!("{}={turn}", topology.key)));
+            }
+        }
+        if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
+            return Some(Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
+        }
+        if let Some((topology, budget)) = self.topology.and_then(|topology| topology.budget.map(|budget| (topology, budget))) {
+            let here = self.domains.get(wants.domain).cloned().unwrap_or_default();
+            let budget = budget.of(here.nodes);
+            if !has_slot(wants.down, here.grants, here.unavailable, budget) {
+                let domain = format!("{}={}", topology.key, wants.domain);
+                return Some(Hold::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget });
+            }
+        }
+        (wants.available && self.available <= self.minimum)
+            .then_some(Hold::MinAvailable { available: self.available, minimum: self.minimum })
+    }
+
+    /// Takes a place.
+    pub fn take(&mut self, wants: Wants<'_>) {
+        self.grants += 1;
+        self.unavailable -= usize::from(wants.down);
+        self.available -= usize::from(wants.available);
+        if self.topology.is_some() {
+            let here = self.domains.entry(wants.domain.to_owned()).or_default();
+            here.grants += 1;
+            here.unavailable -= usize::from(wants.down);
+        }
+    }
+
+    /// The node, as far as room is concerned.
+    pub fn wants<'c>(&self, settings: &Settings, case: &'c Case<'_>) -> Wants<'c> {
+        Wants {
+            domain: self.topology.map_or("", |topology| case.domain(topology)),
+            down: case.counts_unavailable(settings),
+            available: is_available(case, settings),
+        }
+    }
+}
+
+/// Has served, and does.
+fn is_available(case: &Case<'_>, settings: &Settings) -> bool {
+    case.chosen && case.served() && !case.is_unavailable(settings)
+}
+
+/// Where a grant takes its place: where it was given, and where the node is now.
+fn domains(grant: &Grant, case: &Case<'_>, topology: &Topology) -> BTreeSet<String> {
+    let now = case.node.map(|_| case.domain(topology).to_owned());
+    let domains: BTreeSet<_> = grant.domain.clone().into_iter().chain(now).collect();
+    if domains.is_empty() { BTreeSet::from([String::new()]) } else { domains }
+}
