@@ -58,10 +58,11 @@ impl<'a> Room<'a> {
         };
         for case in cases {
             let holds = case.holds_slot();
-            let unavailable = !holds && case.counts_unavailable(settings);
+            let (down, available) = state(case, settings);
+            let unavailable = !holds && down;
             room.grants += usize::from(holds);
             room.unavailable += usize::from(unavailable);
-            room.available += usize::from(!holds && is_available(case, settings));
+            room.available += usize::from(!holds && available);
             let Some(topology) = room.topology else { continue };
             let here = room.domains.entry(case.domain(topology).to_owned()).or_default();
             here.nodes += usize::from(case.chosen);
@@ -133,17 +134,19 @@ impl<'a> Room<'a> {
 
     /// The node, as far as room is concerned.
     pub fn wants<'c>(&self, settings: &Settings, case: &'c Case<'_>) -> Wants<'c> {
-        Wants {
-            domain: self.topology.map_or("", |topology| case.domain(topology)),
-            down: case.counts_unavailable(settings),
-            available: is_available(case, settings),
-        }
+        let (down, available) = state(case, settings);
+        Wants { domain: self.topology.map_or("", |topology| case.domain(topology)), down, available }
     }
 }
 
-/// Has served, and does.
-fn is_available(case: &Case<'_>, settings: &Settings) -> bool {
-    case.chosen && case.served() && !case.is_unavailable(settings)
+/// Whether the node counts as unavailable, and whether it has served and does.
+fn state(case: &Case<'_>, settings: &Settings) -> (bool, bool) {
+    if !case.chosen {
+        return (false, false);
+    }
+    let unavailable = case.is_unavailable(settings);
+    let ignored = settings.ignores_not_ready && !case.node.is_some_and(|node| node.ready);
+    (unavailable && !ignored, !unavailable && case.served())
 }
 
 /// Where a grant takes its place: where it was given, and where the node is now.

@@ -149,12 +149,6 @@ impl Case<'_> {
         self.grant.is_some_and(|grant| !is_free(grant))
     }
 
-    /// Counts as unavailable where slots are given.
-    pub fn counts_unavailable(&self, settings: &Settings) -> bool {
-        let ignored = settings.ignores_not_ready && !self.node.is_some_and(|node| node.ready);
-        self.chosen && !ignored && self.is_unavailable(settings)
-    }
-
     /// All its pods are ready, and no other is left: what the health checker sees. They may not be *available* yet.
     pub fn is_ready(&self) -> bool {
         self.deployment.is_some_and(|deployment| readiness::is_ready(deployment, self.pods))
