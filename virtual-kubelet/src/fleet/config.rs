@@ -136,8 +136,8 @@ impl FleetConfig {
                 ));
             }
         }
-        if self.lease_duration < Duration::from_secs(1) {
-            return invalid("a lease lasts a second at least".into());
+        if self.lease_duration < Duration::from_secs(1) || self.lease_duration > Duration::from_hours(24) {
+            return invalid("a lease lasts a second at least, and a day at most".into());
         }
         Ok(())
     }

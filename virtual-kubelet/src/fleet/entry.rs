@@ -64,6 +64,10 @@ pub(super) struct Entry {
     pub is_busy: bool,
     pub is_queued: bool,
     pub failures: u32,
+    /// What tells apart the status that is being written.
+    pub writing: Option<u64>,
+    /// The same of one that the server does not take.
+    unwritable: Option<u64>,
     pub not_before: Option<Instant>,
     /// When it became due that something is written.
     pub due_since: Option<Instant>,
@@ -138,6 +142,8 @@ impl Entry {
             written: 0,
             unjudged: 0,
             is_busy: false,
+            writing: None,
+            unwritable: None,
             is_queued: false,
             failures: 0,
             not_before: None,
@@ -156,8 +162,8 @@ impl Entry {
         self.has_finalizers = pod.metadata.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
         self.is_over = is_terminal(&pod.status);
         self.deleting = pod.metadata.deletion_timestamp.is_some();
-        self.note_gates(pod, &template);
-        let mut changed = false;
+        // An answer to our own write may have come before the event that opened the gate.
+        let mut changed = self.note_gates(pod, &template);
         if let Some(machine) = &mut self.machine {
             changed |= machine.advance(now);
             changed |= machine.update(plan, template, pod.metadata.generation, now);
@@ -182,11 +188,13 @@ impl Entry {
         !is_right || self.wants_to_leave()
     }
 
-    fn note_gates(&mut self, pod: &SlimPod, template: &Template) {
+    /// Whether a gate says something else than before.
+    fn note_gates(&mut self, pod: &SlimPod, template: &Template) -> bool {
         let conditions = pod.status.conditions.as_deref().unwrap_or_default();
         let status =
             |gate: &str| conditions.iter().find(|condition| condition.type_ == gate).map(|condition| condition.status.as_str().into());
-        self.gates = template.readiness_gates.iter().map(|gate| status(gate)).collect();
+        let before = std::mem::replace(&mut self.gates, template.readiness_gates.iter().map(|gate| status(gate)).collect());
+        before != self.gates
     }
 
     fn note_conditions(&mut self, conditions: &[PodCondition]) {
@@ -229,7 +237,8 @@ impl Entry {
         }
         if let Some(status) = self.status(site) {
             let sign = sign(&status);
-            if self.shown != Some(sign) {
+            // One that the server does not take keeps no pod in the API.
+            if self.shown != Some(sign) && !(leaves && self.unwritable == Some(sign)) {
                 return Some(Write::Patch(self.patch(site, &status, now), sign));
             }
         }
@@ -244,11 +253,18 @@ impl Entry {
 
     fn patch(&self, site: Site<'_>, status: &PodStatus, now: Timestamp) -> Value {
         let now = whole_second(now);
-        status_body(Some(site.uid), status, now, |type_| {
+        let mut body = status_body(Some(site.uid), status, now, |type_| {
             let index = CONDITIONS.iter().position(|known| *known == type_)?;
             let (is_true, since) = self.conditions[index]?;
             Some((if is_true { "True" } else { "False" }, Some(Time(since))))
-        })
+        });
+        // Merged by address, those of somebody else would stay, of which the server takes one of a kind alone.
+        for list in ["hostIPs", "podIPs"] {
+            if let Some(addresses) = body["status"][list].as_array_mut() {
+                addresses.push(json!({ "$patch": "replace" }));
+            }
+        }
+        body
     }
 
     /// A patch was taken, in this version.
@@ -265,9 +281,10 @@ impl Entry {
         self.is_over = matches!(body.pointer("/status/phase").and_then(Value::as_str), Some("Succeeded" | "Failed"));
     }
 
-    /// A write failed: what the API shows is unknown.
-    pub fn failed(&mut self) {
+    /// A write failed: what the API shows is unknown. With `refused` the server will not take this status.
+    pub fn failed(&mut self, refused: bool) {
         self.is_busy = false;
+        self.unwritable = self.writing.filter(|_| refused);
         self.failures += 1;
         self.shown = None;
         self.unjudged = 0;

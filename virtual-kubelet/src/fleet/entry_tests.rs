@@ -1,6 +1,7 @@
 use k8s_openapi::api::core::v1::ContainerStatus;
 
 use super::*;
+use crate::fleet::slim::SlimGate;
 use crate::simulated::{Stages, Templates, pod_seed};
 
 const NOW: i64 = 1_000;
@@ -62,7 +63,11 @@ impl World {
         let Some(Write::Patch(body, sign)) = self.write(second) else { panic!("no patch is due") };
         self.entry.patched(&body, sign, version);
         let mut pod = pod.clone();
-        pod.status = serde_json::from_value(body["status"].clone()).unwrap();
+        let mut shown = body["status"].clone();
+        for list in ["hostIPs", "podIPs"] {
+            shown[list].as_array_mut().into_iter().for_each(|list| list.retain(|address| address.get("$patch").is_none()));
+        }
+        pod.status = serde_json::from_value(shown).unwrap();
         pod.metadata.resource_version = Some(version.to_string());
         pod
     }
@@ -210,9 +215,43 @@ fn a_write_that_failed_is_made_again_with_what_is_true_by_then() {
     let mut world = World::new("pods:\n- {ready: 5s}\n", &pod(1));
     world.see(&pod(1), 0);
     assert!(matches!(world.write(0), Some(Write::Patch(..))));
-    world.entry.failed();
+    world.entry.failed(false);
     assert_eq!(world.entry.failures, 1);
     let written = world.patched(&pod(1), 6, 2);
     assert!(written.status.container_statuses.unwrap()[0].ready);
     assert_eq!(world.entry.failures, 0);
+}
+
+#[test]
+fn a_gate_that_opened_just_before_our_own_write_was_answered_is_not_overlooked() {
+    let mut pod = pod(1);
+    pod.spec.readiness_gates = vec![SlimGate { condition_type: "example.com/open".into() }];
+    let mut world = World::new("", &pod);
+    assert!(world.see(&pod, 0));
+    // Somebody opens the gate in version 2; the answer to our patch, version 3, comes before the events of both.
+    let mut shown = world.patched(&pod, 0, 3);
+    let open = PodCondition { type_: "example.com/open".into(), status: "True".into(), ..PodCondition::default() };
+    shown.status.conditions.get_or_insert_default().push(open);
+    assert!(world.see(&shown, 0));
+    let Some(Write::Patch(body, _)) = world.write(0) else { panic!("no patch is due") };
+    let ready = body["status"]["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == "Ready").unwrap();
+    assert_eq!(ready["status"], "True");
+}
+
+#[test]
+fn a_status_that_the_server_refuses_keeps_no_ended_pod_and_addresses_of_others_are_replaced() {
+    let mut pod = pod(1);
+    pod.metadata.finalizers = Some(vec!["example.com/reads-it".into()]);
+    let mut world = World::new("", &pod);
+    world.see(&pod, 0);
+    let shown = world.patched(&pod, 0, 2);
+    world.see(&shown, 0);
+    world.see(&deleted(&shown, 3, 0), 1);
+    let Some(Write::Patch(body, sign)) = world.write(40) else { panic!("no last status") };
+    for list in ["hostIPs", "podIPs"] {
+        assert_eq!(body["status"][list].as_array().unwrap().last(), Some(&json!({ "$patch": "replace" })), "{list}");
+    }
+    world.entry.writing = Some(sign);
+    world.entry.failed(true);
+    assert!(matches!(world.write(41), Some(Write::Delete(_))));
 }

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::simulated::{ANNOTATION_PREFIX, Delay};
 
+/// Longest time that is believed of a fault, so that the clock can tell its end.
+pub(super) const LONGEST: Duration = Duration::from_hours(24);
+
 /// What goes wrong with a node.
 ///
 /// ```no_run

@@ -57,8 +57,8 @@ use shard::{Order, Shard};
 use slim::SlimPod;
 use watch::{Disturbance, Event, follow};
 
-/// Requests about leases under way at once, at least and at most. Each is a connection, because the client speaks HTTP/1.1;
-/// with those below and two watches it stays below 130.
+/// Requests about leases under way at once, at least and at most. Each is a connection, because the client speaks HTTP/1.1; a
+/// connection that was begun while another one became free stays open for a while, too.
 const LEASE_SLOTS: (u8, u8) = (4, 48);
 /// Requests about Nodes and pods: apart from the leases', so that no flood of pods holds up a heartbeat.
 const WRITE_SLOTS: (u8, u8) = (4, 64);
@@ -189,7 +189,7 @@ impl FleetHandle {
 
     /// Cuts the watches, for so long: nothing is seen meanwhile, and what was missed is noticed afterwards.
     pub fn drop_watches(&self, blind: Duration) {
-        let until = Instant::now() + blind;
+        let until = Instant::now() + blind.min(faults::LONGEST);
         self.requests.disturbance.send_modify(|Disturbance { reopen, blind_until }| (*reopen, *blind_until) = (*reopen + 1, Some(until)));
     }
 

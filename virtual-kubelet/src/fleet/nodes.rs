@@ -251,13 +251,22 @@ impl Keeper {
             Done::Node(index, answer, deviates) => {
                 self.nodes[index as usize].busy = false;
                 let now = Instant::now();
+                let mut pause = Duration::ZERO;
                 let mut beat = STATUS_INTERVAL.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0));
                 match answer {
                     Ok(NodeAnswer::Created(uid)) => {
                         self.is_there(index, uid, true);
                         beat = STATUS_INTERVAL / 2 + self.phase(index, STATUS_INTERVAL, "status");
                     }
-                    Ok(NodeAnswer::Exists(node)) => self.node_is(index, *node).await,
+                    Ok(NodeAnswer::Exists(node)) => {
+                        self.node_is(index, *node).await;
+                        let record = &mut self.nodes[index as usize];
+                        // It is being deleted, and something keeps it for now.
+                        if record.uid.is_none() {
+                            record.failures += 1;
+                            pause = retry_delay(record.failures, FIRST_RETRY, LONGEST_RETRY);
+                        }
+                    }
                     Ok(NodeAnswer::Gone) => self.is_gone(index),
                     Ok(NodeAnswer::Patched) => self.nodes[index as usize].failures = 0,
                     Err(failure) => {
@@ -272,7 +281,7 @@ impl Keeper {
                 }
                 let record = &self.nodes[index as usize];
                 if record.uid.is_none() || record.deviates.is_some() {
-                    self.work.insert(index, now, now);
+                    self.work.insert(index, now, now + pause);
                 } else {
                     self.work.insert(index, now + beat, now + beat);
                 }
@@ -389,7 +398,7 @@ impl Keeper {
             }
             Event::Deleted(node) => {
                 if let Some(index) = node.metadata.name.as_deref().and_then(|name| self.config.index_of(name))
-                    && self.nodes[index as usize].uid == node.metadata.uid
+                    && self.nodes[index as usize].uid.as_ref().is_none_or(|known| Some(known) == node.metadata.uid.as_ref())
                 {
                     self.is_gone(index);
                 }

@@ -18,10 +18,16 @@ struct World {
 
 /// A keeper of [`NODES`] nodes before an API server that has none.
 async fn keeper(answer: impl Fn(&Asked) -> Option<u16> + Send + Sync + 'static) -> World {
-    let (requests, log) = fake::requests(move |asked| {
+    keeper_before(move |asked| {
         let written = json!({ "metadata": { "uid": "u", "resourceVersion": "1" } });
         answer(asked).map_or((200, written), |code| (code, json!({ "message": "no" })))
-    });
+    })
+    .await
+}
+
+/// The same before one that answers so.
+async fn keeper_before(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> World {
+    let (requests, log) = fake::requests(answer);
     let (events, seen) = mpsc::channel(16);
     let (faults, struck) = mpsc::unbounded_channel();
     let (order, orders) = mpsc::channel(16);
@@ -166,4 +172,30 @@ async fn a_deleted_node_is_made_again_and_what_others_change_is_put_right() {
     world.events.send(Event::Deleted(node("True", "4"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(world.times("POST", "/nodes")["sim-3"].len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_something_keeps_from_being_deleted_is_asked_for_ever_more_rarely_and_made_when_it_has_gone() {
+    let gone = Arc::new(AtomicBool::new(false));
+    let is_gone = gone.clone();
+    let leaving = json!({ "metadata": { "name": "sim-0", "uid": "old", "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let shown = leaving.clone();
+    let world = keeper_before(move |asked| {
+        let of_the_node =
+            asked.what.ends_with("/nodes/sim-0") || asked.body["metadata"]["name"] == "sim-0" && asked.what.ends_with("/nodes");
+        match (of_the_node && !is_gone.load(Ordering::Relaxed), asked.what.starts_with("GET")) {
+            (true, true) => (200, shown.clone()),
+            (true, false) => (409, json!({ "message": "AlreadyExists" })),
+            _ => (200, json!({ "metadata": { "uid": "u", "resourceVersion": "1" } })),
+        }
+    })
+    .await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    let tries = world.times("POST", "/nodes")["sim-0"].len();
+    assert!((3..20).contains(&tries), "{tries} tries in two minutes");
+    gone.store(true, Ordering::Relaxed);
+    world.events.send(Event::Deleted(serde_json::from_value(leaving).unwrap())).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.times("POST", "/nodes")["sim-0"].len(), tries + 1);
+    assert!(world.registered.has_changed().unwrap() || *world.registered.borrow());
 }

@@ -1,5 +1,6 @@
 //! Requests of a fleet: one client for all nodes, each request as the node that it is for where that is asked for.
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -80,6 +81,8 @@ pub(super) struct Requests {
     impersonate: bool,
     pub metrics: Arc<Metrics>,
     reach: Mutex<Reach>,
+    /// Refusals that were told: verb, resource and code.
+    told: Mutex<HashSet<(&'static str, &'static str, u16)>>,
     pub disturbance: watch::Sender<Disturbance>,
     /// Grows with each answer that ends an outage.
     pub recoveries: watch::Sender<u64>,
@@ -91,11 +94,14 @@ struct Reach {
     lost: bool,
 }
 
+/// Longest time in seconds for which a server may ask to be left alone.
+const LONGEST_WAIT: u64 = 300;
+
 impl Requests {
     pub fn new(client: Client, impersonate: bool, metrics: Arc<Metrics>) -> Self {
         let reach = Mutex::new(Reach { last_answer: Instant::now(), lost: false });
         let (disturbance, recoveries) = (watch::Sender::default(), watch::Sender::new(0));
-        Self { client, impersonate, metrics, reach, disturbance, recoveries }
+        Self { client, impersonate, metrics, reach, told: Mutex::default(), disturbance, recoveries }
     }
 
     pub fn client(&self) -> Client {
@@ -128,6 +134,9 @@ impl Requests {
             Some(_) => Outcome::Answered(started.elapsed()),
         });
         self.reached(code.is_some());
+        if let (Err(failure), Some(code @ (400 | 401 | 403 | 422))) = (&result, code) {
+            self.refused(verb, resource, code, &failure.message);
+        }
         let (_, bytes) = result?;
         serde_json::from_slice(&bytes).map_err(|error| Failure {
             code: Some(200),
@@ -158,7 +167,19 @@ impl Requests {
             return Ok((code, bytes.into()));
         }
         let message = serde_json::from_slice::<Status>(&bytes).map(|status| status.message).unwrap_or_default();
-        Err(Failure { code: Some(code), retry_after: retry_after.map(Duration::from_secs), message: format!("{code}: {message}") })
+        Err(Failure {
+            code: Some(code),
+            retry_after: retry_after.map(|seconds: u64| Duration::from_secs(seconds.min(LONGEST_WAIT))),
+            message: format!("{code}: {message}"),
+        })
+    }
+
+    /// What is refused once is refused a thousand times: it is told once.
+    fn refused(&self, verb: &'static str, resource: &'static str, code: u16, message: &str) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert((verb, resource, code)) {
+            tracing::warn!(verb, resource, message, "the API server refuses a request; others like it are not told");
+        }
     }
 
     /// Notes whether the server answers; after an outage all who wait are told.

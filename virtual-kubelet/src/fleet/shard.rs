@@ -321,6 +321,10 @@ impl Shard {
             return self.plan(&uid);
         };
         entry.is_busy = true;
+        entry.writing = match &write {
+            Write::Patch(_, sign) => Some(*sign),
+            Write::Delete(_) => None,
+        };
         let path = format!("/api/v1/namespaces/{}/pods/{}", entry.namespace, entry.name);
         let node = self.config.node_name(entry.node);
         let (requests, done) = (self.requests.clone(), self.done.0.clone());
@@ -362,7 +366,7 @@ impl Shard {
                 return;
             }
             Err(failure) => {
-                entry.failed();
+                entry.failed(matches!(failure.code, Some(400 | 422)));
                 self.requests.metrics.retries();
                 let pause = retry_delay(entry.failures, FIRST_RETRY, LONGEST_RETRY).mul_f64(0.75 + fastrand::f64() / 2.0);
                 entry.not_before = Some(Instant::now() + pause.max(failure.retry_after.unwrap_or_default()));

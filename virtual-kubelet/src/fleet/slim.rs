@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, PodStatus};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
@@ -83,6 +83,9 @@ pub(super) struct SlimPod {
 pub(super) struct SlimNodeStatus {
     #[serde(default)]
     conditions: Vec<NodeCondition>,
+    /// Those of others must stay.
+    #[serde(default)]
+    addresses: Vec<NodeAddress>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -95,7 +98,8 @@ pub(super) struct SlimNode {
 
 impl SlimNode {
     pub fn into_node(self) -> Node {
-        let status = NodeStatus { conditions: Some(self.status.conditions), ..NodeStatus::default() };
+        let status =
+            NodeStatus { conditions: Some(self.status.conditions), addresses: Some(self.status.addresses), ..NodeStatus::default() };
         Node { metadata: self.metadata, spec: None, status: Some(status) }
     }
 }

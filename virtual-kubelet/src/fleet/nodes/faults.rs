@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Keeper;
-use crate::fleet::faults::{AskedFaults, NodeFault};
+use crate::fleet::faults::{AskedFaults, LONGEST, NodeFault};
 use crate::fleet::shard::Order;
 
 /// Kubelets that start again take about so long until the first probes are through.
@@ -43,7 +43,7 @@ impl Keeper {
                 self.renewals_change(index);
             }
             NodeFault::LateLease(late) => {
-                record.told_late = late;
+                record.told_late = late.min(LONGEST);
                 self.renewals_change(index);
             }
             NodeFault::KubeletRestart => self.tell(Order::ForgetReadiness(index, UNREADY_AFTER_RESTART)).await,
