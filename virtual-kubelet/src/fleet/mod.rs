@@ -78,7 +78,11 @@ pub struct Fleet {
 /// What can be asked of a fleet, and done to it, while it runs.
 ///
 /// ```no_run
-/// # async fn example(handle: virtual_kubelet::fleet::FleetHandle) {
+/// use virtual_kubelet::fleet::{Fleet, FleetHandle};
+///
+/// # async fn example(fleet: Fleet) {
+/// let handle: FleetHandle = fleet.handle();
+/// tokio::spawn(fleet.run(tokio_util::sync::CancellationToken::new()));
 /// handle.registered().await;
 /// handle.drop_watches(std::time::Duration::from_secs(10));
 /// assert!(handle.scrape().contains("virtual_kubelet_nodes_registered"));

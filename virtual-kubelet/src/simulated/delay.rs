@@ -41,6 +41,13 @@ impl Default for Delay {
 }
 
 /// A delay that cannot be read.
+///
+/// ```
+/// use virtual_kubelet::simulated::{Delay, DelayError};
+///
+/// let error: DelayError = "soon".parse::<Delay>().unwrap_err();
+/// assert!(error.to_string().starts_with("`soon` is no delay"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no delay: {why}; write a duration (250ms, 1.5s, 2m), `uniform MIN MAX` or `exponential MEAN`")]
 pub struct DelayError {

@@ -113,6 +113,13 @@ impl From<&Rule> for Plan {
 }
 
 /// A file of rules that cannot be read.
+///
+/// ```
+/// use virtual_kubelet::simulated::{Stages, StagesError};
+///
+/// let error: StagesError = Stages::from_yaml("pods: 3").unwrap_err();
+/// assert!(error.to_string().starts_with("the stages cannot be read"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stages cannot be read: {0}")]
 pub struct StagesError(String);
