@@ -59,26 +59,24 @@ fn checked(mut schema: Value, rules: &[(&str, &str)]) -> Schema {
     schema.try_into().unwrap_or_default()
 }
 
+fn int_or_string(rule: (&str, &str)) -> Schema {
+    checked(json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 16}), &[rule])
+}
+
 /// A number of things, or a percentage of them.
 pub fn count_or_percent_schema(_: &mut SchemaGenerator) -> Schema {
-    checked(
-        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 16}),
-        &[(
-            "type(self) == int ? self >= 0 && self <= 10000 : self.matches('^(100|[1-9]?[0-9])%$')",
-            "must be a whole number from 0 to 10000, or a percentage from \"0%\" to \"100%\"",
-        )],
-    )
+    int_or_string((
+        "type(self) == int ? self >= 0 && self <= 10000 : self.matches('^(100|[1-9]?[0-9])%$')",
+        "must be a whole number from 0 to 10000, or a percentage from \"0%\" to \"100%\"",
+    ))
 }
 
 /// The same, of which there must be some.
 pub fn count_or_percent_above_zero_schema(_: &mut SchemaGenerator) -> Schema {
-    checked(
-        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 16}),
-        &[(
-            "type(self) == int ? self >= 1 && self <= 10000 : self.matches('^(100|[1-9][0-9]?)%$')",
-            "must be a whole number from 1 to 10000, or a percentage from \"1%\" to \"100%\"; remove the field for no bound of its own",
-        )],
-    )
+    int_or_string((
+        "type(self) == int ? self >= 1 && self <= 10000 : self.matches('^(100|[1-9][0-9]?)%$')",
+        "must be a whole number from 1 to 10000, or a percentage from \"1%\" to \"100%\"; remove the field for no bound of its own",
+    ))
 }
 
 /// Key of a label.
@@ -86,12 +84,12 @@ pub fn label_key_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 317}), &[IS_LABEL_KEY])
 }
 
-const IS_LABEL_KEY: (&str, &str) = (
-    r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
-    "must be the key of a Node label such as topology.kubernetes.io/zone",
-);
+/// The form of keys of labels and annotations.
+const KEY: &str =
+    r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')";
+const IS_LABEL_KEY: (&str, &str) = (KEY, "must be the key of a Node label such as topology.kubernetes.io/zone");
 const IS_KEY: (&str, &str) = (
-    r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+    KEY,
     "must be an annotation key such as example.com/detach: a name of at most 63 letters, digits, '-', '_' and '.', which may follow a DNS domain and a slash",
 );
 const IS_NOT_OURS: (&str, &str) = (
