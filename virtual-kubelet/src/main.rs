@@ -160,10 +160,6 @@ async fn connect(kubeconfig: &Path) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-fn first_line(path: &str) -> String {
-    std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
-}
-
 async fn run(args: RunArgs) -> Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = connect(&args.kubeconfig).await.context("connecting to the API server")?;
@@ -178,8 +174,8 @@ async fn run(args: RunArgs) -> Result<()> {
         memory: args.memory.clone(),
         pods: args.pods,
         kubelet_port: args.api.port(),
-        boot_id: first_line("/proc/sys/kernel/random/boot_id"),
-        kernel_version: first_line("/proc/sys/kernel/osrelease"),
+        boot_id: shim::boot_id(),
+        kernel_version: std::fs::read_to_string("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()).unwrap_or_default(),
     };
     let (cancel, recoveries) = (CancellationToken::new(), Recoveries::default());
     let node = new_node(&facts, Timestamp::now());

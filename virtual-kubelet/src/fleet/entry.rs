@@ -253,18 +253,11 @@ impl Entry {
 
     fn patch(&self, site: Site<'_>, status: &PodStatus, now: Timestamp) -> Value {
         let now = whole_second(now);
-        let mut body = status_body(Some(site.uid), status, now, |type_| {
+        status_body(Some(site.uid), status, now, |type_| {
             let index = CONDITIONS.iter().position(|known| *known == type_)?;
             let (is_true, since) = self.conditions[index]?;
             Some((if is_true { "True" } else { "False" }, Some(Time(since))))
-        });
-        // Merged by address, those of somebody else would stay, of which the server takes one of a kind alone.
-        for list in ["hostIPs", "podIPs"] {
-            if let Some(addresses) = body["status"][list].as_array_mut() {
-                addresses.push(json!({ "$patch": "replace" }));
-            }
-        }
-        body
+        })
     }
 
     /// A patch was taken, in this version.

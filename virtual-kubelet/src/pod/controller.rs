@@ -1,11 +1,9 @@
 //! Watches the pods of one node, gives them to a provider, and writes their statuses.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -18,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::decide::PodReport;
 use super::decide::{differ_in_environment_alone, is_news};
-use super::perform::{Outcome, Performer, Refusal};
+use super::perform::{Outcome, Performer, Refusal, caught};
 use super::{Operation, PodControllerConfig, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink};
 use crate::api_call::{TIMEOUT, retry_delay};
 use crate::errdefs::ProviderError;
@@ -243,8 +241,7 @@ impl<P: PodLifecycleHandler> Work<P> {
     /// Ends what the list no longer has: pods deleted in a gap of the watch, and pods that the provider
     /// still runs from an earlier life.
     async fn sweep(&mut self) {
-        let told = AssertUnwindSafe(self.performer.provider.get_pods()).catch_unwind().await;
-        match told.unwrap_or_else(|_| Err(ProviderError::Other(anyhow::anyhow!("it panicked")))) {
+        match caught(self.performer.provider.get_pods()).await.flatten() {
             Ok(pods) => {
                 self.pods_retry = None;
                 for pod in pods {
@@ -269,8 +266,8 @@ impl<P: PodLifecycleHandler> Work<P> {
         for id in self.records.keys() {
             self.queue.add(id.clone());
         }
-        if AssertUnwindSafe(self.performer.provider.retain(&self.listed)).catch_unwind().await.is_err() {
-            tracing::error!("the provider panicked when it was told which pods there are");
+        if let Err(error) = caught(self.performer.provider.retain(&self.listed)).await {
+            tracing::error!(%error, "telling the provider which pods there are broke off");
         }
     }
 
@@ -280,8 +277,7 @@ impl<P: PodLifecycleHandler> Work<P> {
         if !(self.filter)(&pod) || self.records.get(&id).is_some_and(|record| record.given.is_some()) {
             return;
         }
-        let told = AssertUnwindSafe(self.performer.provider.get_pod_status(&id)).catch_unwind().await;
-        let status = told.ok().and_then(Result::ok).flatten();
+        let status = caught(self.performer.provider.get_pod_status(&id)).await.flatten().unwrap_or_default();
         let record = self.records.entry(id.clone()).or_default();
         // It may have been given with a resolved environment, which is no change.
         let given = record.server.clone().filter(|server| differ_in_environment_alone(server, &pod));

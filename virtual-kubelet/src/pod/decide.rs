@@ -239,12 +239,6 @@ pub(super) fn status_patch(
         let before = conditions(Some(current)).iter().find(|before| before.type_ == type_)?;
         Some((before.status.as_str(), before.last_transition_time.clone()))
     });
-    // Merged by address, old ones would stay.
-    for (list, differs) in [("podIPs", current.pod_ips != wanted.pod_ips), ("hostIPs", current.host_ips != wanted.host_ips)] {
-        if let Some(addresses) = patch["status"][list].as_array_mut().filter(|_| differs) {
-            addresses.push(json!({ "$patch": "replace" }));
-        }
-    }
     if !annotations.is_empty() {
         patch["metadata"]["annotations"] = json!(annotations);
     }
@@ -272,6 +266,12 @@ pub(crate) fn status_body<'a>(
     }
     if wanted.message.is_none() {
         patch["status"]["message"] = Value::Null;
+    }
+    // Merged by address, those of before or of somebody else would stay, of which the server takes one of a kind alone.
+    for list in ["hostIPs", "podIPs"] {
+        if let Some(addresses) = patch["status"][list].as_array_mut() {
+            addresses.push(json!({ "$patch": "replace" }));
+        }
     }
     // Absent fields of a merged condition would keep their old value.
     for condition in patch["status"]["conditions"].as_array_mut().into_iter().flatten() {

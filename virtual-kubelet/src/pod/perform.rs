@@ -41,6 +41,12 @@ pub(super) enum Outcome {
     },
 }
 
+/// A call of the provider, whose panics are errors like others: they are its own, and end nothing of ours.
+pub(super) async fn caught<T>(call: impl Future<Output = T>) -> Result<T, ProviderError> {
+    let outcome = AssertUnwindSafe(call).catch_unwind().await;
+    outcome.map_err(|_| ProviderError::Other(anyhow::anyhow!("the provider panicked")))
+}
+
 /// The provider will never take this pod as it is.
 pub(super) struct Refusal(pub Arc<Pod>);
 
@@ -73,9 +79,8 @@ impl<P: PodLifecycleHandler> Performer<P> {
     }
 
     pub async fn perform(&self, id: &PodId, operation: Operation) -> Outcome {
-        // A panic is the provider's; its pod must not stay taken for ever by an operation that is no more.
-        let attempt = AssertUnwindSafe(self.attempt(id, operation)).catch_unwind();
-        attempt.await.unwrap_or_else(|_| failed(&"the provider panicked"))
+        // A pod must not stay taken for ever by an operation that is no more.
+        caught(self.attempt(id, operation)).await.unwrap_or_else(|error| failed(&error))
     }
 
     async fn attempt(&self, id: &PodId, operation: Operation) -> Outcome {

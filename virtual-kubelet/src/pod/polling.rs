@@ -1,16 +1,15 @@
 //! Providers that do not tell changes by themselves are asked.
 
 use std::collections::{HashMap, HashSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::Instant;
 
+use super::perform::caught;
 use super::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
 use crate::errdefs::ProviderError;
 
@@ -107,8 +106,7 @@ impl<P: PodLifecycleHandler> Inner<P> {
     }
 
     async fn ask(&self, id: &PodId) {
-        let answer = AssertUnwindSafe(self.provider.get_pod_status(id)).catch_unwind().await;
-        let answer = match answer.unwrap_or_else(|_| Err(ProviderError::Other(anyhow::anyhow!("it panicked")))) {
+        let answer = match caught(self.provider.get_pod_status(id)).await.flatten() {
             Ok(status) => status,
             Err(error) if error.is_not_found() => None,
             Err(error) => {

@@ -213,8 +213,13 @@ fn policies<'a>(pod: &'a Pod, name: &str) -> (&'a str, Option<&'a str>) {
 
 /// Whether this container will not run again after its latest end.
 pub fn is_over(pod: &Pod, record: &ContainerRecord) -> bool {
+    !record.forced && is_over_by_policy(pod, record)
+}
+
+/// Whether the restart policy alone says so.
+pub fn is_over_by_policy(pod: &Pod, record: &ContainerRecord) -> bool {
     let (of_pod, own) = policies(pod, &record.name);
-    !record.forced && latest_end(record).is_some_and(|end| !restarts(record.role, of_pod, own, end.exit_code))
+    latest_end(record).is_some_and(|end| !restarts(record.role, of_pod, own, end.exit_code))
 }
 
 fn phase(view: &PodView<'_>) -> &'static str {

@@ -113,7 +113,7 @@ pub struct RunNote {
 }
 
 /// The present boot of the machine.
-pub(in crate::process) fn boot_id() -> String {
+pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 

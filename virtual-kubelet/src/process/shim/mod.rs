@@ -32,8 +32,7 @@ mod reaper;
 mod session;
 mod supervisor;
 
-pub(in crate::process) use files::boot_id;
-pub use files::{ExitNote, LogFiles, LogRotation, ProcessId, RunNote, ShimOrder, order_file};
+pub use files::{ExitNote, LogFiles, LogRotation, ProcessId, RunNote, ShimOrder, boot_id, order_file};
 pub(super) use files::{last_begun, lock, prune, read_json, write_json};
 pub use frame::{Input, Open, Output, TerminalSize};
 pub use session::{Session, SessionError, SessionReader, SessionWriter};

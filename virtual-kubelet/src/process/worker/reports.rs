@@ -15,7 +15,7 @@ use crate::process::container::{Exit, StartError};
 use crate::process::probe::ProbeKind;
 use crate::process::prober;
 use crate::process::slot::Active;
-use crate::process::status::{State, is_over};
+use crate::process::status::{State, is_over_by_policy};
 
 impl Worker {
     pub(super) fn take(&mut self, report: Report) {
@@ -122,12 +122,10 @@ impl Worker {
         tracing::info!(pod = %self.id, container = slot.record.name, code = exit.code, "a container ended");
         let finished_at = exit.finished_at;
         slot.record.state = State::Terminated(termination(exit, slot.record.id.clone()));
-        let forced = std::mem::take(&mut slot.record.forced);
-        if forced && is_over(&self.pod, &slot.record) {
+        if slot.record.forced && is_over_by_policy(&self.pod, &slot.record) {
             // It is on its way to its next run. Where a container is not restarted, an end that was shown cannot be taken back.
             slot.wait("ContainerCreating", None);
         }
-        slot.record.forced = forced;
         slot.active = None;
         slot.record.started = false;
         (slot.readiness, slot.hook_runs) = (false, false);
