@@ -7,14 +7,13 @@ use anyhow::{Context, Result};
 use axum::Router;
 use axum::routing::get;
 use clap::Args;
-use k8s_openapi::api::core::v1::Taint;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use virtual_kubelet::fleet::{Cidr, Fleet, FleetConfig, FleetHandle};
 use virtual_kubelet::simulated::Stages;
 
-use crate::{connect, parse_label, parse_taint};
+use crate::{NodeArgs, connect};
 
 #[derive(Args)]
 pub struct FleetArgs {
@@ -30,12 +29,8 @@ pub struct FleetArgs {
     /// Zones, given to one node after the other as topology.kubernetes.io/zone: a,b,…
     #[arg(long, env = "ZONES", value_delimiter = ',')]
     zones: Vec<String>,
-    /// Labels of all nodes: key=value,…
-    #[arg(long, env = "NODE_LABELS", value_delimiter = ',', value_parser = parse_label)]
-    labels: Vec<(String, String)>,
-    /// Taints that the nodes are created with: key[=value]:Effect,…
-    #[arg(long, env = "NODE_TAINTS", value_delimiter = ',', value_parser = parse_taint)]
-    taints: Vec<Taint>,
+    #[command(flatten)]
+    node: NodeArgs,
     /// YAML file that says how pods behave; without it they run and are ready at once, and for ever.
     #[arg(long, env = "STAGES")]
     stages: Option<PathBuf>,
@@ -45,15 +40,6 @@ pub struct FleetArgs {
     /// Make each request as system:node:<name>, so that the rights of a node apply. Needs the right to impersonate.
     #[arg(long, env = "IMPERSONATE")]
     impersonate: bool,
-    /// CPUs that each node says it has.
-    #[arg(long, env = "NODE_CPU", default_value = "8")]
-    cpu: String,
-    /// Memory that each node says it has.
-    #[arg(long, env = "NODE_MEMORY", default_value = "16Gi")]
-    memory: String,
-    /// Most pods that each node says it takes.
-    #[arg(long, env = "NODE_PODS", default_value = "110")]
-    pods: String,
     /// Addresses that the nodes say they have.
     #[arg(long, env = "NODE_CIDR", default_value = "198.19.0.0/16")]
     node_cidr: Cidr,
@@ -77,11 +63,11 @@ pub async fn run(args: FleetArgs) -> Result<()> {
     let config = FleetConfig {
         name_prefix: args.name_prefix,
         zones: args.zones,
-        labels: args.labels.into_iter().collect(),
-        taints: args.taints,
-        cpu: args.cpu,
-        memory: args.memory,
-        pods: args.pods,
+        labels: args.node.labels.into_iter().collect(),
+        taints: args.node.taints,
+        cpu: args.node.cpu,
+        memory: args.node.memory,
+        pods: args.node.pods,
         stages,
         seed: args.seed,
         impersonate: args.impersonate,

@@ -87,21 +87,8 @@ struct RunArgs {
     /// Directory for volumes, logs and notes about processes; must be this node's alone.
     #[arg(long, env = "ROOT_DIR")]
     root_dir: PathBuf,
-    /// Labels of the node: key=value,…
-    #[arg(long, env = "NODE_LABELS", value_delimiter = ',', value_parser = parse_label)]
-    labels: Vec<(String, String)>,
-    /// Taints that the node is created with: key[=value]:Effect,…
-    #[arg(long, env = "NODE_TAINTS", value_delimiter = ',', value_parser = parse_taint)]
-    taints: Vec<Taint>,
-    /// CPUs that the node says it has.
-    #[arg(long, env = "NODE_CPU", default_value = "8")]
-    cpu: String,
-    /// Memory that the node says it has.
-    #[arg(long, env = "NODE_MEMORY", default_value = "16Gi")]
-    memory: String,
-    /// Most pods that the node says it takes.
-    #[arg(long, env = "NODE_PODS", default_value = "110")]
-    pods: String,
+    #[command(flatten)]
+    node: NodeArgs,
     /// Size in bytes at which a container's log file is put aside.
     #[arg(long, env = "CONTAINER_LOG_MAX_BYTES", default_value_t = shim::LogRotation::default().max_bytes)]
     container_log_max_bytes: u64,
@@ -114,6 +101,26 @@ struct RunArgs {
     restart_unready_seconds: u64,
     #[command(flatten)]
     api: kubelet_api::ApiArgs,
+}
+
+/// What a node is, whether it is one or one of thousands.
+#[derive(Args)]
+struct NodeArgs {
+    /// Labels of each node: key=value,…
+    #[arg(long, env = "NODE_LABELS", value_delimiter = ',', value_parser = parse_label)]
+    labels: Vec<(String, String)>,
+    /// Taints that a node is created with: key[=value]:Effect,…
+    #[arg(long, env = "NODE_TAINTS", value_delimiter = ',', value_parser = parse_taint)]
+    taints: Vec<Taint>,
+    /// CPUs that a node says it has.
+    #[arg(long, env = "NODE_CPU", default_value = "8")]
+    cpu: String,
+    /// Memory that a node says it has.
+    #[arg(long, env = "NODE_MEMORY", default_value = "16Gi")]
+    memory: String,
+    /// Most pods that a node says it takes.
+    #[arg(long, env = "NODE_PODS", default_value = "110")]
+    pods: String,
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -168,11 +175,11 @@ async fn run(args: RunArgs) -> Result<()> {
     let facts = MachineFacts {
         name: args.node_name.clone(),
         internal_ip: args.node_ip.clone(),
-        labels: args.labels.into_iter().collect::<BTreeMap<_, _>>(),
-        taints: args.taints,
-        cpu: args.cpu.clone(),
-        memory: args.memory.clone(),
-        pods: args.pods,
+        labels: args.node.labels.into_iter().collect::<BTreeMap<_, _>>(),
+        taints: args.node.taints,
+        cpu: args.node.cpu.clone(),
+        memory: args.node.memory.clone(),
+        pods: args.node.pods,
         kubelet_port: args.api.port(),
         boot_id: shim::boot_id(),
         kernel_version: std::fs::read_to_string("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()).unwrap_or_default(),
@@ -184,7 +191,7 @@ async fn run(args: RunArgs) -> Result<()> {
     let site = Site {
         client: client.clone(),
         events: Events::start(client.clone(), args.node_name.clone()),
-        node: NodeFacts { address: args.node_ip.clone(), cpu: args.cpu, memory: args.memory },
+        node: NodeFacts { address: args.node_ip.clone(), cpu: args.node.cpu, memory: args.node.memory },
         root: root.clone(),
         images: ImageTable::new(args.images),
         powers: Powers::of_this_process(),
