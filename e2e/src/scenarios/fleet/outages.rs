@@ -94,8 +94,13 @@ async fn stopped(bed: &Bed, running: &Running, seconds: u32) -> Result<()> {
     ensure!(before.len() == NODES as usize, "{} leases", before.len());
     bed.say(&format!("the API server stands still for {seconds} s"));
     bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
-    tokio::time::sleep(SECOND * seconds).await;
+    let stood = throughout(SECOND * seconds, "the fleet runs on", async || {
+        ensure!(!running.task.is_finished(), "it ended");
+        Ok(())
+    })
+    .await;
     bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
+    stood?;
     let back = Instant::now();
     let order = renewals(bed, &before, list.metadata.resource_version.as_deref().unwrap_or_default()).await?;
     bed.say(&format!("all leases are renewed {:.1} s after it", back.elapsed().as_secs_f32()));

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
-    process::{Child, ChildStdout},
+    process::{Child, ChildStdout, Command},
     time::timeout,
 };
 
@@ -70,11 +70,16 @@ pub fn code(status: std::process::ExitStatus) -> i32 {
 }
 
 impl Session<'_> {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.bed.control_plane.kubectl_command();
+        command.args(words).envs(SPDY.into_iter().filter(|_| self.spdy));
+        command
+    }
+
     /// Runs `kubectl` with these words and this input.
     pub async fn quiet(&self, words: &[&str], input: &str) -> Result<Said> {
-        let mut command = self.bed.control_plane.kubectl_command();
-        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.envs(SPDY.into_iter().filter(|_| self.spdy));
+        let mut command = self.command(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let mut stdin = child.stdin.take().context("no standard input")?;
         let feed = async {
@@ -90,8 +95,7 @@ impl Session<'_> {
 
     /// Starts `kubectl` with these words, without input; its output is read line by line.
     pub fn start(&self, words: &[&str]) -> Result<Started> {
-        let mut command = self.bed.control_plane.kubectl_command();
-        command.args(words).envs(SPDY.into_iter().filter(|_| self.spdy));
+        let mut command = self.command(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
         let lines = BufReader::new(child.stdout.take().context("no output")?).lines();
@@ -133,9 +137,7 @@ impl Session<'_> {
 
     /// Starts a command on a terminal of 100 columns and 40 rows.
     pub fn terminal(&self, words: &[&str]) -> Result<Terminal> {
-        let mut command = self.bed.control_plane.kubectl_command();
-        command.args(words).envs(SPDY.into_iter().filter(|_| self.spdy));
-        Terminal::start(command, 100, 40)
+        Terminal::start(self.command(words), 100, 40)
     }
 
     pub async fn pod_is(&self, name: &str, what: &str, fact: impl Fn(&Value) -> bool) -> Result<()> {
