@@ -95,6 +95,16 @@ pub struct IngressDaemonSetSpec {
     /// No new node is started; nodes under way finish.
     #[serde(default)]
     pub paused: bool,
+    /// Former revisions of the template that are kept, as ControllerRevisions, beside those in use. Default 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub revision_history_limit: Option<u32>,
+    /// Runs a former revision of the template on all nodes for as long as it is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback_to: Option<RollbackTo>,
+    /// Lets the rollout go on after a step that pauses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promote: Option<Promote>,
     /// How nodes are updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
@@ -102,6 +112,28 @@ pub struct IngressDaemonSetSpec {
 
 fn one() -> i32 {
     1
+}
+
+/// A former revision of the template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollbackTo {
+    /// Number of the revision, as in the field `revision` of its ControllerRevision. 0: the newest but that of spec.template.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub revision: i64,
+}
+
+/// Leave to go on after a step that pauses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Promote {
+    /// Revision that was looked at, as in status.revisions.update: leave for another template is none.
+    #[schemars(schema_with = "crate::manifest::revision_schema")]
+    pub revision: String,
+    /// Number of the last step to go on after; the first step is 1.
+    #[schemars(range(min = 1, max = 16))]
+    pub step: u32,
 }
 
 /// Labels for the per-node Deployments.
@@ -206,7 +238,7 @@ pub struct LoadBalancer {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// `RollingUpdate`.
+    /// `RollingUpdate`, or `OnDelete`: a node is updated, within the same budget, once somebody has deleted one of its pods.
     #[serde(rename = "type", default)]
     pub type_: UpdateStrategyType,
     /// Budget and detachment.
@@ -220,6 +252,8 @@ pub enum UpdateStrategyType {
     /// Node by node, within the budget.
     #[default]
     RollingUpdate,
+    /// A node whose pods somebody deletes, within the budget.
+    OnDelete,
 }
 
 /// Budget and detachment.
@@ -288,6 +322,56 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub attach_soak_seconds: Option<u32>,
+    /// Nodes that keep the revision they run, number or percentage (rounded up) of those chosen. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub partition: Option<IntOrString>,
+    /// Canary: a new template reaches only so many nodes before the next step begins; after the last step, all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub steps: Vec<RolloutStep>,
+    /// Seconds from the first change of a node's pods until it counts as failed when it is not complete. The clock stands still while paused, or while the Node is not Ready. Default 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub node_deadline_seconds: Option<u32>,
+    /// Seconds without any node being finished until condition Progressing becomes False with reason ProgressDeadlineExceeded. The clock stands still while the rollout is paused, blocked or outside its windows. Default 3600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 864_000))]
+    pub progress_deadline_seconds: Option<u32>,
+    /// Failed nodes at which the rollout of a revision halts. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub max_failed_nodes: Option<u32>,
+    /// When the rollout halts, go back to the last revision that all nodes ran, within the same budget. spec.template stays as it is and is not tried again until it changes.
+    #[serde(default)]
+    pub auto_rollback: bool,
+}
+
+/// One step of a canary.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.nodes) != has(self.nodeSelector)")
+    .message("a step needs either nodes (how many run the new revision in all) or nodeSelector (which ones): set one of them"))]
+pub struct RolloutStep {
+    /// Nodes that run the new revision when the step is done, those of earlier steps included: number or percentage (rounded down, at least 1) of those chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_above_zero_schema")]
+    pub nodes: Option<IntOrString>,
+    /// The nodes with these labels, besides those of earlier steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub node_selector: Option<BTreeMap<String, String>>,
+    /// How long the nodes of the step must serve without a break before the step is done, such as 10m. Default 0s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    pub soak: Option<String>,
+    /// Restarts of containers on nodes of the new revision above which the rollout halts while this step is under way. Default: no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10000))]
+    pub max_restarts: Option<u32>,
+    /// Wait for spec.promote when the step is done.
+    #[serde(default)]
+    pub pause: bool,
 }
 
 /// Domains of nodes with a budget of their own.

@@ -126,6 +126,12 @@ pub fn duration_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 32}), &[duration])
 }
 
+/// The hash of a template.
+pub fn revision_schema(_: &mut SchemaGenerator) -> Schema {
+    let revision = ("self.matches('^[0-9a-f]{10}$')", "must be a revision as in status.revisions.update: 10 hexadecimal digits");
+    checked(json!({"type": "string", "maxLength": 10}), &[revision])
+}
+
 /// The address of an interface.
 pub fn address_schema(_: &mut SchemaGenerator) -> Schema {
     let address = ("self.matches('^[0-9a-fA-F.:]+$')", "must be an IPv4 or IPv6 address such as 0.0.0.0 or ::, without a port");

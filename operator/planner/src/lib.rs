@@ -6,7 +6,9 @@
 //! The protocol that keeps the budget is [`step()`]: small, over `Copy` types, so that a model can search it exhaustively.
 
 pub mod admission;
+mod blocked;
 pub mod breaker;
+pub mod course;
 pub mod decide;
 pub mod deployment_writes;
 pub mod eligibility;
@@ -19,6 +21,7 @@ pub mod plan;
 pub mod readiness;
 pub mod rebuild;
 pub mod render;
+pub mod revisions;
 pub mod rivals;
 pub mod room;
 pub mod settings;

@@ -1,6 +1,9 @@
 //! The spec, resolved: aliases merged, defaults filled in, contradictions found.
 
 mod labels;
+mod rollout;
+
+pub use rollout::{RolloutSettings, StepNodes, StepSettings};
 
 use crds::{
     ingress_daemon_set::{
@@ -14,6 +17,9 @@ use k8s_openapi::{
     api::core::v1::{PodSpec, PodTemplateSpec},
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use serde::Deserialize as _;
+use serde_json::Value;
+use std::sync::Arc;
 
 /// Grace of a mark in seconds when neither it nor the load balancer's timing is given: the original's default for the
 /// detacher's timestamp, used for all.
@@ -40,6 +46,12 @@ pub enum Count {
     Number(i32),
     /// This percentage.
     Percent(i32),
+}
+
+impl Default for Count {
+    fn default() -> Self {
+        Self::Number(0)
+    }
 }
 
 impl Count {
@@ -168,8 +180,12 @@ pub struct Settings {
     pub placement: Placement,
     /// The pod spec, typed, for eligibility.
     pub pod: PodSpec,
-    /// Revision of the template.
+    /// The template, as in the spec or in its history.
+    pub template: Arc<Value>,
+    /// Its revision.
     pub revision: String,
+    /// Which nodes come when, and when it is enough.
+    pub rollout: RolloutSettings,
     /// Remarks that do not make the spec invalid.
     pub remarks: Vec<Invalid>,
 }
@@ -196,6 +212,12 @@ impl Settings {
 
 /// Resolves a spec, or says everything that is wrong with it.
 pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
+    resolve_with(spec, &Arc::new(spec.template.clone()))
+}
+
+/// The same with another template: a former one.
+pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Result<Settings, Vec<Invalid>> {
+    let stored = template;
     let mut errors = Vec::new();
     let mut keep = |result: Result<Option<Count>, Invalid>| {
         result.unwrap_or_else(|invalid| {
@@ -236,7 +258,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         errors.push(invalid);
         Vec::new()
     });
-    let template = parse_template(spec).unwrap_or_else(|invalid| {
+    let template = parse_template(stored).unwrap_or_else(|invalid| {
         errors.push(invalid);
         PodTemplateSpec::default()
     });
@@ -259,6 +281,10 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
             message: "maxUnavailablePodsPerNode and maxSurgedPodsPerNode must not both be 0, or no pod could ever be replaced: set one of them to 1 or more".into(),
         });
     }
+    let rollout = RolloutSettings::of(spec, &rolling).unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        RolloutSettings::default()
+    });
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -291,7 +317,9 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
             given => given,
         },
         pod,
-        revision: crds::hash::revision(&spec.template),
+        revision: crds::hash::revision(stored),
+        template: Arc::clone(stored),
+        rollout,
         remarks,
     })
 }
@@ -380,8 +408,8 @@ fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl s
     }
 }
 
-fn parse_template(spec: &IngressDaemonSetSpec) -> Result<PodTemplateSpec, Invalid> {
-    serde_json::from_value(spec.template.clone())
+fn parse_template(template: &Value) -> Result<PodTemplateSpec, Invalid> {
+    PodTemplateSpec::deserialize(template)
         .map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
 }
 
