@@ -5,7 +5,7 @@ use crate::{
     revisions::{Origin, Targets},
     settings::{Settings, StepNodes},
     snapshot::Snapshot,
-    wanted::Case,
+    wanted::{self, Case},
 };
 use crds::{
     hash,
@@ -35,11 +35,12 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let reached = if rollout.on_delete { BTreeSet::new() } else { reached(snapshot, targets, course, cases) };
     let step = step_state(snapshot, targets, course);
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
-        let why = if runs(case, &targets.effective) || reached.contains(&index) {
+        let there = case.deployment.is_some_and(|deployment| deployment.revision() == targets.effective.revision);
+        let why = if there || reached.contains(&index) {
             continue;
         } else if rollout.on_delete {
             let since = course.map_or(i64::MAX, |course| course.since);
-            if lost_a_pod(case, &targets.effective, since) || is_new(case) {
+            if lost_a_pod(case, &targets.effective, since) || is_new(case) || runs(case, &targets.effective) {
                 continue;
             }
             Hold::OnDelete
@@ -200,9 +201,12 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
             retried.insert(node.clone());
             return false;
         }
-        // A node that came through after all has not failed.
-        let lasting = matches!(failure.reason.as_str(), RESTARTS | RELEASED) || case.grant.is_some_and(|grant| grant.refused.is_some());
-        lasting || case.grant.is_some() || !at_it(case)
+        // A node that was given up is tried again once the detach settings change, and one that came through has not failed.
+        match case.grant {
+            Some(grant) if grant.refused.is_some() => wanted::is_kept(case, grant, snapshot.now),
+            Some(_) => true,
+            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !at_it(case),
+        }
     });
     if has_steps(targets) {
         observe_step(snapshot, targets, cases, &mut course, &retried);

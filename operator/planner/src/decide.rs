@@ -220,7 +220,8 @@ impl<'a> Pass<'a> {
         let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
         course::keep_time(course, self.snapshot.now, running);
         if running {
-            self.plan.recheck(course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1).max(self.snapshot.now + 1));
+            let due = course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1);
+            self.plan.recheck(due.max(self.snapshot.now.saturating_add(1)));
         }
     }
 
