@@ -43,7 +43,9 @@ fn every_field() -> Value {
             "image": "checker:1", "imagePullPolicy": "Always", "serviceAccountName": "checker", "bindAddress": "::",
             "resources": {"limits": {"memory": "64Mi"}}, "readyPolicy": {"type": "AtLeast", "minReady": 1},
         },
-        "loadBalancer": {"interval": "2s", "timeout": "1s", "unhealthyThreshold": 3, "healthyThreshold": 2, "propagation": "10s"},
+        "loadBalancer": {
+            "preset": "HAProxy", "interval": "2s", "timeout": "1s", "unhealthyThreshold": 3, "healthyThreshold": 2, "propagation": "10s",
+        },
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {
             "maxUnavailableNodes": "25%", "maxDegradedNodes": 1, "maxUnavailablePodsPerNode": "50%", "maxUnavailablePodsPerNodes": "50%",
             "maxUnavaiablePodsPerNode": "50%", "maxSurgedPodsPerNode": 1,

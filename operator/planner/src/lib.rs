@@ -13,6 +13,7 @@ pub mod eligibility;
 pub mod evidence;
 pub mod health_checker;
 pub mod hold;
+pub mod load_balancer;
 pub mod node_writes;
 pub mod patch;
 pub mod plan;

@@ -2,6 +2,7 @@
 
 mod labels;
 
+use crate::load_balancer::Timing;
 use crds::{
     ingress_daemon_set::{
         AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType,
@@ -249,10 +250,11 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         errors.push(host_port_conflict(&pod));
     }
     errors.extend(held_health_port(&pod, &ports));
-    let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| {
+    let timing = spec.load_balancer.as_ref().map(Timing::of).transpose().unwrap_or_else(|invalid| {
         errors.push(invalid);
-        (DEFAULT_GRACE, DEFAULT_SOAK)
+        None
     });
+    remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
         errors.push(Invalid {
             reason: "InvalidSpec",
@@ -262,6 +264,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     if !errors.is_empty() {
         return Err(errors);
     }
+    let grace = timing.map_or(DEFAULT_GRACE, Timing::detach_time);
     let seconds = |given: Option<u32>| given.map_or(grace, i64::from);
     let deployment = rolling.annotate_deployment_to_detach.as_ref();
     let node = rolling.annotate_node_to_detach.as_ref();
@@ -283,7 +286,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(timestamp),
         detach_timeout: i64::from(rolling.detach_timeout_seconds.unwrap_or(DEFAULT_DETACH_TIMEOUT)),
         on_detach_timeout: rolling.on_detach_timeout,
-        attach_soak: rolling.attach_soak_seconds.map_or(soak, i64::from),
+        attach_soak: rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from),
         host_ports,
         placement: match spec.placement {
             Placement::Auto if host_ports => Placement::NodeAffinity,
@@ -440,30 +443,6 @@ fn host_port_conflict(pod: &PodSpec) -> Invalid {
         reason: "HostPortConflict",
         message: format!("several pods of one node would hold the same host port, which a kubelet refuses: {remedy}"),
     }
-}
-
-/// Default grace and soak in whole seconds, rounded up.
-fn load_balancer_timing(spec: &IngressDaemonSetSpec) -> Result<(i64, i64), Invalid> {
-    let Some(balancer) = &spec.load_balancer else { return Ok((DEFAULT_GRACE, DEFAULT_SOAK)) };
-    let interval = milliseconds("loadBalancer.interval", &balancer.interval)?;
-    let timeout = balancer.timeout.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.timeout", text))?;
-    let propagation = balancer.propagation.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.propagation", text))?;
-    let times = |threshold: u32| interval.saturating_mul(i64::from(threshold));
-    let seconds = |total: i64| total.saturating_add(999) / 1000;
-    Ok((
-        seconds(times(balancer.unhealthy_threshold).saturating_add(timeout).saturating_add(propagation)),
-        seconds(times(balancer.healthy_threshold).saturating_add(propagation)),
-    ))
-}
-
-/// A duration as Go writes it, such as `1m30s` or `500ms`; a day at the most.
-fn milliseconds(field: &str, text: &str) -> Result<i64, Invalid> {
-    let invalid = || Invalid {
-        reason: "InvalidSpec",
-        message: format!("{field}: `{text}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
-    };
-    let duration: jiff::SignedDuration = text.parse().map_err(|_| invalid())?;
-    i64::try_from(duration.as_millis()).ok().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(invalid)
 }
 
 /// Ready pods that the health checker asks for, as its flag.
