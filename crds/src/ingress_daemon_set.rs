@@ -309,6 +309,10 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub min_available_nodes: Option<IntOrString>,
+    /// When a node may be started; nodes under way finish. Without windows that allow: always, but for those with deny, which beat the others. Default: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub windows: Vec<Window>,
     /// Whether a node whose Node is not Ready counts as unavailable, and so against the budget. Default: it does.
     #[serde(default)]
     pub not_ready_nodes: NotReadyNodes,
@@ -332,6 +336,24 @@ pub struct Topology {
     /// Finish the nodes of one domain before any of the next. Otherwise domains take turns.
     #[serde(default)]
     pub one_domain_at_a_time: bool,
+}
+
+/// A time in which nodes may be started, or must not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Window {
+    /// When it begins, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. A start in the hour that a change of clocks leaves out comes right after it; one in the hour that comes twice comes once.
+    #[schemars(schema_with = "crate::manifest::schedule_schema")]
+    pub schedule: String,
+    /// How long it lasts from each start, 1m to 744h, such as 3h. Time that passes, whatever clocks on walls show.
+    #[schemars(schema_with = "crate::manifest::window_duration_schema")]
+    pub duration: Duration,
+    /// Time zone of the schedule by its IANA name, such as Europe/Berlin or UTC.
+    #[schemars(length(min = 1, max = 64))]
+    pub time_zone: String,
+    /// No node is started in it, whatever other windows say.
+    #[serde(default)]
+    pub deny: bool,
 }
 
 /// What becomes of nodes whose Node is not Ready.

@@ -52,6 +52,10 @@ fn every_field() -> Value {
             "annotateDeploymentToDetach": {"key": "example.com/a", "value": "v", "gracePeriodSeconds": 3},
             "annotateNodeToDetach": {"key": "example.com/b", "value": "v", "gracePeriodSeconds": 3},
             "waitForDetachmentByAnnotatedTimestamp": {"key": "example.com/c", "format": "RFC3339", "gracePeriodSeconds": 3},
+            "windows": [
+                {"schedule": "0 2 * * MON-FRI", "duration": "3h", "timeZone": "Europe/Berlin"},
+                {"schedule": "@monthly", "duration": "1h30m", "timeZone": "UTC", "deny": true},
+            ],
             "detachTimeoutSeconds": 60, "onDetachTimeout": "Abort", "attachSoakSeconds": 3,
         }},
         "template": {

@@ -31,6 +31,7 @@ pub mod target;
 pub mod timing;
 pub mod trial;
 pub mod wanted;
+pub mod window;
 
 pub use decide::decide;
 pub use hold::Hold;

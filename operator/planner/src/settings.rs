@@ -2,7 +2,7 @@
 
 mod labels;
 
-use crate::load_balancer::Timing;
+use crate::{load_balancer::Timing, window::Windows};
 use crds::{
     ingress_daemon_set::{
         AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType,
@@ -139,6 +139,8 @@ pub struct Settings {
     pub min_available: Count,
     /// Nodes whose Node is not Ready leave the budget alone.
     pub ignores_not_ready: bool,
+    /// When a node may be started.
+    pub windows: Windows,
     /// Health ports.
     pub ports: Vec<u16>,
     /// How many ready pods make a node healthy, for the health checker.
@@ -213,14 +215,15 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     let unavailable_pods = keep(pods_per_node_alias(&rolling));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
     if mode == Mode::Degrade && degraded_nodes.is_zero() {
-        let message =
-            "maxUnavailableNodes and maxDegradedNodes must not both be 0, or no node could ever be updated: set one of them to 1 or more"
-                .into();
-        errors.push(Invalid { reason: "InvalidSpec", message });
+        errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node could ever be updated"));
     }
     let topology = topology(&rolling).unwrap_or_else(|invalid| {
         errors.push(invalid);
         None
+    });
+    let windows = Windows::parse(&rolling.windows).unwrap_or_else(|message| {
+        errors.push(Invalid { reason: "InvalidSpec", message });
+        Windows::default()
     });
     let mut remarks = Vec::new();
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
@@ -256,10 +259,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     });
     remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
-        errors.push(Invalid {
-            reason: "InvalidSpec",
-            message: "maxUnavailablePodsPerNode and maxSurgedPodsPerNode must not both be 0, or no pod could ever be replaced: set one of them to 1 or more".into(),
-        });
+        errors.push(both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced"));
     }
     if !errors.is_empty() {
         return Err(errors);
@@ -275,6 +275,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         topology,
         min_available,
         ignores_not_ready: rolling.not_ready_nodes == NotReadyNodes::Ignore,
+        windows,
         ports,
         ready_policy: spec.health_checker.as_ref().and_then(|checker| checker.ready_policy).unwrap_or_default(),
         max_unavailable_pods: if mode == Mode::Detach { Count::Percent(100) } else { unavailable_pods.unwrap_or(Count::Number(1)) },
@@ -297,6 +298,11 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         revision: crds::hash::revision(&spec.template),
         remarks,
     })
+}
+
+fn both_zero(field: &str, other: &str, else_what: &str) -> Invalid {
+    let message = format!("{field} and {other} must not both be 0, or {else_what}: set one of them to 1 or more");
+    Invalid { reason: "InvalidSpec", message }
 }
 
 fn on_deployment(annotation: &AnnotateDeployment) -> Annotation {

@@ -268,3 +268,13 @@ fn what_the_api_server_adds_or_rewrites_is_no_drift() {
         assert!(!contains(&stored, &wanted), "{stored} {wanted}");
     }
 }
+
+#[test]
+fn windows_are_read_and_one_that_cannot_be_is_refused() {
+    let window = |schedule: &str| json!({"windows": [{"schedule": schedule, "duration": "3h", "timeZone": "Europe/Berlin"}]});
+    let night = chrono::DateTime::from_timestamp(1_780_617_600, 0).unwrap();
+    assert!(settings(&rolling(json!({}))).windows.at(night).open);
+    assert!(settings(&rolling(window("0 2 * * *"))).windows.at(night).open, "{night} is 02:00 in Berlin");
+    assert!(!settings(&rolling(window("0 3 * * *"))).windows.at(night).open);
+    assert_eq!(reasons(&rolling(window("0 25 * * *"))), ["InvalidSpec"]);
+}
