@@ -1,6 +1,6 @@
 //! How long a load balancer takes to look away from a node, and back.
 
-use crate::settings::{DEFAULT_GRACE, Invalid};
+use crate::settings::{DEFAULT_GRACE, Invalid, milliseconds};
 use crds::{
     Duration,
     ingress_daemon_set::{LoadBalancer, LoadBalancerPreset, RollingUpdate},
@@ -48,11 +48,11 @@ impl Timing {
         };
         let or = |name: &str, given: Option<&Duration>, preset: i64| given.map_or(Ok(preset), |given| milliseconds(name, given));
         Ok(Self {
-            interval: or("interval", balancer.interval.as_ref(), preset.interval)?,
-            timeout: or("timeout", balancer.timeout.as_ref(), preset.timeout)?,
+            interval: or("loadBalancer.interval", balancer.interval.as_ref(), preset.interval)?,
+            timeout: or("loadBalancer.timeout", balancer.timeout.as_ref(), preset.timeout)?,
             unhealthy_threshold: balancer.unhealthy_threshold.unwrap_or(preset.unhealthy_threshold),
             healthy_threshold: balancer.healthy_threshold.unwrap_or(preset.healthy_threshold),
-            propagation: or("propagation", balancer.propagation.as_ref(), preset.propagation)?,
+            propagation: or("loadBalancer.propagation", balancer.propagation.as_ref(), preset.propagation)?,
         })
     }
 
@@ -121,14 +121,6 @@ fn seconds(milliseconds: i64) -> i64 {
 
 fn written(milliseconds: i64) -> String {
     if milliseconds % 1000 == 0 { format!("{}s", milliseconds / 1000) } else { format!("{milliseconds}ms") }
-}
-
-/// A day at the most.
-fn milliseconds(field: &str, given: &Duration) -> Result<i64, Invalid> {
-    given.milliseconds().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(|| Invalid {
-        reason: "InvalidSpec",
-        message: format!("loadBalancer.{field}: `{given}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
-    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod labels;
 
 use crate::{load_balancer::Timing, window::Windows};
 use crds::{
+    Duration,
     ingress_daemon_set::{
         AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType,
         RollingUpdate, WaitForTimestamp,
@@ -449,6 +450,14 @@ fn host_port_conflict(pod: &PodSpec) -> Invalid {
         reason: "HostPortConflict",
         message: format!("several pods of one node would hold the same host port, which a kubelet refuses: {remedy}"),
     }
+}
+
+/// A duration of a day at the most.
+pub(crate) fn milliseconds(field: &str, given: &Duration) -> Result<i64, Invalid> {
+    given.milliseconds().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(|| Invalid {
+        reason: "InvalidSpec",
+        message: format!("{field}: `{given}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
+    })
 }
 
 /// Ready pods that the health checker asks for, as its flag.
