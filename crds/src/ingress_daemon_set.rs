@@ -1,6 +1,7 @@
 //! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
+use crate::duration::Duration;
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -212,26 +213,53 @@ pub enum ReadyPolicyType {
 
 /// How the load balancer checks nodes. Default grace period = interval × unhealthyThreshold + timeout + propagation;
 /// default attach soak = interval × healthyThreshold + propagation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.preset != 'Custom' || has(self.interval) && has(self.unhealthyThreshold) && has(self.healthyThreshold)")
+    .message("preset Custom has no figures of its own: set interval, unhealthyThreshold and healthyThreshold, or name the preset of your load balancer"))]
 pub struct LoadBalancer {
-    /// Time between two health checks of one checker, such as 2s.
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
-    pub interval: String,
-    /// Time after which a health check counts as failed; default 0s.
+    /// Where figures that are not given come from. They are defaults, or measurements, of a load balancer that nobody has tuned: give those that you changed.
+    #[serde(default)]
+    pub preset: LoadBalancerPreset,
+    /// Time between two health checks of one checker, such as 2s. Default: the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
-    pub timeout: Option<String>,
-    /// Failed checks in a row that take a node out.
-    #[schemars(range(min = 1, max = 100))]
-    pub unhealthy_threshold: u32,
-    /// Good checks in a row that take a node in.
-    #[schemars(range(min = 1, max = 100))]
-    pub healthy_threshold: u32,
-    /// Time until the whole load balancer follows; default 0s.
+    pub interval: Option<Duration>,
+    /// Time after which a health check counts as failed. Default: the preset's; 0s with Custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
-    pub propagation: Option<String>,
+    pub timeout: Option<Duration>,
+    /// Failed checks in a row that take a node out. Default: the preset's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub unhealthy_threshold: Option<u32>,
+    /// Good checks in a row that take a node in. Default: the preset's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub healthy_threshold: Option<u32>,
+    /// Time until the whole load balancer follows. Default: the preset's; 0s with Custom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    pub propagation: Option<Duration>,
+}
+
+/// Load balancers whose figures are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LoadBalancerPreset {
+    /// AWS Network Load Balancer with its own defaults.
+    AwsNlb,
+    /// AWS Network Load Balancer as the AWS Load Balancer Controller makes it.
+    AwsNlbLbc,
+    /// Google Cloud passthrough load balancer.
+    GcpPassthrough,
+    /// Azure Standard Load Balancer.
+    Azure,
+    /// `HAProxy` and others on one's own machines.
+    #[serde(rename = "HAProxy")]
+    HaProxy,
+    /// No figures: interval and thresholds must be given.
+    #[default]
+    Custom,
 }
 
 /// How nodes are updated.
@@ -315,6 +343,10 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub min_available_nodes: Option<IntOrString>,
+    /// When a node may be started; nodes under way finish. Without windows that allow: always, but for those with deny, which beat the others. Default: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub windows: Vec<Window>,
     /// Whether a node whose Node is not Ready counts as unavailable, and so against the budget. Default: it does.
     #[serde(default)]
     pub not_ready_nodes: NotReadyNodes,
@@ -388,6 +420,24 @@ pub struct Topology {
     /// Finish the nodes of one domain before any of the next. Otherwise domains take turns.
     #[serde(default)]
     pub one_domain_at_a_time: bool,
+}
+
+/// A time in which nodes may be started, or must not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Window {
+    /// When it begins, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. A start in the hour that a change of clocks leaves out comes right after it; one in the hour that comes twice comes once.
+    #[schemars(schema_with = "crate::manifest::schedule_schema")]
+    pub schedule: String,
+    /// How long it lasts from each start, 1m to 744h, such as 3h. Time that passes, whatever clocks on walls show.
+    #[schemars(schema_with = "crate::manifest::window_duration_schema")]
+    pub duration: Duration,
+    /// Time zone of the schedule by its IANA name, such as Europe/Berlin or UTC.
+    #[schemars(length(min = 1, max = 64))]
+    pub time_zone: String,
+    /// No node is started in it, whatever other windows say.
+    #[serde(default)]
+    pub deny: bool,
 }
 
 /// What becomes of nodes whose Node is not Ready.

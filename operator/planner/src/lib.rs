@@ -15,6 +15,7 @@ pub mod eligibility;
 pub mod evidence;
 pub mod health_checker;
 pub mod hold;
+pub mod load_balancer;
 pub mod node_writes;
 pub mod patch;
 pub mod plan;
@@ -33,6 +34,7 @@ pub mod target;
 pub mod timing;
 pub mod trial;
 pub mod wanted;
+pub mod window;
 
 pub use decide::decide;
 pub use hold::Hold;

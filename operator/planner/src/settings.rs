@@ -5,7 +5,9 @@ mod rollout;
 
 pub use rollout::{RolloutSettings, StepNodes, StepSettings};
 
+use crate::{load_balancer::Timing, window::Windows};
 use crds::{
+    Duration,
     ingress_daemon_set::{
         AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType,
         RollingUpdate, WaitForTimestamp,
@@ -150,6 +152,8 @@ pub struct Settings {
     pub min_available: Count,
     /// Nodes whose Node is not Ready leave the budget alone.
     pub ignores_not_ready: bool,
+    /// When a node may be started.
+    pub windows: Windows,
     /// Health ports.
     pub ports: Vec<u16>,
     /// How many ready pods make a node healthy, for the health checker.
@@ -234,14 +238,15 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     let unavailable_pods = keep(pods_per_node_alias(&rolling));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
     if mode == Mode::Degrade && degraded_nodes.is_zero() {
-        let message =
-            "maxUnavailableNodes and maxDegradedNodes must not both be 0, or no node could ever be updated: set one of them to 1 or more"
-                .into();
-        errors.push(Invalid { reason: "InvalidSpec", message });
+        errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node could ever be updated"));
     }
     let topology = topology(&rolling).unwrap_or_else(|invalid| {
         errors.push(invalid);
         None
+    });
+    let windows = Windows::parse(&rolling.windows).unwrap_or_else(|message| {
+        errors.push(Invalid { reason: "InvalidSpec", message });
+        Windows::default()
     });
     let mut remarks = Vec::new();
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
@@ -271,15 +276,13 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         errors.push(host_port_conflict(&pod));
     }
     errors.extend(held_health_port(&pod, &ports));
-    let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| {
+    let timing = spec.load_balancer.as_ref().map(Timing::of).transpose().unwrap_or_else(|invalid| {
         errors.push(invalid);
-        (DEFAULT_GRACE, DEFAULT_SOAK)
+        None
     });
+    remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
-        errors.push(Invalid {
-            reason: "InvalidSpec",
-            message: "maxUnavailablePodsPerNode and maxSurgedPodsPerNode must not both be 0, or no pod could ever be replaced: set one of them to 1 or more".into(),
-        });
+        errors.push(both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced"));
     }
     let rollout = RolloutSettings::of(spec, &rolling).unwrap_or_else(|invalid| {
         errors.push(invalid);
@@ -288,6 +291,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     if !errors.is_empty() {
         return Err(errors);
     }
+    let grace = timing.map_or(DEFAULT_GRACE, Timing::detach_time);
     let seconds = |given: Option<u32>| given.map_or(grace, i64::from);
     let deployment = rolling.annotate_deployment_to_detach.as_ref();
     let node = rolling.annotate_node_to_detach.as_ref();
@@ -298,6 +302,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         topology,
         min_available,
         ignores_not_ready: rolling.not_ready_nodes == NotReadyNodes::Ignore,
+        windows,
         ports,
         ready_policy: spec.health_checker.as_ref().and_then(|checker| checker.ready_policy).unwrap_or_default(),
         max_unavailable_pods: if mode == Mode::Detach { Count::Percent(100) } else { unavailable_pods.unwrap_or(Count::Number(1)) },
@@ -309,7 +314,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(timestamp),
         detach_timeout: i64::from(rolling.detach_timeout_seconds.unwrap_or(DEFAULT_DETACH_TIMEOUT)),
         on_detach_timeout: rolling.on_detach_timeout,
-        attach_soak: rolling.attach_soak_seconds.map_or(soak, i64::from),
+        attach_soak: rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from),
         host_ports,
         placement: match spec.placement {
             Placement::Auto if host_ports => Placement::NodeAffinity,
@@ -322,6 +327,11 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         rollout,
         remarks,
     })
+}
+
+fn both_zero(field: &str, other: &str, else_what: &str) -> Invalid {
+    let message = format!("{field} and {other} must not both be 0, or {else_what}: set one of them to 1 or more");
+    Invalid { reason: "InvalidSpec", message }
 }
 
 fn on_deployment(annotation: &AnnotateDeployment) -> Annotation {
@@ -470,28 +480,12 @@ fn host_port_conflict(pod: &PodSpec) -> Invalid {
     }
 }
 
-/// Default grace and soak in whole seconds, rounded up.
-fn load_balancer_timing(spec: &IngressDaemonSetSpec) -> Result<(i64, i64), Invalid> {
-    let Some(balancer) = &spec.load_balancer else { return Ok((DEFAULT_GRACE, DEFAULT_SOAK)) };
-    let interval = milliseconds("loadBalancer.interval", &balancer.interval)?;
-    let timeout = balancer.timeout.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.timeout", text))?;
-    let propagation = balancer.propagation.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.propagation", text))?;
-    let times = |threshold: u32| interval.saturating_mul(i64::from(threshold));
-    let seconds = |total: i64| total.saturating_add(999) / 1000;
-    Ok((
-        seconds(times(balancer.unhealthy_threshold).saturating_add(timeout).saturating_add(propagation)),
-        seconds(times(balancer.healthy_threshold).saturating_add(propagation)),
-    ))
-}
-
-/// A duration as Go writes it, such as `1m30s` or `500ms`; a day at the most.
-fn milliseconds(field: &str, text: &str) -> Result<i64, Invalid> {
-    let invalid = || Invalid {
+/// A duration of a day at the most.
+pub(crate) fn milliseconds(field: &str, given: &Duration) -> Result<i64, Invalid> {
+    given.milliseconds().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(|| Invalid {
         reason: "InvalidSpec",
-        message: format!("{field}: `{text}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
-    };
-    let duration: jiff::SignedDuration = text.parse().map_err(|_| invalid())?;
-    i64::try_from(duration.as_millis()).ok().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(invalid)
+        message: format!("{field}: `{given}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
+    })
 }
 
 /// Ready pods that the health checker asks for, as its flag.
