@@ -396,7 +396,7 @@ pub struct RolloutStep {
     /// How long the nodes of the step must serve without a break before the step is done, such as 10m. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
-    pub soak: Option<String>,
+    pub soak: Option<Duration>,
     /// Restarts of containers on nodes of the new revision above which the rollout halts while this step is under way. Default: no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]

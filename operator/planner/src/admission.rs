@@ -53,7 +53,7 @@ impl Shut {
             return Some(Hold::Halted);
         }
         if let Some(halt) = &self.halt {
-            return Some(Hold::TooManyFailed { failed: halt.failed, most: halt.most, first: halt.first.clone() });
+            return Some(halt.hold());
         }
         Some(Hold::OutsideWindow { opens: self.opens })
     }
@@ -90,11 +90,8 @@ pub fn admit(
 /// Unavailable nodes first, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
 /// domain at a time domains come before everything.
 fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case<'a>], room: &Room<'_>) -> Vec<(&'b Case<'a>, Kind)> {
-    let mut candidates: Vec<_> = cases
-        .iter()
-        .filter(|case| case.grant.is_none())
-        .filter_map(|case| case.need(snapshot.now).map(|kind| (case, kind)))
-        .collect();
+    let mut candidates: Vec<_> =
+        cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| case.need(snapshot.now).map(|kind| (case, kind))).collect();
     candidates.sort_by_cached_key(|(case, _)| {
         let cordoned = case.node.is_some_and(|node| node.unschedulable);
         let order = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);

@@ -47,7 +47,10 @@ pub fn blocked(
     let since = earlier.filter(|earlier| earlier.reason == reason && earlier.object == object).map(|earlier| earlier.since.clone());
     let message = match hold {
         Hold::Budget { grants: 0, unavailable, .. } => {
-            format!("{unavailable} nodes are unavailable for other reasons than the rollout, and the budget is {}: repair them, see nodeStates", settings.budget.to_json())
+            format!(
+                "{unavailable} nodes are unavailable for other reasons than the rollout, and the budget is {}: repair them, see nodeStates",
+                settings.budget.to_json()
+            )
         }
         _ => hold.message(),
     };

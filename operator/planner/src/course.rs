@@ -27,26 +27,30 @@ pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
 
 /// Lets nodes keep what they run that it is not the turn of, and says why.
 pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [Case<'a>]) {
-    let rollout = &targets.effective.rollout;
+    let settings = &targets.effective;
     let course = stored(targets, ledger);
-    if rollout.lets_all_through() || targets.origin != Origin::Spec || targets.proven == targets.effective.revision {
-        return;
-    }
-    let reached = if rollout.on_delete { BTreeSet::new() } else { reached(snapshot, targets, course, cases) };
+    let sets = (!settings.rollout.lets_all_through() && targets.origin == Origin::Spec && targets.proven != settings.revision)
+        .then(|| reached(snapshot, targets, course, cases));
+    let halt = course.and_then(|course| halt(settings, course));
+    let closed = targets.closed();
     let step = step_state(snapshot, targets, course);
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
-        let there = case.deployment.is_some_and(|deployment| deployment.revision() == targets.effective.revision);
-        let why = if there || reached.contains(&index) {
+        if case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) {
             continue;
-        } else if rollout.on_delete {
-            let since = course.map_or(i64::MAX, |course| course.since);
-            if lost_a_pod(case, &targets.effective, since) || is_new(case) || runs(case, &targets.effective) {
-                continue;
+        }
+        let out_of_turn = sets.as_ref().and_then(|reached| {
+            if settings.rollout.on_delete {
+                let since = course.map_or(i64::MAX, |course| course.since);
+                let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
+                return (!allowed).then_some(Hold::OnDelete);
             }
-            Hold::OnDelete
-        } else {
-            step.clone().unwrap_or(Hold::Partition)
-        };
+            (!reached.contains(&index)).then(|| step.clone().unwrap_or(Hold::Partition))
+        });
+        // What is under way goes on when the rollout halts or the window closes; new nodes need no window.
+        let under_way = is_granted(case, settings);
+        let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
+        let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
+        let Some(why) = out_of_turn.or_else(halted).or_else(closed) else { continue };
         let kept = if is_new(case) { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
         match targets.at(kept) {
             Some(settings) => case.settings = Some(settings),
@@ -62,10 +66,14 @@ fn is_new(case: &Case<'_>) -> bool {
     case.phase().is_none_or(|phase| phase == Phase::New)
 }
 
+/// Its update to the revision is under way.
+fn is_granted(case: &Case<'_>, settings: &Settings) -> bool {
+    case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision)
+}
+
 /// Runs the revision, or is about to.
 fn runs(case: &Case<'_>, settings: &Settings) -> bool {
-    let granted = |grant: &Grant| grant.kind == Kind::Update && grant.revision == settings.revision;
-    case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) || case.grant.is_some_and(granted)
+    case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) || is_granted(case, settings)
 }
 
 /// Somebody deleted a pod of an older revision since the newest became the wanted one.
@@ -97,7 +105,8 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
         match &step.nodes {
             StepNodes::Total(count) => reached.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
             StepNodes::Labelled(labels) => {
-                let has = |case: &Case<'_>| case.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)));
+                let has =
+                    |case: &Case<'_>| case.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)));
                 reached.extend(order.iter().filter(|(_, case)| has(case)).map(|(index, _)| *index));
             }
         }
@@ -142,6 +151,13 @@ pub struct Halt {
     pub most: usize,
     /// The first of them, with the reason.
     pub first: String,
+}
+
+impl Halt {
+    /// As a reason.
+    pub fn hold(&self) -> Hold {
+        Hold::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
+    }
 }
 
 /// Whether failures halt the rollout.
@@ -245,9 +261,12 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
     }
     let since = *course.soaking_since.get_or_insert(snapshot.now);
     let soaked = snapshot.now >= since.saturating_add(step.soak);
-    let promoted = snapshot.resource.spec.promote.as_ref().is_some_and(|promote| {
-        promote.revision == settings.revision && promote.step as usize > done
-    });
+    let promoted = snapshot
+        .resource
+        .spec
+        .promote
+        .as_ref()
+        .is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     if soaked && (!step.pause || promoted) {
         course.steps_done += 1;
         course.soaking_since = None;

@@ -22,6 +22,7 @@ use crate::{
     timing::{self, Marked},
     trial,
     wanted::{Case, cases, fits, give_up, is_free, is_kept, renew, set_free},
+    window::Windows,
 };
 use crds::{
     holders::{EntryPhase, Holders},
@@ -150,6 +151,7 @@ impl<'a> Pass<'a> {
             halted: policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Hold::DetachTimeout)),
             ..Gates::default()
         };
+        self.look_at_windows();
         let retried = self.judge(cases);
         self.room = self.settings.map_or_else(|| Room::closed(cases), |settings| Room::of(settings, cases));
         for case in cases {
@@ -178,13 +180,24 @@ impl<'a> Pass<'a> {
         self.ledger.next_id += self.unserved;
     }
 
+    fn look_at_windows(&mut self) {
+        let Ok(targets) = self.targets else { return };
+        let Some(opening) = targets.opening else { return };
+        self.shut.gates.closed = !opening.open;
+        self.shut.opens = opening.changes_at.filter(|_| !opening.open).map(|at| at.timestamp());
+        let sure_for = self.snapshot.now.saturating_add(Windows::SURE_FOR.num_seconds());
+        let again = opening.changes_at.map_or(sure_for, |at| at.timestamp());
+        self.plan.recheck(again.max(self.snapshot.now.saturating_add(1)));
+    }
+
     /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
     fn judge(&mut self, cases: &[Case<'_>]) -> BTreeSet<String> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, cases);
         let now = self.snapshot.now;
         for case in cases {
-            let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain)) else {
+            let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain))
+            else {
                 continue;
             };
             let stopped = self.shut.gates.paused || !case.node.is_some_and(|node| node.ready);

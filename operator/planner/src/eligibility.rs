@@ -50,8 +50,7 @@ pub fn is_departure(taint: &Taint) -> bool {
 fn is_tolerated(pod: &PodSpec, taint: &Taint) -> bool {
     let added = added_tolerations(pod.host_network.unwrap_or(false));
     // The wish to drain is no statement about which pods fit.
-    is_departure(taint)
-        || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
+    is_departure(taint) || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {

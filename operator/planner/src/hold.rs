@@ -338,7 +338,8 @@ impl StepState {
 /// Why a node failed, in the words of the API.
 fn failure_word(why: &Hold) -> &'static str {
     match why.reason() {
-        known @ ("ImagePull" | "CrashLoop" | "ContainerConfig" | "Unschedulable" | "FailedCreate" | "AdmissionRejected" | "DetachTimeout") => known,
+        known @ ("ImagePull" | "CrashLoop" | "ContainerConfig" | "Unschedulable" | "FailedCreate" | "AdmissionRejected"
+        | "DetachTimeout") => known,
         _ => "NotReady",
     }
 }

@@ -206,11 +206,8 @@ fn stored_hash(deployment: &DeploymentFacts) -> String {
 fn differs(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> bool {
     let stored = deployment.spec.get("template").unwrap_or(&Value::Null);
     let same_rendering = deployment.template_label(names::RENDERED_BY_LABEL) == Some(rendered_by(settings).as_str());
-    let mut wanted = if same_rendering {
-        template(&snapshot.resource, settings, &deployment.name, node)
-    } else {
-        Value::clone(&settings.template)
-    };
+    let mut wanted =
+        if same_rendering { template(&snapshot.resource, settings, &deployment.name, node) } else { Value::clone(&settings.template) };
     if !same_rendering && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("tolerations");
         spec.remove("affinity");

@@ -1,12 +1,15 @@
 //! Revisions of the template: which one nodes are to run, and which ones are recorded.
 
 use crate::{
+    hold::Hold,
     patch::JsonPatch,
     plan::{Action, Plan, Supporting},
     render,
     settings::{Invalid, Settings, resolve_with},
     snapshot::{DeploymentFacts, RevisionFacts, Snapshot},
+    window::Opening,
 };
+use chrono::DateTime;
 use crds::{hash, ledger::Ledger, names};
 use serde_json::{Value, json};
 use std::{
@@ -34,6 +37,8 @@ pub struct Targets {
     pub origin: Origin,
     /// The last revision that all nodes ran; empty when there was none yet.
     pub proven: String,
+    /// Whether a window is open, and until when; nothing where the clock is beyond all calendars.
+    pub opening: Option<Opening>,
     /// The spec with former templates, by revision, for nodes that keep what they run.
     former: BTreeMap<String, Settings>,
 }
@@ -47,13 +52,16 @@ impl Targets {
         let proven = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).unwrap_or_default();
         let running: BTreeSet<&str> = snapshot.deployments.values().map(DeploymentFacts::revision).chain([proven.as_str()]).collect();
         let wanted = |known: &&RevisionFacts| known.revision != effective.revision && running.contains(known.revision.as_str());
-        let former = if effective.rollout.lets_all_through() {
-            BTreeMap::new()
-        } else {
-            let known = snapshot.history.iter().filter(wanted);
-            known.filter_map(|known| Some((known.revision.clone(), resolve_with(spec, &known.template).ok()?))).collect()
-        };
-        Ok(Self { effective, origin, proven, former })
+        let known = snapshot.history.iter().filter(wanted);
+        let former = known.filter_map(|known| Some((known.revision.clone(), resolve_with(spec, &known.template).ok()?))).collect();
+        let opening = DateTime::from_timestamp(snapshot.now, 0).map(|now| effective.windows.at(now));
+        Ok(Self { effective, origin, proven, opening, former })
+    }
+
+    /// Why no node is started now, when no window is open.
+    pub fn closed(&self) -> Option<Hold> {
+        let opening = self.opening.filter(|opening| !opening.open)?;
+        Some(Hold::OutsideWindow { opens: opening.changes_at.map(|at| at.timestamp()) })
     }
 
     /// The spec with this revision of the template, where it is known.
@@ -96,7 +104,9 @@ fn not_found(snapshot: &Snapshot, number: i64) -> Invalid {
     let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let message = match number {
         0 => "rollbackTo.revision: 0 means the revision before that of spec.template, and there is none: remove rollbackTo".into(),
-        _ => format!("rollbackTo.revision: {number} is not a recorded revision (there are: {known}): choose one of them, or remove rollbackTo"),
+        _ => format!(
+            "rollbackTo.revision: {number} is not a recorded revision (there are: {known}): choose one of them, or remove rollbackTo"
+        ),
     };
     Invalid { reason: "RevisionNotFound", message }
 }

@@ -419,8 +419,7 @@ fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl s
 }
 
 fn parse_template(template: &Value) -> Result<PodTemplateSpec, Invalid> {
-    PodTemplateSpec::deserialize(template)
-        .map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
+    PodTemplateSpec::deserialize(template).map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
 }
 
 fn pod_problems(pod: &PodSpec) -> Vec<Invalid> {

@@ -40,7 +40,11 @@ pub fn status(
     IngressDaemonSetStatus {
         observed_generation: Some(snapshot.resource.generation),
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
-        revisions: Revisions { current: if all_updated { effective.clone() } else { earlier.revisions.current.clone() }, update, effective },
+        revisions: Revisions {
+            current: if all_updated { effective.clone() } else { earlier.revisions.current.clone() },
+            update,
+            effective,
+        },
         conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, &earlier.conditions),
         eta: eta(&nodes, &ledger).filter(|_| blocked.is_none()),
         blocked,

@@ -1,14 +1,13 @@
 //! What each node should be, what it needs, and whether a grant still fits that.
 
 use crate::{
-    breaker,
+    breaker, course,
     eligibility::{self, is_chosen},
+    hold::Hold,
     readiness::{self, is_complete, is_settled},
     render::has_drifted,
     revisions::Targets,
     settings::{Settings, Topology},
-    course,
-    hold::Hold,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
     target::{self, Fit, FitView, Gates, NeedView},
 };
@@ -183,10 +182,7 @@ impl Case<'_> {
             return false;
         }
         let holding = self.phase() != Some(Phase::Closed) || self.holds_node();
-        !self.is_ready()
-            || self.deployment.is_some_and(|deployment| deployment.replicas() == 0)
-            || holding
-            || self.taken_out().is_some()
+        !self.is_ready() || self.deployment.is_some_and(|deployment| deployment.replicas() == 0) || holding || self.taken_out().is_some()
     }
 
     /// The key of an annotation that is not of our making and takes the node out of service.

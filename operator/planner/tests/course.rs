@@ -106,7 +106,10 @@ fn a_canary_goes_step_by_step_soaks_and_waits_for_promotion() {
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
     let plan = seconds(&mut world, &mut operator, 25);
     assert_eq!(on(&world, 2), 1, "the second step begins only after the first has soaked");
-    assert!(plan.held.values().any(|held| matches!(held.hold, Hold::Step { step: 1, of: 2, state: StepState::Soaking { .. } })), "{plan:#?}");
+    assert!(
+        plan.held.values().any(|held| matches!(held.hold, Hold::Step { step: 1, of: 2, state: StepState::Soaking { .. } })),
+        "{plan:#?}"
+    );
     let plan = seconds(&mut world, &mut operator, 100);
     assert_eq!(on(&world, 2), 3);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "AwaitingPromotion")));
@@ -129,8 +132,13 @@ fn a_step_with_labels_reaches_these_nodes_alone() {
     edit(&mut world, |wish| wish.image = 2);
     seconds(&mut world, &mut operator, 100);
     let wanted = world.cluster.wish.revision_of(2);
-    let reached: Vec<_> =
-        world.cluster.deployments.iter().filter(|(_, found)| revision(&found["spec"]["template"]) == wanted).map(|(name, _)| name).collect();
+    let reached: Vec<_> = world
+        .cluster
+        .deployments
+        .iter()
+        .filter(|(_, found)| revision(&found["spec"]["template"]) == wanted)
+        .map(|(name, _)| name)
+        .collect();
     assert_eq!(reached, ["edge-n3"]);
 }
 
@@ -386,4 +394,29 @@ fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_i
     let took = world.cluster.now - began;
     assert!((eta - began - took).abs() <= 5, "expected {} s, took {took} s", eta - began);
     assert_eq!(seconds(&mut world, &mut operator, 2).status.eta, None);
+}
+
+#[test]
+fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() {
+    // The world begins on 1970-01-12 at 13:46:40 UTC.
+    let windows = json!({"windows": [{"schedule": "48 13 * * *", "duration": "1m", "timeZone": "Etc/UTC"}]});
+    let (mut world, mut operator) = at_rest(&windows, 3, 1);
+    world.run_until(&mut operator, 300, |world| world.cluster.now >= 1_000_150).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 20);
+    assert_eq!((on(&world, 1), reasons(&plan)), (3, vec!["OutsideWindow"]));
+    let message = plan.held["n0"].hold.message();
+    assert!(message.contains("1970-01-13T13:48:00Z"), "{message}");
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "OutsideWindow")));
+    // Repairs and what was begun need no window.
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n0", |deployment| deployment["spec"]["replicas"] = 5.into());
+    });
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(world.cluster.deployments["edge-n0"]["spec"]["replicas"], 2);
+    world.change(|cluster| cluster.now = 1_000_000 + 86_400 + 80);
+    world.run_until(&mut operator, 3, |world| world.cluster.ledger().is_some_and(|ledger| ledger.grants.len() == 1)).unwrap();
+    world.change(|cluster| cluster.now += 60);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 2), reasons(&plan)), (1, vec!["OutsideWindow"]));
 }

@@ -66,16 +66,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
-        Self::Resources,
-        Self::Nodes,
-        Self::Deployments,
-        Self::ReplicaSets,
-        Self::Pods,
-        Self::DaemonSets,
-        Self::Services,
-        Self::Revisions,
-    ];
+    const ALL: [Self; 8] =
+        [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services, Self::Revisions];
 
     fn name(self) -> &'static str {
         match self {

@@ -87,6 +87,6 @@ fn step(index: usize, step: &RolloutStep) -> Result<StepSettings, Invalid> {
             return Err(Invalid { reason: "InvalidSpec", message });
         }
     };
-    let soak = step.soak.as_deref().map_or(Ok(0), |text| milliseconds(&field("soak"), text))?;
+    let soak = step.soak.as_ref().map_or(Ok(0), |text| milliseconds(&field("soak"), text))?;
     Ok(StepSettings { nodes, soak: soak.saturating_add(999) / 1000, max_restarts: step.max_restarts.map(i64::from), pause: step.pause })
 }

@@ -231,7 +231,11 @@ impl<const N: usize> Eyes<'_, N> {
     fn gates(&self) -> Gates {
         let timed_out = |site: &Site| site.grant.is_some_and(|grant| self.grace(site, &grant) == Grace::TimedOut);
         let paused = self.resource.paused && !self.rules.breaks(Mutation::PauseIgnored);
-        Gates { paused, halted: self.rules.detacher == Some(OnDetachTimeout::Halt) && self.sites.iter().any(|site| timed_out(site)), ..Gates::default() }
+        Gates {
+            paused,
+            halted: self.rules.detacher == Some(OnDetachTimeout::Halt) && self.sites.iter().any(|site| timed_out(site)),
+            ..Gates::default()
+        }
     }
 
     fn grace(&self, site: &Site, grant: &Grant) -> Grace {

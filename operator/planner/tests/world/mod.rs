@@ -71,7 +71,11 @@ impl World {
         };
         let same = |last: &View| {
             let version = |view: &View| view.resource.as_ref().map(|resource| resource.resource_version.clone());
-            version(last) == version(&view) && last.nodes == view.nodes && last.deployments == view.deployments && last.pods == view.pods && last.revisions == view.revisions
+            version(last) == version(&view)
+                && last.nodes == view.nodes
+                && last.deployments == view.deployments
+                && last.pods == view.pods
+                && last.revisions == view.revisions
         };
         if !self.history.last().is_some_and(same) {
             self.history.push(view);
@@ -203,7 +207,9 @@ impl World {
     fn renumber_revision(&mut self, name: &str, patch: &Value) -> bool {
         let Some(index) = self.cluster.revisions.iter().position(|known| known.name == name) else { return false };
         let known = &self.cluster.revisions[index];
-        let Ok(after) = patched(&serde_json::json!({"metadata": {"uid": known.uid}, "revision": known.number}), patch) else { return false };
+        let Ok(after) = patched(&serde_json::json!({"metadata": {"uid": known.uid}, "revision": known.number}), patch) else {
+            return false;
+        };
         Arc::make_mut(&mut self.cluster.revisions)[index].number = after["revision"].as_i64().expect("a number");
         true
     }
