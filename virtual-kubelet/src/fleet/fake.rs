@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
@@ -25,14 +27,23 @@ pub(super) type Log = Arc<Mutex<Vec<Asked>>>;
 
 /// Requests to a server that answers as `answer` says: a status and a body.
 pub(super) fn requests(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (Arc<Requests>, Log) {
+    requests_after(|_| futures::future::ready(()).boxed(), answer)
+}
+
+/// The same to one that does `first` before it answers.
+pub(super) fn requests_after(
+    first: impl Fn(&Asked) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+) -> (Arc<Requests>, Log) {
     let log = Log::default();
-    let (answer, kept) = (Arc::new(answer), log.clone());
+    let (first, answer, kept) = (Arc::new(first), Arc::new(answer), log.clone());
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (answer, kept) = (answer.clone(), kept.clone());
+        let (first, answer, kept) = (first.clone(), answer.clone(), kept.clone());
         async move {
             let what = format!("{} {}", request.method(), request.uri().path());
             let body = request.into_body().collect().await?.to_bytes();
             let asked = Asked { at: Instant::now(), what, body: serde_json::from_slice(&body).unwrap_or_default() };
+            first(&asked).await;
             let (code, body) = answer(&asked);
             kept.lock().unwrap().push(asked);
             let answer = http::Response::builder().status(code).body(Body::from(serde_json::to_vec(&body).unwrap()));

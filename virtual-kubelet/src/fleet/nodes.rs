@@ -168,6 +168,10 @@ impl Keeper {
             if record.failures > 0 && !record.busy {
                 self.work.insert(index, now, now);
             }
+            // All of them at once, so that the oldest is among those that may be tried.
+            if record.lease_failures > 0 && self.renewals.contains(index) {
+                self.renewals.insert(index, record.renewed.unwrap_or(now), now);
+            }
         }
     }
 
