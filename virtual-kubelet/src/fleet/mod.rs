@@ -51,6 +51,7 @@ pub use connections::client;
 pub use faults::NodeFault;
 
 use addresses::Pool;
+use faults::Told;
 use limiter::Limiter;
 use metrics::Metrics;
 use nodes::Keeper;
@@ -58,6 +59,8 @@ use requests::Requests;
 use shard::{Order, Shard};
 use slim::SlimPod;
 use watch::{Disturbance, Event, follow};
+
+use crate::simulated::PodFault;
 
 /// Requests about leases under way at once, at least (of a small fleet) and at most. Each is a connection, because the client speaks
 /// HTTP/1.1; [`connections`] bounds those.
@@ -93,7 +96,7 @@ pub struct Fleet {
     handle: FleetHandle,
     leases: Arc<Limiter>,
     writes: Arc<Limiter>,
-    faults: mpsc::UnboundedReceiver<(u32, NodeFault)>,
+    faults: mpsc::UnboundedReceiver<Told>,
 }
 
 /// What can be asked of a fleet, and done to it, while it runs.
@@ -114,7 +117,7 @@ pub struct FleetHandle {
     config: Arc<FleetConfig>,
     requests: Arc<Requests>,
     registered: tokio::sync::watch::Sender<bool>,
-    faults: mpsc::UnboundedSender<(u32, NodeFault)>,
+    faults: mpsc::UnboundedSender<Told>,
 }
 
 impl Fleet {
@@ -170,6 +173,13 @@ impl Fleet {
     }
 }
 
+/// Which share has the pods of this namespace and name.
+fn share_of(namespace: &str, name: &str, shares: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    (namespace, name).hash(&mut hasher);
+    usize::try_from(hasher.finish() % shares.max(1) as u64).unwrap_or_default()
+}
+
 /// Gives each pod of the fleet to its share, always the same for the same name.
 async fn hand_out(mut pods: mpsc::Receiver<Event<SlimPod>>, config: Arc<FleetConfig>, shards: Vec<mpsc::Sender<Order>>) {
     while let Some(event) = pods.recv().await {
@@ -179,9 +189,8 @@ async fn hand_out(mut pods: mpsc::Receiver<Event<SlimPod>>, config: Arc<FleetCon
                 if config.index_of(&pod.spec.node_name).is_none() {
                     continue;
                 }
-                let mut hasher = DefaultHasher::new();
-                (&pod.metadata.namespace, &pod.metadata.name).hash(&mut hasher);
-                Some(usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or_default())
+                let (namespace, name) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref());
+                Some(share_of(namespace.unwrap_or_default(), name.unwrap_or_default(), shards.len()))
             }
             Event::ListBegins | Event::ListEnds => None,
         };
@@ -210,8 +219,26 @@ impl FleetHandle {
         let index = self.config.index_of(node);
         let index = index.ok_or_else(|| FleetError::Invalid(format!("`{node}` is no node of this fleet")))?;
         // A fleet that has ended has no faults any more.
-        let _ = self.faults.send((index, fault));
+        let _ = self.faults.send(Told::Node(index, fault));
         Ok(())
+    }
+
+    /// Lets something go wrong with the pod of this namespace and name, as its annotation `sim.virtual-kubelet.io/fault` would,
+    /// before which it goes; `None` takes that back. It holds for pods of that name that come later, too, whichever node of the fleet
+    /// they are on, and until this process ends.
+    ///
+    /// ```no_run
+    /// use virtual_kubelet::fleet::FleetHandle;
+    /// use virtual_kubelet::simulated::PodFault;
+    ///
+    /// # fn example(handle: &FleetHandle) {
+    /// handle.inject_pod("default", "web-0", Some(PodFault::CrashLoop));
+    /// handle.inject_pod("default", "web-0", None);
+    /// # }
+    /// ```
+    pub fn inject_pod(&self, namespace: &str, name: &str, fault: Option<PodFault>) {
+        // A fleet that has ended has no faults any more.
+        let _ = self.faults.send(Told::Pod(namespace.into(), name.into(), fault));
     }
 
     /// Cuts the watches, for so long: nothing is seen meanwhile, and what was missed is noticed afterwards.

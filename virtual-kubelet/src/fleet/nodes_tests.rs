@@ -6,13 +6,15 @@ use futures::future::BoxFuture;
 
 use super::*;
 use crate::fleet::fake::{self, Asked, Log};
+use crate::fleet::faults::NodeFault;
+use crate::simulated::PodFault;
 
 const NODES: u32 = 100;
 
 struct World {
     log: Log,
     events: mpsc::Sender<Event<SlimNode>>,
-    faults: mpsc::UnboundedSender<(u32, NodeFault)>,
+    faults: mpsc::UnboundedSender<Told>,
     orders: mpsc::Receiver<Order>,
     registered: watch::Receiver<bool>,
     requests: Arc<Requests>,
@@ -161,8 +163,8 @@ async fn an_unchanged_status_is_reported_every_five_minutes_each_at_its_own_time
 async fn a_lost_node_asks_for_nothing_and_a_late_lease_is_late() {
     let mut world = keeper(|_| None).await;
     world.registered.wait_for(|registered| *registered).await.unwrap();
-    world.faults.send((7, NodeFault::Lost)).unwrap();
-    world.faults.send((8, NodeFault::LateLease(Duration::from_secs(30)))).unwrap();
+    world.faults.send(Told::Node(7, NodeFault::Lost)).unwrap();
+    world.faults.send(Told::Node(8, NodeFault::LateLease(Duration::from_secs(30)))).unwrap();
     assert!(matches!(world.orders.recv().await, Some(Order::Silence(7, true))));
     let before = Instant::now();
     tokio::time::sleep(Duration::from_mins(5)).await;
@@ -179,10 +181,29 @@ async fn a_lost_node_asks_for_nothing_and_a_late_lease_is_late() {
         after(&world, "sim-8"),
         after(&world, "sim-9")
     );
-    world.faults.send((7, NodeFault::Found)).unwrap();
+    world.faults.send(Told::Node(7, NodeFault::Found)).unwrap();
     assert!(matches!(world.orders.recv().await, Some(Order::Silence(7, false))));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(after(&world, "sim-7") > 0);
+    world.faults.send(Told::Pod("n".into(), "a".into(), Some(PodFault::CrashLoop))).unwrap();
+    let order = world.orders.recv().await;
+    assert!(matches!(&order, Some(Order::PodFault(n, a, Some(PodFault::CrashLoop))) if &**n == "n" && &**a == "a"), "{order:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_made_late_is_told_as_late() {
+    let down = Arc::new(AtomicBool::new(true));
+    let is_down = down.clone();
+    let mut world = keeper(move |asked| (asked.what.ends_with("/leases") && is_down.load(Ordering::Relaxed)).then_some(503)).await;
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    down.store(false, Ordering::Relaxed);
+    world.registered.wait_for(|registered| *registered).await.unwrap();
+    let text = world.requests.metrics.scrape();
+    let value = |line: &str| {
+        let line = text.lines().find(|known| known.starts_with(&format!("virtual_kubelet_lease_creation_lateness_seconds_{line}")));
+        line.and_then(|line| line.rsplit(' ').next()).and_then(|value| value.parse::<f64>().ok())
+    };
+    assert_eq!((value("count"), value("bucket{le=\"10.0\"}")), (Some(100.0), Some(0.0)), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
