@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const ONE_CUT_PER: Duration = Duration::from_millis(500);
 /// What an overload leaves of the limit.
 const CUT: f64 = 0.7;
-/// What an answer adds to a limit that is known to be bearable, and to one that is not.
+/// What an answer adds to a limit that is known to be bearable, and to one that is not: there a round of answers adds one at least.
 const GROWTH: (f64, f64) = (1.0, 0.1);
 
 /// How a request went, as far as its like should know.
@@ -43,7 +43,7 @@ struct Aimd {
 impl Aimd {
     fn note(&mut self, outcome: Outcome, now: Instant) {
         if outcome == Outcome::Answered {
-            let growth = if self.limit < self.bearable { GROWTH.0 } else { GROWTH.1 };
+            let growth = if self.limit < self.bearable { GROWTH.0 } else { GROWTH.1.max(1.0 / self.limit) };
             self.limit = (self.limit + growth).min(self.most);
             self.bearable = self.bearable.max(self.limit);
             return;

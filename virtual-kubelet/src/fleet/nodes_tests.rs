@@ -215,7 +215,7 @@ async fn after_an_outage_the_oldest_leases_are_renewed_first_and_a_few_at_a_time
     let stopped = Instant::now();
     still.stands.send_replace(true);
     // All are overdue, so that there is an order to keep.
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     still.stands.send_replace(false);
     still.renewals[1].store(0, Ordering::Relaxed);
     let back = Instant::now();

@@ -329,7 +329,7 @@ async fn own_status_alone(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// With what `deploy/virtual-kubelet/fleet.yaml` grants its ServiceAccount, as itself and as its nodes.
+/// With what `deploy/virtual-kubelet/fleet.yaml` grants its `ServiceAccount`, as itself and as its nodes.
 async fn as_service_account(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
     let token = bed.control_plane.kubectl(&["create", "token", "fleet", "--namespace", "virtual-kubelet"]).await?;
     let mut kubeconfig = bed.control_plane.admin_kubeconfig_for(&proxy.server())?;
