@@ -64,7 +64,7 @@ impl Audit<'_> {
             let was_complete = is_complete(deployment) || self.tokens.complete.contains(deployment.uid());
             // A claim that is given up closes without having touched a pod.
             let untouched = old.phase == Phase::Claimed;
-            if !was_complete && !untouched {
+            if !was_complete && !untouched && !self.world.is_released(deployment, new.id) {
                 let status = &deployment["status"];
                 self.report(Property::CloseWhenComplete, format!("the token of node {node} closed at status {status}"));
             }
