@@ -266,7 +266,8 @@ impl<'a> Pass<'a> {
         }
         let first_seen = self.snapshot.first_seen.get(&(case.name.to_owned(), grant.id)).copied().unwrap_or(self.snapshot.now);
         let Some(settings) = self.settings else {
-            return token.and_then(|token| timing::default_grace(self.snapshot.now, first_seen, token));
+            let stored = token.map(|token| token.since).max(entry.map(|entry| entry.time));
+            return stored.and_then(|stored| timing::default_grace(self.snapshot.now, first_seen, stored));
         };
         let hold = timing::grace(settings, &Marked { now: self.snapshot.now, first_seen, token, entry, node: case.node })?;
         // Deletion is bounded: it never waits for a detacher for ever.

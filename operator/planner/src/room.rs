@@ -6,7 +6,7 @@ use crate::{
     target::has_slot,
     wanted::Case,
 };
-use crds::ledger::Grant;
+use crds::ledger::{Grant, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is taken, what is out of service without a grant, and what bounds both.
@@ -22,6 +22,8 @@ pub struct Room<'a> {
     domains: BTreeMap<String, Domain>,
     /// With one domain at a time: the one whose turn it is, once that is known.
     turn: Option<String>,
+    /// Domains in which nodes are under way, other than those that are taken away anyway.
+    begun: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -72,11 +74,14 @@ impl<'a> Room<'a> {
             here.begun += usize::from(case.chosen && (updated || holds));
             // A node that has got another label since takes a place in both.
             for domain in case.grant.filter(|_| holds).map(|grant| domains(grant, case, topology)).into_iter().flatten() {
+                if case.grant.is_some_and(|grant| grant.kind != Kind::Drain) {
+                    room.begun.insert(domain.clone());
+                }
                 room.domains.entry(domain).or_default().grants += 1;
             }
         }
         if room.topology.is_some_and(|topology| topology.one_at_a_time) {
-            room.turn = room.domains.iter().find(|(_, domain)| domain.grants > 0).map(|(name, _)| name.clone());
+            room.turn = room.begun.first().cloned();
         }
         room
     }
@@ -101,12 +106,14 @@ impl<'a> Room<'a> {
     pub fn lacks(&mut self, wants: Wants<'_>) -> Option<Hold> {
         if let Some(topology) = self.topology.filter(|topology| topology.one_at_a_time) {
             let turn = self.turn.get_or_insert_with(|| wants.domain.to_owned());
-            if turn != wants.domain && self.grants == 0 && wants.down {
+            if self.begun.is_empty() && wants.down {
                 // Nodes that are down elsewhere may be what the others wait for: while nothing is under way, they come first.
                 wants.domain.clone_into(turn);
             }
-            if turn != wants.domain {
-                return Some(Hold::OtherDomain(format!("{}={turn}", topology.key)));
+            // Nodes that come back from a drain may be under way in several: nothing is begun until they are through.
+            let other = if turn == wants.domain { self.begun.iter().find(|begun| *begun != wants.domain) } else { Some(&*turn) };
+            if let Some(other) = other {
+                return Some(Hold::OtherDomain(format!("{}={other}", topology.key)));
             }
         }
         if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
@@ -130,6 +137,7 @@ impl<'a> Room<'a> {
         self.unavailable -= usize::from(wants.down);
         self.available -= usize::from(wants.available);
         if self.topology.is_some() {
+            self.begun.insert(wants.domain.to_owned());
             let here = self.domains.entry(wants.domain.to_owned()).or_default();
             here.grants += 1;
             here.unavailable -= usize::from(wants.down);

@@ -66,9 +66,9 @@ pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
     }
 }
 
-/// The grace of the Deployment mark when the spec, which would say it, is not valid.
-pub fn default_grace(now: i64, first_seen: i64, token: &Token) -> Option<Hold> {
-    let until = after(began(token.since, now, first_seen), DEFAULT_GRACE);
+/// The grace of a mark of this time when the spec, which would say it, is not valid.
+pub fn default_grace(now: i64, first_seen: i64, stored: i64) -> Option<Hold> {
+    let until = after(began(stored, now, first_seen), DEFAULT_GRACE);
     (now < until).then_some(Hold::GracePeriod { until })
 }
 

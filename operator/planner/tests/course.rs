@@ -377,16 +377,20 @@ fn nodes_that_a_spec_leaves_behind_which_is_no_longer_valid_say_so() {
 }
 
 #[test]
-fn what_leaves_is_let_go_though_the_spec_ceases_to_be_valid() {
-    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
-    world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
-    world.run_until(&mut operator, 10, |world| world.cluster.ledger().is_some_and(|ledger| ledger.grants.contains_key("n0"))).unwrap();
-    edit(&mut world, |wish| wish.rollback_to = Some(7));
-    seconds(&mut world, &mut operator, 60);
-    assert!(!world.cluster.deployments.contains_key("edge-n0") && world.cluster.ledger().unwrap().grants.is_empty());
-    world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
-    world.run_until(&mut operator, 120, |world| world.cluster.resource.is_none()).unwrap();
-    assert_eq!(world.leftovers(), Vec::<String>::new());
+fn what_leaves_is_let_go_after_its_grace_though_the_spec_ceases_to_be_valid() {
+    for marks in [Marks::Token, Marks::Node] {
+        let mut world = World::new(Wish::new(marks, 1), 3);
+        let mut operator = Operator::default();
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+        world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        world.run_until(&mut operator, 10, |world| world.cluster.ledger().is_some_and(|ledger| ledger.grants.contains_key("n0"))).unwrap();
+        edit(&mut world, |wish| wish.rollback_to = Some(7));
+        seconds(&mut world, &mut operator, 60);
+        assert!(!world.cluster.deployments.contains_key("edge-n0") && world.cluster.ledger().unwrap().grants.is_empty());
+        world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+        world.run_until(&mut operator, 120, |world| world.cluster.resource.is_none()).unwrap();
+        assert_eq!(world.leftovers(), Vec::<String>::new());
+    }
 }
 
 #[test]

@@ -191,10 +191,9 @@ fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_t
 
 #[test]
 fn a_deletion_with_an_invalid_spec_waits_for_the_default_grace() {
-    let token = |since| Token { uid8: "u".into(), id: 7, phase: Phase::Claimed, since, keep_annotation: false };
-    assert_eq!(timing::default_grace(105, 100, &token(100)), Some(Hold::GracePeriod { until: 111 }));
-    assert_eq!(timing::default_grace(111, 100, &token(100)), None);
-    assert_eq!(timing::default_grace(105, 100, &token(i64::MAX)), Some(Hold::GracePeriod { until: 111 }));
+    assert_eq!(timing::default_grace(105, 100, 100), Some(Hold::GracePeriod { until: 111 }));
+    assert_eq!(timing::default_grace(111, 100, 100), None);
+    assert_eq!(timing::default_grace(105, 100, i64::MAX), Some(Hold::GracePeriod { until: 111 }));
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn simulate<S: Strategy>(
 }
 
 fn events(event: impl Strategy<Value = Event>) -> impl Strategy<Value = Vec<Event>> {
-    prop::collection::vec(event, 12..64)
+    prop::collection::vec(event, 10..52)
 }
 
 #[test]

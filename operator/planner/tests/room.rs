@@ -182,3 +182,37 @@ fn a_node_that_a_person_leaves_out_stays_as_it_is_says_so_and_holds_nobody_up() 
     skip(&mut world, None);
     assert_eq!(world.audit.violations, Vec::<String>::new());
 }
+
+#[test]
+fn with_one_zone_at_a_time_a_drain_elsewhere_begins_no_second_zone() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 3) }, 4);
+    let drain = |world: &mut World, node: &str| {
+        let taints = serde_json::json!([{"key": crds::names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
+        world.change(|cluster| cluster.edit_node(node, |node| node["spec"]["taints"] = taints));
+    };
+    drain(&mut world, "n1");
+    world.fair_second(&mut operator);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world.run_until(&mut operator, 5, |world| granted(world).contains("n3")).unwrap();
+    drain(&mut world, "n2");
+    for _ in 0..10 {
+        world.fair_second(&mut operator);
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn with_one_zone_at_a_time_nodes_that_are_down_elsewhere_and_use_the_budget_up_go_first() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world
+        .run_until(&mut operator, 120, |world| world.cluster.ledger().is_some_and(|ledger| ledger.course.as_ref().unwrap().finished == 1))
+        .unwrap();
+    let first = if granted(&world).iter().any(|node| is_even(node)) { "even" } else { "odd" };
+    world.change(|cluster| {
+        for pod in cluster.pods.iter_mut().filter(|pod| is_even(&pod.node) != (first == "even")) {
+            pod.ready_at = i64::MAX;
+        }
+    });
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}

@@ -227,7 +227,7 @@ fn setups() -> Vec<Setup> {
             left: Left { templates: 1, wipes: 1, ..NONE },
             ..PLAIN
         },
-        Setup { name: "drained and back; Deployment mark", left: Left { templates: 1, drains: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "drained and back; Deployment mark", left: Left { templates: 1, drains: 2, ..NONE }, ..PLAIN },
         Setup { name: "drained and back; both marks", marks: BOTH, left: Left { drains: 2, crashes: 1, ..NONE }, ..PLAIN },
         Setup { name: "drained and back; no mark", marks: DEGRADE, left: Left { templates: 1, drains: 2, ..NONE }, ..PLAIN },
         Setup {
@@ -235,7 +235,8 @@ fn setups() -> Vec<Setup> {
             nodes: 1,
             operators: 2,
             marks: NODE,
-            left: Left { templates: 1, drains: 2, ..NONE },
+            ids: 3,
+            left: Left { drains: 2, ..NONE },
             ..PLAIN
         },
         Setup { name: "drained while paused", left: Left { templates: 1, drains: 1, pauses: 2, ..NONE }, ..PLAIN },
@@ -273,6 +274,7 @@ fn setups() -> Vec<Setup> {
             name: "a revision fails, is rolled back, two operators",
             nodes: 1,
             operators: 2,
+            ids: 3,
             left: Left { templates: 1, failures: 1, rollbacks: 1, ..NONE },
             ..PLAIN
         },

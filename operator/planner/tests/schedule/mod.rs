@@ -51,6 +51,8 @@ pub enum Event {
     OnTimeout(u8),
     /// A field of `rollingUpdate` gets one of its values, or goes.
     Field(usize, usize),
+    /// Steps, and an image to take them with.
+    Canary(u8),
     /// An image that never comes up, with a short deadline; and whether the rollout goes back by itself.
     Fails(bool),
     OnDelete(bool),
@@ -143,6 +145,7 @@ fn guidance() -> impl Strategy<Value = Event> {
     prop_oneof![
         4 => (0..6usize, 0..3usize).prop_map(|(field, value)| Event::Field(field, value)),
         3 => (0..6usize).prop_map(|field| Event::Field(field, 3)),
+        3 => (1..NEW).prop_map(Event::Canary),
         3 => any::<bool>().prop_map(Event::Fails),
         1 => Just(Event::OnDelete(true)),
         2 => Just(Event::OnDelete(false)),
@@ -254,6 +257,7 @@ impl Run {
             | Event::Pause(_)
             | Event::OnTimeout(_)
             | Event::Field(..)
+            | Event::Canary(_)
             | Event::Fails(_)
             | Event::OnDelete(_)
             | Event::RollbackTo(_)
@@ -276,6 +280,10 @@ impl Run {
                 Event::Field(field, value) => {
                     let (field, values) = &fields()[field];
                     set(&mut wish.course, field, values.get(value).cloned());
+                }
+                Event::Canary(image) => {
+                    wish.image = image;
+                    set(&mut wish.course, "steps", Some(json!([{"nodes": 1, "soak": "2s"}, {"nodes": "50%", "maxRestarts": 0}])));
                 }
                 Event::Fails(goes_back) => {
                     wish.image = BAD;
