@@ -62,7 +62,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     match rebuild(snapshot, pass.settings, stored, &cases) {
         Rebuild::No => pass.rollout(&cases),
         Rebuild::Write(ledger) => {
-            pass.ledger = ledger;
+            pass.ledger = *ledger;
             pass.hold_all(&cases);
         }
         Rebuild::Fence(fences) => {
