@@ -1,0 +1,3 @@
+//! `kubectl-ids`: on the PATH, `kubectl ids` runs it.
+
+fn main() {}
