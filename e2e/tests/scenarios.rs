@@ -89,4 +89,5 @@ scenarios! {
     simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history,
     a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change,
     a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
+    the_plugin_shows_and_steers_a_rollout,
 }
