@@ -82,8 +82,8 @@ pub fn table(style: Style, header: &[&str], rows: Vec<Vec<String>>, toned: Optio
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     let at = toned.and_then(|(column, tone)| Some((lines.first()?.find(header.get(column)?)?, tone)));
     let mut text = String::new();
-    for line in &lines {
-        let painted = at.and_then(|(at, tone)| paint_at(style, line, at, tone));
+    for (number, line) in lines.iter().enumerate() {
+        let painted = at.filter(|_| number > 0).and_then(|(at, tone)| paint_at(style, line, at, tone));
         // Writing into a String cannot fail.
         let _ = writeln!(text, "{}", painted.as_deref().unwrap_or(line));
     }
@@ -99,7 +99,7 @@ fn paint_at(style: Style, line: &str, at: usize, tone: fn(&str) -> Tone) -> Opti
 
 /// A bar of `width` characters, readable without colours.
 pub fn bar(done: u32, of: u32, width: usize) -> String {
-    let filled = if of == 0 { width } else { width * usize::try_from(done.min(of)).unwrap_or(0) / usize::try_from(of).unwrap_or(1) };
+    let filled = if of == 0 { 0 } else { width * usize::try_from(done.min(of)).unwrap_or(0) / usize::try_from(of).unwrap_or(1) };
     format!("[{}{}]", "#".repeat(filled), "-".repeat(width - filled))
 }
 
@@ -203,7 +203,7 @@ mod tests {
     fn a_bar_is_full_only_when_all_is_done() {
         assert_eq!(
             [bar(0, 4, 8), bar(3, 4, 8), bar(999, 1000, 8), bar(4, 4, 8), bar(0, 0, 8)].join(" "),
-            "[--------] [######--] [#######-] [########] [########]"
+            "[--------] [######--] [#######-] [########] [--------]"
         );
     }
 

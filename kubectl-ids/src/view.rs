@@ -15,6 +15,8 @@ use crate::output::{Style, Tone, age, bar, span, table, tone_of};
 
 /// Characters of the bar of progress.
 const BAR: usize = 20;
+/// Nodes that the operator lists at most.
+const LISTED: usize = 100;
 
 /// What is shown of a resource. Also what `-o json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -147,6 +149,9 @@ impl View {
             });
             let header = ["NODE", "PHASE", "SINCE", "REASON", "MESSAGE"];
             let _ = write!(text, "\n{}", table(style, &header, rows.collect(), Some((1, tone_of))));
+            if self.nodes.len() >= LISTED {
+                let _ = writeln!(text, "no more than {LISTED} are listed: `kubectl ids why NODE` knows of the others");
+            }
         }
         text
     }

@@ -200,6 +200,7 @@ impl Plugin {
         let output = self.run(arguments).await?;
         ensure!(output.status.success(), "kubectl-ids {arguments:?}: {}", shown(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        println!("$ kubectl ids {}\n{text}", arguments.join(" ")); // TEMPORARY
         for part in parts {
             ensure!(text.contains(part), "kubectl-ids {arguments:?} does not say {part:?}: {}", shown(&output));
         }

@@ -280,14 +280,16 @@ impl Forecast {
             let held = table(style, &["HELD", "PHASE", "REASON", "MESSAGE"], rows.collect(), Some((1, crate::output::tone_of)));
             write!(text, "\n{held}")?;
         }
-        let waves = self.turns.iter().map(|turn| turn.wave).max().unwrap_or(0);
+        let Some(waves) = self.turns.iter().map(|turn| turn.wave).max() else {
+            return writeln!(text, "\nExpected   nothing, before somebody acts");
+        };
         let duration = span(self.duration);
         let words = match (self.turns.iter().any(|turn| turn.ends.is_none()), self.cut) {
             (_, true) => format!("more than {duration}: the simulation stops here, after {} nodes", self.turns.len()),
             (true, false) => format!("{duration} until nothing goes on by itself any more"),
             (false, false) => duration,
         };
-        writeln!(text, "\nExpected   {words}, in {waves} waves")
+        writeln!(text, "\nExpected   {words}, in {waves} {}", if waves == 1 { "wave" } else { "waves" })
     }
 
     fn order(&self, style: Style) -> String {
