@@ -61,6 +61,13 @@ impl World {
         (grant["id"].as_u64() == Some(id)).then(|| (marks["deployment"] == true, marks["node"].is_object()))
     }
 
+    /// A person has ordered the grant `id` of the Deployment's node to be given up.
+    pub(crate) fn is_released(&self, deployment: &Value, id: u64) -> bool {
+        let Some(owner) = self.resource(resource(deployment)) else { return false };
+        let grant = &owner["status"]["rollout"]["grants"][node_of(deployment)];
+        grant["id"].as_u64() == Some(id) && grant["released"] == true
+    }
+
     /// Somebody has deleted the resource, and the operator is clearing up.
     pub(crate) fn is_being_deleted(&self, resource: &str) -> bool {
         self.resource(resource).is_some_and(Object::being_deleted)

@@ -1,6 +1,7 @@
 //! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
+use crate::duration::Duration;
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -95,6 +96,16 @@ pub struct IngressDaemonSetSpec {
     /// No new node is started; nodes under way finish.
     #[serde(default)]
     pub paused: bool,
+    /// Former revisions of the template that are kept, as ControllerRevisions, beside those in use. Default 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub revision_history_limit: Option<u32>,
+    /// Runs a former revision of the template on all nodes for as long as it is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback_to: Option<RollbackTo>,
+    /// Lets the rollout go on after a step that pauses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promote: Option<Promote>,
     /// How nodes are updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
@@ -102,6 +113,28 @@ pub struct IngressDaemonSetSpec {
 
 fn one() -> i32 {
     1
+}
+
+/// A former revision of the template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollbackTo {
+    /// Number of the revision, as in the field `revision` of its ControllerRevision. 0: the newest but that of spec.template.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub revision: i64,
+}
+
+/// Leave to go on after a step that pauses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Promote {
+    /// Revision that was looked at, as in status.revisions.update: leave for another template is none.
+    #[schemars(schema_with = "crate::manifest::revision_schema")]
+    pub revision: String,
+    /// Number of the last step to go on after; the first step is 1.
+    #[schemars(range(min = 1, max = 16))]
+    pub step: u32,
 }
 
 /// Labels for the per-node Deployments.
@@ -180,33 +213,60 @@ pub enum ReadyPolicyType {
 
 /// How the load balancer checks nodes. Default grace period = interval × unhealthyThreshold + timeout + propagation;
 /// default attach soak = interval × healthyThreshold + propagation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.preset != 'Custom' || has(self.interval) && has(self.unhealthyThreshold) && has(self.healthyThreshold)")
+    .message("preset Custom has no figures of its own: set interval, unhealthyThreshold and healthyThreshold, or name the preset of your load balancer"))]
 pub struct LoadBalancer {
-    /// Time between two health checks of one checker, such as 2s.
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
-    pub interval: String,
-    /// Time after which a health check counts as failed; default 0s.
+    /// Where figures that are not given come from. They are defaults, or measurements, of a load balancer that nobody has tuned: give those that you changed.
+    #[serde(default)]
+    pub preset: LoadBalancerPreset,
+    /// Time between two health checks of one checker, such as 2s. Default: the preset's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
-    pub timeout: Option<String>,
-    /// Failed checks in a row that take a node out.
-    #[schemars(range(min = 1, max = 100))]
-    pub unhealthy_threshold: u32,
-    /// Good checks in a row that take a node in.
-    #[schemars(range(min = 1, max = 100))]
-    pub healthy_threshold: u32,
-    /// Time until the whole load balancer follows; default 0s.
+    pub interval: Option<Duration>,
+    /// Time after which a health check counts as failed. Default: the preset's; 0s with Custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
-    pub propagation: Option<String>,
+    pub timeout: Option<Duration>,
+    /// Failed checks in a row that take a node out. Default: the preset's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub unhealthy_threshold: Option<u32>,
+    /// Good checks in a row that take a node in. Default: the preset's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub healthy_threshold: Option<u32>,
+    /// Time until the whole load balancer follows. Default: the preset's; 0s with Custom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    pub propagation: Option<Duration>,
+}
+
+/// Load balancers whose figures are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LoadBalancerPreset {
+    /// AWS Network Load Balancer with its own defaults.
+    AwsNlb,
+    /// AWS Network Load Balancer as the AWS Load Balancer Controller makes it.
+    AwsNlbLbc,
+    /// Google Cloud passthrough load balancer.
+    GcpPassthrough,
+    /// Azure Standard Load Balancer.
+    Azure,
+    /// `HAProxy` and others on one's own machines.
+    #[serde(rename = "HAProxy")]
+    HaProxy,
+    /// No figures: interval and thresholds must be given.
+    #[default]
+    Custom,
 }
 
 /// How nodes are updated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// `RollingUpdate`.
+    /// `RollingUpdate`, or `OnDelete`: a node is updated, within the same budget, once somebody has deleted one of its pods.
     #[serde(rename = "type", default)]
     pub type_: UpdateStrategyType,
     /// Budget and detachment.
@@ -220,6 +280,8 @@ pub enum UpdateStrategyType {
     /// Node by node, within the budget.
     #[default]
     RollingUpdate,
+    /// A node whose pods somebody deletes, within the budget.
+    OnDelete,
 }
 
 /// Budget and detachment.
@@ -281,6 +343,10 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub min_available_nodes: Option<IntOrString>,
+    /// When a node may be started; nodes under way finish. Without windows that allow: always, but for those with deny, which beat the others. Default: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub windows: Vec<Window>,
     /// Whether a node whose Node is not Ready counts as unavailable, and so against the budget. Default: it does.
     #[serde(default)]
     pub not_ready_nodes: NotReadyNodes,
@@ -288,6 +354,56 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub attach_soak_seconds: Option<u32>,
+    /// Nodes that keep the revision they run, number or percentage (rounded up) of those chosen. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub partition: Option<IntOrString>,
+    /// Canary: a new template reaches only so many nodes before the next step begins; after the last step, all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub steps: Vec<RolloutStep>,
+    /// Seconds from the first change of a node's pods until it counts as failed when it is not complete. The clock stands still while paused, or while the Node is not Ready. Default 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub node_deadline_seconds: Option<u32>,
+    /// Seconds without any node being finished until condition Progressing becomes False with reason ProgressDeadlineExceeded. The clock stands still while the rollout is paused, blocked or outside its windows. Default 3600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 864_000))]
+    pub progress_deadline_seconds: Option<u32>,
+    /// Failed nodes at which the rollout of a revision halts. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub max_failed_nodes: Option<u32>,
+    /// When the rollout halts, go back to the last revision that all nodes ran, within the same budget. spec.template stays as it is and is not tried again until it changes.
+    #[serde(default)]
+    pub auto_rollback: bool,
+}
+
+/// One step of a canary.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.nodes) != has(self.nodeSelector)")
+    .message("a step needs either nodes (how many run the new revision in all) or nodeSelector (which ones): set one of them"))]
+pub struct RolloutStep {
+    /// Nodes that run the new revision when the step is done, those of earlier steps included: number or percentage (rounded down, at least 1) of those chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_above_zero_schema")]
+    pub nodes: Option<IntOrString>,
+    /// The nodes with these labels, besides those of earlier steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub node_selector: Option<BTreeMap<String, String>>,
+    /// How long the nodes of the step must serve without a break before the step is done, such as 10m. Default 0s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    pub soak: Option<Duration>,
+    /// Restarts of containers on nodes of the new revision above which the rollout halts while this step is under way. Default: no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10000))]
+    pub max_restarts: Option<u32>,
+    /// Wait for spec.promote when the step is done.
+    #[serde(default)]
+    pub pause: bool,
 }
 
 /// Domains of nodes with a budget of their own.
@@ -304,6 +420,24 @@ pub struct Topology {
     /// Finish the nodes of one domain before any of the next. Otherwise domains take turns.
     #[serde(default)]
     pub one_domain_at_a_time: bool,
+}
+
+/// A time in which nodes may be started, or must not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Window {
+    /// When it begins, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. A start in the hour that a change of clocks leaves out comes right after it; one in the hour that comes twice comes once.
+    #[schemars(schema_with = "crate::manifest::schedule_schema")]
+    pub schedule: String,
+    /// How long it lasts from each start, 1m to 744h, such as 3h. Time that passes, whatever clocks on walls show.
+    #[schemars(schema_with = "crate::manifest::window_duration_schema")]
+    pub duration: Duration,
+    /// Time zone of the schedule by its IANA name, such as Europe/Berlin or UTC.
+    #[schemars(length(min = 1, max = 64))]
+    pub time_zone: String,
+    /// No node is started in it, whatever other windows say.
+    #[serde(default)]
+    pub deny: bool,
 }
 
 /// What becomes of nodes whose Node is not Ready.

@@ -17,10 +17,85 @@ pub struct Ledger {
     /// Set while a lost ledger is rebuilt: every object is first fenced with this id, and no grant is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilding: Option<u64>,
+    /// The rollout of the revision that nodes are to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub course: Option<Course>,
+    /// The automatic rollback in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+}
+
+impl Ledger {
+    /// Nothing that a decision rests on differs: counts and times of the course are seen again by whoever looks.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let strip = |ledger: &Self| {
+            let course = ledger.course.clone();
+            let course = course.map(|course| Course { progressed_at: 0, stopped_at: None, began_with: 0, finished: 0, ..course });
+            Self { course, ..ledger.clone() }
+        };
+        strip(self) == strip(other)
+    }
+}
+
+/// How the rollout of one revision has gone so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Course {
+    /// The revision.
+    pub revision: String,
+    /// Since when it is the wanted one, unix seconds.
+    pub since: i64,
+    /// When a node was last finished, or the rollout began; moved by the time for which its clock stood still.
+    pub progressed_at: i64,
+    /// Since when that clock stands still, unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<i64>,
+    /// Nodes that ran the revision when it became the wanted one.
+    #[serde(default)]
+    pub began_with: u32,
+    /// Nodes that run it now.
+    #[serde(default)]
+    pub finished: u32,
+    /// Steps of the canary that are done.
+    #[serde(default)]
+    pub steps_done: u32,
+    /// Since when the nodes of the present step serve without a break, unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soaking_since: Option<i64>,
+    /// Nodes on which the revision failed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed: BTreeMap<String, Failure>,
+}
+
+/// The revision failed on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// Unix seconds.
+    pub at: i64,
+    /// One word.
+    pub reason: String,
+    /// What the Node's annotation `…/retry` said then: another value asks to try again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub retry: String,
+}
+
+/// A revision failed, and another runs in its place until the template changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolledBack {
+    /// The revision that failed.
+    pub from: String,
+    /// The revision that runs in its place.
+    pub to: String,
+    /// Unix seconds.
+    pub at: i64,
+    /// Why.
+    pub reason: String,
 }
 
 /// Permission to disrupt one node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
     /// Fencing id: objects carry it while the grant works on them.
@@ -44,12 +119,27 @@ pub struct Grant {
     /// Abort after a detach timeout: the revision that was given up. The slot stays taken until something else is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// A person has ordered the slot to be freed: the node is attached as it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
+    /// Seconds for which the clock of the node's deadline stood still.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stood_still: i64,
+    /// Since when it stands still, unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<i64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(seconds: &i64) -> bool {
+    *seconds == 0
 }
 
 /// Why a node is disrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Kind {
     /// The node runs another revision than it should.
+    #[default]
     Update,
     /// Somebody changed what the operator sets, or a token is stuck.
     Repair,
@@ -59,6 +149,8 @@ pub enum Kind {
     Grow,
     /// The node is no longer chosen.
     Remove,
+    /// The node is about to be taken away: an autoscaler's taint, out-of-service, or its deletion.
+    Drain,
     /// The way back: nothing but the token changes.
     Abort,
 }

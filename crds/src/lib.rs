@@ -2,6 +2,7 @@
 //!
 //! No client and no I/O: the planner and every binary share this package.
 
+pub mod duration;
 pub mod hash;
 pub mod holders;
 pub mod ingress_daemon_set;
@@ -11,5 +12,6 @@ pub mod names;
 pub mod status;
 pub mod token;
 
+pub use duration::Duration;
 pub use ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec};
 pub use status::IngressDaemonSetStatus;

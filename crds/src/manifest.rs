@@ -117,13 +117,36 @@ pub fn annotation_value_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 1024}), &[printable])
 }
 
+/// The form of a duration as Go writes it.
+const DURATION: &str = r"self.matches(r'^([0-9]{1,8}(\.[0-9]{1,3})?(ms|s|m|h))+$')";
+
+/// A time span of a minute to a month.
+pub fn window_duration_schema(_: &mut SchemaGenerator) -> Schema {
+    let rule = format!("{DURATION} && duration(self) >= duration('1m') && duration(self) <= duration('744h')");
+    let duration = (rule.as_str(), "must be a duration from 1m to 744h, such as 3h or 1h30m");
+    checked(json!({"type": "string", "maxLength": 32}), &[duration])
+}
+
+/// A schedule of cron. What its fields say is checked by the operator.
+pub fn schedule_schema(_: &mut SchemaGenerator) -> Schema {
+    let schedule = (
+        r"self.matches(r'^(@[a-z]+|[^ @=]+( +[^ @=]+){4})$')",
+        "must be a schedule of five fields such as \"0 2 * * 1-5\" (minute, hour, day of month, month, day of week), or @daily",
+    );
+    checked(json!({"type": "string", "maxLength": 128}), &[schedule])
+}
+
 /// A time span of at most a day, as Go writes it.
 pub fn duration_schema(_: &mut SchemaGenerator) -> Schema {
-    let duration = (
-        r"self.matches(r'^([0-9]{1,8}(\.[0-9]{1,3})?(ms|s|m|h))+$') && duration(self) <= duration('24h')",
-        "must be a duration of at most 24h, such as 2s, 500ms or 1m30s",
-    );
+    let rule = format!("{DURATION} && duration(self) <= duration('24h')");
+    let duration = (rule.as_str(), "must be a duration of at most 24h, such as 2s, 500ms or 1m30s");
     checked(json!({"type": "string", "maxLength": 32}), &[duration])
+}
+
+/// The hash of a template.
+pub fn revision_schema(_: &mut SchemaGenerator) -> Schema {
+    let revision = ("self.matches('^[0-9a-f]{10}$')", "must be a revision as in status.revisions.update: 10 hexadecimal digits");
+    checked(json!({"type": "string", "maxLength": 10}), &[revision])
 }
 
 /// The address of an interface.

@@ -49,10 +49,20 @@ pub const HOLDERS_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/detach
 pub const TO_BE_UPDATED_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.com/to-be-updated";
 /// Annotation of Nodes: resources, as `<namespace>/<name>` separated by commas, that leave this node as it is. Writer: people.
 pub const SKIP_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/skip";
+/// Annotation of Nodes: another value than at a node's failure lets the operator try the node again. Writer: people.
+pub const RETRY_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/retry";
+/// Annotation of Nodes: a grant, as `<namespace>/<name>:<id>`, whose slot is freed although the node is not finished.
+/// Writer: people.
+pub const RELEASE_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/release";
 /// Taint that node-detacher puts on nodes it detaches; tolerated by our pods.
 pub const DETACHER_TAINT: &str = "node-detacher.variant.run/detaching";
 /// Taint of cluster-autoscaler on nodes that it is about to delete.
 pub const CLUSTER_AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// Taint of Karpenter on nodes that it is about to delete.
+pub const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
+/// Taint that a person puts on a node that is shut down for good.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
 /// `ClusterRole` of a health checker inside its namespace: read pods and Deployments.
 pub const HEALTH_CHECKER_ROLE: &str = "ingress-daemonset-health-checker";

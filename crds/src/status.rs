@@ -21,10 +21,16 @@ pub struct IngressDaemonSetStatus {
     /// Numbers of nodes.
     #[serde(default)]
     pub nodes: NodeCounts,
-    /// Valid, Available, Progressing, Degraded, Paused, Stalled.
+    /// Valid, Available, Progressing, Degraded, Paused, RolledBack, Stalled.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,
+    /// Why the rollout does not go on, while it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<Blocked>,
+    /// When the rollout is expected to end, RFC 3339, at the pace of its nodes so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta: Option<String>,
     /// At most 100 of the nodes that are not idle, with the reason.
     #[serde(default)]
     #[schemars(length(max = 100))]
@@ -44,6 +50,23 @@ pub struct Revisions {
     /// The revision of `spec.template`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub update: String,
+    /// The revision that nodes are to run: that of `spec.template`, unless spec.rollbackTo or an automatic rollback says otherwise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub effective: String,
+}
+
+/// Why the rollout does not go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocked {
+    /// One word, as in nodeStates.
+    pub reason: String,
+    /// What it is about: `Node/<name>`, or the resource itself.
+    pub object: String,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// The same in a sentence, with what to do.
+    pub message: String,
 }
 
 /// Numbers of nodes.
@@ -66,6 +89,9 @@ pub struct NodeCounts {
     pub degraded: u32,
     /// Are held out of the load balancer by the operator.
     pub detached: u32,
+    /// On these the revision failed.
+    #[serde(default)]
+    pub failed: u32,
 }
 
 /// A node that is not idle.

@@ -342,11 +342,16 @@ pub async fn client(kubeconfig: &Value) -> Result<Client> {
 
 /// As [`client`], but a request that fails is not repeated: that is decided where it is made.
 pub async fn client_without_retry(kubeconfig: &Value) -> Result<Client> {
+    Client::try_from(config_without_retry(kubeconfig).await?).context("building a client")
+}
+
+/// What [`client_without_retry`] is made of.
+pub async fn config_without_retry(kubeconfig: &Value) -> Result<Config> {
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).context("reading a kubeconfig")?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    Client::try_from(config).context("building a client")
+    Ok(config)
 }
 
 fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {

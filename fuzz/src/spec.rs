@@ -43,13 +43,19 @@ fn every_field() -> Value {
             "image": "checker:1", "imagePullPolicy": "Always", "serviceAccountName": "checker", "bindAddress": "::",
             "resources": {"limits": {"memory": "64Mi"}}, "readyPolicy": {"type": "AtLeast", "minReady": 1},
         },
-        "loadBalancer": {"interval": "2s", "timeout": "1s", "unhealthyThreshold": 3, "healthyThreshold": 2, "propagation": "10s"},
+        "loadBalancer": {
+            "preset": "HAProxy", "interval": "2s", "timeout": "1s", "unhealthyThreshold": 3, "healthyThreshold": 2, "propagation": "10s",
+        },
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {
             "maxUnavailableNodes": "25%", "maxDegradedNodes": 1, "maxUnavailablePodsPerNode": "50%", "maxUnavailablePodsPerNodes": "50%",
             "maxUnavaiablePodsPerNode": "50%", "maxSurgedPodsPerNode": 1,
             "annotateDeploymentToDetach": {"key": "example.com/a", "value": "v", "gracePeriodSeconds": 3},
             "annotateNodeToDetach": {"key": "example.com/b", "value": "v", "gracePeriodSeconds": 3},
             "waitForDetachmentByAnnotatedTimestamp": {"key": "example.com/c", "format": "RFC3339", "gracePeriodSeconds": 3},
+            "windows": [
+                {"schedule": "0 2 * * MON-FRI", "duration": "3h", "timeZone": "Europe/Berlin"},
+                {"schedule": "@monthly", "duration": "1h30m", "timeZone": "UTC", "deny": true},
+            ],
             "detachTimeoutSeconds": 60, "onDetachTimeout": "Abort", "attachSoakSeconds": 3,
         }},
         "template": {

@@ -50,8 +50,18 @@ pub enum Command {
     Pause(One),
     /// Go on after `pause`.
     Resume(One),
+    /// List the recorded revisions of the template.
+    History(One),
+    /// Go back to a former revision, within the budget, and stay there until `undo --clear`.
+    Undo(Undo),
+    /// Go on after a step of a canary that pauses.
+    Promote(Promote),
     /// Leave a node as it is, neither updated nor repaired; with --undo, no more.
     Skip(Skip),
+    /// Try a node again on which the revision failed.
+    Retry(OnNode),
+    /// Give up what goes on on a node, and free its place in the budget.
+    Release(Release),
     /// Watch the cluster and judge whether the operator keeps its promises; ends with 1 when it did not.
     Audit(Audit),
     /// Print a completion script: source it, see docs/kubectl-ids.md for the completion of `kubectl ids`.
@@ -126,6 +136,45 @@ pub struct Plan {
     pub pod_seconds: Option<u32>,
 }
 
+/// Options of `undo`.
+#[derive(Clone, Debug, Args)]
+pub struct Undo {
+    /// The resource.
+    #[command(flatten)]
+    pub one: One,
+    /// Number of the revision, as in `history`; default: the newest but that of spec.template.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(1..))]
+    pub to_revision: Option<i64>,
+    /// Run the revision of spec.template again.
+    #[arg(long, conflicts_with = "to_revision")]
+    pub clear: bool,
+}
+
+/// Options of `promote`.
+#[derive(Clone, Debug, Args)]
+pub struct Promote {
+    /// The resource.
+    #[command(flatten)]
+    pub one: One,
+    /// Go on after this step, and after those before it; default: the present one.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub step: Option<u32>,
+    /// Go on after all steps.
+    #[arg(long, conflicts_with = "step")]
+    pub all: bool,
+}
+
+/// Options of `release`.
+#[derive(Clone, Debug, Args)]
+pub struct Release {
+    /// Node and resource.
+    #[command(flatten)]
+    pub on: OnNode,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
 /// Options of `skip`.
 #[derive(Clone, Debug, Args)]
 pub struct Skip {
@@ -185,6 +234,9 @@ mod tests {
         assert!(refused("kubectl-ids status --timeout 10m").contains("--until-complete"));
         assert!(refused("kubectl-ids status -o yaml").contains("[possible values: table, json]"));
         assert!(refused("kubectl-ids plan --pod-seconds 0").contains("1..=86400"));
+        assert!(refused("kubectl-ids undo --to-revision 0").contains("1.."));
+        assert!(refused("kubectl-ids undo --to-revision 3 --clear").contains("--clear"));
+        assert!(refused("kubectl-ids promote --all --step 2").contains("--step"));
         assert!(refused("kubectl-ids statsu").contains("status"), "a command like it is suggested");
         assert!(refused("kubectl-ids completion tcsh").contains("bash"));
     }

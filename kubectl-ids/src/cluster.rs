@@ -5,7 +5,7 @@ use std::{fmt::Debug, time::Duration};
 use anyhow::{Context as _, Result, anyhow};
 use crds::{IngressDaemonSet, names};
 use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment, ReplicaSet},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     coordination::v1::Lease,
     core::v1::{Node, Pod, Service},
 };
@@ -149,6 +149,15 @@ impl Cluster {
         let daemon_sets = Request::of("list", "apps", "daemonsets", Some(namespace));
         self.take_if_allowed::<DaemonSet>(&observer, Api::namespaced(self.client.clone(), namespace), checkers, daemon_sets, &mut remarks)
             .await?;
+        let revisions = Request::of("list", "apps", "controllerrevisions", Some(namespace));
+        self.take_if_allowed::<ControllerRevision>(
+            &observer,
+            Api::namespaced(self.client.clone(), namespace),
+            ours,
+            revisions,
+            &mut remarks,
+        )
+        .await?;
         let services = Request::of("list", "", "services", None);
         self.take_if_allowed::<Service>(&observer, Api::all(self.client.clone()), "", services, &mut remarks).await?;
         let all = Api::<IngressDaemonSet>::all(self.client.clone()).list(&ListParams::default()).await;

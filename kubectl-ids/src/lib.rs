@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod commands;
 pub mod completion;
 pub mod failure;
+pub mod history;
 pub mod output;
 pub mod plan;
 pub mod view;

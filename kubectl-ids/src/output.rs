@@ -67,8 +67,11 @@ pub fn tone_of(phase: &str) -> Tone {
     }
 }
 
+/// A column whose words have tones, and which.
+pub type Toned = (usize, fn(&str) -> Tone);
+
 /// Rows below a header, as wide as the terminal at most; words of the column `toned` are coloured.
-pub fn table(style: Style, header: &[&str], rows: Vec<Vec<String>>, toned: Option<(usize, fn(&str) -> Tone)>) -> String {
+pub fn table(style: Style, header: &[&str], rows: Vec<Vec<String>>, toned: Option<Toned>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header.iter().copied());
     match style.size {
@@ -135,6 +138,13 @@ pub fn print(text: &str) -> Result<()> {
 /// A remark beside the output.
 pub fn remark(text: &str) {
     eprintln!("note: {text}");
+}
+
+/// Several.
+pub fn remarks(texts: &[String]) {
+    for text in texts {
+        remark(text);
+    }
 }
 
 /// A block of lines that replaces itself on a terminal.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crds::{
     IngressDaemonSet,
     ledger::Kind,
-    status::{NodeCounts, Revisions},
+    status::{Blocked, NodeCounts, Revisions},
 };
 use kube::ResourceExt as _;
 use planner::settings::{Mode, resolve};
@@ -37,6 +37,15 @@ pub struct View {
     /// Nothing goes on until somebody acts: why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled: Option<String>,
+    /// Why the rollout does not go on, while it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<Blocked>,
+    /// When the rollout is expected to end, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta: Option<String>,
+    /// Steps of a canary: done, and of how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<(u32, usize)>,
     /// Revisions of the pod template.
     pub revisions: Revisions,
     /// Numbers of nodes.
@@ -123,6 +132,9 @@ impl View {
             current,
             complete: current && grants.is_empty() && progressing.is_some_and(|condition| condition.reason == "Complete"),
             stalled: is_true("Stalled").filter(|_| current).map(|condition| condition.message.clone()),
+            blocked: status.blocked.clone(),
+            eta: status.eta.clone(),
+            steps: steps(resource),
             revisions: status.revisions.clone(),
             counts: status.nodes.clone(),
             budget,
@@ -167,7 +179,8 @@ impl View {
         };
         writeln!(text, "{}/{}  {}", self.namespace, self.name, style.paint(&self.state, tone))?;
         let progress = bar(counts.updated, counts.desired, BAR);
-        writeln!(text, "Updated    {progress} {} of {} nodes", counts.updated, counts.desired)?;
+        let eta = self.eta.as_deref().and_then(|eta| left(eta, now)).map(|left| format!(", about {left} left")).unwrap_or_default();
+        writeln!(text, "Updated    {progress} {} of {} nodes{eta}", counts.updated, counts.desired)?;
         writeln!(text, "Nodes      {}", self.numbers())?;
         if let Some(budget) = &self.budget {
             let most = self
@@ -181,6 +194,14 @@ impl View {
             writeln!(text, "Budget     {} of {} ({}) in use{names}", self.grants.len(), budget.nodes, budget.field)?;
         }
         writeln!(text, "Revision   {}", self.revision())?;
+        if let Some((done, of)) = self.steps {
+            writeln!(text, "Steps      {done} of {of} done")?;
+        }
+        if let Some(blocked) = &self.blocked {
+            let since = age(&blocked.since, now).map(|since| format!(" for {since}")).unwrap_or_default();
+            let word = style.paint("Blocked", Tone::Waiting);
+            writeln!(text, "{word}    {} by {}{since}: {}", blocked.reason, blocked.object, blocked.message)?;
+        }
         if !self.current {
             writeln!(text, "Note       the operator has not looked at the newest spec yet")?;
         }
@@ -194,7 +215,8 @@ impl View {
     fn numbers(&self) -> String {
         let counts = &self.counts;
         let mut numbers = vec![format!("{} available", counts.available)];
-        let optional = [("unavailable", counts.unavailable), ("detached", counts.detached), ("degraded", counts.degraded)];
+        let optional =
+            [("unavailable", counts.unavailable), ("detached", counts.detached), ("degraded", counts.degraded), ("failed", counts.failed)];
         numbers.extend(optional.iter().filter(|(_, number)| *number > 0).map(|(word, number)| format!("{number} {word}")));
         numbers.join(", ")
     }
@@ -203,9 +225,15 @@ impl View {
         match (self.revisions.current.as_str(), self.revisions.update.as_str()) {
             (_, "") => "-".into(),
             ("", update) => update.into(),
-            (current, update) if current == update => update.into(),
-            (current, update) => format!("{current} -> {update}"),
+            (current, update) if current == update => format!("{update}{}", self.pinned()),
+            (current, update) => format!("{current} -> {update}{}", self.pinned()),
         }
+    }
+
+    /// What nodes are to run where that is not the newest revision.
+    fn pinned(&self) -> String {
+        let effective = &self.revisions.effective;
+        if effective.is_empty() || *effective == self.revisions.update { String::new() } else { format!(", held at {effective}") }
     }
 
     /// What has changed since another look, a line each, for output that cannot be rewritten.
@@ -238,6 +266,21 @@ impl View {
         lines.extend(idle.map(|row| format!("{}  Idle", row.name)));
         lines
     }
+}
+
+/// Steps that are done, and how many there are, while a rollout with steps is under way.
+fn steps(resource: &IngressDaemonSet) -> Option<(u32, usize)> {
+    let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+    let course = resource.status.as_ref()?.rollout.as_ref()?.course.as_ref()?;
+    let of = rolling.steps.len();
+    let revisions = &resource.status.as_ref()?.revisions;
+    (of > 0 && revisions.current != revisions.update).then_some((course.steps_done, of))
+}
+
+/// How long it is until an RFC 3339 time.
+fn left(time: &str, now: i64) -> Option<String> {
+    let time = chrono::DateTime::parse_from_rfc3339(time).ok()?;
+    Some(span(time.timestamp() - now)).filter(|_| time.timestamp() > now)
 }
 
 fn granted((node, grant): (&String, &crds::ledger::Grant)) -> Granted {

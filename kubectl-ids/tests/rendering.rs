@@ -1,8 +1,9 @@
 //! What people see, from fixed objects.
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 use crds::{
     IngressDaemonSet,
-    ledger::{Grant, Kind, Ledger, Marks},
+    ledger::{Course, Grant, Kind, Ledger},
 };
 use insta::assert_snapshot;
 use kubectl_ids::{output::Style, view::View};
@@ -22,8 +23,7 @@ fn state(name: &str, phase: &str, since: &str, reason: &str, message: &str) -> V
 }
 
 fn grant(id: u64, granted_at: i64) -> Grant {
-    let (node_uid, revision) = (String::new(), "7c9d1f2a".to_owned());
-    Grant { id, node_uid, kind: Kind::Update, revision, marks: Marks::default(), domain: None, granted_at, refused: None }
+    Grant { id, kind: Kind::Update, revision: "7c9d1f2a".into(), granted_at, ..Grant::default() }
 }
 
 fn resource(status: &Value) -> IngressDaemonSet {
@@ -34,7 +34,7 @@ fn resource(status: &Value) -> IngressDaemonSet {
         "spec": {
             "podsPerNode": 2,
             "template": { "spec": { "containers": [{ "name": "nginx", "image": "nginx:1.29" }] } },
-            "updateStrategy": { "rollingUpdate": { "maxUnavailableNodes": "50%" } },
+            "updateStrategy": { "rollingUpdate": { "maxUnavailableNodes": "50%", "steps": [{ "nodes": 1, "pause": true }, { "nodes": "50%" }] } },
         },
         "status": status,
     });
@@ -43,7 +43,9 @@ fn resource(status: &Value) -> IngressDaemonSet {
 
 /// One node under way, one that waits, one in trouble, one done.
 fn rolling() -> IngressDaemonSet {
-    let ledger = Ledger { next_id: 9, grants: [("n3".to_owned(), grant(8, NOW - 15))].into(), rebuilding: None };
+    let course = Course { revision: "7c9d1f2a".into(), steps_done: 1, ..Course::default() };
+    let grants = [("n3".to_owned(), grant(8, NOW - 15))].into();
+    let ledger = Ledger { next_id: 9, grants, course: Some(course), ..Ledger::default() };
     resource(&json!({
         "observedGeneration": 3,
         "revisions": { "current": "5b0e8a11", "update": "7c9d1f2a" },
@@ -55,6 +57,8 @@ fn rolling() -> IngressDaemonSet {
             condition("Degraded", "True", "CrashLoop", "node n4: 1 of 2 pods ready; CrashLoopBackOff: back-off 40s"),
             condition("Paused", "False", "NotPaused", "spec.paused is false"),
         ],
+        "eta": "2026-01-01T00:12:30Z",
+        "blocked": { "reason": "Budget", "object": "IngressDaemonSet/edge", "since": "2026-01-01T00:09:00Z", "message": "1 nodes are unavailable for other reasons" },
         "nodeStates": [
             state("n4", "Unavailable", "2026-01-01T00:05:18Z", "CrashLoop", "1 of 2 pods ready; CrashLoopBackOff: back-off 40s"),
             state("n3", "Detaching", "2026-01-01T00:09:48Z", "GracePeriod", "out of the load balancer, waiting for its grace period until 2026-01-01T00:10:03Z"),

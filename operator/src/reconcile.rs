@@ -297,6 +297,8 @@ fn brief(action: &Action) -> String {
         Action::SetFinalizers(_) => "finalizers".into(),
         Action::CreateDeployment { name, .. } => format!("create Deployment {name}"),
         Action::PatchDeployment { name, write, .. } => format!("{} Deployment {name}", write.as_str()),
+        Action::RecordRevision { name, .. } => format!("record ControllerRevision {name}"),
+        Action::RenumberRevision { name, .. } => format!("renumber ControllerRevision {name}"),
         Action::DeleteDeployment { name, .. } => format!("delete Deployment {name}"),
         Action::PatchNode { node, write, .. } => format!("{} Node {node}", write.as_str()),
         Action::Reclaim { name, .. } => format!("reclaim Deployment {name}"),

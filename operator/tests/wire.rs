@@ -70,6 +70,7 @@ fn snapshot() -> Snapshot {
         pods: BTreeMap::new(),
         orphans: BTreeMap::new(),
         daemon_sets: Vec::new(),
+        history: Vec::new(),
         others: Vec::new(),
         service_ports: Arc::default(),
         port_conflicts: BTreeSet::new(),

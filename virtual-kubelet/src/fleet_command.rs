@@ -10,10 +10,10 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use virtual_kubelet::fleet::{Cidr, Fleet, FleetConfig, FleetHandle};
+use virtual_kubelet::fleet::{self, Cidr, Fleet, FleetConfig, FleetHandle};
 use virtual_kubelet::simulated::Stages;
 
-use crate::{NodeArgs, connect};
+use crate::{NodeArgs, configured};
 
 #[derive(Args)]
 pub struct FleetArgs {
@@ -76,7 +76,8 @@ pub async fn run(args: FleetArgs) -> Result<()> {
         ..FleetConfig::new(args.simulate)
     };
     let (nodes, first, last) = (config.nodes, format!("{}0", config.name_prefix), config.nodes.saturating_sub(1));
-    let client = connect(&args.kubeconfig).await.context("connecting to the API server")?;
+    let kubeconfig = configured(&args.kubeconfig).await.context("reading the kubeconfig")?;
+    let client = fleet::client(&kubeconfig).context("connecting to the API server")?;
     let fleet = Fleet::new(client, config)?;
     let (handle, cancel) = (fleet.handle(), CancellationToken::new());
     if let Some(address) = args.metrics_address {

@@ -159,12 +159,16 @@ fn with_runtime(default_filter: &str, command: impl Future<Output = Result<()>>)
 }
 
 async fn connect(kubeconfig: &Path) -> Result<Client> {
+    Ok(Client::try_from(configured(kubeconfig).await?)?)
+}
+
+async fn configured(kubeconfig: &Path) -> Result<Config> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     // Retries are decided where the request is made.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    Ok(Client::try_from(config)?)
+    Ok(config)
 }
 
 async fn run(args: RunArgs) -> Result<()> {

@@ -71,7 +71,37 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     ensure!(output.status.success(), "the audit of a good rollout: {}", shown(&output));
     ensure!(String::from_utf8_lossy(&output.stdout).contains(": 0 violations"), "{}", shown(&output));
     bed.say("the plugin's audit found nothing in the rollout");
+    undoes(bed, &ids).await?;
     finds_what_was_done_by_hand(bed, &ids).await
+}
+
+/// Out of a template that does not come up: a stuck place is freed, and a former revision runs.
+async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
+    ids.fails(&["promote"], "has no steps").await?;
+    ids.fails(&["retry", "n1"], "nothing has failed on node n1").await?;
+    ids.fails(&["release", "n1"], "node n1 has no place in the budget").await?;
+    ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (there are: 1, 2)").await?;
+    product::roll_to_missing_image(bed).await?;
+    let stuck = |status: &crds::IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;
+    let status = product::status_says(bed, "two nodes lack the image", MINUTE, stuck).await?;
+    let node = &status.node_states.iter().find(|state| state.reason == "ImagePull").context("no such node")?.name;
+    ids.prints(&["why", node], &["ImagePull", "Permission", "Update to revision"]).await?;
+    ids.prints(&["pause"], &["will finish"]).await?;
+    ids.fails(&["release", node], "say --yes to do that").await?;
+    ids.prints(&["release", node, "--yes"], &["is released by ingressdaemonset/edge"]).await?;
+    product::status_says(bed, "its place in the budget is free", MINUTE, |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1 && !ledger.grants.contains_key(node))
+    })
+    .await?;
+    ids.prints(&["undo"], &["goes to revision 2 (", "it is paused"]).await?;
+    ids.prints(&["resume"], &["resumed"]).await?;
+    ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["Complete: 4 of 4"]).await?;
+    ids.prints(&["history"], &["pinned by rollbackTo", "spec.template", "nginx:does-not-exist"]).await?;
+    product::roll_to(bed, "2").await?;
+    ids.prints(&["undo", "--clear"], &["runs the revision of spec.template again"]).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.say("a stuck node was released, and a former revision ran");
+    Ok(())
 }
 
 /// Failures say what to do.
@@ -200,7 +230,6 @@ impl Plugin {
         let output = self.run(arguments).await?;
         ensure!(output.status.success(), "kubectl-ids {arguments:?}: {}", shown(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        println!("$ kubectl ids {}\n{text}", arguments.join(" ")); // TEMPORARY
         for part in parts {
             ensure!(text.contains(part), "kubectl-ids {arguments:?} does not say {part:?}: {}", shown(&output));
         }

@@ -47,10 +47,15 @@ impl Judge {
         self.cases.values().map(|case| case.name.clone()).collect()
     }
 
-    /// An object that was there before.
-    pub fn take_in(&mut self, observation: &Observation) {
-        self.judge(observation, true);
+    /// What was there before; returns the newest revision of it.
+    pub fn take_in(&mut self, mut before: Vec<Observation>) -> u64 {
+        // Of what belongs to a resource, nothing is kept before the resource itself is known.
+        before.sort_by_key(|observation| (observation.kind != Kind::IngressDaemonSet, observation.revision));
+        for observation in &before {
+            self.judge(observation, true);
+        }
         self.judged = 0;
+        before.iter().map(|observation| observation.revision).max().unwrap_or(0)
     }
 
     /// A change, in its turn; `late`: it is not known what was before it.
@@ -106,18 +111,14 @@ impl Judge {
         let Some(now) = expectations(&resource) else { return };
         let uid8 = names::uid8(resource.metadata.uid.as_deref().unwrap_or_default()).to_owned();
         let idle = resource.status.as_ref().and_then(|status| status.rollout.as_ref()).is_none_or(|ledger| ledger.grants.is_empty());
-        match self.cases.get_mut(&uid8) {
-            Some(case) => {
-                let allowed = if idle { now } else { loosened(case.allowed.clone(), now) };
-                case.allowed = allowed.clone();
-                case.audit.expect(allowed);
-            }
-            None => {
-                let mut audit = Audit::owned(now.clone());
-                self.shared.values().for_each(|observation| audit.take_in(observation));
-                self.cases.insert(uid8, Case { name, audit, allowed: now });
-            }
+        if let Some(case) = self.cases.get_mut(&uid8) {
+            case.allowed = if idle { now } else { loosened(case.allowed.clone(), now) };
+            case.audit.expect(case.allowed.clone());
+            return;
         }
+        let mut audit = Audit::owned(now.clone());
+        self.shared.values().for_each(|observation| audit.take_in(observation));
+        self.cases.insert(uid8, Case { name, audit, allowed: now });
     }
 }
 

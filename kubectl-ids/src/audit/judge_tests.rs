@@ -18,6 +18,7 @@ fn seen(revision: u64, second: i64, kind: Kind, object: Value) -> Observation {
     Observation { revision, at: at(second), kind, deleted: false, object }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "values are built in the call, by `json!`")]
 fn resource(name: &str, uid8: &str, budget: u64, grace: u64, grants: Value) -> Value {
     json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
@@ -60,18 +61,16 @@ fn node(name: &str) -> Value {
 /// Two nodes: n1 was claimed at second 995 by grant 5, n2 is at rest.
 fn half_way(budget: u64, grace: u64) -> Judge {
     let mut judge = Judge::new(None);
-    for (revision, (kind, object)) in [
-        (Kind::IngressDaemonSet, resource("edge", UID8, budget, grace, grants(&["n1"]))),
+    // The status of a resource is newer than what it speaks of.
+    let before = [
         (Kind::Node, node("n1")),
         (Kind::Node, node("n2")),
         (Kind::Deployment, deployment("n1", "5.Claimed.995", "a")),
         (Kind::Deployment, deployment("n2", "4.Closed.900", "a")),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        judge.take_in(&seen(u64::try_from(revision).unwrap() + 1, 1000, kind, object));
-    }
+        (Kind::IngressDaemonSet, resource("edge", UID8, budget, grace, grants(&["n1"]))),
+    ];
+    let before = (1..).zip(before).map(|(revision, (kind, object))| seen(revision, 1000, kind, object)).collect();
+    assert_eq!(judge.take_in(before), 5);
     judge
 }
 
@@ -129,7 +128,7 @@ fn what_came_too_late_for_its_turn_is_taken_in_and_not_judged() {
 #[test]
 fn only_the_resource_that_was_named_is_judged_and_a_new_one_from_its_beginning() {
     let mut judge = Judge::new(Some("dns".into()));
-    judge.take_in(&seen(1, 1000, Kind::IngressDaemonSet, resource("edge", UID8, 1, 8, json!({}))));
+    judge.take_in(vec![seen(1, 1000, Kind::IngressDaemonSet, resource("edge", UID8, 1, 8, json!({})))]);
     assert_eq!(judge.resources(), Vec::<String>::new());
     judge.judge(&seen(2, 1001, Kind::IngressDaemonSet, resource("dns", "ffffffff", 1, 8, json!({}))), false);
     assert_eq!(judge.resources(), ["dns"]);

@@ -115,12 +115,8 @@ impl Audit {
                 None => bail!("the watches ended"),
             }
         }
-        before.sort_by_key(|observation| observation.revision);
         let mut judge = Judge::new(name.map(str::to_owned));
-        for observation in before {
-            queue.begin_at(observation.revision);
-            judge.take_in(&observation);
-        }
+        queue.begin_at(judge.take_in(before));
         Ok(Self { judge, queue, events, listing, remarks, _watches: watches })
     }
 

@@ -11,7 +11,7 @@ use crate::{
     audit::{Audit, Finding},
     cluster::Cluster,
     failure::listed,
-    output::{Style, Tone, print, remark, span},
+    output::{Style, Tone, print, remarks, span},
 };
 
 /// As good as never.
@@ -38,7 +38,7 @@ pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) 
     loop {
         tokio::select! {
             found = audit.next() => {
-                std::mem::take(&mut audit.remarks).iter().for_each(|text| remark(text));
+                remarks(&std::mem::take(&mut audit.remarks));
                 violations += report(&found, style)?;
             }
             _ = tokio::signal::ctrl_c() => break,

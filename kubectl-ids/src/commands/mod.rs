@@ -1,7 +1,9 @@
 //! The commands: read, print, write.
 
 mod audit;
+mod nodes;
 mod plan;
+mod revisions;
 mod status;
 mod steer;
 
@@ -14,7 +16,7 @@ use crate::{
     arguments::{Arguments, Command, OnNode},
     cluster::Cluster,
     completion,
-    output::{Style, print, remark},
+    output::{Style, print, remark, remarks},
     why::why,
 };
 
@@ -38,7 +40,12 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Why(on) => explain(&cluster, on, style).await?,
         Command::Pause(one) => steer::pause(&cluster, one, true).await?,
         Command::Resume(one) => steer::pause(&cluster, one, false).await?,
-        Command::Skip(skip) => steer::skip(&cluster, &skip.on, !skip.undo).await?,
+        Command::History(one) => revisions::history(&cluster, one, style).await?,
+        Command::Undo(options) => revisions::undo(&cluster, options).await?,
+        Command::Promote(options) => revisions::promote(&cluster, options).await?,
+        Command::Skip(skip) => nodes::skip(&cluster, &skip.on, !skip.undo).await?,
+        Command::Retry(on) => nodes::retry(&cluster, on).await?,
+        Command::Release(options) => nodes::release(&cluster, options).await?,
         Command::Completion { .. } | Command::Complete { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
@@ -47,8 +54,8 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
 async fn explain(cluster: &Cluster, on: &OnNode, style: Style) -> Result<()> {
     let resource = cluster.find(on.name.as_deref()).await?;
     say_if_operator_is_down(cluster, &resource).await;
-    let (view, remarks) = cluster.observe(Some(&resource)).await?;
-    remarks.iter().for_each(|text| remark(text));
+    let (view, missing) = cluster.observe(Some(&resource)).await?;
+    remarks(&missing);
     let snapshot = view.snapshot(&resource)?;
     match why(&resource, &snapshot, &on.node) {
         Ok(answer) => print(&answer.render(&resource, &on.node, style, snapshot.now)),

@@ -16,7 +16,7 @@ use crate::{
     arguments::Plan,
     cluster::Cluster,
     failure::{Request, explain, is_missing, unknown_kind},
-    output::{Style, print, remark},
+    output::{Style, print, remark, remarks},
     plan::{forecast, manifest, pace::Pace},
 };
 
@@ -39,8 +39,8 @@ pub async fn plan(cluster: &Cluster, options: &Plan, style: Style) -> Result<Exi
         }
     };
     say_if_operator_is_down(&cluster, &resource).await;
-    let (view, remarks) = cluster.observe(Some(&resource)).await?;
-    remarks.iter().for_each(|text| remark(text));
+    let (view, missing) = cluster.observe(Some(&resource)).await?;
+    remarks(&missing);
     let mut snapshot = view.snapshot(&resource)?;
     try_template(&cluster, &mut snapshot).await;
     let measured = view.timing.get(snapshot.resource.uid8()).cloned().unwrap_or_default();
@@ -64,27 +64,24 @@ async fn try_file(cluster: &Cluster, file: &Value) -> Result<(Cluster, IngressDa
         cluster.namespace = namespace.to_owned();
     }
     let name = file["metadata"]["name"].as_str().unwrap_or_default();
-    let resource = watchless(&cluster);
+    let resource = untyped(&cluster);
     let namespace = cluster.namespace.as_str();
     let stored = match resource.get(name).await {
         Ok(stored) => Some(stored),
         Err(error) if is_missing(&error) => None,
         Err(error) => return Err(explain(error, Request::ours("get", namespace))),
     };
-    let tried = match stored {
-        Some(stored) => {
-            let patch = manifest::applied(&serde_json::to_value(stored)?, file);
-            let params = PatchParams { dry_run: true, field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-            resource.patch(name, &params, &Patch::Merge(patch)).await.map_err(|error| explain(error, Request::ours("patch", namespace)))?
-        }
-        None => {
-            remark(&format!("there is no IngressDaemonSet {name} in namespace {namespace} yet: this is the plan for a new one"));
-            let object = serde_json::from_value(file.clone()).context("the file")?;
-            let params = PostParams { dry_run: true, field_manager: Some(MANAGER.into()) };
-            match resource.create(&params, &object).await {
-                Err(error) if is_missing(&error) => return Err(unknown_kind()),
-                other => other.map_err(|error| explain(error, Request::ours("create", namespace)))?,
-            }
+    let tried = if let Some(stored) = stored {
+        let patch = manifest::applied(&serde_json::to_value(stored)?, file);
+        let params = PatchParams { dry_run: true, field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        resource.patch(name, &params, &Patch::Merge(patch)).await.map_err(|error| explain(error, Request::ours("patch", namespace)))?
+    } else {
+        remark(&format!("there is no IngressDaemonSet {name} in namespace {namespace} yet: this is the plan for a new one"));
+        let object = serde_json::from_value(file.clone()).context("the file")?;
+        let params = PostParams { dry_run: true, field_manager: Some(MANAGER.into()) };
+        match resource.create(&params, &object).await {
+            Err(error) if is_missing(&error) => return Err(unknown_kind()),
+            other => other.map_err(|error| explain(error, Request::ours("create", namespace)))?,
         }
     };
     let mut tried: IngressDaemonSet = serde_json::from_value(serde_json::to_value(tried)?).context("the API server's answer")?;
@@ -94,7 +91,7 @@ async fn try_file(cluster: &Cluster, file: &Value) -> Result<(Cluster, IngressDa
 }
 
 /// The resources without their type: what the file says and this plugin does not know is for the API server to judge.
-fn watchless(cluster: &Cluster) -> kube::Api<kube::api::DynamicObject> {
+fn untyped(cluster: &Cluster) -> kube::Api<kube::api::DynamicObject> {
     let kind = kube::api::GroupVersionKind::gvk(names::GROUP, names::VERSION, "IngressDaemonSet");
     let resource = kube::api::ApiResource::from_gvk_with_plural(&kind, "ingressdaemonsets");
     kube::Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &resource)

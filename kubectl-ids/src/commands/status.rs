@@ -65,8 +65,9 @@ impl Following<'_> {
             }
             (Format::Table, None) => {
                 let time = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
-                let lines = view.changes(self.before.as_ref());
-                print(&lines.iter().map(|line| format!("{time}  {line}\n")).collect::<String>())?;
+                for line in view.changes(self.before.as_ref()) {
+                    print(&format!("{time}  {line}\n"))?;
+                }
             }
         }
         self.before = Some(view.clone());

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crds::ledger::{Kind, Ledger};
-use planner::{Action, Plan, Snapshot, decide, settings::resolve};
+use planner::{Action, Hold, Plan, Snapshot, decide, hold::StepState, settings::resolve};
 
 use super::{pace::Pace, world::World};
 use crate::output::{Style, Tone, span, table};
@@ -15,6 +15,8 @@ use crate::output::{Style, Tone, span, table};
 const WORK: usize = 3_000_000;
 /// Passes without time going by, after which something must be wrong with the simulation itself.
 const RESTLESS: usize = 200;
+/// Looks in a row that change nothing, after which only an event is worth another.
+const QUIET: usize = 20;
 /// The planner looks again after this many seconds even if nothing is due.
 const RESYNC: i64 = 300;
 /// How far the future is looked into, in seconds.
@@ -89,7 +91,7 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
     let mut course = Course { start, forecast, waited: BTreeMap::new(), seen: BTreeSet::new(), waves: BTreeSet::new() };
     course.note_grants(&snapshot, start);
     let mut world = World::new(snapshot, pace.pod_seconds);
-    let (mut work, mut restless) = (0, 0);
+    let (mut work, mut restless, mut quiet) = (0, 0, 0);
     let last = loop {
         let plan = decided(&mut world);
         course.note(&world.snapshot, &plan);
@@ -102,16 +104,18 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
         course.note_grants(&world.snapshot, now);
         restless = if changed { restless + 1 } else { 0 };
         if changed && restless < RESTLESS && work < WORK {
+            quiet = 0;
             continue;
         }
+        quiet = if restless > 0 || world.next_event().is_some() { 0 } else { quiet + 1 };
         restless = 0;
-        let next = [world.next_event(), plan.recheck_at.filter(|at| *at > now)].into_iter().flatten().min();
-        let idle = next.is_none_or(|at| at >= now + RESYNC) && !waits_for_time(&plan);
+        let due = plan.recheck_at.filter(|at| (now + 1..now + RESYNC).contains(at) && quiet < QUIET);
+        let next = [world.next_event(), due, opens(&plan, now)].into_iter().flatten().min();
         if work >= WORK || now - start > HORIZON {
             course.forecast.cut = true;
             break plan;
         }
-        match next.filter(|_| !idle) {
+        match next {
             Some(at) => world.advance(at),
             None => break plan,
         }
@@ -131,11 +135,13 @@ fn decided(world: &mut World) -> Plan {
     plan
 }
 
-/// Something is held that the clock alone lets go.
-fn waits_for_time(plan: &Plan) -> bool {
-    plan.held
-        .values()
-        .any(|held| matches!(held.hold.reason(), "WindowClosed" | "StepSoak" | "AttachSoak" | "GracePeriod" | "WaitingForDetacher"))
+/// When the clock alone lets something go, however far away that is.
+fn opens(plan: &Plan, now: i64) -> Option<i64> {
+    let times = plan.held.values().filter_map(|held| match &held.hold {
+        Hold::OutsideWindow { opens: Some(at) } | Hold::Step { state: StepState::Soaking { until: at }, .. } => Some(*at),
+        _ => None,
+    });
+    times.filter(|at| *at > now).min()
 }
 
 struct Course {
@@ -221,6 +227,10 @@ impl Course {
                 reason: (held.hold.reason().to_owned(), held.hold.message()),
             })
             .collect();
+        let effective = &last.status.revisions.effective;
+        if !effective.is_empty() {
+            self.forecast.revision.clone_from(effective);
+        }
         self.forecast.chosen = usize::try_from(last.status.nodes.desired).unwrap_or(0);
         if self.forecast.invalid.is_empty() {
             let refused = last.status.conditions.iter().find(|condition| condition.type_ == "Valid" && condition.status == "False");

@@ -21,6 +21,7 @@ use crate::output::Style;
 
 const PACE: Pace = Pace { pod_seconds: 4, source: Source::Given };
 
+#[expect(clippy::needless_pass_by_value, reason = "values are built in the call, by `json!`")]
 fn spec(version: &str, more: Value) -> IngressDaemonSetSpec {
     let mut spec = json!({
         "podsPerNode": 2,
@@ -58,6 +59,7 @@ fn nothing_runs() -> Snapshot {
             status: None,
         },
         health_checker_image: String::new(),
+        history: Vec::new(),
         nodes: Arc::new(nodes),
         deployments: BTreeMap::new(),
         pods: BTreeMap::new(),
@@ -157,6 +159,39 @@ fn pods_replaced_without_detachment_take_their_rounds() {
     let forecast = update(serving(), spec("2", json!({ "updateStrategy": rolling })));
     assert_eq!(forecast.turns.iter().map(|turn| turn.wave).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert!(forecast.turns.iter().all(|turn| turn.ends.unwrap() - turn.begins == 2 * 4), "{forecast:#?}");
+}
+
+fn rolling(more: Value) -> Value {
+    let mut rolling =
+        json!({ "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 } });
+    rolling.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    json!({ "updateStrategy": { "rollingUpdate": rolling } })
+}
+
+#[test]
+fn steps_of_a_canary_soak_and_the_one_that_pauses_holds_the_rest() {
+    let steps = json!({ "steps": [{ "nodes": 1, "soak": "10m" }, { "nodes": 2, "pause": true }] });
+    let forecast = update(serving(), spec("2", rolling(steps)));
+    assert_eq!(
+        forecast.turns.iter().map(|turn| (turn.wave, turn.begins > 600)).collect::<Vec<_>>(),
+        [(1, false), (2, true)],
+        "{forecast:#?}"
+    );
+    let reasons: BTreeSet<_> = forecast.left.iter().map(|left| left.reason.0.as_str()).collect();
+    assert_eq!((forecast.left.len(), reasons), (2, BTreeSet::from(["AwaitingPromotion"])));
+    assert_snapshot!(forecast.render(Style::default()));
+}
+
+#[test]
+fn a_window_is_waited_for_however_far_it_is() {
+    let saturday_at_six = 1_767_420_000;
+    let snapshot = serving();
+    let expected = saturday_at_six - snapshot.now;
+    let windows = json!({ "windows": [{ "schedule": "0 6 * * SAT", "duration": "3h", "timeZone": "UTC" }] });
+    let forecast = update(snapshot, spec("2", rolling(windows)));
+    let begins = forecast.turns.iter().map(|turn| turn.begins).min();
+    assert_eq!((forecast.turns.len(), begins), (4, Some(expected)), "{forecast:#?}");
+    assert!(forecast.turns.iter().all(|turn| turn.waited.first().is_some_and(|reason| reason == "OutsideWindow")));
 }
 
 #[test]

@@ -21,20 +21,20 @@ pub fn read(text: &str, name: Option<&str>) -> Result<Value> {
     let is_ours = |object: &Value| {
         object["kind"] == "IngressDaemonSet" && object["apiVersion"].as_str().is_some_and(|version| version.starts_with(&group))
     };
-    let named = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let name_of = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let mut found: Vec<Value> = items.filter(is_ours).collect();
     ensure!(!found.is_empty(), "the file has no IngressDaemonSet of {}/{}", names::GROUP, names::VERSION);
     if let Some(name) = name {
-        let names: Vec<_> = found.iter().map(named).collect();
-        found.retain(|object| named(object) == name);
-        ensure!(!found.is_empty(), "the file has no IngressDaemonSet {name}; it has {}", names.join(", "));
+        let listed: Vec<_> = found.iter().map(name_of).collect();
+        found.retain(|object| name_of(object) == name);
+        ensure!(!found.is_empty(), "the file has no IngressDaemonSet {name}; it has {}", listed.join(", "));
     }
     if found.len() > 1 {
-        let names: Vec<_> = found.iter().map(named).collect();
-        bail!("the file has several IngressDaemonSets: name one of {}", names.join(", "));
+        let listed: Vec<_> = found.iter().map(name_of).collect();
+        bail!("the file has several IngressDaemonSets: name one of {}", listed.join(", "));
     }
     let object = found.remove(0);
-    ensure!(!named(&object).is_empty(), "the IngressDaemonSet in the file has no metadata.name");
+    ensure!(!name_of(&object).is_empty(), "the IngressDaemonSet in the file has no metadata.name");
     Ok(object)
 }
 

@@ -3,10 +3,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use crds::hash;
 use planner::{
     Action, Snapshot,
+    plan::Supporting,
     settings::{Settings, Timestamp, resolve},
-    snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts},
+    snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
 };
 use serde_json::{Map, Value, json};
 
@@ -88,8 +90,37 @@ impl World {
                 self.snapshot.deployments.remove(node).is_some()
             }
             Action::PatchNode { node, patch, .. } => self.patch_node(node, patch),
+            Action::RecordRevision { name, body } => {
+                self.record(name, body);
+                true
+            }
+            Action::RenumberRevision { name, patch } => self.renumber(name, patch),
+            Action::Delete { object: Supporting::ControllerRevision(name), .. } => {
+                let before = self.snapshot.history.len();
+                self.snapshot.history.retain(|known| known.name != *name);
+                self.snapshot.history.len() < before
+            }
             Action::Reclaim { .. } | Action::Apply { .. } | Action::Delete { .. } | Action::DeletePod { .. } => false,
         }
+    }
+
+    fn record(&mut self, name: &str, body: &Value) {
+        let template = body["data"]["spec"]["template"].clone();
+        self.snapshot.history.push(RevisionFacts {
+            name: name.to_owned(),
+            uid: format!("planned-{name}"),
+            number: body["revision"].as_i64().unwrap_or(0),
+            revision: hash::revision(&template),
+            template: Arc::new(template),
+        });
+    }
+
+    fn renumber(&mut self, name: &str, patch: &Value) -> bool {
+        let Some(known) = self.snapshot.history.iter_mut().find(|known| known.name == name) else { return false };
+        let number = patched(json!({ "revision": known.number }), patch).and_then(|after| after["revision"].as_i64());
+        let before = known.number;
+        known.number = number.unwrap_or(before);
+        known.number != before
     }
 
     fn create(&mut self, node: &str, name: &str, body: &Value) {
@@ -173,6 +204,7 @@ impl World {
         let pod = |index| PodFacts {
             name: format!("{}-{index}", deployment.name),
             revision: deployment.revision().to_owned(),
+            created: self.snapshot.now,
             ..PodFacts::default()
         };
         let pods: Vec<_> = (0..wanted).map(pod).collect();

@@ -1,10 +1,18 @@
 //! Who gets the next grant.
 
-use crate::{hold::Hold, rivals::Rivals, room::Room, settings::Settings, snapshot::Snapshot, target::Gates, wanted::Case};
+use crate::{
+    course::{Halt, is_skipped},
+    hold::Hold,
+    rivals::Rivals,
+    room::Room,
+    settings::Settings,
+    snapshot::Snapshot,
+    target::Gates,
+    wanted::Case,
+};
 use crds::{
     hash,
     ledger::{Grant, Kind, Marks},
-    names,
 };
 use std::collections::BTreeMap;
 
@@ -17,26 +25,61 @@ pub struct Admission {
     pub waiting: BTreeMap<String, Hold>,
 }
 
+/// What holds back whole kinds of work.
+#[derive(Debug, Default)]
+pub struct Shut {
+    /// In the words of the protocol.
+    pub gates: Gates,
+    /// When the next window opens, seconds since 1970.
+    pub opens: Option<i64>,
+    /// Failures that halt the rollout.
+    pub halt: Option<Halt>,
+    /// Nodes on which the revision failed, with the reason.
+    pub failed_nodes: BTreeMap<String, String>,
+}
+
+impl Shut {
+    /// Why nothing of this kind is begun, when it is not.
+    fn hold(&self, kind: Kind) -> Option<Hold> {
+        let gates = self.gates;
+        if !gates.shut(kind) {
+            // A detacher that is silent would not answer for a removal either.
+            return (gates.halted && kind == Kind::Remove).then_some(Hold::Halted);
+        }
+        if gates.paused {
+            return Some(Hold::Paused);
+        }
+        if gates.halted {
+            return Some(Hold::Halted);
+        }
+        if let Some(halt) = &self.halt {
+            return Some(halt.hold());
+        }
+        Some(Hold::OutsideWindow { opens: self.opens })
+    }
+}
+
 /// Decides over all nodes that have no grant, and takes their places.
 pub fn admit(
     snapshot: &Snapshot,
     settings: &Settings,
     cases: &[Case<'_>],
     rivals: &Rivals<'_>,
-    gates: Gates,
+    shut: &Shut,
     room: &mut Room<'_>,
 ) -> Admission {
     let mut admission = Admission::default();
     for (case, kind) in candidates(snapshot, settings, cases, room) {
-        let wants = room.wants(settings, case);
-        let marks = if kind == Kind::Remove { case.removal_marks(settings) } else { settings.update_marks() };
-        let free = kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
-        let hold = if free { None } else { gate(snapshot, rivals, case, kind, gates, &marks).or_else(|| room.lacks(wants)) };
+        let wants = room.wants(case);
+        let marks = if matches!(kind, Kind::Remove | Kind::Drain) { case.removal_marks(settings) } else { settings.update_marks() };
+        let free = kind == Kind::Drain || kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
+        let hold = if free { None } else { gate(snapshot, rivals, case, kind, shut, &marks).or_else(|| room.lacks(wants)) };
         if let Some(hold) = hold {
             admission.waiting.insert(case.name.to_owned(), hold);
             continue;
         }
-        if !free {
+        // What leaves by itself takes a place all the same: nothing else may be begun in it.
+        if !free || kind == Kind::Drain {
             room.take(wants);
         }
         admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
@@ -47,15 +90,12 @@ pub fn admit(
 /// Unavailable nodes first, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
 /// domain at a time domains come before everything.
 fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case<'a>], room: &Room<'_>) -> Vec<(&'b Case<'a>, Kind)> {
-    let mut candidates: Vec<_> = cases
-        .iter()
-        .filter(|case| case.grant.is_none())
-        .filter_map(|case| case.need(settings, snapshot.now).map(|kind| (case, kind)))
-        .collect();
+    let mut candidates: Vec<_> =
+        cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| case.need(snapshot.now).map(|kind| (case, kind))).collect();
     candidates.sort_by_cached_key(|(case, _)| {
         let cordoned = case.node.is_some_and(|node| node.unschedulable);
         let order = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
-        (!case.is_unavailable(settings), cordoned, order, case.name)
+        (!case.is_unavailable(), cordoned, order, case.name)
     });
     let Some(topology) = &settings.topology else { return candidates };
     if topology.one_at_a_time {
@@ -67,7 +107,7 @@ fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case
     let mut turns: Vec<_> = candidates
         .into_iter()
         .map(|(case, kind)| {
-            let urgency = (!case.is_unavailable(settings), case.node.is_some_and(|node| node.unschedulable));
+            let urgency = (!case.is_unavailable(), case.node.is_some_and(|node| node.unschedulable));
             let domain = case.domain(topology);
             let turn = seen.entry((urgency.0, urgency.1, domain)).or_insert_with(|| room.turns(domain));
             *turn += 1;
@@ -78,12 +118,17 @@ fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case
     turns.into_iter().map(|(_, _, case, kind)| (case, kind)).collect()
 }
 
-fn gate(snapshot: &Snapshot, rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, gates: Gates, marks: &Marks) -> Option<Hold> {
-    if gates.paused && kind != Kind::Remove {
-        return Some(Hold::Paused);
+fn gate(snapshot: &Snapshot, rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, shut: &Shut, marks: &Marks) -> Option<Hold> {
+    if let Some(hold) = shut.hold(kind) {
+        return Some(hold);
     }
-    if gates.halted {
-        return Some(Hold::Halted);
+    if kind == Kind::Update {
+        if let Some(hold) = &case.held_back {
+            return Some(hold.clone());
+        }
+        if let Some(reason) = shut.failed_nodes.get(case.name) {
+            return Some(Hold::FailedBefore(reason.clone()));
+        }
     }
     if kind != Kind::Remove && is_skipped(snapshot, case) {
         return Some(Hold::Skipped);
@@ -99,22 +144,18 @@ fn gate(snapshot: &Snapshot, rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, g
     rivals.on(case, marks).map(Hold::DetachAnnotationConflict)
 }
 
-/// A person's annotation on the Node names the resource.
-fn is_skipped(snapshot: &Snapshot, case: &Case<'_>) -> bool {
-    let key = format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name);
-    let listed = case.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
-    listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
-}
-
 fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {
     Grant {
         id: 0,
         node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
         kind,
-        revision: if kind == Kind::Remove { String::new() } else { settings.revision.clone() },
+        revision: match kind {
+            Kind::Remove | Kind::Drain => String::new(),
+            _ => case.settings.unwrap_or(settings).revision.clone(),
+        },
         marks,
         domain: settings.topology.as_ref().map(|topology| case.domain(topology).to_owned()),
         granted_at: snapshot.now,
-        refused: None,
+        ..Grant::default()
     }
 }

@@ -1,35 +1,37 @@
 //! The decision: one pass over one resource and all its nodes.
 
 use crate::{
-    admission::{self, Admission},
-    breaker, deployment_writes,
+    admission::{self, Admission, Shut},
+    breaker, course, deployment_writes,
     evidence::{Evidence, evidence},
     health_checker,
-    hold::Hold,
+    hold::{Hold, StepState},
     node_writes,
     plan::{Action, Gauges, Held, Plan, Write},
     readiness,
     rebuild::{Rebuild, rebuild},
     render,
+    revisions::{self, Targets},
     rivals::Rivals,
     room::{Room, Wants},
-    settings::{Invalid, Settings, resolve},
+    settings::{Invalid, Settings},
     snapshot::{Snapshot, TEMPLATE},
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::Gates,
     timing::{self, Marked},
     trial,
-    wanted::{Case, cases, fits, give_up, is_free, is_kept, renew},
+    wanted::{Case, cases, fits, give_up, is_free, is_kept, renew, set_free},
+    window::Windows,
 };
 use crds::{
     holders::{EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
-    ledger::{Annotation, Grant, Kind, Ledger},
+    ledger::{Annotation, Failure, Grant, Kind, Ledger},
     names,
     token::Phase,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Seconds after which an unchanged resource is looked at again.
 const RESYNC: i64 = 300;
@@ -44,19 +46,20 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         plan.actions.push(Action::SetFinalizers(finalizers));
         return plan;
     }
-    let settings = resolve(&snapshot.resource.spec).and_then(|settings| match health_checker::port_conflict(snapshot, &settings) {
+    let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let nothing = Ledger::default();
+    let ledger = stored.unwrap_or(&nothing);
+    let targets = Targets::of(snapshot, ledger).and_then(|targets| match health_checker::port_conflict(snapshot, &targets.effective) {
         // A conflict is no reason to leave without detaching.
         Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
-        Some(_) | None => trial::refusal(snapshot).map_or(Ok(settings), |refusal| Err(vec![refusal])),
+        Some(_) | None => trial::refusal(snapshot).map_or(Ok(targets), |refusal| Err(vec![refusal])),
     });
     if snapshot.refusals.contains_key(TEMPLATE) {
         plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
     }
-    let mut pass = Pass::new(snapshot, &settings, plan);
-    let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
-    let nothing = Ledger::default();
-    let cases = cases(snapshot, settings.as_ref().ok(), stored.unwrap_or(&nothing));
-    match rebuild(snapshot, settings.as_ref().ok(), stored, &cases) {
+    let mut pass = Pass::new(snapshot, &targets, plan);
+    let cases = cases(snapshot, targets.as_ref().ok(), ledger);
+    match rebuild(snapshot, pass.settings, stored, &cases) {
         Rebuild::No => pass.rollout(&cases),
         Rebuild::Write(ledger) => {
             pass.ledger = ledger;
@@ -93,7 +96,8 @@ fn node_mark(case: &Case<'_>, grant: &Grant) -> Option<Annotation> {
 /// One decision under way.
 pub(crate) struct Pass<'a> {
     pub(crate) snapshot: &'a Snapshot,
-    resolved: &'a Result<Settings, Vec<Invalid>>,
+    targets: &'a Result<Targets, Vec<Invalid>>,
+    /// The spec with the template of the rollout; what a single node is to run, its case says.
     pub(crate) settings: Option<&'a Settings>,
     pub(crate) plan: Plan,
     ledger: Ledger,
@@ -102,26 +106,28 @@ pub(crate) struct Pass<'a> {
     pub(crate) unserved: u64,
     live_absent: Vec<String>,
     granted: Vec<String>,
-    halted: bool,
+    /// What holds back whole kinds of work.
+    shut: Shut,
     /// Slots held by grants, those of this pass included; a slot that is released in this pass counts until the next.
     room: Room<'a>,
 }
 
 impl<'a> Pass<'a> {
-    fn new(snapshot: &'a Snapshot, resolved: &'a Result<Settings, Vec<Invalid>>, plan: Plan) -> Self {
+    fn new(snapshot: &'a Snapshot, targets: &'a Result<Targets, Vec<Invalid>>, plan: Plan) -> Self {
+        let settings = targets.as_ref().ok().map(|targets| &targets.effective);
         let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
         Self {
             snapshot,
-            resolved,
-            settings: resolved.as_ref().ok(),
+            targets,
+            settings,
             plan,
-            rivals: Rivals::of(snapshot, resolved.as_ref().ok(), &ledger),
+            rivals: Rivals::of(snapshot, settings, &ledger),
             ledger,
             reserved: snapshot.reserved.clone().into_iter(),
             unserved: 0,
             live_absent: Vec::new(),
             granted: Vec::new(),
-            halted: false,
+            shut: Shut::default(),
             room: Room::default(),
         }
     }
@@ -140,27 +146,96 @@ impl<'a> Pass<'a> {
     fn rollout(&mut self, cases: &[Case<'_>]) {
         let graces: BTreeMap<&str, Option<Hold>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
         let policy = self.settings.map(|settings| settings.on_detach_timeout);
-        self.halted = policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Hold::DetachTimeout));
+        self.shut.gates = Gates {
+            paused: self.snapshot.resource.spec.paused,
+            halted: policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Hold::DetachTimeout)),
+            ..Gates::default()
+        };
+        self.look_at_windows();
+        let retried = self.judge(cases);
         self.room = self.settings.map_or_else(|| Room::closed(cases), |settings| Room::of(settings, cases));
         for case in cases {
-            if case.grant.is_some() {
-                self.advance(case, graces.get(case.name).cloned().flatten());
+            if let Some(grant) = case.grant {
+                if retried.contains(case.name) && case.phase() != Some(Phase::Closed) {
+                    self.retarget(case, Grant { refused: None, ..renew(case, grant, Gates::default()) });
+                } else {
+                    self.advance(case, graces.get(case.name).cloned().flatten());
+                }
             }
             self.supply(case);
         }
         if let Some(settings) = self.settings {
-            let gates = self.gates();
-            let admission = admission::admit(self.snapshot, settings, cases, &self.rivals, gates, &mut self.room);
+            let admission = admission::admit(self.snapshot, settings, cases, &self.rivals, &self.shut, &mut self.room);
             self.grant(admission, cases);
+            self.keep_time();
             health_checker::plan(self.snapshot, settings, &mut self.plan);
+            if let Ok(targets) = self.targets
+                && !self.snapshot.resource.deleting
+            {
+                revisions::record(self.snapshot, targets, &self.ledger, &mut self.plan);
+            }
         } else if self.snapshot.resource.deleting {
             self.remove_without_settings(cases);
         }
         self.ledger.next_id += self.unserved;
     }
 
-    fn gates(&self) -> Gates {
-        Gates { paused: self.snapshot.resource.spec.paused, halted: self.halted }
+    fn look_at_windows(&mut self) {
+        let Ok(targets) = self.targets else { return };
+        let Some(opening) = targets.opening else { return };
+        self.shut.gates.closed = !opening.open;
+        self.shut.opens = opening.changes_at.filter(|_| !opening.open).map(|at| at.timestamp());
+        let sure_for = self.snapshot.now.saturating_add(Windows::SURE_FOR.num_seconds());
+        let again = opening.changes_at.map_or(sure_for, |at| at.timestamp());
+        self.plan.recheck(again.max(self.snapshot.now.saturating_add(1)));
+    }
+
+    /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
+    fn judge(&mut self, cases: &[Case<'_>]) -> BTreeSet<String> {
+        let Ok(targets) = self.targets else { return BTreeSet::new() };
+        let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, cases);
+        let now = self.snapshot.now;
+        for case in cases {
+            let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain))
+            else {
+                continue;
+            };
+            let stopped = self.shut.gates.paused || !case.node.is_some_and(|node| node.ready);
+            let Some(due) = course::node_deadline(&targets.effective, case, grant, now, stopped) else { continue };
+            let current = grant.revision == targets.effective.revision && !case.is_complete(grant);
+            if !current || retried.contains(case.name) {
+                continue;
+            }
+            if due > now {
+                self.plan.recheck(due);
+            } else if !course.failed.contains_key(case.name) {
+                let why = Hold::Failed(Box::new(self.incomplete(case, case.grant.unwrap_or(&Grant::default()))));
+                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, why.reason()));
+            }
+        }
+        self.shut.halt = course::halt(&targets.effective, &course);
+        self.shut.gates.failed = self.shut.halt.is_some();
+        self.shut.failed_nodes = course.failed.iter().map(|(node, failure)| (node.clone(), failure.reason.clone())).collect();
+        let newest = crds::hash::revision(&self.snapshot.resource.spec.template);
+        self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == newest);
+        if let Some(halt) = &self.shut.halt
+            && let Some(rolled_back) = course::roll_back(self.snapshot, targets, &self.ledger, halt)
+        {
+            self.ledger.rolled_back = Some(rolled_back);
+        }
+        self.ledger.course = Some(course);
+        retried
+    }
+
+    /// The clock of the progress deadline runs while nodes are under way and nothing is shut.
+    fn keep_time(&mut self) {
+        let running = !self.ledger.grants.is_empty() && !self.shut.gates.paused && !self.shut.gates.closed;
+        let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
+        course::keep_time(course, self.snapshot.now, running);
+        if running {
+            let due = course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1);
+            self.plan.recheck(due.max(self.snapshot.now.saturating_add(1)));
+        }
     }
 
     /// Until when a grant waits for its marks to work.
@@ -183,21 +258,27 @@ impl<'a> Pass<'a> {
     /// One step of a node that has a grant.
     fn advance(&mut self, case: &Case<'_>, grace: Option<Hold>) {
         let Some(grant) = case.grant else { return };
-        let timed_out = grace == Some(Hold::DetachTimeout) && !matches!(grant.kind, Kind::Abort | Kind::Remove);
-        if let Some(settings) = self.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
-            self.retarget(case, give_up(case, grant, &settings.revision));
-            return;
+        if course::is_released(self.snapshot, case, grant) && !grant.released && !matches!(grant.kind, Kind::Remove | Kind::Drain) {
+            self.note_failure(case, course::released(self.snapshot, case));
+            return self.retarget(case, set_free(case, grant));
         }
-        let fit = fits(case, grant, self.settings, self.gates(), self.snapshot.now);
-        let soak = self.soak(case, grant);
+        let timed_out = grace == Some(Hold::DetachTimeout) && !matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain);
+        if let Some(settings) = case.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
+            self.note_failure(case, course::failure(self.snapshot, case, Hold::DetachTimeout.reason()));
+            return self.retarget(case, give_up(case, grant, &settings.revision));
+        }
+        let fit = fits(case, grant, self.shut.gates, self.snapshot.now);
+        let soak = self.soak(case, grant).filter(|_| !grant.released);
         let view = self.view(case, grant, fit.is_ok(), grace.is_none(), soak.is_none());
         let next = step(&view);
-        let given_up = matches!(next, Step::Release { .. }) && is_kept(case, grant, self.settings, self.snapshot.now);
+        let given_up = matches!(next, Step::Release { .. }) && is_kept(case, grant, self.snapshot.now);
         if given_up {
             return self.hold(case.name, "Blocked", Hold::GivenUp);
         }
         match evidence(self.snapshot, self.settings, case, grant, next) {
             Evidence::None => {}
+            // A person has decided.
+            _ if grant.released => {}
             Evidence::Ask(question) => {
                 self.plan.questions.insert(case.name.to_owned(), question);
                 return self.hold(case.name, "Blocked", Hold::AskingHealthPort);
@@ -217,11 +298,18 @@ impl<'a> Pass<'a> {
                 self.ledger.grants.remove(case.name);
             }
             Step::Retarget => {
-                self.retarget(case, fit.err().map_or_else(|| renew(case, grant, self.gates()), |next| *next));
+                self.retarget(case, fit.err().map_or_else(|| renew(case, grant, self.shut.gates), |next| *next));
             }
             Step::AwaitDeployment => self.hold(case.name, "Blocked", Hold::PodsTerminating),
             Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Hold::Granted)),
             Step::AwaitComplete => {
+                if grant.kind == Kind::Drain {
+                    return self.hold(case.name, "Draining", Hold::Draining);
+                }
+                if self.shut.failed_nodes.contains_key(case.name) {
+                    let why = self.incomplete(case, grant);
+                    return self.hold(case.name, "Failed", Hold::Failed(Box::new(why)));
+                }
                 let phase = match grant.kind {
                     Kind::Remove => "Removing",
                     _ if case.phase() == Some(Phase::Degrading) => "Degrading",
@@ -230,6 +318,12 @@ impl<'a> Pass<'a> {
                 self.hold(case.name, phase, self.incomplete(case, grant));
             }
             Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Hold::Granted)),
+        }
+    }
+
+    fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {
+        if let Some(course) = self.ledger.course.as_mut() {
+            course.failed.insert(case.name.to_owned(), failure);
         }
     }
 
@@ -269,7 +363,7 @@ impl<'a> Pass<'a> {
             }),
             node,
             wanted,
-            complete: case.is_complete(grant, self.settings),
+            complete: grant.released || case.is_complete(grant),
             graced,
             soaked,
             pods_left: case.orphaned || case.pods.iter().any(|pod| !pod.ended),
@@ -322,13 +416,13 @@ impl<'a> Pass<'a> {
         let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
             Step::Claim => {
-                (patch(deployment_writes::claim(self.snapshot, self.settings, case, deployment, grant), Write::Claim), "Granted")
+                (patch(deployment_writes::claim(self.snapshot, case.settings, case, deployment, grant), Write::Claim), "Granted")
             }
             Step::Update => {
-                (patch(deployment_writes::update(self.snapshot, self.settings, case, deployment, grant), Write::Update), "Detached")
+                (patch(deployment_writes::update(self.snapshot, case.settings, case, deployment, grant), Write::Update), "Detached")
             }
             Step::Close => {
-                (patch(deployment_writes::close(self.snapshot, self.settings, case, deployment, grant), Write::Close), "Attaching")
+                (patch(deployment_writes::close(self.snapshot, case.settings, case, deployment, grant), Write::Close), "Attaching")
             }
             _ => (
                 Action::DeleteDeployment {
@@ -374,7 +468,7 @@ impl<'a> Pass<'a> {
     fn retarget(&mut self, case: &Case<'_>, next: Grant) {
         if case.grant.is_some_and(is_free) && !is_free(&next) {
             // It began to serve after its removal was granted for nothing, and is counted nowhere yet.
-            let domain = self.settings.map_or("", |settings| self.room.wants(settings, case).domain);
+            let domain = self.room.wants(case).domain;
             let lacks = self.room.lacks(Wants { domain, down: true, available: false });
             if let Some(hold) = lacks.filter(|_| !self.snapshot.resource.deleting) {
                 return self.hold(case.name, "Waiting", hold);
@@ -399,17 +493,23 @@ impl<'a> Pass<'a> {
         for (node, hold) in admission.waiting {
             self.hold(&node, "Waiting", hold);
         }
+        for case in cases.iter().filter(|case| case.chosen && case.settled) {
+            let busy = self.ledger.grants.contains_key(case.name) || self.plan.held.contains_key(case.name);
+            if let Some(hold) = case.held_back.clone().filter(|_| !busy) {
+                self.hold(case.name, "Waiting", hold);
+            }
+        }
         let Some(settings) = self.settings else { return };
         for case in cases.iter().filter(|case| case.chosen && case.grant.is_none()) {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
-            if !case.is_unavailable(settings) {
+            if !case.is_unavailable() {
                 if !case.settled {
                     self.hold(case.name, "Updating", Hold::PodsTerminating);
                 }
                 continue;
             }
-            let by_others = case.taken_out(settings).filter(|_| case.is_ready()).map(|key| Hold::TakenOut(key.to_owned()));
+            let by_others = case.taken_out().filter(|_| case.is_ready()).map(|key| Hold::TakenOut(key.to_owned()));
             let unready = || Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble };
             self.hold(case.name, "Unavailable", by_others.unwrap_or_else(unready));
         }
@@ -430,7 +530,7 @@ impl<'a> Pass<'a> {
                 marks,
                 domain: None,
                 granted_at: self.snapshot.now,
-                refused: None,
+                ..Grant::default()
             };
             self.ledger.grants.insert(case.name.to_owned(), grant);
         }
@@ -447,6 +547,8 @@ impl<'a> Pass<'a> {
     fn finish(mut self, cases: &[Case<'_>]) -> Plan {
         for held in self.plan.held.values() {
             let (Hold::GracePeriod { until: at }
+            | Hold::Step { state: StepState::Soaking { until: at }, .. }
+            | Hold::OutsideWindow { opens: Some(at) }
             | Hold::WaitingForDetacher { until: at }
             | Hold::AttachSoak { until: at }
             | Hold::AdmissionRejected { until: at, .. }) = held.hold
@@ -465,10 +567,10 @@ impl<'a> Pass<'a> {
         }
         self.plan.gauges = Gauges { grants: self.ledger.grants.len(), ..self.plan.gauges };
         let stored = self.snapshot.resource.status.clone().unwrap_or_default();
-        let urgent = stored.rollout.as_ref() != Some(&self.ledger);
+        let urgent = stored.rollout.as_ref().is_none_or(|stored| !stored.says_the_same(&self.ledger));
         let first = self.ledger.next_id - self.unserved.min(self.ledger.next_id);
         let reserve = (first..self.ledger.next_id).collect();
-        self.plan.status = status::status(self.snapshot, self.resolved, cases, &self.plan, self.ledger);
+        self.plan.status = status::status(self.snapshot, self.targets, cases, &self.plan, self.ledger);
         if self.plan.status != stored {
             self.plan.actions.push(Action::WriteStatus {
                 status: Box::new(self.plan.status.clone()),

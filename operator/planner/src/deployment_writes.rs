@@ -66,7 +66,7 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
     let Some(settings) = settings else { return patch.into_value() };
     match grant.kind {
         Kind::Abort => return patch.into_value(),
-        Kind::Remove => return patch.add("/spec/replicas", 0).into_value(),
+        Kind::Remove | Kind::Drain => return patch.add("/spec/replicas", 0).into_value(),
         Kind::Shrink | Kind::Grow => {}
         // A repair of the token alone must not roll pods to another rendering.
         Kind::Repair if !case.drifted => {}

@@ -42,11 +42,15 @@ pub fn added_tolerations(host_network: bool) -> Vec<Toleration> {
     added
 }
 
+/// The taint of a node that is about to be taken away.
+pub fn is_departure(taint: &Taint) -> bool {
+    matches!(taint.key.as_str(), names::CLUSTER_AUTOSCALER_TAINT | names::KARPENTER_TAINT | names::OUT_OF_SERVICE_TAINT)
+}
+
 fn is_tolerated(pod: &PodSpec, taint: &Taint) -> bool {
     let added = added_tolerations(pod.host_network.unwrap_or(false));
-    // The autoscaler's taint is the wish to drain, not a statement about which pods fit.
-    taint.key == names::CLUSTER_AUTOSCALER_TAINT
-        || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
+    // The wish to drain is no statement about which pods fit.
+    is_departure(taint) || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {

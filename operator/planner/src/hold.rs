@@ -42,6 +42,39 @@ pub enum Hold {
     },
     /// A person's annotation leaves the node out.
     Skipped,
+    /// It keeps what it runs: `partition`.
+    Partition,
+    /// It keeps what it runs until somebody deletes a pod of it.
+    OnDelete,
+    /// It keeps what it runs until a step of the canary is done.
+    Step {
+        /// The step, from 1.
+        step: usize,
+        /// How many there are.
+        of: usize,
+        /// What the step waits for.
+        state: StepState,
+    },
+    /// No window is open.
+    OutsideWindow {
+        /// When the next one opens, seconds since 1970; none within sight when absent.
+        opens: Option<i64>,
+    },
+    /// The revision failed on too many nodes.
+    TooManyFailed {
+        /// Nodes on which it failed.
+        failed: usize,
+        /// How many halt the rollout.
+        most: usize,
+        /// The first of them, with the reason.
+        first: String,
+    },
+    /// The revision failed on this node before, which has no slot any more.
+    FailedBefore(String),
+    /// The revision failed on this node: why it is not complete.
+    Failed(Box<Self>),
+    /// The node is about to be taken away.
+    Draining,
     /// The Node is not Ready.
     NodeNotReady,
     /// Granted; the next write follows.
@@ -137,6 +170,14 @@ impl Hold {
             Self::OtherDomain(_) => "OtherDomain",
             Self::MinAvailable { .. } => "MinAvailableNodes",
             Self::Skipped => "Skipped",
+            Self::Partition => "Partition",
+            Self::OnDelete => "OnDelete",
+            Self::Step { state, .. } => state.reason(),
+            Self::OutsideWindow { .. } => "OutsideWindow",
+            Self::TooManyFailed { .. } => "MaxFailedNodes",
+            Self::FailedBefore(_) => "FailedBefore",
+            Self::Failed(why) => failure_word(why),
+            Self::Draining => "Draining",
             Self::NodeNotReady => "NodeNotReady",
             Self::Granted => "Granted",
             Self::GracePeriod { .. } => "GracePeriod",
@@ -183,6 +224,25 @@ impl Hold {
             Self::Skipped => {
                 format!("left as it is by the Node's annotation {}; remove it to go on", crds::names::SKIP_ANNOTATION)
             }
+            Self::Partition => "kept at the revision it runs by partition".into(),
+            Self::OnDelete => "updateStrategy.type is OnDelete: the node is updated once one of its pods is deleted".into(),
+            Self::Step { step, of, state } => format!("kept at the revision it runs until step {step} of {of} is done: {}", state.message(*step)),
+            Self::OutsideWindow { opens: Some(at) } => format!("outside the update windows; the next one opens at {}", clock(*at)),
+            Self::OutsideWindow { opens: None } => "outside the update windows, and none opens within a year: check windows".into(),
+            Self::TooManyFailed { failed, most, first } => format!(
+                "the revision failed on {failed} nodes, first on {first}, and the rollout halts at {most} (maxFailedNodes): correct the template, roll back, or annotate the failed Node with {}",
+                crds::names::RETRY_ANNOTATION
+            ),
+            Self::FailedBefore(reason) => format!(
+                "the revision failed on this node before ({reason}); it is tried again when the template changes or the Node's annotation {} does",
+                crds::names::RETRY_ANNOTATION
+            ),
+            Self::Failed(why) => format!(
+                "failed, and stays out of the load balancer: {}; correct the template, or try again with the Node's annotation {}",
+                why.message(),
+                crds::names::RETRY_ANNOTATION
+            ),
+            Self::Draining => "the Node is about to be taken away: out of the load balancer, without pods".into(),
             Self::NodeNotReady => "the Node is not Ready".into(),
             Self::Granted => "may be updated now".into(),
             Self::GracePeriod { until } => format!("out of the load balancer, waiting for its grace period until {}", clock(*until)),
@@ -235,6 +295,52 @@ impl Hold {
             }
             Self::Writing => "waiting to see the last write".into(),
         }
+    }
+}
+
+/// What a step of a canary waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepState {
+    /// Its nodes are updated and serve.
+    Updating,
+    /// They serve for long enough.
+    Soaking {
+        /// Seconds since 1970.
+        until: i64,
+    },
+    /// A person lets it go on.
+    AwaitingPromotion {
+        /// The revision to name in `spec.promote`.
+        revision: String,
+    },
+}
+
+impl StepState {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Updating => "CanaryUpdating",
+            Self::Soaking { .. } => "CanarySoaking",
+            Self::AwaitingPromotion { .. } => "AwaitingPromotion",
+        }
+    }
+
+    fn message(&self, step: usize) -> String {
+        match self {
+            Self::Updating => "its nodes do not all serve the new revision yet".into(),
+            Self::Soaking { until } => format!("its nodes soak until {}", clock(*until)),
+            Self::AwaitingPromotion { revision } => {
+                format!("it waits for spec.promote {{revision: {revision:?}, step: {step}}}")
+            }
+        }
+    }
+}
+
+/// Why a node failed, in the words of the API.
+fn failure_word(why: &Hold) -> &'static str {
+    match why.reason() {
+        known @ ("ImagePull" | "CrashLoop" | "ContainerConfig" | "Unschedulable" | "FailedCreate" | "AdmissionRejected"
+        | "DetachTimeout") => known,
+        _ => "NotReady",
     }
 }
 

@@ -6,19 +6,23 @@
 //! The protocol that keeps the budget is [`step()`]: small, over `Copy` types, so that a model can search it exhaustively.
 
 pub mod admission;
+mod blocked;
 pub mod breaker;
+pub mod course;
 pub mod decide;
 pub mod deployment_writes;
 pub mod eligibility;
 pub mod evidence;
 pub mod health_checker;
 pub mod hold;
+pub mod load_balancer;
 pub mod node_writes;
 pub mod patch;
 pub mod plan;
 pub mod readiness;
 pub mod rebuild;
 pub mod render;
+pub mod revisions;
 pub mod rivals;
 pub mod room;
 pub mod settings;
@@ -30,6 +34,7 @@ pub mod target;
 pub mod timing;
 pub mod trial;
 pub mod wanted;
+pub mod window;
 
 pub use decide::decide;
 pub use hold::Hold;

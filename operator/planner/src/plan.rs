@@ -100,6 +100,20 @@ pub enum Action {
         /// Which step it is.
         write: Write,
     },
+    /// Record a revision of the template.
+    RecordRevision {
+        /// Object name.
+        name: String,
+        /// The object.
+        body: Box<Value>,
+    },
+    /// JSON Patch of a recorded revision: its number.
+    RenumberRevision {
+        /// Object name.
+        name: String,
+        /// The operations.
+        patch: Value,
+    },
     /// Delete a node's Deployment with these preconditions.
     DeleteDeployment {
         /// The node.
@@ -209,6 +223,8 @@ pub enum Supporting {
     RoleBinding(String),
     /// Its rights on Nodes.
     ClusterRoleBinding(String),
+    /// A recorded revision of the template.
+    ControllerRevision(String),
 }
 
 impl Supporting {
@@ -219,6 +235,7 @@ impl Supporting {
             Self::ServiceAccount(name) => format!("ServiceAccount/{name}"),
             Self::RoleBinding(name) => format!("RoleBinding/{name}"),
             Self::ClusterRoleBinding(name) => format!("ClusterRoleBinding/{name}"),
+            Self::ControllerRevision(name) => format!("ControllerRevision/{name}"),
         }
     }
 }

@@ -15,7 +15,6 @@ use crds::{
     token::{Phase, Token},
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
 
 /// What is to be done before the ledger can be used.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
         // Milliseconds since 1970 lie above every id that a wiped ledger could have given out.
         let now = u64::try_from(snapshot.now.saturating_mul(1000)).unwrap_or(0).min(ID_LIMIT / 2);
         let fence = now.max(largest.saturating_add(1));
-        return Rebuild::Write(Ledger { next_id: fence, grants: BTreeMap::new(), rebuilding: Some(fence) });
+        return Rebuild::Write(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() });
     };
     let Some(fence) = ledger.rebuilding else { return Rebuild::No };
     if !snapshot.listed_since_rebuild {
@@ -54,7 +53,7 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
     }
     if largest > fence {
         let fence = largest.saturating_add(1);
-        return Rebuild::Write(Ledger { next_id: fence, grants: BTreeMap::new(), rebuilding: Some(fence) });
+        return Rebuild::Write(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() });
     }
     let fences: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
     if fences.is_empty() { Rebuild::Write(rebuilt(snapshot, settings, cases, fence)) } else { Rebuild::Fence(fences) }
@@ -109,9 +108,9 @@ fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>],
         if let Some(entry) = case.entry.as_ref().filter(|entry| entry.phase == EntryPhase::Detached) {
             marks.node = Some(crds::ledger::Annotation { key: entry.key.clone(), value: entry.value.clone() });
         }
-        let kind = settings.and_then(|settings| case.need(settings, snapshot.now)).unwrap_or(Kind::Repair);
-        let revision = match (kind, settings) {
-            (Kind::Remove, _) => String::new(),
+        let kind = case.need(snapshot.now).unwrap_or(Kind::Repair);
+        let revision = match (kind, case.settings) {
+            (Kind::Remove | Kind::Drain, _) => String::new(),
             (_, Some(settings)) => settings.revision.clone(),
             (_, None) => case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(),
         };
@@ -121,7 +120,7 @@ fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>],
             Marks { deployment_keys: settings.map(|settings| settings.detach_marks().deployment_keys).unwrap_or_default(), ..marks };
         ledger.grants.insert(
             case.name.to_owned(),
-            Grant { id: ledger.next_id, node_uid, kind, revision, marks, domain, granted_at: snapshot.now, refused: None },
+            Grant { id: ledger.next_id, node_uid, kind, revision, marks, domain, granted_at: snapshot.now, ..Grant::default() },
         );
         ledger.next_id += 1;
     }

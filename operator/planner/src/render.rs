@@ -118,7 +118,7 @@ pub fn strategy(settings: &Settings) -> Value {
 
 /// The user's template with what the operator adds: labels, tolerations, the pin to the node.
 pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str) -> Value {
-    let mut template = resource.spec.template.clone();
+    let mut template = Value::clone(&settings.template);
     let metadata = child(&mut template, "metadata");
     let labels = child(metadata, "labels");
     for (key, value) in identity(resource, name, node) {
@@ -206,11 +206,8 @@ fn stored_hash(deployment: &DeploymentFacts) -> String {
 fn differs(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> bool {
     let stored = deployment.spec.get("template").unwrap_or(&Value::Null);
     let same_rendering = deployment.template_label(names::RENDERED_BY_LABEL) == Some(rendered_by(settings).as_str());
-    let mut wanted = if same_rendering {
-        template(&snapshot.resource, settings, &deployment.name, node)
-    } else {
-        snapshot.resource.spec.template.clone()
-    };
+    let mut wanted =
+        if same_rendering { template(&snapshot.resource, settings, &deployment.name, node) } else { Value::clone(&settings.template) };
     if !same_rendering && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("tolerations");
         spec.remove("affinity");

@@ -58,7 +58,7 @@ impl<'a> Room<'a> {
         };
         for case in cases {
             let holds = case.holds_slot();
-            let (down, available) = state(case, settings);
+            let (down, available) = state(case);
             let unavailable = !holds && down;
             room.grants += usize::from(holds);
             room.unavailable += usize::from(unavailable);
@@ -133,19 +133,19 @@ impl<'a> Room<'a> {
     }
 
     /// The node, as far as room is concerned.
-    pub fn wants<'c>(&self, settings: &Settings, case: &'c Case<'_>) -> Wants<'c> {
-        let (down, available) = state(case, settings);
+    pub fn wants<'c>(&self, case: &'c Case<'_>) -> Wants<'c> {
+        let (down, available) = state(case);
         Wants { domain: self.topology.map_or("", |topology| case.domain(topology)), down, available }
     }
 }
 
 /// Whether the node counts as unavailable, and whether it has served and does.
-fn state(case: &Case<'_>, settings: &Settings) -> (bool, bool) {
+fn state(case: &Case<'_>) -> (bool, bool) {
     if !case.chosen {
         return (false, false);
     }
-    let unavailable = case.is_unavailable(settings);
-    let ignored = settings.ignores_not_ready && !case.node.is_some_and(|node| node.ready);
+    let unavailable = case.is_unavailable();
+    let ignored = case.settings.is_some_and(|settings| settings.ignores_not_ready) && !case.node.is_some_and(|node| node.ready);
     (unavailable && !ignored, !unavailable && case.served())
 }
 

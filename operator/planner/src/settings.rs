@@ -1,8 +1,13 @@
 //! The spec, resolved: aliases merged, defaults filled in, contradictions found.
 
 mod labels;
+mod rollout;
 
+pub use rollout::{RolloutSettings, StepNodes, StepSettings};
+
+use crate::{load_balancer::Timing, window::Windows};
 use crds::{
+    Duration,
     ingress_daemon_set::{
         AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType,
         RollingUpdate, WaitForTimestamp,
@@ -14,6 +19,9 @@ use k8s_openapi::{
     api::core::v1::{PodSpec, PodTemplateSpec},
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use serde::Deserialize as _;
+use serde_json::Value;
+use std::sync::Arc;
 
 /// Grace of a mark in seconds when neither it nor the load balancer's timing is given: the original's default for the
 /// detacher's timestamp, used for all.
@@ -40,6 +48,12 @@ pub enum Count {
     Number(i32),
     /// This percentage.
     Percent(i32),
+}
+
+impl Default for Count {
+    fn default() -> Self {
+        Self::Number(0)
+    }
 }
 
 impl Count {
@@ -138,6 +152,8 @@ pub struct Settings {
     pub min_available: Count,
     /// Nodes whose Node is not Ready leave the budget alone.
     pub ignores_not_ready: bool,
+    /// When a node may be started.
+    pub windows: Windows,
     /// Health ports.
     pub ports: Vec<u16>,
     /// How many ready pods make a node healthy, for the health checker.
@@ -168,8 +184,12 @@ pub struct Settings {
     pub placement: Placement,
     /// The pod spec, typed, for eligibility.
     pub pod: PodSpec,
-    /// Revision of the template.
+    /// The template, as in the spec or in its history.
+    pub template: Arc<Value>,
+    /// Its revision.
     pub revision: String,
+    /// Which nodes come when, and when it is enough.
+    pub rollout: RolloutSettings,
     /// Remarks that do not make the spec invalid.
     pub remarks: Vec<Invalid>,
 }
@@ -196,6 +216,12 @@ impl Settings {
 
 /// Resolves a spec, or says everything that is wrong with it.
 pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
+    resolve_with(spec, &Arc::new(spec.template.clone()))
+}
+
+/// The same with another template: a former one.
+pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Result<Settings, Vec<Invalid>> {
+    let stored = template;
     let mut errors = Vec::new();
     let mut keep = |result: Result<Option<Count>, Invalid>| {
         result.unwrap_or_else(|invalid| {
@@ -212,14 +238,15 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     let unavailable_pods = keep(pods_per_node_alias(&rolling));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
     if mode == Mode::Degrade && degraded_nodes.is_zero() {
-        let message =
-            "maxUnavailableNodes and maxDegradedNodes must not both be 0, or no node could ever be updated: set one of them to 1 or more"
-                .into();
-        errors.push(Invalid { reason: "InvalidSpec", message });
+        errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node could ever be updated"));
     }
     let topology = topology(&rolling).unwrap_or_else(|invalid| {
         errors.push(invalid);
         None
+    });
+    let windows = Windows::parse(&rolling.windows).unwrap_or_else(|message| {
+        errors.push(Invalid { reason: "InvalidSpec", message });
+        Windows::default()
     });
     let mut remarks = Vec::new();
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
@@ -236,7 +263,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         errors.push(invalid);
         Vec::new()
     });
-    let template = parse_template(spec).unwrap_or_else(|invalid| {
+    let template = parse_template(stored).unwrap_or_else(|invalid| {
         errors.push(invalid);
         PodTemplateSpec::default()
     });
@@ -249,19 +276,22 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         errors.push(host_port_conflict(&pod));
     }
     errors.extend(held_health_port(&pod, &ports));
-    let (grace, soak) = load_balancer_timing(spec).unwrap_or_else(|invalid| {
+    let timing = spec.load_balancer.as_ref().map(Timing::of).transpose().unwrap_or_else(|invalid| {
         errors.push(invalid);
-        (DEFAULT_GRACE, DEFAULT_SOAK)
+        None
     });
+    remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
-        errors.push(Invalid {
-            reason: "InvalidSpec",
-            message: "maxUnavailablePodsPerNode and maxSurgedPodsPerNode must not both be 0, or no pod could ever be replaced: set one of them to 1 or more".into(),
-        });
+        errors.push(both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced"));
     }
+    let rollout = RolloutSettings::of(spec, &rolling).unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        RolloutSettings::default()
+    });
     if !errors.is_empty() {
         return Err(errors);
     }
+    let grace = timing.map_or(DEFAULT_GRACE, Timing::detach_time);
     let seconds = |given: Option<u32>| given.map_or(grace, i64::from);
     let deployment = rolling.annotate_deployment_to_detach.as_ref();
     let node = rolling.annotate_node_to_detach.as_ref();
@@ -272,6 +302,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         topology,
         min_available,
         ignores_not_ready: rolling.not_ready_nodes == NotReadyNodes::Ignore,
+        windows,
         ports,
         ready_policy: spec.health_checker.as_ref().and_then(|checker| checker.ready_policy).unwrap_or_default(),
         max_unavailable_pods: if mode == Mode::Detach { Count::Percent(100) } else { unavailable_pods.unwrap_or(Count::Number(1)) },
@@ -283,7 +314,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
         timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(timestamp),
         detach_timeout: i64::from(rolling.detach_timeout_seconds.unwrap_or(DEFAULT_DETACH_TIMEOUT)),
         on_detach_timeout: rolling.on_detach_timeout,
-        attach_soak: rolling.attach_soak_seconds.map_or(soak, i64::from),
+        attach_soak: rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from),
         host_ports,
         placement: match spec.placement {
             Placement::Auto if host_ports => Placement::NodeAffinity,
@@ -291,9 +322,16 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
             given => given,
         },
         pod,
-        revision: crds::hash::revision(&spec.template),
+        revision: crds::hash::revision(stored),
+        template: Arc::clone(stored),
+        rollout,
         remarks,
     })
+}
+
+fn both_zero(field: &str, other: &str, else_what: &str) -> Invalid {
+    let message = format!("{field} and {other} must not both be 0, or {else_what}: set one of them to 1 or more");
+    Invalid { reason: "InvalidSpec", message }
 }
 
 fn on_deployment(annotation: &AnnotateDeployment) -> Annotation {
@@ -380,9 +418,8 @@ fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl s
     }
 }
 
-fn parse_template(spec: &IngressDaemonSetSpec) -> Result<PodTemplateSpec, Invalid> {
-    serde_json::from_value(spec.template.clone())
-        .map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
+fn parse_template(template: &Value) -> Result<PodTemplateSpec, Invalid> {
+    PodTemplateSpec::deserialize(template).map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
 }
 
 fn pod_problems(pod: &PodSpec) -> Vec<Invalid> {
@@ -442,28 +479,12 @@ fn host_port_conflict(pod: &PodSpec) -> Invalid {
     }
 }
 
-/// Default grace and soak in whole seconds, rounded up.
-fn load_balancer_timing(spec: &IngressDaemonSetSpec) -> Result<(i64, i64), Invalid> {
-    let Some(balancer) = &spec.load_balancer else { return Ok((DEFAULT_GRACE, DEFAULT_SOAK)) };
-    let interval = milliseconds("loadBalancer.interval", &balancer.interval)?;
-    let timeout = balancer.timeout.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.timeout", text))?;
-    let propagation = balancer.propagation.as_deref().map_or(Ok(0), |text| milliseconds("loadBalancer.propagation", text))?;
-    let times = |threshold: u32| interval.saturating_mul(i64::from(threshold));
-    let seconds = |total: i64| total.saturating_add(999) / 1000;
-    Ok((
-        seconds(times(balancer.unhealthy_threshold).saturating_add(timeout).saturating_add(propagation)),
-        seconds(times(balancer.healthy_threshold).saturating_add(propagation)),
-    ))
-}
-
-/// A duration as Go writes it, such as `1m30s` or `500ms`; a day at the most.
-fn milliseconds(field: &str, text: &str) -> Result<i64, Invalid> {
-    let invalid = || Invalid {
+/// A duration of a day at the most.
+pub(crate) fn milliseconds(field: &str, given: &Duration) -> Result<i64, Invalid> {
+    given.milliseconds().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(|| Invalid {
         reason: "InvalidSpec",
-        message: format!("{field}: `{text}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
-    };
-    let duration: jiff::SignedDuration = text.parse().map_err(|_| invalid())?;
-    i64::try_from(duration.as_millis()).ok().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(invalid)
+        message: format!("{field}: `{given}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
+    })
 }
 
 /// Ready pods that the health checker asks for, as its flag.

@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub daemon_sets: Vec<DaemonSetFacts>,
     /// Health checkers whose port belongs to somebody else on their node: what they said, with the node.
     pub port_conflicts: BTreeSet<String>,
+    /// Recorded revisions of the template, in any order.
+    pub history: Vec<RevisionFacts>,
     /// Other resources of the same kind.
     pub others: Vec<OtherResource>,
     /// Node ports that Services use, with the Service's `namespace/name`.
@@ -220,6 +222,10 @@ pub struct PodFacts {
     pub terminating: bool,
     /// Phase Failed or Succeeded: holds nothing any more.
     pub ended: bool,
+    /// Seconds since 1970.
+    pub created: i64,
+    /// How often its containers were started again.
+    pub restarts: i32,
     /// Seconds since 1970 when the kubelet refused it at admission.
     pub rejected_at: Option<i64>,
     /// Why it does not run: reason and message of a waiting container, of scheduling, or of the refusal.
@@ -247,6 +253,21 @@ pub struct DaemonSetFacts {
     pub ready: i32,
     /// Has our resource as its controller.
     pub owned: bool,
+}
+
+/// A recorded revision of the template: a `ControllerRevision` of ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RevisionFacts {
+    /// Object name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Its number: the newest has the highest.
+    pub number: i64,
+    /// Hash of the template, see [`crds::hash::revision`].
+    pub revision: String,
+    /// The template as it was in the spec.
+    pub template: Arc<Value>,
 }
 
 /// What must be known of another resource.

@@ -1,10 +1,12 @@
 //! The status that people, `kubectl wait` and autoscalers read.
 
 use crate::{
-    health_checker,
-    hold::{Hold, clock},
+    blocked::{blocked, eta},
+    course, health_checker,
+    hold::{Hold, StepState, clock},
     plan::{Held, Plan},
     render,
+    revisions::{Origin, Targets},
     rivals::Rivals,
     settings::{Invalid, Settings},
     snapshot::Snapshot,
@@ -23,21 +25,29 @@ const LISTED: usize = 100;
 /// The status for what was seen and decided.
 pub fn status(
     snapshot: &Snapshot,
-    settings: &Result<Settings, Vec<Invalid>>,
+    targets: &Result<Targets, Vec<Invalid>>,
     cases: &[Case<'_>],
     plan: &Plan,
     ledger: Ledger,
 ) -> IngressDaemonSetStatus {
     let earlier = snapshot.resource.status.clone().unwrap_or_default();
-    let valid = settings.as_ref().ok();
+    let valid = targets.as_ref().ok().map(|targets| &targets.effective);
     let nodes = counts(valid, cases, &ledger);
-    let update = valid.map_or_else(|| earlier.revisions.update.clone(), |settings| settings.revision.clone());
+    let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
+    let update = valid.map_or_else(|| earlier.revisions.update.clone(), |_| crds::hash::revision(&snapshot.resource.spec.template));
     let all_updated = nodes.desired > 0 && nodes.updated == nodes.desired;
+    let blocked = valid.and_then(|settings| blocked(snapshot, settings, plan, &ledger, &nodes, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {
         observed_generation: Some(snapshot.resource.generation),
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
-        revisions: Revisions { current: if all_updated { update.clone() } else { earlier.revisions.current.clone() }, update },
-        conditions: conditions(snapshot, settings, cases, plan, &nodes, &ledger, &earlier.conditions),
+        revisions: Revisions {
+            current: if all_updated { effective.clone() } else { earlier.revisions.current.clone() },
+            update,
+            effective,
+        },
+        conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, &earlier.conditions),
+        eta: eta(&nodes, &ledger).filter(|_| blocked.is_none()),
+        blocked,
         node_states: node_states(snapshot, plan, &earlier.node_states),
         nodes,
         rollout: Some(ledger),
@@ -50,7 +60,7 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
     let serves = |case: &Case<'_>| {
         case.is_ready()
             && case.phase() == Some(Phase::Closed)
-            && !settings.is_some_and(|settings| case.is_unavailable(settings))
+            && !case.is_unavailable()
             && case.deployment.is_some_and(|deployment| deployment.replicas() > 0)
     };
     NodeCounts {
@@ -65,20 +75,21 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
         }),
         ready: count(&|case| case.chosen && case.is_ready()),
         available: count(&|case| case.chosen && serves(case)),
-        unavailable: count(&|case| case.chosen && settings.is_some_and(|settings| case.is_unavailable(settings))),
+        unavailable: count(&|case| case.chosen && case.is_unavailable()),
         degraded: count(&|case| case.phase() == Some(Phase::Degrading)),
         detached: count(&|case| {
             matches!(case.phase(), Some(Phase::Claimed | Phase::Updating))
                 || case.holds_node()
                 || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == Kind::Remove && case.deployment.is_none())
         }),
+        failed: ledger.course.as_ref().map_or(0, |course| u32::try_from(course.failed.len()).unwrap_or(u32::MAX)),
     }
 }
 
 /// Nodes in trouble first, then those under way, then those that wait.
 fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<NodeState> {
     let rank = |held: &Held| match held.phase {
-        "Blocked" => 0,
+        "Blocked" | "Failed" => 0,
         "Unavailable" => 1,
         "Waiting" => 3,
         _ => 2,
@@ -102,13 +113,14 @@ fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<N
 
 fn conditions(
     snapshot: &Snapshot,
-    settings: &Result<Settings, Vec<Invalid>>,
+    targets: &Result<Targets, Vec<Invalid>>,
     cases: &[Case<'_>],
     plan: &Plan,
     nodes: &NodeCounts,
     ledger: &Ledger,
     earlier: &[Condition],
 ) -> Vec<Condition> {
+    let settings = targets.as_ref().map(|targets| &targets.effective);
     let mut wanted = vec![
         valid(snapshot, settings),
         available(settings, nodes),
@@ -116,7 +128,8 @@ fn conditions(
         degraded(cases, plan),
         paused(snapshot),
     ];
-    wanted.extend(stalled(settings, plan));
+    wanted.extend(rolled_back(targets, ledger));
+    wanted.extend(stalled(snapshot, settings, plan, ledger));
     wanted.extend(conflicts(snapshot, settings, cases, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
     wanted
@@ -140,8 +153,9 @@ fn conditions(
 }
 
 type Wanted = (&'static str, bool, &'static str, String);
+type Resolved<'a> = Result<&'a Settings, &'a Vec<Invalid>>;
 
-fn valid(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>) -> Wanted {
+fn valid(snapshot: &Snapshot, settings: Resolved<'_>) -> Wanted {
     let join = |problems: &[Invalid]| problems.iter().map(|invalid| invalid.message.as_str()).collect::<Vec<_>>().join("; ");
     match settings {
         Err(problems) => ("Valid", false, problems.first().map_or("InvalidSpec", |first| first.reason), join(problems)),
@@ -165,7 +179,7 @@ fn valid(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>) -> Want
 }
 
 /// As for a Deployment: no more nodes are missing than the budget allows.
-fn available(settings: &Result<Settings, Vec<Invalid>>, nodes: &NodeCounts) -> Wanted {
+fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
     let budget = settings.as_ref().map_or(0, |settings| settings.budget.of(nodes.desired as usize));
     let enough = nodes.desired == 0 || nodes.available > 0 && nodes.available as usize + budget >= nodes.desired as usize;
     let reason = if nodes.desired == 0 {
@@ -180,7 +194,7 @@ fn available(settings: &Result<Settings, Vec<Invalid>>, nodes: &NodeCounts) -> W
     ("Available", enough && nodes.desired > 0, reason, format!("{} of {} nodes serve", nodes.available, nodes.desired))
 }
 
-fn progressing(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Wanted {
+fn progressing(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Wanted {
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
     let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || plan.held.values().any(|held| held.phase == "Waiting");
     if snapshot.resource.deleting {
@@ -191,6 +205,10 @@ fn progressing(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, p
         ("Progressing", true, "RebuildingLedger", message)
     } else if !behind {
         ("Progressing", false, "Complete", message)
+    } else if let Some(message) = settings.ok().and_then(|settings| late(settings, ledger, snapshot.now)) {
+        ("Progressing", false, DEADLINE, message)
+    } else if let Some(held) = holding(plan, ledger) {
+        ("Progressing", false, held.reason(), format!("{message}; {}", held.message()))
     } else if snapshot.resource.spec.paused && ledger.grants.is_empty() {
         ("Progressing", false, "Paused", message)
     } else if plan.held.values().any(|held| held.hold == Hold::DetachTimeout) {
@@ -202,6 +220,22 @@ fn progressing(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, p
     }
 }
 
+/// What everything waits for that a person, time or a window has to settle, while nothing is under way.
+fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Hold> {
+    let waits = |hold: &&Hold| {
+        matches!(
+            hold,
+            Hold::TooManyFailed { .. }
+                | Hold::OutsideWindow { .. }
+                | Hold::Partition
+                | Hold::OnDelete
+                | Hold::Step { state: StepState::AwaitingPromotion { .. }, .. }
+        )
+    };
+    let under_way = ledger.grants.keys().any(|node| plan.held.get(node).is_some_and(|held| held.phase != "Failed"));
+    plan.held.values().map(|held| &held.hold).find(waits).filter(|_| !under_way)
+}
+
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.
 fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
     let troubled = |held: &&Held| {
@@ -211,6 +245,9 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
                 | Hold::Joining { trouble: Some(_) }
                 | Hold::AdmissionRejected { .. }
                 | Hold::NodeNotReady
+                | Hold::Failed(_)
+                | Hold::FailedBefore(_)
+                | Hold::TooManyFailed { .. }
                 | Hold::PodsRefused(_)
                 | Hold::Refused(_)
                 | Hold::Relabelled(_)
@@ -241,11 +278,43 @@ fn paused(snapshot: &Snapshot) -> Wanted {
     }
 }
 
+/// Reason of conditions when no node was finished for too long, as for a Deployment.
+const DEADLINE: &str = "ProgressDeadlineExceeded";
+
+fn late(settings: &Settings, ledger: &Ledger, now: i64) -> Option<String> {
+    let course = ledger.course.as_ref().filter(|course| course::is_late(settings, course, now))?;
+    Some(format!(
+        "no node was finished within {} s (progressDeadlineSeconds), the last at {}: see nodeStates for what they wait for",
+        settings.rollout.progress_deadline,
+        clock(course.progressed_at)
+    ))
+}
+
+/// Another revision than the one of the spec runs because that one failed.
+fn rolled_back(targets: &Result<Targets, Vec<Invalid>>, ledger: &Ledger) -> Option<Wanted> {
+    let targets = targets.as_ref().ok().filter(|targets| targets.origin == Origin::RolledBack)?;
+    let rolled_back = ledger.rolled_back.as_ref()?;
+    let message = format!(
+        "revision {} {}; {} runs in its place until spec.template changes",
+        rolled_back.from, rolled_back.reason, targets.effective.revision
+    );
+    Some(("RolledBack", true, "RevisionFailed", message))
+}
+
 /// Nothing goes on until somebody acts; kstatus reads this.
-fn stalled(settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Option<Wanted> {
-    if let Err(problems) = settings {
-        let first = problems.first()?;
-        return Some(("Stalled", true, first.reason, first.message.clone()));
+fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, ledger: &Ledger) -> Option<Wanted> {
+    let settings = match settings {
+        Ok(settings) => settings,
+        Err(problems) => {
+            let first = problems.first()?;
+            return Some(("Stalled", true, first.reason, first.message.clone()));
+        }
+    };
+    if let Some(message) = late(settings, ledger, snapshot.now) {
+        return Some(("Stalled", true, DEADLINE, message));
+    }
+    if let Some(hold) = plan.held.values().map(|held| &held.hold).find(|hold| matches!(hold, Hold::TooManyFailed { .. })) {
+        return Some(("Stalled", true, hold.reason(), hold.message()));
     }
     let (name, held) = plan.held.iter().find(|(_, held)| {
         matches!(
@@ -256,7 +325,7 @@ fn stalled(settings: &Result<Settings, Vec<Invalid>>, plan: &Plan) -> Option<Wan
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
 }
 
-fn conflicts(snapshot: &Snapshot, settings: &Result<Settings, Vec<Invalid>>, cases: &[Case<'_>], plan: &Plan) -> Vec<Wanted> {
+fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[Case<'_>], plan: &Plan) -> Vec<Wanted> {
     let mut found = Vec::new();
     if let Err(problems) = settings {
         found.extend(

@@ -12,6 +12,8 @@ use std::cmp::Ordering;
 pub struct NeedView {
     /// The node belongs to the resource.
     pub chosen: bool,
+    /// The node is about to be taken away.
+    pub draining: bool,
     /// Something of ours is on the node.
     pub has_anything: bool,
     /// Phase of the Deployment's token, an unreadable one counts as Closed; `None` when there is no Deployment.
@@ -40,6 +42,9 @@ pub fn need(view: &NeedView) -> Option<Kind> {
         return view.has_anything.then_some(Kind::Remove);
     }
     let phase = view.phase.filter(|phase| *phase != Phase::New)?;
+    if view.draining {
+        return Some(Kind::Drain);
+    }
     let stuck = !view.readable || !view.granted && (phase != Phase::Closed || view.detached);
     match view.replicas {
         _ if !view.current => Some(Kind::Update),
@@ -53,12 +58,28 @@ pub fn need(view: &NeedView) -> Option<Kind> {
 }
 
 /// Why grants may not go on to something new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a reason of its own, and the model enumerates them")]
 pub struct Gates {
     /// `spec.paused`.
     pub paused: bool,
     /// A detacher did not answer; policy Halt.
     pub halted: bool,
+    /// No window is open.
+    pub closed: bool,
+    /// The revision failed on too many nodes.
+    pub failed: bool,
+}
+
+impl Gates {
+    /// Nothing of this kind is begun.
+    pub fn shut(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Remove | Kind::Drain => false,
+            Kind::Update => self.paused || self.halted || self.closed || self.failed,
+            Kind::Repair | Kind::Shrink | Kind::Grow | Kind::Abort => self.paused || self.halted,
+        }
+    }
 }
 
 /// A grant, compared with what is wanted now.
@@ -106,19 +127,24 @@ pub fn fit(view: &FitView) -> Fit {
         let fits = view.kind == Kind::Remove && (view.updated || view.marked_for_removal);
         return if fits { Fit::Fits } else { Fit::Take(Kind::Remove) };
     }
+    if view.need == Some(Kind::Drain) {
+        let fits = view.kind == Kind::Drain && (view.updated || view.marked_for_removal);
+        return if fits { Fit::Fits } else { Fit::Take(Kind::Drain) };
+    }
     if view.phase.is_none() && view.kind != Kind::Remove {
         return Fit::Fits; // It is made anew first, with a higher id.
     }
     if view.updated {
-        let settled = view.kind != Kind::Remove && (view.need.is_none() || view.given_up) && (view.kind == Kind::Abort || view.current);
+        let taken_away = matches!(view.kind, Kind::Remove | Kind::Drain);
+        let settled = !taken_away && (view.need.is_none() || view.given_up) && (view.kind == Kind::Abort || view.current);
         let degrading_to_detach = view.phase == Some(Phase::Degrading) && view.detaches;
         return if settled && !degrading_to_detach { Fit::Fits } else { Fit::Take(view.need.unwrap_or(Kind::Repair)) };
     }
     match (view.kind, view.need) {
         (Kind::Abort, None) => Fit::Fits,
-        (Kind::Abort, Some(_)) if view.gates.paused || view.given_up => Fit::Fits,
+        (Kind::Abort, Some(need)) if view.gates.shut(need) || view.given_up => Fit::Fits,
         (kind, Some(need)) if need == kind && view.current && view.marked => Fit::Fits,
-        (_, Some(need)) if !view.gates.paused && !view.gates.halted => Fit::Take(need),
+        (_, Some(need)) if !view.gates.shut(need) => Fit::Take(need),
         (_, Some(_) | None) => Fit::TurnBack,
     }
 }

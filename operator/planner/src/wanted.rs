@@ -1,10 +1,12 @@
 //! What each node should be, what it needs, and whether a grant still fits that.
 
 use crate::{
-    breaker,
-    eligibility::is_chosen,
+    breaker, course,
+    eligibility::{self, is_chosen},
+    hold::Hold,
     readiness::{self, is_complete, is_settled},
     render::has_drifted,
+    revisions::Targets,
     settings::{Settings, Topology},
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
     target::{self, Fit, FitView, Gates, NeedView},
@@ -51,23 +53,36 @@ pub struct Case<'a> {
     pub settled: bool,
     /// The template at the wanted revision was changed by somebody else.
     pub drifted: bool,
+    /// The spec as it is for this node, with the template that it is to run; absent when the spec is not valid.
+    pub settings: Option<&'a Settings>,
+    /// Why that is not the template of the rollout.
+    pub held_back: Option<Hold>,
 }
 
 /// All nodes that concern the resource, by name.
-pub fn cases<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Ledger) -> Vec<Case<'a>> {
+pub fn cases<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, ledger: &'a Ledger) -> Vec<Case<'a>> {
+    let settings = targets.map(|targets| &targets.effective);
     let member_key = names::member_label(snapshot.resource.uid8());
     let mut names: BTreeSet<&str> = snapshot.deployments.keys().map(String::as_str).collect();
     names.extend(ledger.grants.keys().map(String::as_str));
     names.extend(snapshot.orphans.keys().map(String::as_str));
     names.extend(snapshot.nodes.keys().map(String::as_str));
-    names
+    let mut cases: Vec<_> = names
         .into_iter()
         .map(|name| case(snapshot, settings, ledger, &member_key, name))
         .filter(|case| case.chosen || case.has_anything())
-        .collect()
+        .collect();
+    if let Some(targets) = targets {
+        course::hold_back(snapshot, targets, ledger, &mut cases);
+    }
+    for case in &mut cases {
+        let found = case.deployment.zip(case.settings);
+        case.drifted = found.is_some_and(|(deployment, settings)| has_drifted(snapshot, settings, case.name, deployment));
+    }
+    cases
 }
 
-fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Ledger, member_key: &str, name: &'a str) -> Case<'a> {
+fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a Ledger, member_key: &str, name: &'a str) -> Case<'a> {
     let uid8 = snapshot.resource.uid8();
     let node = snapshot.nodes.get(name);
     let deployment = snapshot.deployments.get(name);
@@ -97,7 +112,9 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Led
         holders,
         entry,
         settled: deployment.is_some_and(|deployment| is_settled(deployment, pods)),
-        drifted: deployment.zip(settings).is_some_and(|(deployment, settings)| has_drifted(snapshot, settings, name, deployment)),
+        drifted: false,
+        settings,
+        held_back: None,
     }
 }
 
@@ -120,6 +137,11 @@ impl Case<'_> {
     /// The node may get traffic: it has served once and is still there.
     pub fn serves(&self) -> bool {
         self.served() && self.node.is_some()
+    }
+
+    /// The node is about to be taken away: an autoscaler's taint, out-of-service, or its deletion.
+    pub fn is_draining(&self) -> bool {
+        self.node.is_some_and(|node| node.deleting || node.taints.iter().any(eligibility::is_departure))
     }
 
     /// Marks for its removal: none where nothing is served.
@@ -154,21 +176,18 @@ impl Case<'_> {
         self.deployment.is_some_and(|deployment| readiness::is_ready(deployment, self.pods))
     }
 
-    /// Has served once and does not now. `wanted` is the number of pods that the node should run.
-    pub fn is_unavailable(&self, settings: &Settings) -> bool {
-        if !self.served() || settings.pods_per_node == 0 {
+    /// Has served once and does not now; never, when the spec is not valid or wants no pods.
+    pub fn is_unavailable(&self) -> bool {
+        if !self.served() || self.settings.is_none_or(|settings| settings.pods_per_node == 0) {
             return false;
         }
         let holding = self.phase() != Some(Phase::Closed) || self.holds_node();
-        !self.is_ready()
-            || self.deployment.is_some_and(|deployment| deployment.replicas() == 0)
-            || holding
-            || self.taken_out(settings).is_some()
+        !self.is_ready() || self.deployment.is_some_and(|deployment| deployment.replicas() == 0) || holding || self.taken_out().is_some()
     }
 
     /// The key of an annotation that is not of our making and takes the node out of service.
-    pub fn taken_out<'s>(&self, settings: &'s Settings) -> Option<&'s str> {
-        let on_node = settings.node_annotation.as_ref().map(|mark| mark.key.as_str());
+    pub fn taken_out(&self) -> Option<&str> {
+        let on_node = self.settings.and_then(|settings| settings.node_annotation.as_ref()).map(|mark| mark.key.as_str());
         let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(*key)));
         let on_deployment =
             || self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
@@ -176,10 +195,12 @@ impl Case<'_> {
     }
 
     /// What the node needs that takes a grant; `None` when nothing does.
-    pub fn need(&self, settings: &Settings, now: i64) -> Option<Kind> {
+    pub fn need(&self, now: i64) -> Option<Kind> {
+        let settings = self.settings?;
         let replicas = self.deployment.map_or(0, DeploymentFacts::replicas);
         target::need(&NeedView {
             chosen: self.chosen,
+            draining: self.is_draining(),
             has_anything: self.has_anything(),
             phase: self.phase(),
             readable: self.token.is_some(),
@@ -194,12 +215,14 @@ impl Case<'_> {
     }
 
     /// The Deployment is what a grant is to bring about.
-    pub fn is_complete(&self, grant: &Grant, settings: Option<&Settings>) -> bool {
+    pub fn is_complete(&self, grant: &Grant) -> bool {
         let Some(deployment) = self.deployment else { return false };
         match grant.kind {
             Kind::Remove => is_complete(deployment, self.pods, "", 0),
             Kind::Abort => self.settled,
-            Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow => match settings {
+            // It ends by another grant, in its place.
+            Kind::Drain => false,
+            Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow => match self.settings {
                 Some(settings) if grant.revision == settings.revision => {
                     is_complete(deployment, self.pods, &grant.revision, settings.pods_per_node)
                 }
@@ -216,8 +239,11 @@ pub fn is_free(grant: &Grant) -> bool {
 }
 
 /// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
-pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: Gates, now: i64) -> Result<(), Box<Grant>> {
-    let Some(settings) = settings else { return fits_without_settings(case, grant) };
+pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<(), Box<Grant>> {
+    if grant.released {
+        return Ok(());
+    }
+    let Some(settings) = case.settings else { return fits_without_settings(case, grant) };
     let (for_update, for_removal) = (settings.update_marks(), case.removal_marks(settings));
     let outcome = target::fit(&FitView {
         chosen: case.chosen,
@@ -228,13 +254,13 @@ pub fn fits(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, gates: 
         detaches: for_update != Marks::default(),
         phase: case.phase(),
         updated: case.is_updated(),
-        need: case.need(settings, now),
+        need: case.need(now),
         given_up: gave_up(grant, settings),
         gates,
     });
     let next = match outcome {
         Fit::Fits => return Ok(()),
-        Fit::Take(Kind::Remove) => replace(case, grant, Kind::Remove, String::new(), &for_removal),
+        Fit::Take(kind @ (Kind::Remove | Kind::Drain)) => replace(case, grant, kind, String::new(), &for_removal),
         Fit::Take(kind) => replace(case, grant, kind, settings.revision.clone(), &for_update),
         Fit::TurnBack => turn_back(case, grant),
     };
@@ -249,13 +275,14 @@ fn gave_up(grant: &Grant, settings: &Settings) -> bool {
 }
 
 /// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003).
-pub fn is_kept(case: &Case<'_>, grant: &Grant, settings: Option<&Settings>, now: i64) -> bool {
-    grant.refused.is_some() && settings.is_none_or(|settings| gave_up(grant, settings) && case.need(settings, now).is_some())
+pub fn is_kept(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
+    let kept = |settings: &Settings| gave_up(grant, settings) && case.need(now).is_some();
+    grant.refused.is_some() && !grant.released && case.settings.is_none_or(kept)
 }
 
 /// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on.
 fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
-    if case.is_updated() || matches!(grant.kind, Kind::Abort | Kind::Remove) {
+    if case.is_updated() || matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain) {
         return Ok(());
     }
     Err(Box::new(turn_back(case, grant)))
@@ -278,15 +305,18 @@ fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted:
         domain: grant.domain.clone(),
         granted_at: grant.granted_at,
         refused: None,
+        released: false,
+        stood_still: 0,
+        stopped_at: None,
     }
 }
 
 /// The same once more, for objects that are others than those it was given for; nothing is begun anew behind a closed gate.
 pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
-    if (gates.paused || gates.halted) && !case.is_updated() && grant.kind != Kind::Remove {
+    if gates.shut(grant.kind) && !case.is_updated() {
         return turn_back(case, grant);
     }
-    Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), ..grant.clone() }
+    Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), stood_still: 0, stopped_at: None, ..grant.clone() }
 }
 
 /// The way back: the node keeps what it runs.
@@ -298,6 +328,11 @@ fn turn_back(case: &Case<'_>, grant: &Grant) -> Grant {
 /// The Abort that follows a detach timeout: it keeps the slot, and remembers what was given up.
 pub fn give_up(case: &Case<'_>, grant: &Grant, refused: &str) -> Grant {
     Grant { refused: Some(refused.to_owned()), ..turn_back(case, grant) }
+}
+
+/// A person wants the slot back: the node is attached as it is.
+pub fn set_free(case: &Case<'_>, grant: &Grant) -> Grant {
+    Grant { released: true, ..turn_back(case, grant) }
 }
 
 /// Every mark that is wanted is in the grant.

@@ -119,3 +119,24 @@ fn nothing_is_disturbed_for_a_template_that_the_api_server_refuses() {
     assert!(valid.message.contains("spec.template: xxx") && valid.message.ends_with("because"), "{}", valid.message);
     assert!(plan.recheck_at <= Some(snapshot.now + 10), "it is tried again");
 }
+
+#[test]
+fn a_grace_period_that_is_too_short_shows_in_the_condition_and_stops_nothing() {
+    let (world, mut operator) = wished_anew();
+    let mut snapshot = snapshot(&world, &mut operator);
+    let mark = json!({"annotateDeploymentToDetach": {"gracePeriodSeconds": 5}});
+    let rolling = snapshot.resource.spec.update_strategy.as_mut().and_then(|strategy| strategy.rolling_update.as_mut()).unwrap();
+    let mut changed = serde_json::to_value(&*rolling).unwrap();
+    json_patch::merge(&mut changed, &mark);
+    *rolling = serde_json::from_value(changed).unwrap();
+    snapshot.resource.spec.load_balancer = serde_json::from_value(json!({"preset": "GcpPassthrough"})).unwrap();
+    let plan = decide(&snapshot);
+    let valid = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid").unwrap();
+    assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("True", "GracePeriodTooShort"));
+    assert!(
+        valid.message.contains("gracePeriodSeconds is 5, but for 25 s") && valid.message.contains("set it to 25 or more"),
+        "{}",
+        valid.message
+    );
+    assert_eq!(plan.status.rollout.map(|ledger| ledger.grants.len()), Some(2), "nodes are granted as before");
+}

@@ -156,6 +156,28 @@ fn the_load_balancers_timing_gives_grace_and_soak() {
 }
 
 #[test]
+fn a_preset_gives_grace_and_soak_and_a_shorter_grace_is_remarked_upon() {
+    let with = |strategy: Value| {
+        settings(&spec(|spec| {
+            spec["loadBalancer"] = json!({"preset": "AwsNlbLbc"});
+            spec["updateStrategy"] = json!({"rollingUpdate": strategy});
+        }))
+    };
+    let given = with(json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {}}));
+    assert_eq!((given.deployment_grace, given.node_grace, given.attach_soak), (80, 80, 70));
+    assert_eq!(given.remarks, []);
+    let short = with(json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {"gracePeriodSeconds": 10}, "attachSoakSeconds": 3}));
+    assert_eq!((short.deployment_grace, short.attach_soak), (10, 3), "what is given stays");
+    assert_eq!(short.remarks.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["GracePeriodTooShort"]);
+}
+
+#[test]
+fn a_load_balancer_without_preset_and_figures_is_refused() {
+    assert_eq!(reasons(&spec(|spec| spec["loadBalancer"] = json!({}))), ["InvalidSpec"]);
+    assert_eq!(reasons(&spec(|spec| spec["loadBalancer"] = json!({"preset": "AwsNlb", "interval": "soon"}))), ["InvalidSpec"]);
+}
+
+#[test]
 fn host_ports_take_one_pod_per_node_and_no_surge() {
     let with = |pod: Value, pods: i32, strategy: Value| {
         spec(|spec| {
@@ -245,4 +267,14 @@ fn what_the_api_server_adds_or_rewrites_is_no_drift() {
     for (stored, wanted) in other {
         assert!(!contains(&stored, &wanted), "{stored} {wanted}");
     }
+}
+
+#[test]
+fn windows_are_read_and_one_that_cannot_be_is_refused() {
+    let window = |schedule: &str| json!({"windows": [{"schedule": schedule, "duration": "3h", "timeZone": "Europe/Berlin"}]});
+    let night = chrono::DateTime::from_timestamp(1_780_617_600, 0).unwrap();
+    assert!(settings(&rolling(json!({}))).windows.at(night).open);
+    assert!(settings(&rolling(window("0 2 * * *"))).windows.at(night).open, "{night} is 02:00 in Berlin");
+    assert!(!settings(&rolling(window("0 3 * * *"))).windows.at(night).open);
+    assert_eq!(reasons(&rolling(window("0 25 * * *"))), ["InvalidSpec"]);
 }

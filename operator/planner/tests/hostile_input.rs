@@ -74,6 +74,13 @@ proptest! {
         if let Some(ledger) = snapshot.resource.status.as_mut().and_then(|status| status.rollout.as_mut()) {
             ledger.next_id = next.unwrap_or(ledger.next_id);
             ledger.rebuilding = fence;
+            if let Some(course) = &mut ledger.course {
+                (course.since, course.progressed_at, course.stopped_at, course.soaking_since) = (now, rejected.unwrap_or(0), rejected, rejected);
+                (course.steps_done, course.finished, course.began_with) = (u32::MAX, u32::MAX, 0);
+            }
+            for grant in ledger.grants.values_mut() {
+                (grant.stood_still, grant.stopped_at) = (rejected.unwrap_or(7), rejected);
+            }
         }
         let plan = decide(&snapshot);
         prop_assert_eq!(plan, decide(&snapshot));

@@ -13,7 +13,7 @@ use crate::{
 };
 use crds::{IngressDaemonSet, names};
 use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment},
     core::v1::{Node, Pod, ServiceAccount},
     rbac::v1::{ClusterRoleBinding, RoleBinding},
 };
@@ -153,6 +153,12 @@ impl Actor<'_> {
                 self.patch_resource(false, json!([{"op": "add", "path": "/metadata/finalizers", "value": finalizers}])).await
             }
             Action::CreateDeployment { name, body, .. } => self.create(name, body).await,
+            Action::RecordRevision { name, body } => self.record(name, body).await,
+            Action::RenumberRevision { name, patch } => {
+                let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: Some(written(Kind::Revisions, &patched.metadata)), generation: None })
+            }
             Action::PatchDeployment { name, patch, write, .. } => {
                 let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
                 let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
@@ -243,6 +249,19 @@ impl Actor<'_> {
         }
     }
 
+    async fn record(&self, name: &str, body: &Value) -> Result<Done, Error> {
+        let api = self.dynamic(&Supporting::ControllerRevision(name.to_owned()));
+        let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
+        match api.create(&PostParams::default(), &object).await {
+            Ok(created) => Ok(Done { written: Some(written(Kind::Revisions, &created.metadata)), generation: None }),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => match api.get_opt(name).await.map_err(classify)? {
+                Some(found) if !is_ours(&found.metadata, self.snapshot) => Err(Error::Foreign(name.to_owned())),
+                _ => Err(Error::Conflict),
+            },
+            Err(error) => Err(classify(error)),
+        }
+    }
+
     /// Whose object has the name that we wanted.
     async fn who_has(&self, api: &Api<DynamicObject>, name: &str, identity: &Value) -> Error {
         match api.get_opt(name).await {
@@ -298,6 +317,7 @@ impl Actor<'_> {
             Supporting::ServiceAccount(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ServiceAccount>(&())),
             Supporting::RoleBinding(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<RoleBinding>(&())),
             Supporting::ClusterRoleBinding(_) => Api::all_with(client, &ApiResource::erase::<ClusterRoleBinding>(&())),
+            Supporting::ControllerRevision(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ControllerRevision>(&())),
         }
     }
 }
@@ -331,9 +351,13 @@ pub fn node_of(action: &Action) -> Option<&str> {
         | Action::DeleteDeployment { node, .. }
         | Action::PatchNode { node, .. }
         | Action::Reclaim { node, .. } => Some(node),
-        Action::WriteStatus { .. } | Action::SetFinalizers(_) | Action::Apply { .. } | Action::Delete { .. } | Action::DeletePod { .. } => {
-            None
-        }
+        Action::WriteStatus { .. }
+        | Action::SetFinalizers(_)
+        | Action::RecordRevision { .. }
+        | Action::RenumberRevision { .. }
+        | Action::Apply { .. }
+        | Action::Delete { .. }
+        | Action::DeletePod { .. } => None,
     }
 }
 
@@ -342,7 +366,8 @@ fn name_of(object: &Supporting) -> &str {
         Supporting::DaemonSet(name)
         | Supporting::ServiceAccount(name)
         | Supporting::RoleBinding(name)
-        | Supporting::ClusterRoleBinding(name) => name,
+        | Supporting::ClusterRoleBinding(name)
+        | Supporting::ControllerRevision(name) => name,
     }
 }
 

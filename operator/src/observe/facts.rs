@@ -1,14 +1,14 @@
 //! Objects of the API, cut down to what decisions read.
 
-use crds::names;
+use crds::{hash, names};
 use k8s_openapi::{
     api::{
-        apps::v1::{DaemonSet, Deployment, ReplicaSet},
+        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
         core::v1::{Node, Pod, PodStatus, Service},
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use planner::snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts};
+use planner::snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -95,6 +95,8 @@ pub fn pod(pod: &Pod) -> PodFacts {
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended,
         rejected_at: status.start_time.as_ref().map(seconds).or(created).filter(|_| rejected),
+        created: created.unwrap_or(0),
+        restarts: status.container_statuses.iter().flatten().map(|container| container.restart_count).sum(),
         trouble: trouble(status, ended),
         port_conflict: port_conflict(pod),
     }
@@ -148,6 +150,21 @@ pub fn daemon_set(set: DaemonSet) -> DaemonSetFacts {
         ready: status.number_ready,
         owned: false,
     }
+}
+
+/// A revision of ours; nothing for one that somebody else records.
+pub fn revision(revision: &ControllerRevision) -> Option<RevisionFacts> {
+    let meta = &revision.metadata;
+    let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    owner.filter(|owner| owner.kind == "IngressDaemonSet")?;
+    let template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
+    Some(RevisionFacts {
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        number: revision.revision,
+        revision: hash::revision(&template),
+        template: Arc::new(template),
+    })
 }
 
 /// The node ports of a Service.

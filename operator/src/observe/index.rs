@@ -4,13 +4,13 @@ use super::{Guarded, Kind, facts, version};
 use crds::{IngressDaemonSet, hash, names};
 use k8s_openapi::{
     api::{
-        apps::v1::{DaemonSet, Deployment, ReplicaSet},
+        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
         core::v1::{Node, Pod, Service},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::Resource;
-use planner::snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts};
+use planner::snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,6 +60,7 @@ pub struct Index {
     pub(super) pods: BTreeMap<Key, Entry<PodFacts>>,
     pub(super) daemon_sets: BTreeMap<Key, Entry<DaemonSetFacts>>,
     pub(super) services: BTreeMap<Key, Vec<u16>>,
+    pub(super) revisions: BTreeMap<Key, Entry<RevisionFacts>>,
 }
 
 /// A kind that the index knows.
@@ -148,7 +149,7 @@ impl<K: Observed> EntryVersion for K {
         match K::KIND {
             Kind::Deployments => index.deployments.get(key).map_or(0, |entry| entry.version),
             Kind::Nodes => index.nodes.get(&key.1).map_or(0, |node| version(Some(&node.resource_version))),
-            Kind::Resources | Kind::ReplicaSets | Kind::Pods | Kind::DaemonSets | Kind::Services => 0,
+            Kind::Resources | Kind::ReplicaSets | Kind::Pods | Kind::DaemonSets | Kind::Services | Kind::Revisions => 0,
         }
     }
 }
@@ -320,6 +321,26 @@ impl Observed for DaemonSet {
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
         versions(&index.daemon_sets)
+    }
+}
+
+impl Observed for ControllerRevision {
+    const KIND: Kind = Kind::Revisions;
+
+    fn insert(self, index: &mut Index) -> Touched {
+        let key = key(&self.metadata);
+        // A DaemonSet of ours has revisions, too, which it copies our label to.
+        let Some(facts) = facts::revision(&self) else { return Touched::Nothing };
+        index.revisions.insert(key.clone(), entry(&self.metadata, facts));
+        owner(&key, index.revisions.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.revisions.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.revisions)
     }
 }
 

@@ -16,7 +16,7 @@ use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Index, Touched};
 use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment, ReplicaSet},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     core::v1::{Node, Pod, Service},
 };
 use kube::{
@@ -62,11 +62,13 @@ pub enum Kind {
     DaemonSets,
     /// Services, for their node ports.
     Services,
+    /// Recorded revisions of templates.
+    Revisions,
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
-        [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services];
+    const ALL: [Self; 8] =
+        [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services, Self::Revisions];
 
     fn name(self) -> &'static str {
         match self {
@@ -77,6 +79,7 @@ impl Kind {
             Self::Pods => "pods",
             Self::DaemonSets => "daemonsets",
             Self::Services => "services",
+            Self::Revisions => "controllerrevisions",
         }
     }
 }
@@ -159,6 +162,7 @@ impl Observer {
             self.follow_kind(Api::<Node>::all(client.clone()), all(), |_| {}),
             self.follow_kind(Api::<Deployment>::all(client.clone()), ours.clone(), |_| {}),
             self.follow_kind(Api::<ReplicaSet>::all(client.clone()), ours.clone(), |_| {}),
+            self.follow_kind(Api::<ControllerRevision>::all(client.clone()), ours.clone(), |_| {}),
             self.follow_kind(Api::<Pod>::all(client.clone()), ours, |_| {}),
             self.follow_kind(Api::<DaemonSet>::all(client.clone()), checkers, |_| {}),
             self.follow_kind(Api::<Service>::all(client), all(), |_| {}),

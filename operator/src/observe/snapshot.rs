@@ -6,7 +6,7 @@ use crds::{hash, names};
 use planner::{
     Snapshot,
     render::object_name,
-    snapshot::{DeploymentFacts, OtherResource, PodFacts, Resource},
+    snapshot::{DeploymentFacts, OtherResource, PodFacts, Resource, RevisionFacts},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,6 +37,7 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
                 ..entry.facts.clone()
             })
             .collect(),
+        history: history(index, namespace, &uid),
         port_conflicts: port_conflicts(index, namespace, &uid8),
         others: others(index, &uid),
         service_ports: Arc::new(
@@ -108,6 +109,11 @@ fn pods(index: &Index, namespace: &str, uid8: &str, deployments: &BTreeMap<Strin
 fn port_conflicts(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {
     let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
     ours.filter_map(|(_, entry)| entry.facts.port_conflict.clone()).collect()
+}
+
+fn history(index: &Index, namespace: &str, uid: &str) -> Vec<RevisionFacts> {
+    let ours = index.revisions.iter().filter(|((known, _), entry)| known == namespace && entry.controller.as_deref() == Some(uid));
+    ours.map(|(_, entry)| entry.facts.clone()).collect()
 }
 
 /// Names that other resources of this kind have given to their objects.

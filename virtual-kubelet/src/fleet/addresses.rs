@@ -1,6 +1,6 @@
 //! Ranges of addresses; no I/O.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -36,6 +36,10 @@ impl Cidr {
         u32::try_from((1u64 << (32 - self.prefix)).saturating_sub(2)).unwrap_or(u32::MAX)
     }
 
+    fn contains(self, address: Ipv4Addr) -> bool {
+        u32::from(address).checked_sub(self.first + 1).is_some_and(|index| index < self.capacity())
+    }
+
     /// The address number `index`, from 0.
     pub(crate) fn nth(self, index: u32) -> Option<Ipv4Addr> {
         (index < self.capacity()).then(|| Ipv4Addr::from(self.first + 1 + index))
@@ -64,12 +68,13 @@ impl FromStr for Cidr {
 #[derive(Debug)]
 pub(crate) struct Pool {
     range: Cidr,
-    taken: HashSet<u32>,
+    /// Each with the number of pods that have it: one, unless an earlier process gave it away twice.
+    taken: HashMap<u32, u32>,
 }
 
 impl Pool {
     pub fn new(range: Cidr) -> Self {
-        Self { range, taken: HashSet::new() }
+        Self { range, taken: HashMap::new() }
     }
 
     /// A free address, the same for the same `seed` where that is free; none when all are taken.
@@ -80,18 +85,28 @@ impl Pool {
         }
         let from = u32::try_from(seed % u64::from(capacity)).unwrap_or_default();
         let mut candidates = (from..capacity).chain(0..from).filter_map(|index| self.range.nth(index));
-        let free = candidates.find(|address| !self.taken.contains(&u32::from(*address)))?;
-        self.taken.insert(u32::from(free));
+        let free = candidates.find(|address| !self.taken.contains_key(&u32::from(*address)))?;
+        self.taken.insert(u32::from(free), 1);
         Some(free)
     }
 
-    /// Notes that a pod has this address already; false when another one has it.
-    pub fn adopt(&mut self, address: Ipv4Addr) -> bool {
-        self.taken.insert(u32::from(address))
+    /// Notes that a pod has this address already. A pod keeps its address, also when another one has the same or when it is not of
+    /// this range, which it takes nothing from then.
+    pub fn adopt(&mut self, address: Ipv4Addr) {
+        if self.range.contains(address) {
+            *self.taken.entry(u32::from(address)).or_default() += 1;
+        }
     }
 
+    /// A pod that took or adopted this address has gone. The address is free once no pod has it.
     pub fn release(&mut self, address: Ipv4Addr) {
-        self.taken.remove(&u32::from(address));
+        let address = u32::from(address);
+        if let Some(pods) = self.taken.get_mut(&address) {
+            *pods -= 1;
+            if *pods == 0 {
+                self.taken.remove(&address);
+            }
+        }
     }
 }
 
@@ -114,8 +129,31 @@ mod tests {
     #[test]
     fn an_address_that_a_pod_has_already_is_not_given_to_another() {
         let mut pool = Pool::new("10.0.0.0/30".parse().unwrap());
-        assert!(pool.adopt(Ipv4Addr::new(10, 0, 0, 1)) && !pool.adopt(Ipv4Addr::new(10, 0, 0, 1)));
+        pool.adopt(Ipv4Addr::new(10, 0, 0, 1));
         assert_eq!(pool.take(0), Some(Ipv4Addr::new(10, 0, 0, 2)));
+        assert_eq!(pool.take(0), None);
+    }
+
+    #[test]
+    fn an_address_that_two_pods_have_is_free_when_both_have_gone() {
+        let mut pool = Pool::new("10.0.0.0/30".parse().unwrap());
+        let (twice, other) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        pool.adopt(twice);
+        pool.adopt(twice);
+        pool.release(twice);
+        assert_eq!((pool.take(0), pool.take(0)), (Some(other), None));
+        pool.release(twice);
+        assert_eq!(pool.take(0), Some(twice));
+    }
+
+    #[test]
+    fn an_address_of_another_range_takes_nothing_from_this_one() {
+        let mut pool = Pool::new("10.0.0.0/30".parse().unwrap());
+        for other in [Ipv4Addr::new(10, 0, 0, 0), Ipv4Addr::new(10, 0, 0, 3), Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::UNSPECIFIED] {
+            pool.adopt(other);
+        }
+        assert!(pool.take(0).is_some() && pool.take(0).is_some() && pool.take(0).is_none());
+        pool.release(Ipv4Addr::new(192, 168, 0, 1));
         assert_eq!(pool.take(0), None);
     }
 

@@ -124,20 +124,42 @@ impl FleetConfig {
             }
         }
         for (flag, quantity) in [("cpu", &self.cpu), ("memory", &self.memory), ("pods", &self.pods)] {
-            if quantity_of(quantity).is_none() {
-                return invalid(format!("`{quantity}` is no quantity for {flag}: write it like 8, 500m or 16Gi"));
+            match quantity_of(quantity) {
+                None => return invalid(format!("`{quantity}` is no quantity for {flag}: write it like 8, 500m or 16Gi")),
+                Some(pods) if flag == "pods" && pods.fract() != 0.0 => {
+                    return invalid(format!("`{quantity}` is no number of pods: write a whole number, like 110"));
+                }
+                Some(_) => {}
             }
         }
-        for taint in &self.taints {
-            if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&taint.effect.as_str()) || taint.key.is_empty() {
-                return invalid(format!(
-                    "`{}:{}` is no taint: write key[=value]:Effect with one of NoSchedule, PreferNoSchedule and NoExecute",
-                    taint.key, taint.effect
-                ));
-            }
-        }
+        self.check_taints()?;
         if self.lease_duration < Duration::from_secs(1) || self.lease_duration > Duration::from_hours(24) {
             return invalid("a lease lasts a second at least, and a day at most".into());
+        }
+        Ok(())
+    }
+
+    fn check_taints(&self) -> Result<(), FleetError> {
+        let invalid = |why: String| Err(FleetError::Invalid(why));
+        for (index, taint) in self.taints.iter().enumerate() {
+            let value = taint.value.as_deref().unwrap_or_default();
+            let shown = if value.is_empty() { taint.key.clone() } else { format!("{}={value}", taint.key) };
+            if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&taint.effect.as_str()) {
+                return invalid(format!(
+                    "`{shown}:{}` is no taint: write key[=value]:Effect with one of NoSchedule, PreferNoSchedule and NoExecute",
+                    taint.effect
+                ));
+            }
+            if !is_label(&taint.key, value) {
+                return invalid(format!(
+                    "`{shown}:{}` is no taint: key [prefix/]name and value have at most 63 letters, digits, `-`, `_` and `.`, with a letter \
+                     or digit at both ends",
+                    taint.effect
+                ));
+            }
+            if self.taints[..index].iter().any(|other| (&other.key, &other.effect) == (&taint.key, &taint.effect)) {
+                return invalid(format!("a node has one taint `{}:{}` at most: leave the others out", taint.key, taint.effect));
+            }
         }
         Ok(())
     }
@@ -200,11 +222,22 @@ fn is_label(key: &str, value: &str) -> bool {
     prefix.is_none_or(is_name) && word(name) && (value.is_empty() || word(value))
 }
 
-/// A quantity that is not negative: a number and, at most, a unit.
+/// A quantity that is not negative, as Kubernetes writes them: a number and, at most, a unit or an exponent.
 fn quantity_of(text: &str) -> Option<f64> {
     let unit = text.find(|character: char| character.is_ascii_alphabetic()).unwrap_or(text.len());
-    let known = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].contains(&&text[unit..]);
-    text[..unit].parse().ok().filter(|number: &f64| known && number.is_finite() && *number >= 0.0)
+    let (number, unit) = text.split_at(unit);
+    let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let decimal = [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
+    let factor = if let Some(power) = binary.iter().position(|known| *known == unit) {
+        1024_f64.powi(i32::try_from(power).ok()? + 1)
+    } else if let Some((_, power)) = decimal.iter().find(|(known, _)| *known == unit) {
+        10_f64.powi(*power)
+    } else {
+        10_f64.powi(unit.strip_prefix(['e', 'E'])?.parse().ok().filter(|power: &i32| power.abs() <= 18)?)
+    };
+    let number: f64 = number.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)?;
+    // A division where it can be one: 1500m is 1.5, and 2000m is 2.
+    Some(if factor < 1.0 { number / (1.0 / factor).round() } else { number * factor })
 }
 
 #[cfg(test)]
@@ -251,5 +284,44 @@ mod tests {
         assert!(refused(|config| config.memory = "much".into()).contains("16Gi"));
         let taint = Taint { key: "a".into(), effect: "No".into(), ..Taint::default() };
         assert!(refused(|config| config.taints = vec![taint]).contains("NoExecute"));
+    }
+
+    #[test]
+    fn a_taint_that_the_api_server_would_refuse_is_refused() {
+        let taint = |key: &str, value: &str| Taint {
+            key: key.into(),
+            value: Some(value.into()).filter(|value: &String| !value.is_empty()),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
+        let long = "x".repeat(64);
+        for (key, value) in [("", ""), ("a b", ""), ("-a", ""), ("A/b", ""), ("/a", ""), ("a", "b c"), ("a", long.as_str())] {
+            let why = refused(|config| config.taints = vec![taint(key, value)]);
+            assert!(why.contains("at most 63 letters"), "{key}={value}: {why}");
+        }
+        assert!(refused(|config| config.taints = vec![taint("a", "1"), taint("a", "2")]).contains("one taint `a:NoSchedule`"));
+        let other = Taint { effect: "NoExecute".into(), ..taint("example.com/a", "1") };
+        let config = FleetConfig { taints: vec![taint("example.com/a", "1"), other], ..FleetConfig::new(1) };
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn quantities_are_those_of_kubernetes_and_pods_are_whole() {
+        for right in ["8", "0.5", "500m", "1.5Gi", "16Gi", "1e3", "2E", "1E3", "100n", ".5", "1."] {
+            assert!(quantity_of(right).is_some(), "{right}");
+            let config = FleetConfig { cpu: right.into(), memory: right.into(), ..FleetConfig::new(1) };
+            assert_eq!(config.check(), Ok(()));
+        }
+        for wrong in ["", "m", "-1", "1 Gi", "1gi", "1KB", "1e", "1ee3", "inf", "NaN", "0x10", "1_000", "1e99", "8 "] {
+            assert!(quantity_of(wrong).is_none(), "{wrong}");
+            assert!(refused(|config| config.cpu = wrong.into()).contains("no quantity for cpu"), "{wrong}");
+        }
+        for wrong in ["1.5", "1500m", "0.1k1", "500m"] {
+            let why = refused(|config| config.pods = wrong.into());
+            assert!(why.contains("pods"), "{why}");
+        }
+        for right in ["110", "0", "1k", "1.5k", "2000m"] {
+            assert_eq!(FleetConfig { pods: right.into(), ..FleetConfig::new(1) }.check(), Ok(()), "{right}");
+        }
     }
 }

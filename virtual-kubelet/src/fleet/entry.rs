@@ -44,6 +44,8 @@ pub(super) struct Entry {
     pub name: Box<str>,
     pub node: u32,
     pub pod_ip: Option<Ipv4Addr>,
+    /// What rules and annotations say, whatever a call asks for.
+    pub plan: Arc<Plan>,
     /// None for a pod that had ended, or never began, before it was first seen.
     pub machine: Option<SimulatedPod>,
     gates: Box<[Option<Box<str>>]>,
@@ -121,6 +123,7 @@ impl Entry {
     /// A pod that is seen for the first time. One that an earlier process ran goes on from where its status says that it is.
     pub fn new(pod: &SlimPod, namespace: Arc<str>, node: u32, behaviour: Behaviour, now: Timestamp) -> Self {
         let Behaviour { seed, plan, template } = behaviour;
+        let asked = plan.clone();
         let is_over = is_terminal(&pod.status);
         // One that is to end before anything of it ran has nothing to end.
         let never_ran = pod.metadata.deletion_timestamp.is_some() && pod.status.container_statuses.is_none();
@@ -131,6 +134,7 @@ impl Entry {
             name: pod.metadata.name.as_deref().unwrap_or_default().into(),
             node,
             pod_ip: None,
+            plan: asked,
             machine,
             gates: [].into(),
             deleting: false,

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
@@ -18,24 +20,37 @@ pub(super) struct Asked {
     pub at: Instant,
     /// Method and path.
     pub what: String,
+    /// What follows the path.
+    pub query: String,
     pub body: Value,
 }
 
 pub(super) type Log = Arc<Mutex<Vec<Asked>>>;
 
-/// Requests to a server that answers as `answer` says: a status and a body.
+/// Requests to a server that answers as `answer` says: a status and a body, which is empty for null.
 pub(super) fn requests(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (Arc<Requests>, Log) {
+    requests_after(|_| futures::future::ready(()).boxed(), answer)
+}
+
+/// The same to one that does `first` before it answers.
+pub(super) fn requests_after(
+    first: impl Fn(&Asked) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+) -> (Arc<Requests>, Log) {
     let log = Log::default();
-    let (answer, kept) = (Arc::new(answer), log.clone());
+    let (first, answer, kept) = (Arc::new(first), Arc::new(answer), log.clone());
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (answer, kept) = (answer.clone(), kept.clone());
+        let (first, answer, kept) = (first.clone(), answer.clone(), kept.clone());
         async move {
             let what = format!("{} {}", request.method(), request.uri().path());
+            let query = request.uri().query().unwrap_or_default().to_owned();
             let body = request.into_body().collect().await?.to_bytes();
-            let asked = Asked { at: Instant::now(), what, body: serde_json::from_slice(&body).unwrap_or_default() };
+            let asked = Asked { at: Instant::now(), what, query, body: serde_json::from_slice(&body).unwrap_or_default() };
+            first(&asked).await;
             let (code, body) = answer(&asked);
             kept.lock().unwrap().push(asked);
-            let answer = http::Response::builder().status(code).body(Body::from(serde_json::to_vec(&body).unwrap()));
+            let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(&body).unwrap() };
+            let answer = http::Response::builder().status(code).body(Body::from(body));
             Ok::<_, kube::Error>(answer.unwrap())
         }
     });

@@ -1,9 +1,10 @@
 //! What goes wrong with a node of a fleet, by its annotations or by a call; no I/O.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::simulated::{ANNOTATION_PREFIX, Delay};
+use crate::simulated::{ANNOTATION_PREFIX, Delay, PodFault};
 
 /// Longest time that is believed of a fault, so that the clock can tell its end.
 pub(super) const LONGEST: Duration = Duration::from_hours(24);
@@ -30,6 +31,15 @@ pub enum NodeFault {
     LateLease(Duration),
     /// Its kubelet starts again and has forgotten which pods were ready.
     KubeletRestart,
+}
+
+/// What a call asks for.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// Of a node.
+    Node(u32, NodeFault),
+    /// Of the pods of this namespace and name.
+    Pod(Arc<str>, Arc<str>, Option<PodFault>),
 }
 
 /// What a node's annotations ask for.

@@ -1,4 +1,9 @@
-//! How many requests may be under way: more while answers are quick, fewer when the API server asks for it, is slow, or is gone.
+//! How many requests may be under way: as many as the API server takes without complaint.
+//!
+//! A request that got no answer, 429 or a fault of the server takes a third of the limit away, once for all that were under way
+//! together. An answer is no complaint, however slow: what is slow is worse off with fewer slots, not better, and what is too slow
+//! gets no answer in time, which counts. After requests without an answer the limit doubles per round of answers until it is what
+//! it was; after a complaint it feels its way up from there.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,21 +11,21 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// An answer that took longer counts as a sign of overload.
-const SLOW: Duration = Duration::from_secs(2);
-/// Answers that were under way together tell of one overload, not of many.
+/// Requests that were under way together tell of one overload, not of many.
 const ONE_CUT_PER: Duration = Duration::from_millis(500);
 /// What an overload leaves of the limit.
 const CUT: f64 = 0.7;
+/// What an answer adds to a limit that is known to be bearable, and to one that is not: there a round of answers adds one at least.
+const GROWTH: (f64, f64) = (1.0, 0.1);
 
 /// How a request went, as far as its like should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// There was an answer after this time.
-    Answered(Duration),
+    /// There was an answer.
+    Answered,
     /// 429 or a fault of the server.
     Overloaded,
-    /// No answer.
+    /// No answer, or not in time.
     Unreachable,
 }
 
@@ -30,21 +35,27 @@ struct Aimd {
     limit: f64,
     least: f64,
     most: f64,
+    /// What the server is known to bear.
+    bearable: f64,
     last_cut: Option<Instant>,
 }
 
 impl Aimd {
     fn note(&mut self, outcome: Outcome, now: Instant) {
-        match outcome {
-            Outcome::Answered(took) if took <= SLOW => self.limit = (self.limit + 1.0 / self.limit).min(self.most),
-            Outcome::Answered(_) | Outcome::Overloaded => {
-                if self.last_cut.is_none_or(|last| now.duration_since(last) >= ONE_CUT_PER) {
-                    self.last_cut = Some(now);
-                    self.limit = (self.limit * CUT).max(self.least);
-                }
-            }
-            // Who comes back from an outage is not met by everything at once: the limit grows from here with each answer.
-            Outcome::Unreachable => self.limit = self.least,
+        if outcome == Outcome::Answered {
+            let growth = if self.limit < self.bearable { GROWTH.0 } else { GROWTH.1.max(1.0 / self.limit) };
+            self.limit = (self.limit + growth).min(self.most);
+            self.bearable = self.bearable.max(self.limit);
+            return;
+        }
+        if self.last_cut.is_some_and(|last| now.duration_since(last) < ONE_CUT_PER) {
+            return;
+        }
+        self.last_cut = Some(now);
+        self.limit = (self.limit * CUT).max(self.least);
+        // A server that was gone bears what it did before; one that complains does not.
+        if outcome == Outcome::Overloaded {
+            self.bearable = self.limit;
         }
     }
 
@@ -76,8 +87,10 @@ pub(super) struct Slot {
 }
 
 impl Limiter {
+    /// From `least` to `most` slots; it begins with the most.
     pub fn new(least: u8, most: u8) -> Arc<Self> {
-        let aimd = Aimd { limit: f64::from(most), least: f64::from(least), most: f64::from(most), last_cut: None };
+        let (least, most) = (f64::from(least), f64::from(most));
+        let aimd = Aimd { limit: most, least: least.min(most), most, bearable: most, last_cut: None };
         let circulating = aimd.slots();
         Arc::new(Self { permits: Arc::new(Semaphore::new(circulating)), state: Mutex::new(State { aimd, circulating }) })
     }
@@ -145,8 +158,6 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    const QUICK: Outcome = Outcome::Answered(Duration::from_millis(5));
-
     #[tokio::test(start_paused = true)]
     async fn a_request_to_slow_down_cuts_the_limit_once_however_many_hear_it() {
         let limiter = Limiter::new(4, 64);
@@ -160,23 +171,42 @@ mod tests {
         let slots: Vec<_> = (0..64).map_while(|_| limiter.try_slot()).collect();
         assert_eq!(slots.len(), 44);
         tokio::time::advance(Duration::from_secs(1)).await;
-        slots[0].note(Outcome::Answered(Duration::from_secs(3)));
+        slots[0].note(Outcome::Overloaded);
         assert_eq!(limiter.limit(), 31);
+        // From here it feels its way up.
+        let mut answers = 0;
+        while limiter.limit() < 64 {
+            slots[0].note(Outcome::Answered);
+            answers += 1;
+        }
+        assert!((300..400).contains(&answers), "{answers}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_an_outage_the_limit_grows_again_with_the_answers() {
+    async fn one_request_without_an_answer_costs_a_third_of_the_slots_and_a_few_answers_bring_them_back() {
         let limiter = Limiter::new(4, 48);
         limiter.slot().await.note(Outcome::Unreachable);
-        assert_eq!(limiter.limit(), 4);
-        let mut limits = vec![];
-        for _ in 0..1_200 {
-            limiter.slot().await.note(QUICK);
-            limits.push(limiter.limit());
+        assert_eq!(limiter.limit(), 33);
+        for _ in 0..15 {
+            limiter.slot().await.note(Outcome::Answered);
         }
-        assert!(limits.is_sorted() && limits[20] == 7 && limits[1_199] == 48, "{:?}", &limits[..30]);
+        assert_eq!(limiter.limit(), 48);
         let slots: Vec<_> = (0..64).map_while(|_| limiter.try_slot()).collect();
         assert_eq!(slots.len(), 48);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_leaves_the_least_and_the_answers_after_it_bring_all_back_without_a_pause() {
+        let limiter = Limiter::new(20, 48);
+        for _ in 0..60 {
+            limiter.slot().await.note(Outcome::Unreachable);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(limiter.limit(), 20);
+        for _ in 0..28 {
+            limiter.slot().await.note(Outcome::Answered);
+        }
+        assert_eq!(limiter.limit(), 48);
     }
 
     #[tokio::test(start_paused = true)]
@@ -185,9 +215,9 @@ mod tests {
         let slots: Vec<_> = (0..8).map_while(|_| limiter.try_slot()).collect();
         slots[0].note(Outcome::Unreachable);
         let mut slots = slots.into_iter();
-        slots.by_ref().take(6).for_each(drop);
+        slots.by_ref().take(3).for_each(drop);
         assert!(limiter.try_slot().is_none());
         slots.for_each(drop);
-        assert_eq!((0..8).map_while(|_| limiter.try_slot()).collect::<Vec<_>>().len(), 2);
+        assert_eq!((0..8).map_while(|_| limiter.try_slot()).collect::<Vec<_>>().len(), 5);
     }
 }

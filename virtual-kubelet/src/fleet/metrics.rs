@@ -32,6 +32,7 @@ struct LimitLabels {
 pub(super) struct Metrics {
     registry: Registry,
     lease_lateness: Histogram,
+    lease_creation_lateness: Histogram,
     event_to_patch: Histogram,
     requests: Family<RequestLabels, Counter>,
     retries: Counter,
@@ -47,10 +48,16 @@ impl Metrics {
     pub fn new(leases: &Arc<Limiter>, writes: &Arc<Limiter>) -> Self {
         let mut registry = Registry::with_prefix("virtual_kubelet");
         let lease_lateness = Histogram::new(BUCKETS);
+        let lease_creation_lateness = Histogram::new(BUCKETS);
         let event_to_patch = Histogram::new(BUCKETS);
         let (requests, retries, limits) = (Family::default(), Counter::default(), Family::default());
         let (nodes, pods) = (Gauge::default(), Gauge::default());
         registry.register("lease_lateness_seconds", "How much later than planned a lease was renewed", lease_lateness.clone());
+        registry.register(
+            "lease_creation_lateness_seconds",
+            "From the moment a Node is there until it has a lease of ours",
+            lease_creation_lateness.clone(),
+        );
         registry.register(
             "pod_event_to_patch_seconds",
             "From the event or the moment that changed a pod's status until the write of it is sent",
@@ -62,11 +69,15 @@ impl Metrics {
         registry.register("nodes_registered", "Nodes that are there, with their leases", nodes.clone());
         registry.register("pods_known", "Pods on nodes of the fleet", pods.clone());
         let limiters = [("leases", leases.clone()), ("nodes_and_pods", writes.clone())];
-        Self { registry, lease_lateness, event_to_patch, requests, retries, limits, limiters, nodes, pods }
+        Self { registry, lease_lateness, lease_creation_lateness, event_to_patch, requests, retries, limits, limiters, nodes, pods }
     }
 
     pub fn renewed(&self, late: Duration) {
         self.lease_lateness.observe(late.as_secs_f64());
+    }
+
+    pub fn lease_made(&self, late: Duration) {
+        self.lease_creation_lateness.observe(late.as_secs_f64());
     }
 
     pub fn patching(&self, after: Duration) {

@@ -18,6 +18,7 @@
 
 mod addresses;
 mod config;
+mod connections;
 mod entry;
 #[cfg(test)]
 mod fake;
@@ -46,9 +47,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use addresses::Cidr;
 pub use config::{FleetConfig, FleetError};
+pub use connections::client;
 pub use faults::NodeFault;
 
 use addresses::Pool;
+use faults::Told;
 use limiter::Limiter;
 use metrics::Metrics;
 use nodes::Keeper;
@@ -57,9 +60,24 @@ use shard::{Order, Shard};
 use slim::SlimPod;
 use watch::{Disturbance, Event, follow};
 
-/// Requests about leases under way at once, at least and at most. Each is a connection, because the client speaks HTTP/1.1; a
-/// connection that was begun while another one became free stays open for a while, too.
+use crate::simulated::PodFault;
+
+/// Requests about leases under way at once, at least (of a small fleet) and at most. Each is a connection, because the client speaks
+/// HTTP/1.1; [`connections`] bounds those.
 const LEASE_SLOTS: (u8, u8) = (4, 48);
+/// For so many nodes there is a slot for leases at least, whatever the API server says.
+///
+/// N leases have to be renewed in an interval of 10 s, which is N/10 a second; N/250 slots do that as long as a renewal takes 40 ms
+/// or less, which is several times what it takes. The API server of 5,000 nodes that stood still has 20 slots at least, and 48 after
+/// 28 answers, less than 100 ms later:
+/// - After 20 s the oldest lease was renewed 30 s ago, and 10 s (of a grace period of 40 s; 20 s of the 50 s that are the default
+///   since Kubernetes 1.32) are left for the 3/4 of the fleet and more that are overdue or become so. They are renewed in the order of
+///   their age, so that the last one of them has had the most time left: 500 a second are enough, which 20 slots do at 40 ms.
+/// - After 60 s every lease has run out, also for the controller manager, which may have called nodes `NotReady` before the first
+///   renewal; nobody can help that. All 5,000 are renewed within 10 s at 40 ms each, and within 4.2 s with 48 slots, oldest first.
+///
+/// From 12,000 nodes on it is the most at all times.
+const NODES_PER_LEASE_SLOT: u32 = 250;
 /// Requests about Nodes and pods: apart from the leases', so that no flood of pods holds up a heartbeat.
 const WRITE_SLOTS: (u8, u8) = (4, 64);
 /// Shares of the pods.
@@ -67,12 +85,18 @@ const SHARDS: usize = 4;
 /// Events that wait for a share before the watch does.
 const BUFFER: usize = 256;
 
+/// Requests about leases under way at once, at least and at most.
+fn lease_slots(nodes: u32) -> (u8, u8) {
+    let (least, most) = LEASE_SLOTS;
+    (u8::try_from(nodes.div_ceil(NODES_PER_LEASE_SLOT)).unwrap_or(u8::MAX).clamp(least, most), most)
+}
+
 /// A fleet that does not run yet; the [module](self) has an example.
 pub struct Fleet {
     handle: FleetHandle,
     leases: Arc<Limiter>,
     writes: Arc<Limiter>,
-    faults: mpsc::UnboundedReceiver<(u32, NodeFault)>,
+    faults: mpsc::UnboundedReceiver<Told>,
 }
 
 /// What can be asked of a fleet, and done to it, while it runs.
@@ -93,14 +117,16 @@ pub struct FleetHandle {
     config: Arc<FleetConfig>,
     requests: Arc<Requests>,
     registered: tokio::sync::watch::Sender<bool>,
-    faults: mpsc::UnboundedSender<(u32, NodeFault)>,
+    faults: mpsc::UnboundedSender<Told>,
 }
 
 impl Fleet {
-    /// A fleet as `config` describes it. `client` should not repeat requests by itself (`Config::default_retry`).
+    /// A fleet as `config` describes it. [`client`] makes the client for it; another one should
+    /// not repeat requests by itself (`Config::default_retry`).
     pub fn new(client: Client, config: FleetConfig) -> Result<Self, FleetError> {
         config.check()?;
-        let leases = Limiter::new(LEASE_SLOTS.0, LEASE_SLOTS.1);
+        let (least, most) = lease_slots(config.nodes);
+        let leases = Limiter::new(least, most);
         let writes = Limiter::new(WRITE_SLOTS.0, WRITE_SLOTS.1);
         let metrics = Arc::new(Metrics::new(&leases, &writes));
         let requests = Arc::new(Requests::new(client, config.impersonate, metrics));
@@ -147,6 +173,13 @@ impl Fleet {
     }
 }
 
+/// Which share has the pods of this namespace and name.
+fn share_of(namespace: &str, name: &str, shares: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    (namespace, name).hash(&mut hasher);
+    usize::try_from(hasher.finish() % shares.max(1) as u64).unwrap_or_default()
+}
+
 /// Gives each pod of the fleet to its share, always the same for the same name.
 async fn hand_out(mut pods: mpsc::Receiver<Event<SlimPod>>, config: Arc<FleetConfig>, shards: Vec<mpsc::Sender<Order>>) {
     while let Some(event) = pods.recv().await {
@@ -156,9 +189,8 @@ async fn hand_out(mut pods: mpsc::Receiver<Event<SlimPod>>, config: Arc<FleetCon
                 if config.index_of(&pod.spec.node_name).is_none() {
                     continue;
                 }
-                let mut hasher = DefaultHasher::new();
-                (&pod.metadata.namespace, &pod.metadata.name).hash(&mut hasher);
-                Some(usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or_default())
+                let (namespace, name) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref());
+                Some(share_of(namespace.unwrap_or_default(), name.unwrap_or_default(), shards.len()))
             }
             Event::ListBegins | Event::ListEnds => None,
         };
@@ -187,8 +219,26 @@ impl FleetHandle {
         let index = self.config.index_of(node);
         let index = index.ok_or_else(|| FleetError::Invalid(format!("`{node}` is no node of this fleet")))?;
         // A fleet that has ended has no faults any more.
-        let _ = self.faults.send((index, fault));
+        let _ = self.faults.send(Told::Node(index, fault));
         Ok(())
+    }
+
+    /// Lets something go wrong with the pod of this namespace and name, as its annotation `sim.virtual-kubelet.io/fault` would,
+    /// before which it goes; `None` takes that back. It holds for pods of that name that come later, too, whichever node of the fleet
+    /// they are on, and until this process ends.
+    ///
+    /// ```no_run
+    /// use virtual_kubelet::fleet::FleetHandle;
+    /// use virtual_kubelet::simulated::PodFault;
+    ///
+    /// # fn example(handle: &FleetHandle) {
+    /// handle.inject_pod("default", "web-0", Some(PodFault::CrashLoop));
+    /// handle.inject_pod("default", "web-0", None);
+    /// # }
+    /// ```
+    pub fn inject_pod(&self, namespace: &str, name: &str, fault: Option<PodFault>) {
+        // A fleet that has ended has no faults any more.
+        let _ = self.faults.send(Told::Pod(namespace.into(), name.into(), fault));
     }
 
     /// Cuts the watches, for so long: nothing is seen meanwhile, and what was missed is noticed afterwards.
@@ -200,5 +250,19 @@ impl FleetHandle {
     /// The fleet's figures as Prometheus reads them.
     pub fn scrape(&self) -> String {
         self.requests.metrics.scrape()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fewest_slots_renew_all_leases_within_their_interval_at_40_ms_each_up_to_twelve_thousand_nodes() {
+        assert_eq!([1, 1_000, 5_000, 12_000, 100_000].map(|nodes| lease_slots(nodes).0), [4, 4, 20, 48, 48]);
+        for nodes in 1..=12_000 {
+            let seconds = f64::from(nodes) * 0.04 / f64::from(lease_slots(nodes).0);
+            assert!(seconds <= 10.0, "{nodes} nodes take {seconds} s");
+        }
     }
 }

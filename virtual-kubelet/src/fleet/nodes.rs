@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::config::FleetConfig;
-use super::faults::{AskedFaults, NodeFault};
+use super::faults::{AskedFaults, Told};
 use super::leases::{Holder, Known, LeaseRecord, Renewal};
 use super::limiter::{Limiter, Slot};
 use super::requests::{Call, Failure, Requests, Written, bytes};
@@ -129,7 +129,7 @@ impl Keeper {
     pub async fn run(
         mut self,
         mut events: mpsc::Receiver<Event<SlimNode>>,
-        mut faults: mpsc::UnboundedReceiver<(u32, NodeFault)>,
+        mut faults: mpsc::UnboundedReceiver<Told>,
         stop: CancellationToken,
     ) {
         let mut recovered = self.requests.recoveries.subscribe();
@@ -151,7 +151,7 @@ impl Keeper {
                 () = stop.cancelled() => return,
                 Some(done) = self.done.1.recv() => self.finish(done).await,
                 Some(event) = events.recv() => self.see(event).await,
-                Some((index, fault)) = faults.recv() => self.strike(index, fault).await,
+                Some(told) = faults.recv() => self.strike(told).await,
                 slot = self.leases.slot(), if waits.0 => self.renew(slot, Instant::now()),
                 slot = self.writes.slot(), if waits.1 => self.work_on(slot, Instant::now()),
                 Ok(()) = recovered.changed() => self.hurry(),
@@ -167,6 +167,10 @@ impl Keeper {
             let record = &self.nodes[index as usize];
             if record.failures > 0 && !record.busy {
                 self.work.insert(index, now, now);
+            }
+            // All of them at once, so that the oldest is among those that may be tried.
+            if record.lease_failures > 0 && self.renewals.contains(index) {
+                self.renewals.insert(index, record.renewed.unwrap_or(now), now);
             }
         }
     }
@@ -311,6 +315,7 @@ impl Keeper {
                 } else {
                     // From here on at its own place in the interval: a lease lasts four of them, so that the first may be longer.
                     let place = times.planned + interval / 2 + self.phase(index, interval, "lease");
+                    self.requests.metrics.lease_made(now.saturating_duration_since(times.planned));
                     self.count(1);
                     return self.plan_renewal(index, place);
                 }

@@ -131,9 +131,9 @@ impl Requests {
         slot.note(match code {
             None => Outcome::Unreachable,
             Some(429 | 500..) => Outcome::Overloaded,
-            Some(_) => Outcome::Answered(started.elapsed()),
+            Some(_) => Outcome::Answered,
         });
-        self.reached(code.is_some());
+        self.reached(code.is_some(), started);
         if let (Err(failure), Some(code @ (400 | 401 | 403 | 422))) = (&result, code) {
             self.refused(verb, resource, code, &failure.message);
         }
@@ -182,11 +182,12 @@ impl Requests {
         }
     }
 
-    /// Notes whether the server answers; after an outage all who wait are told.
-    fn reached(&self, answered: bool) {
+    /// Notes whether the server answers a request that was `started` then; after an outage all who wait are told.
+    fn reached(&self, answered: bool, started: Instant) {
         let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
         if !answered {
-            if !std::mem::replace(&mut reach.lost, true) {
+            // A request that is lost while others are answered is no outage.
+            if reach.last_answer <= started && !std::mem::replace(&mut reach.lost, true) {
                 tracing::warn!("the API server does not answer");
             }
             return;

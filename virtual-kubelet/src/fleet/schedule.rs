@@ -30,6 +30,11 @@ impl Schedule {
         self.turns.remove(&key);
     }
 
+    /// Whether `key` is planned.
+    pub fn contains(&self, key: u32) -> bool {
+        self.turns.contains_key(&key)
+    }
+
     /// Whether something may be tried at `now`.
     pub fn has_ready(&mut self, now: Instant) -> bool {
         while let Some(Reverse((not_before, deadline, key, turn))) = self.early.peek().copied() {

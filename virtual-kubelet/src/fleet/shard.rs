@@ -23,7 +23,7 @@ use super::requests::{Call, Failure, Requests, Written, bytes};
 use super::slim::SlimPod;
 use super::watch::Event;
 use crate::api_call::retry_delay;
-use crate::simulated::{SimulatedPod, Templates, pod_seed};
+use crate::simulated::{Plan, PodFault, SimulatedPod, Templates, pod_seed};
 
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -31,6 +31,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 const ADDRESS_RETRY: Duration = Duration::from_secs(5);
 /// Two moments that are closer are one.
 const TICK: Duration = Duration::from_millis(1);
+/// Timers that count no more are kept up to so many beyond twice the number of pods.
+const STALE_TIMERS: usize = 1024;
 /// Messages that are taken in before requests are started again.
 const BATCH: usize = 64;
 
@@ -43,6 +45,19 @@ pub(super) enum Order {
     Silence(u32, bool),
     /// A node's agent has forgotten which pods were ready.
     ForgetReadiness(u32, Duration),
+    /// A call asks for a fault of the pods of this namespace and name, or takes it back.
+    PodFault(Arc<str>, Arc<str>, Option<PodFault>),
+}
+
+/// A pod that found no address.
+struct Homeless {
+    pod: Box<SlimPod>,
+    /// Which of its name it is: counted once, however often it asks.
+    occurrence: u32,
+    /// Which list showed it last.
+    list: u32,
+    /// Who came first asks first.
+    turn: u64,
 }
 
 type Uid = Arc<str>;
@@ -64,14 +79,17 @@ pub(super) struct Shard {
     addresses: Arc<Mutex<Pool>>,
     pods: HashMap<Uid, Box<Entry>>,
     queue: VecDeque<Uid>,
+    /// An entry whose moment is not the pod's `wake` counts no more. Those are thrown away when they are most of all.
     timers: BinaryHeap<Reverse<(Instant, Uid)>>,
     templates: Templates,
     namespaces: HashSet<Arc<str>>,
     occurrences: Occurrences,
     silent: HashSet<u32>,
-    /// Pods that found no address.
-    homeless: HashMap<Uid, Box<SlimPod>>,
+    homeless: HashMap<Uid, Homeless>,
+    next_turn: u64,
     next_address: Option<Instant>,
+    /// Faults that calls ask for, by namespace and name.
+    told: HashMap<(Arc<str>, Arc<str>), PodFault>,
     list: u32,
     done: (mpsc::UnboundedSender<Done>, mpsc::UnboundedReceiver<Done>),
 }
@@ -91,7 +109,9 @@ impl Shard {
             occurrences: Occurrences::default(),
             silent: HashSet::new(),
             homeless: HashMap::new(),
+            next_turn: 0,
             next_address: None,
+            told: HashMap::new(),
             list: 0,
             done: mpsc::unbounded_channel(),
         }
@@ -127,7 +147,7 @@ impl Shard {
         match order {
             Order::Pod(event, at) => match &*event {
                 Event::ListBegins => self.list = self.list.wrapping_add(1),
-                Event::Applied(pod) => self.see(pod, at),
+                Event::Applied(pod) => self.see(pod, at, self.list),
                 Event::Deleted(pod) => self.forget(pod.metadata.uid.as_deref().unwrap_or_default()),
                 Event::ListEnds => {
                     let gone: Vec<Uid> =
@@ -135,6 +155,7 @@ impl Shard {
                     for uid in gone {
                         self.forget(&uid);
                     }
+                    self.homeless.retain(|_, homeless| homeless.list == self.list);
                 }
             },
             Order::Silence(node, true) => drop(self.silent.insert(node)),
@@ -144,6 +165,7 @@ impl Shard {
                     self.enqueue(&uid, Instant::now());
                 }
             }
+            Order::PodFault(namespace, name, fault) => self.strike(&namespace, &name, fault),
             Order::ForgetReadiness(node, unready) => {
                 let now = Timestamp::now();
                 for uid in self.pods_of(node) {
@@ -157,6 +179,37 @@ impl Shard {
         }
     }
 
+    /// What is asked for by a call goes before what rules and annotations say.
+    fn with_told(&self, plan: Arc<Plan>, namespace: &Arc<str>, name: &str) -> Arc<Plan> {
+        // Mostly there is none.
+        if self.told.is_empty() {
+            return plan;
+        }
+        let name: Arc<str> = name.into();
+        let told = self.told.get(&(namespace.clone(), name));
+        told.map_or_else(|| plan.clone(), |fault| Arc::new(Plan { fault: Some(*fault), ..Plan::clone(&plan) }))
+    }
+
+    fn strike(&mut self, namespace: &Arc<str>, name: &Arc<str>, fault: Option<PodFault>) {
+        let key = (namespace.clone(), name.clone());
+        match fault {
+            Some(fault) => self.told.insert(key, fault),
+            None => self.told.remove(&key),
+        };
+        let now = Timestamp::now();
+        let of_name = self.pods.iter().filter(|(_, entry)| *entry.name == **name && entry.namespace == *namespace);
+        let uids: Vec<Uid> = of_name.map(|(uid, _)| uid.clone()).collect();
+        for uid in uids {
+            let Some(plan) = self.pods.get(&uid).map(|entry| entry.plan.clone()) else { continue };
+            let plan = self.with_told(plan, namespace, name);
+            let machine = self.pods.get_mut(&uid).and_then(|entry| entry.machine.as_mut());
+            if machine.is_some_and(|machine| machine.advance(now) | machine.change_plan(plan, now) | machine.advance(now)) {
+                self.enqueue(&uid, Instant::now());
+                self.plan(&uid);
+            }
+        }
+    }
+
     fn pods_of(&self, node: u32) -> Vec<Uid> {
         self.pods.iter().filter(|(_, entry)| entry.node == node).map(|(uid, _)| uid.clone()).collect()
     }
@@ -165,21 +218,25 @@ impl Shard {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn see(&mut self, pod: &SlimPod, at: Instant) {
+    /// The API showed a pod, at last in this list.
+    fn see(&mut self, pod: &SlimPod, at: Instant, list: u32) {
         let Some(node) = self.config.index_of(&pod.spec.node_name) else { return };
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.homeless.remove(uid);
+        let homeless = self.homeless.remove(uid);
         let now = Timestamp::now();
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let plan = self.config.stages.plan(namespace, pod.metadata.labels.as_ref(), pod.metadata.annotations.as_ref());
+        let namespace = self.intern(pod.metadata.namespace.as_deref().unwrap_or_default());
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let asked = self.config.stages.plan(&namespace, pod.metadata.labels.as_ref(), pod.metadata.annotations.as_ref());
+        let plan = self.with_told(asked.clone(), &namespace, name);
         let template = self.templates.intern(template_of(pod));
         let uid: Uid = if let Some((uid, _)) = self.pods.get_key_value(uid) {
             uid.clone()
         } else {
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
-            let occurrence = self.occurrences.next(namespace, name);
-            let seed = pod_seed(self.config.seed, namespace, name, occurrence);
-            let namespace = self.intern(namespace);
+            let occurrence = match &homeless {
+                Some(homeless) => homeless.occurrence,
+                None => self.occurrences.next(&namespace, name),
+            };
+            let seed = pod_seed(self.config.seed, &namespace, name, occurrence);
             let behaviour = Behaviour { seed, plan: plan.clone(), template: template.clone() };
             let mut entry = Box::new(Entry::new(pod, namespace, node, behaviour, now));
             if entry.machine.is_some() && !template.host_network {
@@ -189,7 +246,8 @@ impl Shard {
                 }
                 entry.pod_ip = known.or_else(|| self.addresses().take(seed));
                 if entry.pod_ip.is_none() && pod.metadata.deletion_timestamp.is_none() {
-                    return self.wait_for_address(pod);
+                    let turn = homeless.map(|homeless| homeless.turn);
+                    return self.wait_for_address(pod, occurrence, list, turn);
                 }
             }
             let uid: Uid = uid.into();
@@ -198,7 +256,8 @@ impl Shard {
             uid
         };
         let Some(entry) = self.pods.get_mut(&uid) else { return };
-        entry.list = self.list;
+        entry.list = list;
+        entry.plan = asked;
         let host_ip = self.config.node_ip(node);
         if entry.see(pod, Site { uid: &uid, host_ip: &host_ip }, plan, template, now) {
             self.enqueue(&uid, at);
@@ -207,19 +266,26 @@ impl Shard {
     }
 
     /// The range is used up: the pod waits, as on a node whose range is.
-    fn wait_for_address(&mut self, pod: &SlimPod) {
+    fn wait_for_address(&mut self, pod: &SlimPod, occurrence: u32, list: u32, turn: Option<u64>) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        if self.homeless.is_empty() {
+        if turn.is_none() && self.homeless.is_empty() {
             tracing::warn!(range = %self.config.pod_cidr, "no address is free; pods wait for one");
         }
-        self.homeless.insert(uid.into(), Box::new(pod.clone()));
+        let turn = turn.unwrap_or_else(|| {
+            self.next_turn += 1;
+            self.next_turn
+        });
+        self.homeless.insert(uid.into(), Homeless { pod: Box::new(pod.clone()), occurrence, list, turn });
         self.next_address.get_or_insert_with(|| Instant::now() + ADDRESS_RETRY);
     }
 
     fn try_addresses(&mut self) {
         self.next_address = None;
-        for pod in std::mem::take(&mut self.homeless).into_values() {
-            self.see(&pod, Instant::now());
+        let mut waiting: Vec<_> = self.homeless.iter().map(|(uid, homeless)| (homeless.turn, uid.clone())).collect();
+        waiting.sort_unstable();
+        for (_, uid) in waiting {
+            let Some((pod, list)) = self.homeless.get(&uid).map(|homeless| (homeless.pod.clone(), homeless.list)) else { continue };
+            self.see(&pod, Instant::now(), list);
         }
     }
 
@@ -241,6 +307,15 @@ impl Shard {
             if let Some(address) = entry.pod_ip {
                 self.addresses().release(address);
             }
+            self.prune_timers();
+        }
+    }
+
+    /// Throws timers away that count no more, once they are most of all.
+    fn prune_timers(&mut self) {
+        if self.timers.len() > 2 * self.pods.len() + STALE_TIMERS {
+            let pods = &self.pods;
+            self.timers.retain(|Reverse((at, uid))| pods.get(uid).is_some_and(|entry| entry.wake == Some(*at)));
         }
     }
 
@@ -269,6 +344,7 @@ impl Shard {
             entry.wake = wake;
             if let Some(at) = wake {
                 self.timers.push(Reverse((at, uid.clone())));
+                self.prune_timers();
             }
         }
     }
@@ -384,3 +460,7 @@ impl Shard {
         self.plan(&done.uid);
     }
 }
+
+#[cfg(test)]
+#[path = "shard_tests.rs"]
+mod tests;

@@ -21,6 +21,8 @@ const PAGE: u32 = 500;
 const OPEN_SECONDS: u32 = 290;
 /// Bookmarks come every minute: a watch that is silent for longer is dead, whatever its connection says.
 const SILENT: Duration = Duration::from_secs(90);
+/// A watch that the API server ends sooner is opened again after a pause: one that always does so would be asked all the time.
+const SHORT: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
@@ -58,7 +60,7 @@ where
         if let Some(until) = blind_until {
             tokio::time::sleep_until(until).await;
         }
-        let before = version.clone();
+        let (before, opened) = (version.clone(), Instant::now());
         let result = match &mut version {
             None => list(&api, fields, &sink).await.map(|listed| version = Some(listed)),
             Some(version) => go_on(&api, fields, version, &mut disturbed, &sink).await,
@@ -69,6 +71,8 @@ where
         let pause = match result {
             Ok(()) => continue,
             Err(Broken::Ended) => return,
+            Err(Broken::Closed) if opened.elapsed() >= SHORT => continue,
+            Err(Broken::Closed) => retry_delay(failures + 1, FIRST_RETRY, LONGEST_RETRY),
             Err(Broken::Expired) => {
                 version = None;
                 // The first list may follow at once; where none helps, lists in a row would be a load of their own.
@@ -91,6 +95,8 @@ where
 enum Broken {
     /// Nobody listens.
     Ended,
+    /// The API server ended the watch, as it does from time to time.
+    Closed,
     /// Where it was to go on is forgotten.
     Expired,
     Failed(String),
@@ -132,7 +138,7 @@ where
     }
 }
 
-/// Watches from `version` on, which it keeps up to date, until the API server ends that, or the watch breaks or is disturbed.
+/// Watches from `version` on, which it keeps up to date, until the watch ends, breaks or is disturbed.
 async fn go_on<K>(
     api: &Api<K>,
     fields: Option<&str>,
@@ -158,7 +164,7 @@ where
             changed = disturbed.changed() => return changed.map_err(|_| Broken::Ended),
             event = tokio::time::timeout(SILENT, events.next()) => event.map_err(|_| Broken::Failed("silent".into()))?,
         };
-        let Some(event) = event else { return Ok(()) };
+        let Some(event) = event else { return Err(Broken::Closed) };
         match event? {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 *version = object.resource_version().unwrap_or_default();
@@ -171,5 +177,31 @@ where
             WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
             WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fleet::fake;
+    use crate::fleet::slim::SlimNode;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_ends_at_once_is_opened_ever_more_rarely() {
+        let (requests, log) = fake::requests(|asked| {
+            let list = json!({ "metadata": { "resourceVersion": "1" }, "items": [] });
+            (200, if asked.query.contains("watch=") { Value::Null } else { list })
+        });
+        let (sink, mut events) = mpsc::channel(16);
+        tokio::spawn(follow::<SlimNode>(Api::all(requests.client()), None, requests.disturbance.subscribe(), sink));
+        assert!(matches!(events.recv().await, Some(Event::ListBegins)));
+        assert!(matches!(events.recv().await, Some(Event::ListEnds)));
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let log = log.lock().unwrap();
+        let lists = log.iter().filter(|asked| !asked.query.contains("watch=")).count();
+        // After 0.25, 0.5, 1, 2, 4, 8, and then every 10 s.
+        assert_eq!((lists, log.len() - lists), (1, 11), "{log:?}");
     }
 }

@@ -63,10 +63,16 @@ pub enum What {
     LeaseAge,
     /// Lateness of leases by the agent's own metrics.
     LeaseLateness,
+    /// From the moment a Node is there until it has a lease, by the agent's own metrics.
+    LeaseCreation,
     /// Nodes that were Ready and became `NotReady` before the stand-still.
     NotReady,
-    /// The same after the API server stood still.
-    NotReadyAfterStall,
+    /// The same from when the API server stood still for so many seconds until all leases are renewed and looked at.
+    LostInStall(u64),
+    /// Nodes that are `NotReady` then.
+    NotReadyAfterStall(u64),
+    /// From the end of such a stand-still until all leases are renewed, in seconds, as a list every other second shows it.
+    CaughtUp(u64),
     /// Pod events that there really were in a second, in the step that asks for a rate.
     Events,
     /// From the creation of a pod, as a watch saw it, until that watch saw it Running.
@@ -85,6 +91,9 @@ pub enum Goal {
     /// This many times the yardstick's median, or less.
     Times(f64, Contender),
 }
+
+/// A stand-still of so many seconds costs no node: the last renewals are from an interval of 10 s before it, the grace period is 50 s.
+const GRACE_COVERS: u64 = 30;
 
 /// How much was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -120,8 +129,11 @@ impl What {
             Self::Renewals => "lease renewals at rest, /s".to_owned(),
             Self::LeaseAge => "lease older than its interval, p99, s".to_owned(),
             Self::LeaseLateness => "lease lateness by own metrics, p99, s".to_owned(),
+            Self::LeaseCreation => "lease made after its Node by own metrics, p99, s".to_owned(),
             Self::NotReady => "nodes NotReady in the run".to_owned(),
-            Self::NotReadyAfterStall => "nodes NotReady after a stand-still".to_owned(),
+            Self::LostInStall(seconds) => format!("nodes called NotReady, stand-still of {seconds} s"),
+            Self::NotReadyAfterStall(seconds) => format!("nodes NotReady after a stand-still of {seconds} s"),
+            Self::CaughtUp(seconds) => format!("leases renewed after stand-still of {seconds} s, s"),
             Self::Events => format!("pod events, {events}/s asked for, /s"),
             Self::SeenRunning => "pod seen -> seen Running meanwhile, p99, ms".to_owned(),
             Self::EventToPatch => "pod event -> patch meanwhile, p99, ms".to_owned(),
@@ -138,7 +150,9 @@ impl What {
             Self::ResidentFull => &[Goal::AtMost(150.0)],
             Self::RestCpu => &[Goal::AtMost(0.1), Goal::Times(0.3, Contender::Kwok)],
             Self::LeaseLateness => &[Goal::AtMost(2.0)],
-            Self::NotReady | Self::NotReadyAfterStall => &[Goal::AtMost(0.0)],
+            Self::NotReady | Self::NotReadyAfterStall(_) => &[Goal::AtMost(0.0)],
+            // In a longer one all leases run out: the node controller, which comes back with the API server, calls nodes lost.
+            Self::LostInStall(seconds) if seconds <= GRACE_COVERS => &[Goal::AtMost(0.0)],
             Self::EventToPatch => &[Goal::AtMost(50.0)],
             Self::Connections => &[Goal::AtMost(130.0)],
             Self::ServerCpu(_)
@@ -146,6 +160,9 @@ impl What {
             | Self::RestServerCpu
             | Self::Renewals
             | Self::LeaseAge
+            | Self::LeaseCreation
+            | Self::LostInStall(_)
+            | Self::CaughtUp(_)
             | Self::Events
             | Self::SeenRunning => &[],
         }

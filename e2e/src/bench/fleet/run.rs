@@ -27,25 +27,26 @@ const SETTLE: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(5);
 /// How long pod events come in the step that asks for a rate.
 const EVENTS: Duration = Duration::from_secs(5);
-/// How long the API server stands still.
-const STALL: Duration = Duration::from_secs(20);
-/// How long nodes are watched after that. A node whose lease was not renewed after the stand-still is lost within this time: its last
-/// renewal is then up to 10 + 20 + 40 s ago, and the grace period is 50 s.
-const AFTER_STALL: Duration = Duration::from_secs(40);
+/// How long leases may take to be renewed after a stand-still; who has not done it by then has lost nodes.
+const CATCH_UP: Duration = Duration::from_mins(1);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// From then on until nodes are counted: the node controller looks every 5 s, and the agent puts right what it says.
+const JUDGED: Duration = Duration::from_secs(7);
 /// How often leases are looked at while at rest.
 const LOOKS: u32 = 4;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const RENEW_SECONDS: f64 = 10.0;
 
 /// What a run consists of besides nodes to Ready.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Steps {
     /// Pods.
     pub pods: bool,
     /// Rest for so long.
     pub rest: Option<Duration>,
-    /// The stand-still.
-    pub stall: bool,
+    /// Stand-stills, and how long.
+    pub stalls: Vec<Duration>,
     /// The memory step.
     pub memory: bool,
 }
@@ -138,8 +139,8 @@ impl Bench<'_> {
         }
         let lost = self.observer.seen().lost.len();
         self.set(What::NotReady, count(lost));
-        if steps.stall {
-            self.stall().await?;
+        for stall in steps.stalls {
+            self.stall(stall).await?;
         }
         if steps.memory {
             self.memory().await?;
@@ -180,6 +181,9 @@ impl Bench<'_> {
         if let Some(late) = self.own("virtual_kubelet_lease_lateness_seconds").await?.quantile(0.99) {
             self.set(What::LeaseLateness, late);
         }
+        if let Some(late) = self.own("virtual_kubelet_lease_creation_lateness_seconds").await?.quantile(0.99) {
+            self.set(What::LeaseCreation, late);
+        }
         Ok(())
     }
 
@@ -217,14 +221,38 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn stall(&mut self) -> Result<()> {
+    async fn stall(&mut self, lasts: Duration) -> Result<()> {
+        let seconds = lasts.as_secs();
         self.observer.seen().lost.clear();
         self.server.stand_still(true)?;
-        sleep(STALL).await;
+        sleep(lasts).await;
         self.server.stand_still(false)?;
-        sleep(AFTER_STALL).await;
-        let lost = self.observer.seen().lost.len();
-        self.set(What::NotReadyAfterStall, count(lost));
+        let (back, now) = (Instant::now(), jiff::Timestamp::now());
+        let missing = loop {
+            // One that has just come back may refuse a list.
+            let leases = raw::list(&self.server.client, &format!("{LEASES}?resourceVersion=0")).await.unwrap_or_default();
+            let renewed = leases.iter().filter(|lease| lease.spec.renew_time.is_some_and(|renewed| renewed >= now)).count();
+            if renewed >= self.size.nodes || back.elapsed() > CATCH_UP {
+                break self.size.nodes.saturating_sub(renewed);
+            }
+            self.agent.check()?;
+            sleep(LOOK).await;
+        };
+        let caught_up = back.elapsed().as_secs_f64();
+        sleep(JUDGED).await;
+        let (ready, lost) = {
+            let seen = self.observer.seen();
+            (seen.ready, seen.lost.len())
+        };
+        let not_ready = self.size.nodes.saturating_sub(ready);
+        (self.say)(&format!(
+            "the API server stood still for {seconds} s: {lost} nodes called NotReady, {missing} leases not renewed after {caught_up:.1} s, \
+             {not_ready} nodes NotReady {} s later",
+            JUDGED.as_secs()
+        ));
+        self.set(What::LostInStall(seconds), count(lost));
+        self.set(What::NotReadyAfterStall(seconds), count(not_ready));
+        self.set(What::CaughtUp(seconds), caught_up);
         Ok(())
     }
 

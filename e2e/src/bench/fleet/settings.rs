@@ -15,8 +15,10 @@ pub struct Settings {
     pub runs: usize,
     /// How long rest is.
     pub rest: Duration,
-    /// Whether there is a memory step.
-    pub memory: bool,
+    /// How long the API server stands still, one time after the other.
+    pub stalls: Vec<Duration>,
+    /// Runs that have a memory step.
+    pub memory_runs: usize,
     /// Who takes part.
     pub contenders: Vec<Contender>,
 }
@@ -28,26 +30,34 @@ impl Settings {
     /// - `BED_BENCH_RUNS`: runs of each (`3`),
     /// - `BED_BENCH_EVENTS`: pod events a second (`1000`),
     /// - `BED_BENCH_REST`: seconds of rest (`60`),
+    /// - `BED_BENCH_STALLS`: seconds for which the API server stands still, with commas between them, empty for none (`20,60`),
     /// - `BED_BENCH_MEMORY_PODS`: pods of the memory step, `0` for none (`50000`),
+    /// - `BED_BENCH_MEMORY_RUNS`: runs that have one (as many as there are runs),
     /// - `BED_BENCH_ONLY`: who takes part (`ours,limit,kwok`).
     pub fn read(environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let text = |name: &str, default: &str| environment(name).unwrap_or_else(|| default.to_owned());
-        let number = |name, default| parse::<usize>(name, &text(name, default));
+        let number = |name: &str, default: &str| parse::<usize>(name, &text(name, default));
         let (pods, memory_pods) = (number("BED_BENCH_PODS", "10000")?, number("BED_BENCH_MEMORY_PODS", "50000")?);
         let events = parse("BED_BENCH_EVENTS", &text("BED_BENCH_EVENTS", "1000"))?;
         let nodes = text("BED_BENCH_NODES", "1000,5000");
         let mut sizes: Vec<_> = nodes.split(',').map(|nodes| parse::<usize>("BED_BENCH_NODES", nodes)).collect::<Result<_>>()?;
         sizes.sort_unstable();
         ensure!(sizes.iter().all(|nodes| *nodes > 0) && pods > 0 && events > 0, "a fleet has nodes, pods and events");
+        let runs = number("BED_BENCH_RUNS", "3")?.max(1);
+        let stalls = text("BED_BENCH_STALLS", "20,60");
+        let stalls = stalls.split(',').filter(|seconds| !seconds.trim().is_empty());
+        let stalls = stalls.map(|seconds| parse("BED_BENCH_STALLS", seconds).map(Duration::from_secs)).collect::<Result<Vec<_>>>()?;
+        let memory_runs = if memory_pods > 0 { number("BED_BENCH_MEMORY_RUNS", &runs.to_string())? } else { 0 };
         let only = text("BED_BENCH_ONLY", "ours,limit,kwok");
         let contenders = Contender::ALL.into_iter().filter(|contender| only.split(',').any(|name| name.trim() == contender.name()));
         let contenders: Vec<_> = contenders.collect();
         ensure!(contenders.len() == only.split(',').count(), "BED_BENCH_ONLY={only}: there are ours, limit and kwok");
         Ok(Self {
             sizes: sizes.into_iter().map(|nodes| Size { nodes, pods, memory_pods, events }).collect(),
-            runs: number("BED_BENCH_RUNS", "3")?.max(1),
+            runs,
             rest: Duration::from_secs(parse("BED_BENCH_REST", &text("BED_BENCH_REST", "60"))?),
-            memory: memory_pods > 0,
+            stalls,
+            memory_runs,
             contenders,
         })
     }
@@ -65,7 +75,19 @@ mod tests {
     fn without_a_word_everything_of_the_design_is_measured_three_times() {
         let settings = Settings::read(|_| None).unwrap();
         assert_eq!(settings.sizes.iter().map(|size| size.nodes).collect::<Vec<_>>(), [1000, 5000]);
-        assert_eq!((settings.runs, settings.contenders.len(), settings.memory), (3, 3, true));
+        assert_eq!((settings.runs, settings.contenders.len(), settings.memory_runs), (3, 3, 3));
+        assert_eq!(settings.stalls, [20, 60].map(Duration::from_secs));
+    }
+
+    #[test]
+    fn what_takes_long_can_be_left_out() {
+        let settings = Settings::read(|name| match name {
+            "BED_BENCH_STALLS" => Some(String::new()),
+            "BED_BENCH_MEMORY_PODS" => Some("0".to_owned()),
+            _ => None,
+        });
+        let settings = settings.unwrap();
+        assert_eq!((settings.stalls.len(), settings.memory_runs), (0, 0));
     }
 
     #[test]

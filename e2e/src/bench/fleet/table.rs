@@ -15,6 +15,30 @@ pub struct Table {
     pub runs: BTreeMap<Contender, Vec<Run>>,
 }
 
+/// A goal, and whether it is met.
+#[derive(Debug)]
+struct Verdict {
+    /// As it is printed.
+    goal: String,
+    /// The figure that counts.
+    value: f64,
+    /// What it may be.
+    most: f64,
+    /// What it is instead, where it is missed.
+    missed: Option<String>,
+}
+
+impl Verdict {
+    fn text(&self) -> String {
+        self.missed.as_ref().map_or_else(|| "met".to_owned(), |missed| format!("MISSED: {missed}"))
+    }
+
+    fn json(&self) -> Value {
+        let Self { goal, value, most, missed } = self;
+        json!({ "goal": goal, "value": value, "most": most, "met": missed.is_none(), "missedBy": (value - most).max(0.0) })
+    }
+}
+
 impl Table {
     fn spread(&self, what: What, contender: Contender) -> Option<Spread> {
         Spread::of(self.runs.get(&contender)?.iter().filter_map(|run| run.get(&what).copied()).collect())
@@ -27,9 +51,8 @@ impl Table {
         rows
     }
 
-    /// The goals of a row: as it is printed, and how much it is missed by, if it is. A goal beside a yardstick that was not
-    /// measured is no goal of this run.
-    fn verdicts(&self, what: What) -> Vec<(String, Option<String>)> {
+    /// The goals of a row. A goal beside a yardstick that was not measured is no goal of this run.
+    fn verdicts(&self, what: What) -> Vec<Verdict> {
         let Some(ours) = self.spread(what, Contender::Ours) else { return Vec::new() };
         what.goals()
             .iter()
@@ -47,7 +70,7 @@ impl Table {
                     Goal::Times(factor, _) if most > 0.0 => format!("{:.2}{of} instead of {factor}", value / most * factor),
                     _ => format!("{} instead of {most}", number(value)),
                 });
-                Some((shown, missed))
+                Some(Verdict { goal: shown, value, most, missed })
             })
             .collect()
     }
@@ -60,10 +83,10 @@ impl Table {
         let mut text = format!("\n{title:<48} {:<32} {}\n", "goal", columns.join(" "));
         for what in self.rows() {
             let verdicts = self.verdicts(what);
-            let goals: Vec<_> = verdicts.iter().map(|(goal, _)| goal.as_str()).collect();
-            let missed = if verdicts.iter().any(|(_, missed)| missed.is_some()) { "MISSED" } else { "" };
+            let goals: Vec<_> = verdicts.iter().map(|verdict| verdict.goal.as_str()).collect();
+            let met: Vec<_> = verdicts.iter().map(Verdict::text).collect();
             let cells = Contender::ALL.map(|contender| format!("{:<28}", cell(self.spread(what, contender))));
-            let row = format!("{:<48} {:<32} {} {missed}", what.title(self.size), goals.join(", "), cells.join(" "));
+            let row = format!("{:<48} {:<32} {} {}", what.title(self.size), goals.join(", "), cells.join(" "), met.join(", "));
             let _ = writeln!(text, "{}", row.trim_end());
         }
         text
@@ -74,8 +97,16 @@ impl Table {
         let rows = self.rows().into_iter().map(|what| {
             let of = |contender: &Contender| self.runs[contender].iter().filter_map(|run| run.get(&what)).copied().collect::<Vec<_>>();
             let figures: BTreeMap<_, _> = self.runs.keys().map(|contender| (contender.name(), of(contender))).collect();
-            let missed: Vec<_> = self.verdicts(what).into_iter().filter_map(|(_, missed)| missed).collect();
-            json!({ "what": what.title(self.size), "figures": figures, "missed": missed })
+            let spreads: BTreeMap<_, _> = self
+                .runs
+                .keys()
+                .filter_map(|contender| {
+                    let Spread { least, median, most } = self.spread(what, *contender)?;
+                    Some((contender.name(), json!({ "min": least, "median": median, "max": most })))
+                })
+                .collect();
+            let goals: Vec<_> = self.verdicts(what).iter().map(Verdict::json).collect();
+            json!({ "what": what.title(self.size), "figures": figures, "spreads": spreads, "goals": goals })
         });
         json!({ "nodes": self.size.nodes, "pods": self.size.pods, "rows": rows.collect::<Vec<_>>() })
     }
@@ -87,9 +118,9 @@ pub fn verdict(tables: &[Table]) -> String {
     let mut missed = Vec::new();
     for table in tables {
         for what in table.rows() {
-            for (_, miss) in table.verdicts(what) {
+            for verdict in table.verdicts(what) {
                 all += 1;
-                missed.extend(miss.map(|miss| format!("{} ({miss})", what.title(table.size))));
+                missed.extend(verdict.missed.map(|miss| format!("{} ({miss})", what.title(table.size))));
             }
         }
     }
@@ -102,10 +133,11 @@ pub fn verdict(tables: &[Table]) -> String {
 
 /// What was promised not to happen at all, and did.
 pub fn broken(tables: &[Table]) -> Vec<String> {
-    let promises = [What::NotReady, What::NotReadyAfterStall];
     let broken = |table: &Table| {
+        let is_promise = |what: &What| matches!(what.goals(), [Goal::AtMost(most)] if *most <= 0.0);
         let is_broken = |what: &What| table.spread(*what, Contender::Ours).is_some_and(|ours| ours.most > 0.0);
-        promises.into_iter().filter(is_broken).map(|what| what.title(table.size)).collect::<Vec<_>>()
+        let broken = table.rows().into_iter().filter(|what| is_promise(what) && is_broken(what));
+        broken.map(|what| what.title(table.size)).collect::<Vec<_>>()
     };
     tables.iter().flat_map(broken).collect()
 }
@@ -179,6 +211,32 @@ mod tests {
         let text = table.text();
         let row = text.lines().find(|line| line.starts_with("5 nodes to Ready")).unwrap();
         let words: Vec<_> = row.split_whitespace().collect();
-        assert_eq!(words[5..], ["≤", "0.7", "×", "kwok", "1.50", "3", "200", "-", "0.250", "0.250", "0.250", "MISSED"]);
+        assert_eq!(
+            words[5..],
+            [
+                "≤", "0.7", "×", "kwok", "1.50", "3", "200", "-", "0.250", "0.250", "0.250", "MISSED:", "12.00", "×", "kwok", "instead",
+                "of", "0.7"
+            ]
+        );
+    }
+
+    #[test]
+    fn each_goal_is_told_for_machines_with_its_figure_and_by_how_much_it_is_missed() {
+        let table = table(&[(Contender::Ours, TIME, &[3.0]), (Contender::Limit, TIME, &[4.0]), (Contender::Kwok, TIME, &[2.0])]);
+        let goals = &table.json()["rows"][0]["goals"];
+        assert_eq!((&goals[0]["met"], &goals[0]["missedBy"]), (&json!(true), &json!(0.0)));
+        assert_eq!((&goals[1]["met"], &goals[1]["value"], &goals[1]["goal"]), (&json!(false), &json!(3.0), &json!("≤ 0.7 × kwok")));
+        assert!((goals[1]["missedBy"].as_f64().unwrap() - 1.6).abs() < 1e-9);
+        assert_eq!(table.json()["rows"][0]["spreads"]["kwok"], json!({ "min": 2.0, "median": 2.0, "max": 2.0 }));
+    }
+
+    #[test]
+    fn a_node_that_is_called_lost_counts_after_a_short_stand_still_and_not_after_one_that_outlasts_every_lease() {
+        let tables = [table(&[
+            (Contender::Ours, What::LostInStall(20), &[1.0]),
+            (Contender::Ours, What::LostInStall(60), &[5.0]),
+            (Contender::Ours, What::NotReadyAfterStall(60), &[0.0]),
+        ])];
+        assert_eq!(broken(&tables), ["nodes called NotReady, stand-still of 20 s"]);
     }
 }

@@ -1,20 +1,22 @@
 //! Names that come again, deletions that nobody saw, changes by others, conflicts: through a proxy that lets requests fail.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
 
-use super::{FleetConfig, MINUTE, Running, SECOND, client, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs, shows};
+use super::{
+    FleetConfig, MINUTE, Running, SECOND, client, client_of, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs, shows,
+};
 use crate::{
     bed::Bed,
     eventually::eventually,
-    fault_proxy::{Fault, FaultProxy},
+    fault_proxy::{Fault, FaultProxy, Request},
 };
 
 pub async fn run(bed: &mut Bed) -> Result<()> {
@@ -32,7 +34,8 @@ pub async fn run(bed: &mut Bed) -> Result<()> {
     foreign_holder(bed).await.context("a foreign holder")?;
     deleted_node(bed).await.context("a deleted Node")?;
     restarted(bed, &proxy, running).await.context("a restart")?;
-    impersonated(bed, &proxy).await.context("impersonation")
+    impersonated(bed, &proxy).await.context("impersonation")?;
+    as_service_account(bed, &proxy).await.context("the rights that are documented")
 }
 
 async fn known_pods(running: &Running, wanted: u64) -> Result<()> {
@@ -206,26 +209,52 @@ async fn conflicts(bed: &Bed, proxy: &FaultProxy, running: &Running) -> Result<(
 
 /// The API server asks to be left in peace.
 async fn slowed_down(bed: &Bed, proxy: &FaultProxy, running: &Running) -> Result<()> {
+    let limit = || running.metric("virtual_kubelet_in_flight_limit", "nodes_and_pods");
+    let before = limit();
     proxy.inject(|request| if request.is_write() && request.attempt <= 1 { Fault::Answer(429) } else { Fault::None });
     let names: Vec<String> = (0..20).map(|index| format!("refused-{index}")).collect();
     for (index, name) in names.iter().enumerate() {
         make(bed, name, &format!("sim-{index}"), &[]).await?;
     }
     eventually(SECOND * 20, "fewer requests are under way at once", async || {
-        let limit = running.metric("virtual_kubelet_in_flight_limit", "nodes_and_pods");
-        ensure!(limit < 64, "{limit}");
+        ensure!(limit() < before, "{} after {before}", limit());
         Ok(())
     })
     .await?;
     for name in &names {
         runs(bed, name).await?;
     }
-    proxy.pass();
-    bed.say("an API server that asks for it gets fewer requests at once, and all pods run");
+    let limited = limit();
+    let many = at_once(bed, proxy).await?;
+    // An answer adds a tenth of a request, and there are a hundred.
+    ensure!((2..=limited + 11).contains(&many), "{many} requests at once, with a limit of {limited}");
+    bed.say(&format!("an API server that asks for it gets fewer requests at once ({many} instead of {before}), and all pods run"));
     for name in &names {
         delete(bed, name, None).await?;
     }
     known_pods(running, 0).await
+}
+
+/// How many writes about pods are under way at once when each takes longer than it takes to make the pods.
+async fn at_once(bed: &Bed, proxy: &FaultProxy) -> Result<u64> {
+    const TAKES: Duration = Duration::from_secs(4);
+    let is_ours = |request: &Request| request.is_write() && request.path.ends_with("/status") && request.path.contains("/pods/many-");
+    proxy.inject(move |request| if is_ours(request) { Fault::Delay(TAKES) } else { Fault::None });
+    let names: Vec<String> = (0..100).map(|index| format!("many-{index}")).collect();
+    for (index, name) in names.iter().enumerate() {
+        make(bed, name, &format!("sim-{}", index % 20), &[]).await?;
+    }
+    for name in &names {
+        runs(bed, name).await?;
+    }
+    proxy.pass();
+    let came: Vec<_> = proxy.log().iter().filter(|exchange| is_ours(&exchange.request)).map(|exchange| exchange.at).collect();
+    for name in &names {
+        delete(bed, name, None).await?;
+    }
+    // Each was under way for so long at least.
+    let under_way = |at: &Instant| came.iter().filter(|other| *other <= at && at.duration_since(**other) < TAKES).count();
+    Ok(u64::try_from(came.iter().map(under_way).max().unwrap_or_default())?)
 }
 
 fn leases(bed: &Bed) -> Api<Lease> {
@@ -285,6 +314,47 @@ async fn restarted(bed: &Bed, proxy: &FaultProxy, running: Running) -> Result<()
     running.stop().await
 }
 
+/// Who writes as a node may write of that node, and not of another one.
+async fn own_status_alone(bed: &Bed) -> Result<()> {
+    let mut kubeconfig = bed.control_plane.admin_kubeconfig_for(&crate::control_plane::server())?;
+    kubeconfig["users"][0]["user"]["as"] = "system:node:imp-0".into();
+    kubeconfig["users"][0]["user"]["as-groups"] = json!(["system:nodes"]);
+    let as_node: Api<Node> = Api::all(client_of(&kubeconfig).await?);
+    let status = json!({ "status": { "conditions": [{ "type": "Theirs", "status": "True" }] } });
+    as_node.patch_status("imp-0", &PatchParams::default(), &Patch::Strategic(status.clone())).await.context("its own status")?;
+    let refused = as_node.patch_status("imp-1", &PatchParams::default(), &Patch::Strategic(status)).await;
+    ensure!(matches!(&refused, Err(kube::Error::Api(why)) if why.code == 403), "the status of another node: {refused:?}");
+    let node = nodes(bed).get("imp-1").await?;
+    ensure!(!is_true(&json!(node.status), "Theirs"), "it was written: {:?}", node.status);
+    Ok(())
+}
+
+/// With what `deploy/virtual-kubelet/fleet.yaml` grants its `ServiceAccount`, as itself and as its nodes.
+async fn as_service_account(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
+    let token = bed.control_plane.kubectl(&["create", "token", "fleet", "--namespace", "virtual-kubelet"]).await?;
+    let mut kubeconfig = bed.control_plane.admin_kubeconfig_for(&proxy.server())?;
+    kubeconfig["users"][0]["user"] = json!({ "token": token.trim() });
+    for (prefix, impersonate) in [("sa-", false), ("sa-imp-", true)] {
+        let config = FleetConfig { impersonate, ..fleet(3, prefix, "")? };
+        let running = Running::start(client_of(&kubeconfig).await?, config).await?;
+        let (node, name) = (format!("{prefix}1"), format!("{prefix}pod"));
+        make(bed, &name, &node, &[]).await?;
+        let pod = runs(bed, &name).await?;
+        // A lost Node and a status of others take the rights that nothing above has asked for.
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }] } });
+        nodes(bed).patch_status(&node, &PatchParams::default(), &Patch::Strategic(ready)).await?;
+        node_is(bed, &node, "True", SECOND * 10).await?;
+        delete(bed, &name, None).await?;
+        is_gone(bed, &pod, MINUTE).await?;
+        let refused = running.metric("virtual_kubelet_requests_total", "code=\"403\"");
+        // The node authorizer learns of a pod a moment after its node may have.
+        ensure!(impersonate || refused == 0, "{refused} requests were refused: {}", running.handle.scrape());
+        running.stop().await?;
+    }
+    bed.say("the rights of deploy/virtual-kubelet/fleet.yaml are enough, with and without impersonation");
+    Ok(())
+}
+
 /// With the rights of nodes, and no others.
 async fn impersonated(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
     let config = FleetConfig { impersonate: true, ..fleet(3, "imp-", "")? };
@@ -295,6 +365,7 @@ async fn impersonated(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
     ensure!(writers > 0, "nobody wrote a status");
     delete(bed, "impersonated", None).await?;
     is_gone(bed, &pod, MINUTE).await?;
+    own_status_alone(bed).await?;
     running.stop().await?;
     // What an admin may and a node may not is refused.
     let mut config = FleetConfig { impersonate: true, ..fleet(1, "refused-", "")? };

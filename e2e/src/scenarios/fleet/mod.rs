@@ -101,7 +101,12 @@ impl Running {
 
 /// A client as the binary has it, past `server`.
 async fn client(bed: &Bed, server: &str) -> Result<Client> {
-    control_plane::client_without_retry(&bed.control_plane.admin_kubeconfig_for(server)?).await
+    client_of(&bed.control_plane.admin_kubeconfig_for(server)?).await
+}
+
+async fn client_of(kubeconfig: &Value) -> Result<Client> {
+    let config = control_plane::config_without_retry(kubeconfig).await?;
+    virtual_kubelet::fleet::client(&config).context("building a client")
 }
 
 fn fleet(nodes: u32, prefix: &str, stages: &str) -> Result<FleetConfig> {

@@ -208,7 +208,7 @@ impl Rules {
             deployment.phase = if marked { Phase::Updating } else { Phase::Degrading };
             match grant.kind {
                 Kind::Abort => return,
-                Kind::Remove => deployment.replicas = 0,
+                Kind::Remove | Kind::Drain => deployment.replicas = 0,
                 Kind::Update => {
                     (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas);
                 }

@@ -205,6 +205,7 @@ impl<const N: usize> Eyes<'_, N> {
         let replicas = site.deployment.map_or(0, |deployment| deployment.replicas);
         target::need(&NeedView {
             chosen: site.chosen(),
+            draining: false,
             has_anything: site.has_anything(),
             phase: site.phase(),
             readable: true,
@@ -230,7 +231,11 @@ impl<const N: usize> Eyes<'_, N> {
     fn gates(&self) -> Gates {
         let timed_out = |site: &Site| site.grant.is_some_and(|grant| self.grace(site, &grant) == Grace::TimedOut);
         let paused = self.resource.paused && !self.rules.breaks(Mutation::PauseIgnored);
-        Gates { paused, halted: self.rules.detacher == Some(OnDetachTimeout::Halt) && self.sites.iter().any(|site| timed_out(site)) }
+        Gates {
+            paused,
+            halted: self.rules.detacher == Some(OnDetachTimeout::Halt) && self.sites.iter().any(|site| timed_out(site)),
+            ..Gates::default()
+        }
     }
 
     fn grace(&self, site: &Site, grant: &Grant) -> Grace {

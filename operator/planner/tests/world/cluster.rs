@@ -8,7 +8,7 @@ use crds::{ledger::Ledger, names};
 use planner::{
     plan::Supporting,
     settings::Count,
-    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, PortAnswer, Resource},
+    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, PortAnswer, Resource, RevisionFacts},
 };
 use serde_json::{Value, json};
 use std::{
@@ -18,6 +18,8 @@ use std::{
 
 pub const UID: &str = "0a1b2c3d-0000-4000-8000-000000000000";
 pub const UID8: &str = "0a1b2c3d";
+/// Pods of this image never become ready.
+pub const BAD_IMAGE: &str = "app:99";
 /// Seconds from a pod's creation to its readiness.
 const START: i64 = 3;
 /// Seconds from a pod's deletion to its end.
@@ -30,6 +32,8 @@ pub struct Pod {
     /// UID of the Deployment; none once that was deleted and left it behind.
     pub owner: Option<String>,
     pub template: Arc<Value>,
+    pub created: i64,
+    pub restarts: i32,
     pub ready_at: i64,
     pub ready: bool,
     pub was_ready: bool,
@@ -70,6 +74,8 @@ pub struct Cluster {
     pub orphans: BTreeMap<String, Value>,
     pub daemon_sets: Vec<DaemonSetFacts>,
     pub supporting: BTreeSet<Supporting>,
+    /// `ControllerRevisions`.
+    pub revisions: Arc<Vec<RevisionFacts>>,
     pub detacher: Detacher,
     /// Nodes whose health checker hangs, and what it says for ever.
     pub hanging: BTreeMap<String, PortAnswer>,
@@ -103,6 +109,7 @@ impl Cluster {
             orphans: BTreeMap::new(),
             daemon_sets: Vec::new(),
             supporting: BTreeSet::new(),
+            revisions: Arc::default(),
             detacher: Detacher::Good,
             hanging: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -308,7 +315,10 @@ impl Cluster {
                 node: node.clone(),
                 owner,
                 template: template.clone(),
-                ready_at: now + START,
+                created: now,
+                restarts: 0,
+                // An image that does not come up.
+                ready_at: if template["spec"]["containers"][0]["image"] == BAD_IMAGE { i64::MAX } else { now + START },
                 ready,
                 was_ready,
                 ends_at: None,
@@ -353,7 +363,7 @@ pub fn node_facts(node: &Value) -> NodeFacts {
         taints: node["spec"].get("taints").map(|taints| serde_json::from_value(taints.clone()).unwrap()).unwrap_or_default(),
         unschedulable: node["spec"]["unschedulable"] == true,
         ready: node["status"]["ready"] == true,
-        deleting: false,
+        deleting: node["metadata"]["deletionTimestamp"].is_string(),
         address: Some("192.0.2.1".into()),
     }
 }
@@ -389,6 +399,8 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         terminating: pod.ends_at.is_some(),
         ended: false,
         rejected_at: None,
+        created: pod.created,
+        restarts: pod.restarts,
         trouble: None,
         port_conflict: None,
     }

@@ -15,7 +15,7 @@ use operator::{Operator, Request};
 use planner::{
     Action, Plan,
     plan::Supporting,
-    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, Resource},
+    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, Resource, RevisionFacts},
 };
 use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
@@ -28,6 +28,7 @@ pub struct View {
     pub nodes: Arc<BTreeMap<String, NodeFacts>>,
     pub deployments: Arc<(BTreeMap<String, DeploymentFacts>, BTreeMap<String, Value>)>,
     pub pods: Arc<BTreeMap<String, Vec<PodFacts>>>,
+    pub revisions: Arc<Vec<RevisionFacts>>,
 }
 
 #[derive(Clone, Debug)]
@@ -66,10 +67,15 @@ impl World {
             nodes: Arc::new(cluster.nodes.iter().map(|(name, node)| (name.clone(), node_facts(node))).collect()),
             deployments: Arc::new((deployments, cluster.orphans.clone())),
             pods: Arc::new(pods),
+            revisions: Arc::clone(&cluster.revisions),
         };
         let same = |last: &View| {
             let version = |view: &View| view.resource.as_ref().map(|resource| resource.resource_version.clone());
-            version(last) == version(&view) && last.nodes == view.nodes && last.deployments == view.deployments && last.pods == view.pods
+            version(last) == version(&view)
+                && last.nodes == view.nodes
+                && last.deployments == view.deployments
+                && last.pods == view.pods
+                && last.revisions == view.revisions
         };
         if !self.history.last().is_some_and(same) {
             self.history.push(view);
@@ -116,6 +122,8 @@ impl World {
             }
             Action::CreateDeployment { id, name, body, .. } => self.create(*id, name, body),
             Action::PatchDeployment { name, patch, .. } => self.patch_deployment(name, patch),
+            Action::RecordRevision { name, body } => self.record_revision(name, body),
+            Action::RenumberRevision { name, patch } => self.renumber_revision(name, patch),
             Action::DeleteDeployment { name, uid, resource_version, .. } => {
                 let same = |deployment: &Value| {
                     text(deployment, "/metadata/uid") == uid && text(deployment, "/metadata/resourceVersion") == resource_version
@@ -139,6 +147,11 @@ impl World {
                 self.apply_daemon_set(object, body);
                 true
             }
+            Action::Delete { object: Supporting::ControllerRevision(name), uid } => {
+                let before = self.cluster.revisions.len();
+                Arc::make_mut(&mut self.cluster.revisions).retain(|known| known.name != *name || uid.as_ref() != Some(&known.uid));
+                self.cluster.revisions.len() < before
+            }
             Action::Delete { object, .. } => {
                 self.cluster.daemon_sets.retain(|set| Supporting::DaemonSet(set.name.clone()) != *object);
                 self.cluster.supporting.remove(object)
@@ -155,6 +168,7 @@ impl World {
         if self.cluster.resource.as_ref().is_some_and(|resource| resource.deleting) {
             self.cluster.resource = None;
             self.cluster.daemon_sets.clear();
+            self.cluster.revisions = Arc::default();
             self.cluster.supporting.retain(|object| matches!(object, Supporting::ClusterRoleBinding(_)));
         }
     }
@@ -171,6 +185,32 @@ impl World {
         api::add_defaults(&mut deployment);
         self.audit.creation(&self.cluster, id, &deployment);
         self.cluster.deployments.insert(name.to_owned(), deployment);
+        true
+    }
+
+    fn record_revision(&mut self, name: &str, body: &Value) -> bool {
+        if self.cluster.revisions.iter().any(|known| known.name == name) || self.cluster.resource.is_none() {
+            return false;
+        }
+        let template = body["data"]["spec"]["template"].clone();
+        let uid = self.cluster.uid();
+        Arc::make_mut(&mut self.cluster.revisions).push(RevisionFacts {
+            name: name.to_owned(),
+            uid,
+            number: body["revision"].as_i64().expect("a number"),
+            revision: crds::hash::revision(&template),
+            template: Arc::new(template),
+        });
+        true
+    }
+
+    fn renumber_revision(&mut self, name: &str, patch: &Value) -> bool {
+        let Some(index) = self.cluster.revisions.iter().position(|known| known.name == name) else { return false };
+        let known = &self.cluster.revisions[index];
+        let Ok(after) = patched(&serde_json::json!({"metadata": {"uid": known.uid}, "revision": known.number}), patch) else {
+            return false;
+        };
+        Arc::make_mut(&mut self.cluster.revisions)[index].number = after["revision"].as_i64().expect("a number");
         true
     }
 

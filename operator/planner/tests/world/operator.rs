@@ -84,6 +84,7 @@ impl Operator {
             pods: (*self.view(world, Store::Pods).pods).clone(),
             orphans: deployments.1.clone(),
             daemon_sets: world.cluster.daemon_sets.clone(),
+            history: self.view(world, Store::Resource).revisions.to_vec(),
             others: Vec::new(),
             service_ports: Arc::default(),
             port_conflicts: BTreeSet::new(),

@@ -60,6 +60,13 @@ pub struct Wish {
     pub paused: bool,
     pub on_timeout: &'static str,
     pub attach_soak: u32,
+    /// Further fields of `rollingUpdate`.
+    pub course: Value,
+    pub on_delete: bool,
+    pub rollback_to: Option<i64>,
+    /// Image and step.
+    pub promote: Option<(u8, u32)>,
+    pub history: Option<u32>,
 }
 
 impl Wish {
@@ -76,7 +83,17 @@ impl Wish {
             paused: false,
             on_timeout: "Halt",
             attach_soak: 0,
+            course: Value::Null,
+            on_delete: false,
+            rollback_to: None,
+            promote: None,
+            history: None,
         }
+    }
+
+    /// The revision of the template with this image.
+    pub fn revision_of(&self, image: u8) -> String {
+        crds::hash::revision(&Self { image, promote: None, ..self.clone() }.spec().template)
     }
 
     pub fn spec(&self) -> IngressDaemonSetSpec {
@@ -86,6 +103,9 @@ impl Wish {
             Zones::Ignored => {}
             Zones::OneEach => rolling["topology"] = json!({"key": ZONE, "maxUnavailableNodes": 1}),
             Zones::OneAtATime => rolling["topology"] = json!({"key": ZONE, "oneDomainAtATime": true}),
+        }
+        if let Some(course) = self.course.as_object() {
+            rolling.as_object_mut().expect("an object").extend(course.clone());
         }
         rolling["minAvailableNodes"] = self.minimum.into();
         rolling["notReadyNodes"] = if self.ignores_not_ready { "Ignore" } else { "CountAgainst" }.into();
@@ -112,7 +132,10 @@ impl Wish {
                 "metadata": {"labels": {"app": "edge"}},
                 "spec": {"containers": [{"name": "app", "image": format!("app:{}", self.image), "resources": {"requests": {"cpu": "1000m"}}}]},
             },
-            "updateStrategy": {"rollingUpdate": rolling},
+            "updateStrategy": {"type": if self.on_delete { "OnDelete" } else { "RollingUpdate" }, "rollingUpdate": rolling},
+            "rollbackTo": self.rollback_to.map(|revision| json!({"revision": revision})),
+            "promote": self.promote.map(|(image, step)| json!({"revision": self.revision_of(image), "step": step})),
+            "revisionHistoryLimit": self.history,
         }))
     }
 }

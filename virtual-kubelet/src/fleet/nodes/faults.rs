@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Keeper;
-use crate::fleet::faults::{AskedFaults, LONGEST, NodeFault};
+use crate::fleet::faults::{AskedFaults, LONGEST, NodeFault, Told};
 use crate::fleet::shard::Order;
+use crate::fleet::share_of;
 
 /// Kubelets that start again take about so long until the first probes are through.
 const UNREADY_AFTER_RESTART: Duration = Duration::from_secs(10);
@@ -33,7 +34,18 @@ impl Keeper {
     }
 
     /// A call asks for a fault.
-    pub(super) async fn strike(&mut self, index: u32, fault: NodeFault) {
+    pub(super) async fn strike(&mut self, told: Told) {
+        let (index, fault) = match told {
+            Told::Node(index, fault) => (index, fault),
+            Told::Pod(namespace, name, fault) => {
+                let share = share_of(&namespace, &name, self.shards.len());
+                if let Some(shard) = self.shards.get(share) {
+                    // A shard that has ended ends with the fleet.
+                    let _ = shard.send(Order::PodFault(namespace, name, fault)).await;
+                }
+                return;
+            }
+        };
         let Some(record) = self.nodes.get_mut(index as usize) else { return };
         let before = record.is_lost();
         match fault {

@@ -29,6 +29,11 @@ impl SimulatedPod {
         true
     }
 
+    /// Something else is to go wrong with it, or nothing any more.
+    pub fn change_plan(&mut self, plan: Arc<Plan>, now: Timestamp) -> bool {
+        self.update(plan, self.template.clone(), self.generation, now)
+    }
+
     /// Takes another plan up in the middle.
     fn replan(&mut self, before: &Plan, now: Timestamp) {
         for index in 0..self.containers.len() {

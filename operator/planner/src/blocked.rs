@@ -1,0 +1,95 @@
+//! Why a rollout does not go on, in one word, and when it will be over.
+
+use crate::{
+    hold::{Hold, StepState, clock},
+    plan::Plan,
+    settings::Settings,
+    snapshot::Snapshot,
+};
+use crds::{
+    ledger::Ledger,
+    status::{Blocked, NodeCounts},
+};
+
+/// What the rollout waits for, while no node can go on before somebody or something else acts.
+pub fn blocked(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    plan: &Plan,
+    ledger: &Ledger,
+    nodes: &NodeCounts,
+    earlier: Option<&Blocked>,
+) -> Option<Blocked> {
+    if nodes.updated == nodes.desired && ledger.grants.is_empty() {
+        return None;
+    }
+    // A node that works is enough: the rollout goes on when it is through.
+    let works = |node: &String| plan.held.get(node).is_none_or(|held| rank(&held.hold).is_none());
+    if ledger.grants.keys().any(works) {
+        return None;
+    }
+    let held = plan.held.iter().filter_map(|(node, held)| Some((rank(&held.hold)?, node, &held.hold)));
+    let (_, node, hold) = held.min_by_key(|(rank, node, _)| (*rank, *node))?;
+    let of_all = matches!(
+        hold,
+        Hold::Paused
+            | Hold::OutsideWindow { .. }
+            | Hold::TooManyFailed { .. }
+            | Hold::Partition
+            | Hold::OnDelete
+            | Hold::Step { .. }
+            | Hold::Budget { .. }
+            | Hold::MinAvailable { .. }
+    );
+    let Snapshot { resource, now, .. } = snapshot;
+    let object = if of_all { format!("IngressDaemonSet/{}", resource.name) } else { format!("Node/{node}") };
+    let reason = hold.reason().to_owned();
+    let since = earlier.filter(|earlier| earlier.reason == reason && earlier.object == object).map(|earlier| earlier.since.clone());
+    let message = match hold {
+        Hold::Budget { grants: 0, unavailable, .. } => {
+            format!(
+                "{unavailable} nodes are unavailable for other reasons than the rollout, and the budget is {}: repair them, see nodeStates",
+                settings.budget.to_json()
+            )
+        }
+        _ => hold.message(),
+    };
+    Some(Blocked { reason, object, since: since.unwrap_or_else(|| clock(*now)), message })
+}
+
+/// Order among reasons that do not pass by themselves or by a node that finishes: what people decided comes first, then
+/// what is broken. Nothing for the others.
+fn rank(hold: &Hold) -> Option<u8> {
+    Some(match hold {
+        Hold::Paused => 0,
+        Hold::TooManyFailed { .. } => 1,
+        Hold::DetachTimeout | Hold::Halted | Hold::BadTimestamp(_) => 2,
+        Hold::Failed(_) | Hold::FailedBefore(_) | Hold::AdmissionRejected { .. } | Hold::PodsRefused(_) => 3,
+        Hold::Refused(_)
+        | Hold::NameConflict(_)
+        | Hold::HoldersUnreadable(_)
+        | Hold::DetachAnnotationConflict(_)
+        | Hold::StillHealthy { .. }
+        | Hold::StillUnhealthy { .. }
+        | Hold::GivenUp => 4,
+        Hold::OutsideWindow { .. } => 5,
+        Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. }, .. } => 6,
+        Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } => 7,
+        Hold::NodeNotReady => 8,
+        Hold::OnDelete => 9,
+        Hold::Partition => 10,
+        Hold::Skipped => 11,
+        _ => return None,
+    })
+}
+
+/// When the rollout will be over if it goes on as it did since it began; nothing before a node is finished, or when all are.
+///
+/// It is reckoned from the last node that was finished, so that it changes with each node and not with each look.
+pub fn eta(nodes: &NodeCounts, ledger: &Ledger) -> Option<String> {
+    let course = ledger.course.as_ref().filter(|_| !ledger.grants.is_empty())?;
+    let finished = i64::from(course.finished.checked_sub(course.began_with).filter(|finished| *finished > 0)?);
+    let left = i64::from(nodes.desired.checked_sub(course.finished).filter(|left| *left > 0)?);
+    let spent = course.progressed_at.checked_sub(course.since).filter(|spent| *spent > 0)?;
+    Some(clock(course.progressed_at.saturating_add(spent.saturating_mul(left) / finished)))
+}

@@ -1,0 +1,329 @@
+//! The course of one rollout: which nodes it has reached, which have failed, and whether it moves.
+
+use crate::{
+    hold::{Hold, StepState},
+    revisions::{Origin, Targets},
+    settings::{Settings, StepNodes},
+    snapshot::Snapshot,
+    wanted::{self, Case},
+};
+use crds::{
+    hash,
+    ledger::{Course, Failure, Grant, Kind, Ledger, RolledBack},
+    names,
+    token::Phase,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The failure of a canary whose pods restart too often.
+const RESTARTS: &str = "Restarts";
+/// A person freed the slot.
+const RELEASED: &str = "Released";
+
+/// The stored course, while it is the one of the effective revision.
+pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
+    ledger.course.as_ref().filter(|course| course.revision == targets.effective.revision)
+}
+
+/// Lets nodes keep what they run that it is not the turn of, and says why.
+pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [Case<'a>]) {
+    let settings = &targets.effective;
+    let course = stored(targets, ledger);
+    let sets = (!settings.rollout.lets_all_through() && targets.origin == Origin::Spec && targets.proven != settings.revision)
+        .then(|| reached(snapshot, targets, course, cases));
+    let halt = course.and_then(|course| halt(settings, course));
+    let closed = targets.closed();
+    let step = step_state(snapshot, targets, course);
+    for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
+        if case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) {
+            continue;
+        }
+        let out_of_turn = sets.as_ref().and_then(|reached| {
+            if settings.rollout.on_delete {
+                let since = course.map_or(i64::MAX, |course| course.since);
+                let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
+                return (!allowed).then_some(Hold::OnDelete);
+            }
+            (!reached.contains(&index)).then(|| step.clone().unwrap_or(Hold::Partition))
+        });
+        // What is under way goes on when the rollout halts or the window closes; new nodes need no window.
+        let under_way = is_granted(case, settings);
+        let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
+        let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
+        let Some(why) = out_of_turn.or_else(halted).or_else(closed) else { continue };
+        let kept = if is_new(case) { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
+        match targets.at(kept) {
+            Some(settings) => case.settings = Some(settings),
+            // Without a proven revision a new node cannot wait for one.
+            None if is_new(case) => continue,
+            None => {}
+        }
+        case.held_back = Some(why);
+    }
+}
+
+fn is_new(case: &Case<'_>) -> bool {
+    case.phase().is_none_or(|phase| phase == Phase::New)
+}
+
+/// Its update to the revision is under way.
+fn is_granted(case: &Case<'_>, settings: &Settings) -> bool {
+    case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision)
+}
+
+/// Runs the revision, or is about to.
+fn runs(case: &Case<'_>, settings: &Settings) -> bool {
+    case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) || is_granted(case, settings)
+}
+
+/// Somebody deleted a pod of an older revision since the newest became the wanted one.
+fn lost_a_pod(case: &Case<'_>, settings: &Settings, since: i64) -> bool {
+    let Some(deployment) = case.deployment else { return false };
+    let older = || case.pods.iter().filter(|pod| pod.revision != settings.revision && !pod.ended);
+    let missing = usize::try_from(deployment.replicas()).is_ok_and(|wanted| older().filter(|pod| !pod.terminating).count() < wanted);
+    missing || older().any(|pod| pod.created > since)
+}
+
+/// Indexes of the nodes that the rollout may reach now: those that it has reached already come first, so that a set stays
+/// what it is when nodes come and go.
+fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeSet<usize> {
+    let settings = &targets.effective;
+    let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
+    order.sort_by_cached_key(|(_, case)| {
+        let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
+        let hash = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
+        (!runs(case, settings), !fit, hash, case.name)
+    });
+    let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
+    let mut reached: BTreeSet<usize> = BTreeSet::new();
+    let steps = if has_steps(targets) { settings.rollout.steps.as_slice() } else { &[] };
+    let done = course.map_or(0, |course| course.steps_done as usize);
+    if done >= steps.len() {
+        reached.extend(order.iter().map(|(index, _)| *index));
+    }
+    for step in steps.iter().take(done + 1) {
+        match &step.nodes {
+            StepNodes::Total(count) => reached.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
+            StepNodes::Labelled(labels) => {
+                let has =
+                    |case: &Case<'_>| case.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)));
+                reached.extend(order.iter().filter(|(_, case)| has(case)).map(|(index, _)| *index));
+            }
+        }
+    }
+    order.iter().filter(|(index, _)| reached.contains(index)).take(most).map(|(index, _)| *index).collect()
+}
+
+/// Steps are for a revision of the spec that has another to fall back on.
+fn has_steps(targets: &Targets) -> bool {
+    let rollout = &targets.effective.rollout;
+    let proven = !targets.proven.is_empty() && targets.proven != targets.effective.revision;
+    !rollout.steps.is_empty() && !rollout.on_delete && targets.origin == Origin::Spec && proven
+}
+
+/// What the present step waits for, while there is one.
+fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>) -> Option<Hold> {
+    let steps = &targets.effective.rollout.steps;
+    let done = course.map_or(0, |course| course.steps_done as usize);
+    let step = steps.get(done).filter(|_| has_steps(targets))?;
+    let since = course.and_then(|course| course.soaking_since);
+    let state = match since.map(|since| since.saturating_add(step.soak)) {
+        None => StepState::Updating,
+        Some(until) if snapshot.now < until => StepState::Soaking { until },
+        Some(_) => StepState::AwaitingPromotion { revision: targets.effective.revision.clone() },
+    };
+    Some(Hold::Step { step: done + 1, of: steps.len(), state })
+}
+
+/// The Node's annotation names the resource.
+pub fn is_skipped(snapshot: &Snapshot, case: &Case<'_>) -> bool {
+    let key = format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name);
+    let listed = case.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
+    listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
+}
+
+/// Failures that halt the rollout, with the number that does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halt {
+    /// Nodes on which the revision failed.
+    pub failed: usize,
+    /// How many make the rollout halt.
+    pub most: usize,
+    /// The first of them, with the reason.
+    pub first: String,
+}
+
+impl Halt {
+    /// As a reason.
+    pub fn hold(&self) -> Hold {
+        Hold::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
+    }
+}
+
+/// Whether failures halt the rollout.
+pub fn halt(settings: &Settings, course: &Course) -> Option<Halt> {
+    let counted = || course.failed.iter().filter(|(_, failure)| failure.reason != RELEASED);
+    let failed = counted().count();
+    let restarts = counted().any(|(_, failure)| failure.reason == RESTARTS);
+    let (node, failure) = counted().min_by_key(|(node, failure)| (failure.at, *node))?;
+    let first = format!("{node} ({})", failure.reason);
+    (restarts || failed >= settings.rollout.max_failed).then_some(Halt { failed, most: settings.rollout.max_failed, first })
+}
+
+/// A failure that is noted now.
+pub fn failure(snapshot: &Snapshot, case: &Case<'_>, reason: &str) -> Failure {
+    Failure { at: snapshot.now, reason: reason.to_owned(), retry: retry_of(case).to_owned() }
+}
+
+/// The slot was freed by a person's order.
+pub fn released(snapshot: &Snapshot, case: &Case<'_>) -> Failure {
+    failure(snapshot, case, RELEASED)
+}
+
+fn retry_of<'c>(case: &'c Case<'_>) -> &'c str {
+    case.node.and_then(|node| node.annotations.get(names::RETRY_ANNOTATION)).map_or("", String::as_str)
+}
+
+/// A person asks to try the node again after this failure.
+fn is_retried(case: &Case<'_>, failure: &Failure) -> bool {
+    let asked = retry_of(case);
+    !asked.is_empty() && asked != failure.retry
+}
+
+/// The course up to this moment, and the nodes that a person wants to be tried again.
+pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
+    let settings = &targets.effective;
+    let chosen = || cases.iter().filter(|case| case.chosen);
+    let at_it = |case: &&Case<'_>| case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision);
+    let finished = chosen().filter(at_it).filter(|case| case.grant.is_none() && case.phase() == Some(Phase::Closed)).count();
+    let finished = u32::try_from(finished).unwrap_or(u32::MAX);
+    let mut course = stored(targets, ledger).cloned().unwrap_or_else(|| Course {
+        revision: settings.revision.clone(),
+        since: snapshot.now,
+        progressed_at: snapshot.now,
+        began_with: finished,
+        finished,
+        ..Course::default()
+    });
+    if finished > course.finished {
+        course.progressed_at = snapshot.now;
+    }
+    course.finished = finished;
+    let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
+    let mut retried = BTreeSet::new();
+    course.failed.retain(|node, failure| {
+        let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
+        if is_retried(case, failure) {
+            retried.insert(node.clone());
+            return false;
+        }
+        // A node that was given up is tried again once the detach settings change, and one that came through has not failed.
+        match case.grant {
+            Some(grant) if grant.refused.is_some() => wanted::is_kept(case, grant, snapshot.now),
+            Some(_) => true,
+            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !at_it(case),
+        }
+    });
+    if has_steps(targets) {
+        observe_step(snapshot, targets, cases, &mut course, &retried);
+    }
+    (course, retried)
+}
+
+fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], course: &mut Course, retried: &BTreeSet<String>) {
+    let settings = &targets.effective;
+    let done = course.steps_done as usize;
+    let Some(step) = settings.rollout.steps.get(done) else { return };
+    let nodes: Vec<_> = reached(snapshot, targets, Some(course), cases).into_iter().filter_map(|index| cases.get(index)).collect();
+    if let Some(most) = step.max_restarts {
+        let restarts = |case: &Case<'_>| -> i64 {
+            let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
+            pods.map(|pod| i64::from(pod.restarts)).sum()
+        };
+        let all = cases.iter().filter(|case| case.chosen);
+        let (sum, worst) = all.fold((0, None), |(sum, worst): (i64, Option<(i64, &Case<'_>)>), case| {
+            let here = restarts(case);
+            (sum + here, if worst.is_none_or(|(most, _)| here > most) { Some((here, case)) } else { worst })
+        });
+        if let Some((_, case)) = worst.filter(|(_, case)| sum > most && !retried.contains(case.name)) {
+            course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
+        }
+    }
+    let serves = |case: &&Case<'_>| {
+        case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision)
+            && case.grant.is_none()
+            && !case.is_unavailable()
+            && case.served()
+    };
+    if !nodes.iter().all(serves) {
+        course.soaking_since = None;
+        return;
+    }
+    let since = *course.soaking_since.get_or_insert(snapshot.now);
+    let soaked = snapshot.now >= since.saturating_add(step.soak);
+    let promoted = snapshot
+        .resource
+        .spec
+        .promote
+        .as_ref()
+        .is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
+    if soaked && (!step.pause || promoted) {
+        course.steps_done += 1;
+        course.soaking_since = None;
+    }
+}
+
+/// Moves the clock of the progress deadline: it runs while a node is under way and nothing is shut.
+pub fn keep_time(course: &mut Course, now: i64, running: bool) {
+    match (running, course.stopped_at) {
+        (true, Some(at)) => {
+            course.progressed_at = course.progressed_at.saturating_add(now.saturating_sub(at));
+            course.stopped_at = None;
+        }
+        (false, None) => course.stopped_at = Some(now),
+        (true, None) | (false, Some(_)) => {}
+    }
+}
+
+/// No node was finished for too long.
+pub fn is_late(settings: &Settings, course: &Course, now: i64) -> bool {
+    course.stopped_at.is_none() && now.saturating_sub(course.progressed_at) > settings.rollout.progress_deadline
+}
+
+/// Moves the clock of a node's deadline, and says when it is over; nothing before its pods change.
+pub fn node_deadline(settings: &Settings, case: &Case<'_>, grant: &mut Grant, now: i64, stopped: bool) -> Option<i64> {
+    let since = case.token.as_ref().filter(|_| case.is_updated())?.since.min(now);
+    match (stopped, grant.stopped_at) {
+        (true, None) => grant.stopped_at = Some(now),
+        (false, Some(at)) => {
+            grant.stood_still = grant.stood_still.saturating_add(now.saturating_sub(at));
+            grant.stopped_at = None;
+        }
+        (true, Some(_)) | (false, None) => {}
+    }
+    let standing = grant.stopped_at.map_or(0, |at| now.saturating_sub(at));
+    Some(since.saturating_add(settings.rollout.node_deadline).saturating_add(grant.stood_still).saturating_add(standing))
+}
+
+/// The way back when the rollout halts, where there is one.
+pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: &Halt) -> Option<RolledBack> {
+    let effective = &targets.effective;
+    let known = snapshot.history.iter().any(|known| known.revision == targets.proven);
+    let possible = effective.rollout.auto_rollback
+        && targets.origin == Origin::Spec
+        && ledger.rolled_back.is_none()
+        && known
+        && targets.proven != effective.revision;
+    possible.then(|| RolledBack {
+        from: effective.revision.clone(),
+        to: targets.proven.clone(),
+        at: snapshot.now,
+        reason: format!("failed on {} of at most {} nodes, first on {}", halt.failed, halt.most, halt.first),
+    })
+}
+
+/// The grant whose slot a person wants to be freed.
+pub fn is_released(snapshot: &Snapshot, case: &Case<'_>, grant: &Grant) -> bool {
+    let wanted = format!("{}/{}:{}", snapshot.resource.namespace, snapshot.resource.name, grant.id);
+    case.node.and_then(|node| node.annotations.get(names::RELEASE_ANNOTATION)).is_some_and(|asked| asked.trim() == wanted)
+}

@@ -1,0 +1,162 @@
+//! Revisions of the template: which one nodes are to run, and which ones are recorded.
+
+use crate::{
+    hold::Hold,
+    patch::JsonPatch,
+    plan::{Action, Plan, Supporting},
+    render,
+    settings::{Invalid, Settings, resolve_with},
+    snapshot::{DeploymentFacts, RevisionFacts, Snapshot},
+    window::Opening,
+};
+use chrono::DateTime;
+use crds::{hash, ledger::Ledger, names};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Why nodes are to run the effective revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It is the one of the spec.
+    Spec,
+    /// `spec.rollbackTo` says so.
+    Pinned,
+    /// The one of the spec failed.
+    RolledBack,
+}
+
+/// What nodes are to run.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    /// The spec with the template that nodes are to run.
+    pub effective: Settings,
+    /// Why this one.
+    pub origin: Origin,
+    /// The last revision that all nodes ran; empty when there was none yet.
+    pub proven: String,
+    /// Whether a window is open, and until when; nothing where the clock is beyond all calendars.
+    pub opening: Option<Opening>,
+    /// The spec with former templates, by revision, for nodes that keep what they run.
+    former: BTreeMap<String, Settings>,
+}
+
+impl Targets {
+    /// What the spec, the history and the ledger say.
+    pub fn of(snapshot: &Snapshot, ledger: &Ledger) -> Result<Self, Vec<Invalid>> {
+        let (template, origin) = effective(snapshot, ledger).map_err(|invalid| vec![invalid])?;
+        let spec = &snapshot.resource.spec;
+        let effective = resolve_with(spec, &template)?;
+        let proven = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).unwrap_or_default();
+        let running: BTreeSet<&str> = snapshot.deployments.values().map(DeploymentFacts::revision).chain([proven.as_str()]).collect();
+        let wanted = |known: &&RevisionFacts| known.revision != effective.revision && running.contains(known.revision.as_str());
+        let known = snapshot.history.iter().filter(wanted);
+        let former = known.filter_map(|known| Some((known.revision.clone(), resolve_with(spec, &known.template).ok()?))).collect();
+        let opening = DateTime::from_timestamp(snapshot.now, 0).map(|now| effective.windows.at(now));
+        Ok(Self { effective, origin, proven, opening, former })
+    }
+
+    /// Why no node is started now, when no window is open.
+    pub fn closed(&self) -> Option<Hold> {
+        let opening = self.opening.filter(|opening| !opening.open)?;
+        Some(Hold::OutsideWindow { opens: opening.changes_at.map(|at| at.timestamp()) })
+    }
+
+    /// The spec with this revision of the template, where it is known.
+    pub fn at(&self, revision: &str) -> Option<&Settings> {
+        if revision == self.effective.revision { Some(&self.effective) } else { self.former.get(revision) }
+    }
+}
+
+/// The template that nodes are to run.
+fn effective(snapshot: &Snapshot, ledger: &Ledger) -> Result<(Arc<Value>, Origin), Invalid> {
+    let spec = &snapshot.resource.spec;
+    let newest = hash::revision(&spec.template);
+    if let Some(rollback) = spec.rollback_to {
+        let found = match rollback.revision {
+            0 => snapshot.history.iter().filter(|known| known.revision != newest).max_by_key(|known| known.number),
+            number => snapshot.history.iter().find(|known| known.number == number),
+        };
+        return match found {
+            Some(known) => Ok((Arc::clone(&known.template), Origin::Pinned)),
+            None => Err(not_found(snapshot, rollback.revision)),
+        };
+    }
+    let failed = ledger.rolled_back.as_ref().filter(|rolled_back| rolled_back.from == newest);
+    let Some(rolled_back) = failed else { return Ok((Arc::new(spec.template.clone()), Origin::Spec)) };
+    match snapshot.history.iter().find(|known| known.revision == rolled_back.to) {
+        Some(known) => Ok((Arc::clone(&known.template), Origin::RolledBack)),
+        None => Err(Invalid {
+            reason: "RevisionNotFound",
+            message: format!(
+                "revision {newest} failed and the rollout went back to {}, whose ControllerRevision is gone: change spec.template to what is to run",
+                rolled_back.to
+            ),
+        }),
+    }
+}
+
+fn not_found(snapshot: &Snapshot, number: i64) -> Invalid {
+    let mut known: Vec<_> = snapshot.history.iter().map(|known| known.number).collect();
+    known.sort_unstable();
+    let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let message = match number {
+        0 => "rollbackTo.revision: 0 means the revision before that of spec.template, and there is none: remove rollbackTo".into(),
+        _ => format!(
+            "rollbackTo.revision: {number} is not a recorded revision (there are: {known}): choose one of them, or remove rollbackTo"
+        ),
+    };
+    Invalid { reason: "RevisionNotFound", message }
+}
+
+/// Records the revision of the spec as the newest, and forgets those beyond the limit that nothing uses.
+pub fn record(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, plan: &mut Plan) {
+    let resource = &snapshot.resource;
+    let revision = hash::revision(&resource.spec.template);
+    let highest = snapshot.history.iter().map(|known| known.number).max().unwrap_or(0);
+    match snapshot.history.iter().find(|known| known.revision == revision) {
+        // What somebody else has under that name is left to them.
+        None if snapshot.foreign_names.contains(&object_name(snapshot, &revision)) => {}
+        None => plan.actions.push(Action::RecordRevision {
+            name: object_name(snapshot, &revision),
+            body: Box::new(body(snapshot, &revision, highest.saturating_add(1))),
+        }),
+        // A number that is pinned stays.
+        Some(known) if known.number < highest && resource.spec.rollback_to.is_none_or(|pinned| pinned.revision != known.number) => {
+            let patch = JsonPatch::of(&known.uid).test("/revision", known.number).add("/revision", highest.saturating_add(1));
+            plan.actions.push(Action::RenumberRevision { name: known.name.clone(), patch: patch.into_value() });
+        }
+        Some(_) => {}
+    }
+    let mut used: BTreeSet<&str> = snapshot.deployments.values().map(DeploymentFacts::revision).collect();
+    used.extend([revision.as_str(), targets.effective.revision.as_str(), targets.proven.as_str()]);
+    used.extend(ledger.grants.values().map(|grant| grant.revision.as_str()));
+    used.extend(ledger.rolled_back.iter().flat_map(|rolled_back| [rolled_back.from.as_str(), rolled_back.to.as_str()]));
+    let mut unused: Vec<_> = snapshot.history.iter().filter(|known| !used.contains(known.revision.as_str())).collect();
+    unused.sort_by_key(|known| std::cmp::Reverse(known.number));
+    for known in unused.into_iter().skip(targets.effective.rollout.history) {
+        plan.actions.push(Action::Delete { object: Supporting::ControllerRevision(known.name.clone()), uid: Some(known.uid.clone()) });
+    }
+}
+
+fn object_name(snapshot: &Snapshot, revision: &str) -> String {
+    render::object_name(&snapshot.resource.name, revision, &BTreeSet::new())
+}
+
+fn body(snapshot: &Snapshot, revision: &str, number: i64) -> Value {
+    let resource = &snapshot.resource;
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": object_name(snapshot, revision),
+            "namespace": resource.namespace,
+            "labels": {names::RESOURCE_LABEL: resource.uid8(), names::REVISION_LABEL: revision},
+            "ownerReferences": [render::owner_reference(resource)],
+        },
+        "revision": number,
+        "data": {"spec": {"template": resource.spec.template}},
+    })
+}

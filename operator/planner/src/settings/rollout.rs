@@ -1,0 +1,92 @@
+//! Which nodes come when, and when it is enough.
+
+use super::{Count, Invalid, milliseconds};
+use crds::ingress_daemon_set::{IngressDaemonSetSpec, RollingUpdate, RolloutStep, UpdateStrategyType};
+use std::collections::BTreeMap;
+
+/// Seconds for a node to be complete after its pods began to change.
+const NODE_DEADLINE: u32 = 600;
+/// Seconds for any node to be finished.
+const PROGRESS_DEADLINE: u32 = 3600;
+/// Former revisions that are kept, as for a Deployment.
+const HISTORY: u32 = 10;
+
+/// Which nodes come when, and when it is enough.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RolloutSettings {
+    /// Only nodes of which somebody has deleted a pod.
+    pub on_delete: bool,
+    /// Nodes that keep what they run.
+    pub partition: Count,
+    /// Steps of the canary.
+    pub steps: Vec<StepSettings>,
+    /// Seconds from the first change of a node's pods until it has failed.
+    pub node_deadline: i64,
+    /// Seconds without a finished node until the rollout is said not to progress.
+    pub progress_deadline: i64,
+    /// Failed nodes at which it halts.
+    pub max_failed: usize,
+    /// Goes back by itself when it halts.
+    pub auto_rollback: bool,
+    /// Former revisions that are kept.
+    pub history: usize,
+}
+
+/// One step of a canary.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepSettings {
+    /// Which nodes it adds.
+    pub nodes: StepNodes,
+    /// Seconds for which they must serve without a break.
+    pub soak: i64,
+    /// Restarts above which it fails.
+    pub max_restarts: Option<i64>,
+    /// Waits for a person.
+    pub pause: bool,
+}
+
+/// Nodes of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepNodes {
+    /// So many in all, those of earlier steps included.
+    Total(Count),
+    /// Those with these labels, besides those of earlier steps.
+    Labelled(BTreeMap<String, String>),
+}
+
+impl RolloutSettings {
+    /// No node keeps what it runs when the template changes.
+    pub fn lets_all_through(&self) -> bool {
+        !self.on_delete && self.partition.is_zero() && self.steps.is_empty()
+    }
+
+    pub(super) fn of(spec: &IngressDaemonSetSpec, rolling: &RollingUpdate) -> Result<Self, Invalid> {
+        let seconds = |given: Option<u32>, default: u32| i64::from(given.unwrap_or(default));
+        Ok(Self {
+            on_delete: spec.update_strategy.as_ref().is_some_and(|strategy| strategy.type_ == UpdateStrategyType::OnDelete),
+            partition: Count::parse("partition", rolling.partition.as_ref())?.unwrap_or_default(),
+            steps: rolling.steps.iter().enumerate().map(|(index, step)| self::step(index, step)).collect::<Result<_, _>>()?,
+            node_deadline: seconds(rolling.node_deadline_seconds, NODE_DEADLINE),
+            progress_deadline: seconds(rolling.progress_deadline_seconds, PROGRESS_DEADLINE),
+            max_failed: rolling.max_failed_nodes.map_or(1, |most| most.max(1) as usize),
+            auto_rollback: rolling.auto_rollback,
+            history: spec.revision_history_limit.unwrap_or(HISTORY) as usize,
+        })
+    }
+}
+
+fn step(index: usize, step: &RolloutStep) -> Result<StepSettings, Invalid> {
+    let field = |name: &str| format!("steps[{index}].{name}");
+    let nodes = match (Count::parse(&field("nodes"), step.nodes.as_ref())?, &step.node_selector) {
+        (Some(count), None) => StepNodes::Total(count),
+        (None, Some(labels)) => StepNodes::Labelled(labels.clone()),
+        (Some(_), Some(_)) | (None, None) => {
+            let message = format!(
+                "steps[{index}] needs either nodes (how many run the new revision in all) or nodeSelector (which ones): set one of them"
+            );
+            return Err(Invalid { reason: "InvalidSpec", message });
+        }
+    };
+    let soak = step.soak.as_ref().map_or(Ok(0), |text| milliseconds(&field("soak"), text))?;
+    Ok(StepSettings { nodes, soak: soak.saturating_add(999) / 1000, max_restarts: step.max_restarts.map(i64::from), pause: step.pause })
+}
