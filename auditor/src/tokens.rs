@@ -62,9 +62,9 @@ impl Audit<'_> {
         }
         if new.phase == Phase::Closed && old.phase != Phase::Closed {
             let was_complete = is_complete(deployment) || self.tokens.complete.contains(deployment.uid());
-            // A claim that is given up closes without having touched a pod, and a person may have a node attached as it is.
-            let excused = old.phase == Phase::Claimed || self.world.is_released(deployment, new.id);
-            if !was_complete && !excused {
+            // A claim that is given up closes without having touched a pod.
+            let untouched = old.phase == Phase::Claimed;
+            if !was_complete && !untouched && !self.world.is_released(deployment, new.id) {
                 let status = &deployment["status"];
                 self.report(Property::CloseWhenComplete, format!("the token of node {node} closed at status {status}"));
             }

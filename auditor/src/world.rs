@@ -61,7 +61,7 @@ impl World {
         (grant["id"].as_u64() == Some(id)).then(|| (marks["deployment"] == true, marks["node"].is_object()))
     }
 
-    /// A person has ordered the grant `id` of the Deployment's node to be given up.
+    /// A person has ordered the slot of this grant to be freed.
     pub(crate) fn is_released(&self, deployment: &Value, id: u64) -> bool {
         let Some(owner) = self.resource(resource(deployment)) else { return false };
         let grant = &owner["status"]["rollout"]["grants"][node_of(deployment)];

@@ -1,5 +1,6 @@
 //! Prometheus metrics. Labels are enums and reasons from fixed lists, never names or error texts.
 
+use crds::ledger::Ledger;
 use planner::plan::{Plan, Write};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -14,7 +15,7 @@ use std::{
 /// A node state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct State {
-    /// desired, current, updated, ready, available, unavailable, degraded or detached.
+    /// desired, current, updated, ready, available, unavailable, degraded, detached or failed.
     pub state: &'static str,
 }
 
@@ -53,6 +54,7 @@ pub struct Metrics {
     writes: Family<Phase, Counter>,
     fencing_rejections: Counter,
     node_updates: Family<Result, Counter>,
+    rollbacks: Counter,
     passes: Family<Result, Counter>,
     phase_seconds: Family<Phase, Histogram>,
     leader: Gauge,
@@ -79,7 +81,9 @@ impl Default for Metrics {
             fencing_rejections.clone(),
         );
         let node_updates = Family::<Result, Counter>::default();
-        registry.register("node_updates", "Nodes that were closed after a disruption", node_updates.clone());
+        registry.register("node_updates", "Disruptions of nodes that ended: closed, or failed", node_updates.clone());
+        let rollbacks = Counter::default();
+        registry.register("rollbacks", "Revisions that failed and were rolled back automatically", rollbacks.clone());
         let passes = Family::<Result, Counter>::default();
         registry.register("passes", "Passes over a resource by outcome; alert when only failed ones grow", passes.clone());
         let phase_seconds = Family::<Phase, Histogram>::new_with_constructor(|| {
@@ -98,6 +102,7 @@ impl Default for Metrics {
             writes,
             fencing_rejections,
             node_updates,
+            rollbacks,
             passes,
             phase_seconds,
             leader,
@@ -129,6 +134,19 @@ impl Metrics {
         }
     }
 
+    /// A ledger was written over another.
+    pub fn ledger_written(&self, before: Option<&Ledger>, after: &Ledger) {
+        let failed =
+            |ledger: Option<&Ledger>| ledger.and_then(|ledger| ledger.course.clone()).map(|course| course.failed).unwrap_or_default();
+        let known = failed(before);
+        for _ in failed(Some(after)).keys().filter(|node| !known.contains_key(*node)) {
+            self.node_updates.get_or_create(&Result { result: "failed" }).inc();
+        }
+        if after.rolled_back.is_some() && before.is_none_or(|before| before.rolled_back != after.rolled_back) {
+            self.rollbacks.inc();
+        }
+    }
+
     /// A node left a phase in which it spent this long.
     pub fn spent(&self, phase: &'static str, seconds: f64) {
         self.phase_seconds.get_or_create(&Phase { phase }).observe(seconds);
@@ -154,7 +172,7 @@ impl Metrics {
         {
             let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
             let sum = |of: &dyn Fn(&Plan) -> usize| i64::try_from(latest.values().map(of).sum::<usize>()).unwrap_or(i64::MAX);
-            let states: [(&'static str, CountOf); 8] = [
+            let states: [(&'static str, CountOf); 9] = [
                 ("desired", |plan| plan.status.nodes.desired),
                 ("current", |plan| plan.status.nodes.current),
                 ("updated", |plan| plan.status.nodes.updated),
@@ -163,6 +181,7 @@ impl Metrics {
                 ("unavailable", |plan| plan.status.nodes.unavailable),
                 ("degraded", |plan| plan.status.nodes.degraded),
                 ("detached", |plan| plan.status.nodes.detached),
+                ("failed", |plan| plan.status.nodes.failed),
             ];
             for (state, of) in states {
                 self.nodes.get_or_create(&State { state }).set(sum(&|plan| of(plan) as usize));

@@ -3,6 +3,7 @@
 pub mod bad_input;
 mod changes;
 mod compatibility;
+mod course;
 mod crashes;
 mod deletion;
 mod detachers;
@@ -35,6 +36,10 @@ pub const ALL: &[Scenario] = &[
     serving::A_PLAIN_DEPLOYMENT,
     rollout::THREE_ROLLOUTS,
     room::ROOM,
+    course::CANARY,
+    course::ROLLED_BACK,
+    course::DRAINED,
+    course::FAILED_NODES,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     changes::TEMPLATE,

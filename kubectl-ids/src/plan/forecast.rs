@@ -101,6 +101,9 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
         for action in &plan.actions {
             changed |= world.act(action);
         }
+        if !changed {
+            course.note_waiting(&plan);
+        }
         course.note_grants(&world.snapshot, now);
         restless = if changed { restless + 1 } else { 0 };
         if changed && restless < RESTLESS && work < WORK {
@@ -156,7 +159,8 @@ struct Course {
 }
 
 impl Course {
-    fn note(&mut self, snapshot: &Snapshot, plan: &Plan) {
+    /// Why nodes wait when nothing is left to be done at once.
+    fn note_waiting(&mut self, plan: &Plan) {
         for (node, held) in plan.held.iter().filter(|(_, held)| held.phase == "Waiting") {
             let reasons = self.waited.entry(node.clone()).or_default();
             let reason = held.hold.reason().to_owned();
@@ -164,6 +168,10 @@ impl Course {
                 reasons.push(reason);
             }
         }
+    }
+
+    /// Creations, and the budget.
+    fn note(&mut self, snapshot: &Snapshot, plan: &Plan) {
         for action in &plan.actions {
             if let Action::CreateDeployment { node, .. } = action
                 && self.seen.insert((node.clone(), None))

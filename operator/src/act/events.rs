@@ -80,7 +80,7 @@ impl Announcer {
         for (node, held) in &plan.held {
             let reason = held.hold.reason();
             let failed = matches!(&held.hold, Hold::PodsNotReady { trouble: Some(_), .. })
-                || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp);
+                || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp | Hold::Failed(_));
             if failed {
                 now.insert(format!("node/{node}"), (reason.to_owned(), format!("node {node}: {}", held.hold.message())));
             }
@@ -94,7 +94,8 @@ impl Announcer {
         for (key, (reason, message)) in news {
             let reason = match (key.starts_with("node/"), reason.as_str()) {
                 (true, _) => "NodeFailed".to_owned(),
-                (false, "DetachTimeout") => "RolloutHalted".to_owned(),
+                (false, "DetachTimeout" | "MaxFailedNodes") => "RolloutHalted".to_owned(),
+                (false, "RevisionFailed") => "RolledBack".to_owned(),
                 (false, _) => reason,
             };
             self.warning(snapshot, &reason, "Decide", message).await;

@@ -128,8 +128,12 @@ impl Actor<'_> {
 
     fn remember(&self, action: &Action, memory: &mut Memory) {
         match action {
-            Action::WriteStatus { reserve, .. } => {
+            Action::WriteStatus { reserve, status, .. } => {
                 memory.reserved.extend(reserve);
+                if let Some(ledger) = &status.rollout {
+                    let before = self.snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+                    self.metrics.ledger_written(before, ledger);
+                }
                 memory.status_written = Some(std::time::Instant::now());
             }
             Action::Apply { object, body } if !matches!(object, Supporting::DaemonSet(_)) => {

@@ -1,0 +1,272 @@
+//! The course of a rollout: canaries, windows, partitions, failures and the ways back, nodes that are taken away.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use crds::{IngressDaemonSetStatus, ledger::Kind, names};
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod, events::v1::Event};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+use serde_json::{Value, json};
+
+use super::crashes::light_load;
+use crate::{
+    auditor::Expectations,
+    bed::Bed,
+    eventually::{eventually, throughout},
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, deployment_mark, four_nodes, has_condition, rolling_update},
+    traffic::Traffic,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_mins(1);
+/// How long something must not happen.
+const WHILE: Duration = Duration::from_secs(4);
+
+fn claiming(budget: usize) -> Expectations {
+    Expectations::budget(budget).claiming(Duration::from_secs(GRACE.into()))
+}
+
+/// Nodes that wait for this reason.
+fn held(status: &IngressDaemonSetStatus, reason: &str) -> BTreeSet<String> {
+    status.node_states.iter().filter(|node| node.reason == reason).map(|node| node.name.clone()).collect()
+}
+
+async fn course(bed: &Bed, budget: u32, more: Value) -> Result<()> {
+    product::change(bed, json!({ "updateStrategy": rolling_update(budget, more) })).await
+}
+
+/// As many nodes are updated, and that does not change by itself.
+async fn stays(bed: &Bed, updated: u32, reason: &str) -> Result<IngressDaemonSetStatus> {
+    let status = product::status_says(bed, &format!("{updated} updated, the others wait: {reason}"), MINUTE, |status| {
+        status.nodes.updated == updated
+            && !held(status, reason).is_empty()
+            && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
+    })
+    .await?;
+    throughout(WHILE, &format!("{updated} nodes are updated"), async || {
+        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+        ensure!(status.nodes.updated == updated, "{}", product::summary(&status));
+        Ok(())
+    })
+    .await?;
+    Ok(status)
+}
+
+/// Steps, windows, partition, under load.
+pub const CANARY: Scenario = Scenario {
+    name: "a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back",
+    options: four_nodes,
+    expected: || claiming(2),
+    body: |bed| Box::pin(canary(bed)),
+};
+
+async fn canary(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+
+    course(bed, 2, json!({ "steps": [{ "nodes": 1, "soak": "5s" }, { "nodes": "50%", "pause": true }] })).await?;
+    product::roll_to(bed, "2").await?;
+    let soaking = product::status_says(bed, "one node soaks", MINUTE, |status| !held(status, "CanarySoaking").is_empty()).await?;
+    ensure!(soaking.nodes.updated == 1, "{}", product::summary(&soaking));
+    let waiting = stays(bed, 2, "AwaitingPromotion").await?;
+    ensure!(has_condition(&waiting, "Progressing", "False", "AwaitingPromotion"), "{:?}", waiting.conditions);
+    ensure!(waiting.blocked.as_ref().is_some_and(|blocked| blocked.reason == "AwaitingPromotion"), "{:?}", waiting.blocked);
+    product::change(bed, json!({ "promote": { "revision": waiting.revisions.update, "step": 2 } })).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.say("one node, a soak, half of the nodes, a person's word, all");
+
+    // It opens for a minute on the next leap day.
+    let rarely = json!([{ "schedule": "0 0 29 2 *", "duration": "1m", "timeZone": "Europe/Berlin" }]);
+    course(bed, 2, json!({ "steps": null, "windows": rarely })).await?;
+    product::roll_to(bed, "3").await?;
+    let closed = stays(bed, 0, "OutsideWindow").await?;
+    ensure!(
+        closed.node_states.iter().all(|node| node.message.contains("opens") || node.message.contains("none opens")),
+        "{:?}",
+        closed.node_states
+    );
+    course(bed, 2, json!({ "windows": null, "partition": 3 })).await?;
+    let kept = stays(bed, 1, "Partition").await?;
+    ensure!(held(&kept, "Partition").len() == 3, "{:?}", kept.node_states);
+    course(bed, 2, json!({ "partition": null })).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.say("a window and a partition hold nodes back and say so");
+
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1).context("requests were lost")
+}
+
+/// Automatic rollback, history, rollback by number, under load.
+pub const ROLLED_BACK: Scenario = Scenario {
+    name: "a_revision_that_fails_is_rolled_back_by_itself_and_any_former_one_by_its_number",
+    options: four_nodes,
+    expected: || claiming(2),
+    body: |bed| Box::pin(rolled_back(bed)),
+};
+
+async fn rolled_back(bed: &mut Bed) -> Result<()> {
+    let automatic = json!({ "nodeDeadlineSeconds": 6, "autoRollback": true });
+    product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
+    let first = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
+    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+
+    course(bed, 2, automatic).await?;
+    product::roll_to_missing_image(bed).await?;
+    product::status_says(bed, "the revision fails and another runs in its place", MINUTE, |status| {
+        has_condition(status, "RolledBack", "True", "RevisionFailed")
+            && status.revisions.effective == first
+            && status.revisions.update != first
+    })
+    .await?;
+    let back = product::is_complete(bed, NODES.len(), MINUTE);
+    back.await?;
+    throughout(WHILE, "the failed revision is not tried again", async || {
+        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+        ensure!(
+            status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty()) && status.nodes.available == 4,
+            "{}",
+            product::summary(&status)
+        );
+        Ok(())
+    })
+    .await?;
+    let events = Api::<Event>::namespaced(bed.client.clone(), "default");
+    for reason in ["NodeFailed", "RolledBack"] {
+        eventually(MINUTE, &format!("event {reason}"), async || {
+            let events = events.list(&ListParams::default()).await?.items;
+            ensure!(events.iter().any(|event| event.reason.as_deref() == Some(reason)), "none of {} events", events.len());
+            Ok(())
+        })
+        .await?;
+    }
+    bed.say("an image that does not exist was rolled back within the budget, and not tried again");
+
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "the corrected template is tried", MINUTE, |status| status.revisions.effective == status.revisions.update)
+        .await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::change(bed, json!({ "rollbackTo": { "revision": 1 } })).await?;
+    product::status_says(bed, "the first revision is pinned", MINUTE, |status| status.revisions.effective == first).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::change(bed, json!({ "rollbackTo": { "revision": 77 } })).await?;
+    product::status_says(bed, "a revision that there is not is refused", MINUTE, |status| {
+        has_condition(status, "Valid", "False", "RevisionNotFound")
+    })
+    .await?;
+    product::change(bed, json!({ "rollbackTo": null })).await?;
+    product::status_says(bed, "the template runs again", MINUTE, |status| status.revisions.effective == status.revisions.update).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    let known = Api::<ControllerRevision>::namespaced(bed.client.clone(), "default").list(&ListParams::default()).await?;
+    let numbers: BTreeSet<i64> = known
+        .items
+        .iter()
+        .filter(|known| known.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "IngressDaemonSet"))
+        .map(|known| known.revision)
+        .collect();
+    ensure!(numbers == BTreeSet::from([1, 2, 3]), "{numbers:?}");
+    bed.say("a former revision ran while it was pinned");
+
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1).context("requests were lost")
+}
+
+/// Taints of autoscalers, and `OnDelete`.
+pub const DRAINED: Scenario = Scenario {
+    name: "a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted",
+    options: four_nodes,
+    expected: || claiming(1),
+    body: |bed| Box::pin(drained(bed)),
+};
+
+async fn drained(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    for taint in [names::CLUSTER_AUTOSCALER_TAINT, names::KARPENTER_TAINT, names::OUT_OF_SERVICE_TAINT] {
+        bed.kubectl(&["taint", "node", "n4", &format!("{taint}=now:NoSchedule")]).await?;
+        product::status_says(bed, "the node is drained", MINUTE, |status| {
+            status.rollout.as_ref().is_some_and(|ledger| ledger.grants.get("n4").is_some_and(|grant| grant.kind == Kind::Drain))
+                && held(status, "Draining").contains("n4")
+        })
+        .await?;
+        eventually(MINUTE, "no pod of ours is left on it", async || {
+            let left = pods.list(&ListParams::default().labels("app=nginx").fields("spec.nodeName=n4")).await?.items;
+            ensure!(left.is_empty(), "{} are", left.len());
+            Ok(())
+        })
+        .await?;
+        product::roll_to(bed, taint).await?;
+        let status =
+            product::status_says(bed, "nothing else is begun meanwhile", MINUTE, |status| held(status, "Budget").len() == 3).await?;
+        ensure!(status.nodes.updated == 0, "{}", product::summary(&status));
+        bed.kubectl(&["taint", "node", "n4", &format!("{taint}-")]).await?;
+        product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
+    }
+    bed.say("a node that was to be taken away was detached first, and came back when it was not");
+
+    let mut on_delete = rolling_update(1, json!({}));
+    on_delete["type"] = "OnDelete".into();
+    product::change(bed, json!({ "updateStrategy": on_delete })).await?;
+    product::roll_to(bed, "on-delete").await?;
+    product::status_says(bed, "all wait for a deletion", MINUTE, |status| held(status, "OnDelete").len() == 4).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1).context("requests were lost")?;
+    let one =
+        pods.list(&ListParams::default().labels("app=nginx").fields("spec.nodeName=n2")).await?.items.pop().context("no pod on n2")?;
+    pods.delete(one.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;
+    let status = stays(bed, 1, "OnDelete").await?;
+    ensure!(!held(&status, "OnDelete").contains("n2"), "{}", product::summary(&status));
+    product::change(bed, json!({ "updateStrategy": rolling_update(1, json!({})) })).await?;
+    product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
+    bed.say("a node was updated when one of its pods was deleted, and no other");
+    Ok(())
+}
+
+/// Failed nodes: halt, retry, release.
+pub const FAILED_NODES: Scenario = Scenario {
+    name: "a_failed_node_halts_the_rollout_is_tried_again_when_asked_and_its_slot_is_freed_by_a_person_alone",
+    options: four_nodes,
+    expected: || claiming(1),
+    body: |bed| Box::pin(failed_nodes(bed)),
+};
+
+async fn failed_nodes(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    course(bed, 1, json!({ "nodeDeadlineSeconds": 5 })).await?;
+    product::roll_to_missing_image(bed).await?;
+    let failed = product::status_says(bed, "a node fails and the rollout halts", MINUTE, |status| {
+        status.nodes.failed == 1
+            && has_condition(status, "Progressing", "False", "MaxFailedNodes")
+            && has_condition(status, "Stalled", "True", "MaxFailedNodes")
+            && status.node_states.iter().any(|node| node.phase == "Failed" && node.reason == "ImagePull")
+    })
+    .await?;
+    ensure!(failed.blocked.as_ref().is_some_and(|blocked| blocked.reason == "MaxFailedNodes"), "{:?}", failed.blocked);
+    let grants = |status: &IngressDaemonSetStatus| status.rollout.clone().map(|ledger| ledger.grants).unwrap_or_default();
+    let (node, grant) = grants(&failed).pop_first().context("the slot was freed")?;
+    bed.say(&format!("{node} failed and keeps its slot"));
+
+    bed.kubectl(&["annotate", "node", &node, &format!("{}=once", names::RETRY_ANNOTATION)]).await?;
+    let again = product::status_says(bed, "it is tried again", MINUTE, |status| {
+        status.nodes.failed == 0 && grants(status).get(&node).is_some_and(|again| again.id > grant.id)
+    })
+    .await?;
+    let id = grants(&again)[&node].id;
+    product::status_says(bed, "it fails again", MINUTE, |status| status.nodes.failed == 1).await?;
+
+    let order = format!("{}=default/{}:{id}", names::RELEASE_ANNOTATION, product::NAME);
+    bed.kubectl(&["annotate", "node", &node, &order]).await?;
+    let freed = product::status_says(bed, "the slot is free", MINUTE, |status| grants(status).is_empty()).await?;
+    ensure!(freed.nodes.failed == 1, "{}", product::summary(&freed));
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
+    bed.say("its slot was freed when a person said so, and the corrected template went through");
+    Ok(())
+}
