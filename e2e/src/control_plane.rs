@@ -187,6 +187,11 @@ impl ControlPlane {
         self.authority.certificate()
     }
 
+    /// The program that is every component, and with the argument `kubectl` that.
+    pub fn program(&self) -> &Path {
+        &self.binary
+    }
+
     /// `kubectl` as admin, to be given arguments.
     pub fn kubectl_command(&self) -> Command {
         let mut command = Command::new(&self.binary);

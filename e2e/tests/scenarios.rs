@@ -87,6 +87,7 @@ scenarios! {
         a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
     }
     sharing {
+        the_plugin_shows_and_steers_a_rollout,
         a_failed_node_halts_the_rollout_is_tried_again_when_asked_and_its_slot_is_freed_by_a_person_alone,
         marks_keys_budget_mode_and_pause_change_half_way,
         drift_is_repaired_within_the_budget,

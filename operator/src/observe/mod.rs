@@ -9,11 +9,12 @@ mod index;
 mod snapshot;
 
 pub use dirty::Dirty;
+pub use index::Observed;
 
 use crate::memory::Memory;
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
-use index::{Index, Observed, Touched};
+use index::{Index, Touched};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     core::v1::{Node, Pod, Service},
@@ -195,6 +196,12 @@ impl Observer {
                 Event::Delete(object) => self.delete(&object),
             }
         }
+    }
+
+    /// Exactly these objects of their kind exist: a view by lists, of one moment, for those who do not [`follow`](Self::follow).
+    pub fn take<K: Observed + Resource>(&self, listed: Vec<K>) {
+        self.replace(listed);
+        self.listed[K::KIND as usize].store(true, Ordering::Release);
     }
 
     fn note<K: Observed + Resource>(&self, object: &K) {
