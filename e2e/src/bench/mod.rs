@@ -5,6 +5,7 @@ pub mod fleet;
 mod health_checker;
 mod process_figures;
 mod rollouts;
+mod scale;
 
 use std::{fs, io::Write as _, pin::Pin};
 
@@ -51,7 +52,7 @@ pub struct Report {
 }
 
 /// Every benchmark.
-pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, fleet::FLEET];
+pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, scale::SCALE, fleet::FLEET];
 
 /// What a figure ought to be.
 #[derive(Clone, Copy, Debug)]
