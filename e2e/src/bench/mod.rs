@@ -61,6 +61,8 @@ pub enum Goal {
     AtMost(f64),
     /// This or more.
     AtLeast(f64),
+    /// It is only to be known.
+    None,
 }
 
 /// One row of the table.
@@ -83,6 +85,7 @@ impl Figure {
         match self.goal {
             Goal::AtMost(most) => self.value <= most,
             Goal::AtLeast(least) => self.value >= least,
+            Goal::None => true,
         }
     }
 
@@ -95,6 +98,7 @@ impl Figure {
         let goal = match self.goal {
             Goal::AtMost(most) => format!("≤ {most}"),
             Goal::AtLeast(least) => format!("≥ {least}"),
+            Goal::None => String::new(),
         };
         let yardstick = self.yardstick.map(|(what, value)| format!("{what}: {value:.2}")).unwrap_or_default();
         let met = if self.is_met() { "" } else { "MISSED" };
