@@ -103,7 +103,7 @@ pub(crate) struct Pass<'a> {
     live_absent: Vec<String>,
     granted: Vec<String>,
     halted: bool,
-    /// Slots held by grants, those of this pass included; a slot that is released in this pass counts until the next.
+    /// Slots held by grants, those of this pass included; one that is released is free at once, for it goes in the same write.
     room: Room<'a>,
 }
 
@@ -213,6 +213,8 @@ impl<'a> Pass<'a> {
             Step::Release { live } => {
                 if live {
                     self.live_absent.push(self.deployment_name(case.name));
+                } else if let Some(settings) = self.settings {
+                    self.room.give_back(settings, case);
                 }
                 self.ledger.grants.remove(case.name);
             }
