@@ -4,7 +4,7 @@ use crate::{
     breaker,
     eligibility::is_chosen,
     readiness::{self, is_complete, is_settled},
-    render::has_drifted,
+    render::Rendered,
     settings::{Settings, Topology},
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
     target::{self, Fit, FitView, Gates, NeedView},
@@ -56,21 +56,29 @@ pub struct Case<'a> {
 /// All nodes that concern the resource, by name.
 pub fn cases<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Ledger) -> Vec<Case<'a>> {
     let member_key = names::member_label(snapshot.resource.uid8());
+    let rendered = settings.map(|settings| Rendered::new(snapshot, settings));
     let mut names: BTreeSet<&str> = snapshot.deployments.keys().map(String::as_str).collect();
     names.extend(ledger.grants.keys().map(String::as_str));
     names.extend(snapshot.orphans.keys().map(String::as_str));
     names.extend(snapshot.nodes.keys().map(String::as_str));
     names
         .into_iter()
-        .map(|name| case(snapshot, settings, ledger, &member_key, name))
+        .map(|name| case(snapshot, settings, ledger, &member_key, rendered.as_ref(), name))
         .filter(|case| case.chosen || case.has_anything())
         .collect()
 }
 
-fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Ledger, member_key: &str, name: &'a str) -> Case<'a> {
+fn case<'a>(
+    snapshot: &'a Snapshot,
+    settings: Option<&Settings>,
+    ledger: &'a Ledger,
+    member_key: &str,
+    rendered: Option<&Rendered<'_>>,
+    name: &'a str,
+) -> Case<'a> {
     let uid8 = snapshot.resource.uid8();
-    let node = snapshot.nodes.get(name);
-    let deployment = snapshot.deployments.get(name);
+    let node: Option<&NodeFacts> = snapshot.nodes.get(name).map(AsRef::as_ref);
+    let deployment: Option<&DeploymentFacts> = snapshot.deployments.get(name).map(AsRef::as_ref);
     let pods = snapshot.pods_on(name);
     let member = node.and_then(|node| node.labels.get(member_key)).map(String::as_str);
     let holders = node.map_or_else(|| Ok(Holders::new()), |node| node.holders().map_err(|error| error.to_string()));
@@ -97,7 +105,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &'a Led
         holders,
         entry,
         settled: deployment.is_some_and(|deployment| is_settled(deployment, pods)),
-        drifted: deployment.zip(settings).is_some_and(|(deployment, settings)| has_drifted(snapshot, settings, name, deployment)),
+        drifted: deployment.zip(rendered).is_some_and(|(deployment, rendered)| rendered.has_drifted(name, deployment)),
     }
 }
 
