@@ -7,6 +7,8 @@ mod dirty;
 mod facts;
 mod index;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub use dirty::Dirty;
 
