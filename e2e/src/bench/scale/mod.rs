@@ -10,7 +10,7 @@
 //!   ones too, without events and without the lease that it leads by; of the part of the rollout with the whole budget.
 //! - A node joins when a watch shows its Node, its Deployment is made when a watch shows that. Nodes join evenly, at a rate.
 //! - A restarted operator has decided when its first grant is in the ledger, for a template that changed while none ran;
-//!   the time counts from the start of its process.
+//!   the time counts from the start of its process. It has its name in the lease again, as a container has that is restarted.
 //! - The limits of the controller manager's and the scheduler's clients are lifted, as clusters of this size have it.
 
 mod audit;
