@@ -297,6 +297,8 @@ impl ControlPlane {
                 ("authentication-kubeconfig", text(&kubeconfig)),
                 ("authorization-kubeconfig", text(&kubeconfig)),
                 ("leader-elect", "false".into()),
+                ("kube-api-qps", "500".into()),
+                ("kube-api-burst", "1000".into()),
                 ("bind-address", "127.0.0.1".into()),
             ],
         )

@@ -1,4 +1,4 @@
-//! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`.
+//! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`: `alone`, unless it is quiet.
 
 pub mod bad_input;
 mod changes;

@@ -62,7 +62,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     match rebuild(snapshot, pass.settings, stored, &cases) {
         Rebuild::No => pass.rollout(&cases),
         Rebuild::Write(ledger) => {
-            pass.ledger = ledger;
+            pass.ledger = *ledger;
             pass.hold_all(&cases);
         }
         Rebuild::Fence(fences) => {
@@ -108,7 +108,7 @@ pub(crate) struct Pass<'a> {
     granted: Vec<String>,
     /// What holds back whole kinds of work.
     shut: Shut,
-    /// Slots held by grants, those of this pass included; a slot that is released in this pass counts until the next.
+    /// Slots held by grants, those of this pass included; one that is released is free at once, for it goes in the same write.
     room: Room<'a>,
 }
 
@@ -294,6 +294,8 @@ impl<'a> Pass<'a> {
             Step::Release { live } => {
                 if live {
                     self.live_absent.push(self.deployment_name(case.name));
+                } else if let Some(settings) = self.settings {
+                    self.room.give_back(settings, case);
                 }
                 self.ledger.grants.remove(case.name);
             }

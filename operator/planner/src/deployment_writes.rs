@@ -74,7 +74,7 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
             patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
         }
     }
-    if deployment.spec.get("paused").is_some() {
+    if deployment.spec.has("paused") {
         patch = patch.remove("/spec/paused");
     }
     if deployment.labels.contains_key(names::BREAKER_LABEL) {
@@ -139,7 +139,7 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
         }
         patch = patch.add(&annotation(names::NODE_NAME_ANNOTATION), case.name);
     }
-    let spec = |key: &str| deployment.spec.get(key).cloned().unwrap_or(Value::Null);
+    let spec = |key: &str| deployment.spec.get(key).unwrap_or(Value::Null);
     let set = |patch: JsonPatch, key: &str, value: Value| {
         let at = format!("/spec/{key}");
         if render::contains(&spec(key), &value) { patch } else { patch.test(&at, spec(key)).add(&at, value) }
@@ -155,7 +155,7 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
     if new && behind {
         patch = patch.test("/metadata/generation", deployment.generation);
         patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
-        if deployment.spec.get("paused").is_some() {
+        if deployment.spec.has("paused") {
             patch = patch.remove("/spec/paused");
         }
     }

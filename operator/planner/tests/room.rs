@@ -182,3 +182,14 @@ fn a_node_that_a_person_leaves_out_stays_as_it_is_says_so_and_holds_nobody_up() 
     skip(&mut world, None);
     assert_eq!(world.audit.violations, Vec::<String>::new());
 }
+
+#[test]
+fn the_write_that_gives_a_place_back_gives_it_to_the_next_node() {
+    for marks in [Marks::Token, Marks::Both] {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        let seen = roll_out(&mut world, &mut operator);
+        let under_way: Vec<_> = seen.iter().map(BTreeSet::len).skip_while(|count| *count == 0).collect();
+        let ended = under_way.iter().rposition(|count| *count > 0).unwrap();
+        assert!(under_way[..=ended].iter().all(|count| *count == 1), "{seen:?}");
+    }
+}

@@ -25,8 +25,8 @@ use wish::Wish;
 #[derive(Clone, Debug)]
 pub struct View {
     pub resource: Option<Arc<Resource>>,
-    pub nodes: Arc<BTreeMap<String, NodeFacts>>,
-    pub deployments: Arc<(BTreeMap<String, DeploymentFacts>, BTreeMap<String, Value>)>,
+    pub nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
+    pub deployments: Arc<(BTreeMap<String, Arc<DeploymentFacts>>, BTreeMap<String, Value>)>,
     pub pods: Arc<BTreeMap<String, Vec<PodFacts>>>,
     pub revisions: Arc<Vec<RevisionFacts>>,
 }
@@ -61,10 +61,10 @@ impl World {
             pods.entry(pod.node.clone()).or_default().push(pod_facts(pod));
         }
         let deployments =
-            cluster.deployments.values().map(|deployment| (node_of(deployment).to_owned(), deployment_facts(deployment))).collect();
+            cluster.deployments.values().map(|deployment| (node_of(deployment).to_owned(), deployment_facts(deployment).into())).collect();
         let view = View {
             resource: cluster.resource.clone(),
-            nodes: Arc::new(cluster.nodes.iter().map(|(name, node)| (name.clone(), node_facts(node))).collect()),
+            nodes: Arc::new(cluster.nodes.iter().map(|(name, node)| (name.clone(), node_facts(node).into())).collect()),
             deployments: Arc::new((deployments, cluster.orphans.clone())),
             pods: Arc::new(pods),
             revisions: Arc::clone(&cluster.revisions),
