@@ -46,12 +46,16 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
             }
             (!reached.contains(&index)).then(|| step.clone().unwrap_or(Hold::Partition))
         });
-        // What is under way goes on when the rollout halts or the window closes; new nodes need no window.
-        let under_way = is_granted(case, settings);
+        // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
+        // was for is wanted no more; new nodes need no window.
+        let changing = is_changing(case);
+        let under_way = changing || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
         let Some(why) = out_of_turn.or_else(halted).or_else(closed) else { continue };
-        let kept = if is_new(case) { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
+        // What such a node began with may have failed there.
+        let proven = is_new(case) || changing && !targets.proven.is_empty();
+        let kept = if proven { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
         match targets.at(kept) {
             Some(settings) => case.settings = Some(settings),
             // Without a proven revision a new node cannot wait for one.
@@ -69,6 +73,11 @@ fn is_new(case: &Case<'_>) -> bool {
 /// Its update to the revision is under way.
 fn is_granted(case: &Case<'_>, settings: &Settings) -> bool {
     case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision)
+}
+
+/// An update, to whatever revision, has changed its pods and is not through.
+fn is_changing(case: &Case<'_>) -> bool {
+    case.is_updated() && case.grant.is_some_and(|grant| grant.kind == Kind::Update)
 }
 
 /// Runs the revision, or is about to.
@@ -92,7 +101,8 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
     order.sort_by_cached_key(|(_, case)| {
         let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
         let hash = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
-        (!runs(case, settings), !fit, hash, case.name)
+        // Next come those that are out of service already: what failed is mended first.
+        (!runs(case, settings), !is_changing(case), !fit, hash, case.name)
     });
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
     let mut reached: BTreeSet<usize> = BTreeSet::new();

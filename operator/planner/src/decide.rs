@@ -294,8 +294,8 @@ impl<'a> Pass<'a> {
             Step::Release { live } => {
                 if live {
                     self.live_absent.push(self.deployment_name(case.name));
-                } else if let Some(settings) = self.settings {
-                    self.room.give_back(settings, case);
+                } else {
+                    self.room.give_back(case);
                 }
                 self.ledger.grants.remove(case.name);
             }

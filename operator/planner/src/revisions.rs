@@ -6,7 +6,7 @@ use crate::{
     plan::{Action, Plan, Supporting},
     render,
     settings::{Invalid, Settings, resolve_with},
-    snapshot::{DeploymentFacts, RevisionFacts, Snapshot},
+    snapshot::{RevisionFacts, Snapshot},
     window::Opening,
 };
 use chrono::DateTime;
@@ -50,7 +50,7 @@ impl Targets {
         let spec = &snapshot.resource.spec;
         let effective = resolve_with(spec, &template)?;
         let proven = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).unwrap_or_default();
-        let running: BTreeSet<&str> = snapshot.deployments.values().map(DeploymentFacts::revision).chain([proven.as_str()]).collect();
+        let running: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).chain([proven.as_str()]).collect();
         let wanted = |known: &&RevisionFacts| known.revision != effective.revision && running.contains(known.revision.as_str());
         let known = snapshot.history.iter().filter(wanted);
         let former = known.filter_map(|known| Some((known.revision.clone(), resolve_with(spec, &known.template).ok()?))).collect();
@@ -130,7 +130,7 @@ pub fn record(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, plan: &mu
         }
         Some(_) => {}
     }
-    let mut used: BTreeSet<&str> = snapshot.deployments.values().map(DeploymentFacts::revision).collect();
+    let mut used: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
     used.extend([revision.as_str(), targets.effective.revision.as_str(), targets.proven.as_str()]);
     used.extend(ledger.grants.values().map(|grant| grant.revision.as_str()));
     used.extend(ledger.rolled_back.iter().flat_map(|rolled_back| [rolled_back.from.as_str(), rolled_back.to.as_str()]));

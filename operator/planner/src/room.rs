@@ -133,9 +133,9 @@ impl<'a> Room<'a> {
     }
 
     /// Gives a place back: the grant goes in the same write in which the next one comes.
-    pub fn give_back(&mut self, settings: &Settings, case: &Case<'_>) {
+    pub fn give_back(&mut self, case: &Case<'_>) {
         let Some(grant) = case.grant.filter(|_| case.holds_slot()) else { return };
-        let (down, available) = state(case, settings);
+        let (down, available) = state(case);
         self.grants -= 1;
         self.unavailable += usize::from(down);
         self.available += usize::from(available);

@@ -420,3 +420,34 @@ fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() 
     let plan = seconds(&mut world, &mut operator, 60);
     assert_eq!((on(&world, 2), reasons(&plan)), (1, vec!["OutsideWindow"]));
 }
+
+#[test]
+fn a_node_that_failed_gets_the_corrected_template_first_also_outside_windows_and_in_a_canary() {
+    let never = json!([{"schedule": "0 0 29 2 *", "duration": "1m", "timeZone": "Etc/UTC"}]);
+    for more in [json!({"windows": never}), json!({"steps": [{"nodes": 1, "pause": true}]})] {
+        let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 4, 1);
+        edit(&mut world, |wish| wish.image = 99);
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!(on(&world, 99), 1);
+        edit(&mut world, |wish| {
+            wish.image = 2;
+            wish.course = more.clone();
+        });
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (3, 1, 0), "{more}");
+    }
+}
+
+#[test]
+fn a_node_that_failed_and_is_not_in_the_canary_goes_back_to_the_proven_revision() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 5, 2);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 99), 2);
+    edit(&mut world, |wish| {
+        wish.image = 2;
+        wish.course = json!({"steps": [{"nodes": 1, "pause": true}]});
+    });
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (4, 1, 0));
+}
