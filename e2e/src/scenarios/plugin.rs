@@ -132,7 +132,7 @@ async fn says_what_is_wrong(bed: &Bed, ids: &Plugin) -> Result<()> {
 
 /// The dry run changes nothing, and a bad file is refused.
 async fn plans(bed: &Bed, ids: &Plugin) -> Result<()> {
-    let before = product::api(bed).get(product::NAME).await?.metadata.resource_version;
+    let before = product::api(bed).get(product::NAME).await?.metadata.generation;
     let file = |text: String| -> Result<String> {
         let path = bed.state().join("plan.json");
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
@@ -154,7 +154,7 @@ async fn plans(bed: &Bed, ids: &Plugin) -> Result<()> {
     bad["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
     let output = ids.run(&["plan", "-f", &file(bad.to_string())?]).await?;
     ensure!(output.status.code() == Some(1) && shown(&output).contains("Sometimes"), "{}", shown(&output));
-    let after = product::api(bed).get(product::NAME).await?.metadata.resource_version;
+    let after = product::api(bed).get(product::NAME).await?.metadata.generation;
     ensure!(before == after, "a plan changed the resource");
     bed.say("plans were made, and nothing was changed");
     Ok(())
