@@ -318,7 +318,9 @@ pub fn node_deadline(settings: &Settings, case: &Case<'_>, grant: &mut Grant, no
 /// The way back when the rollout halts, where there is one.
 pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: &Halt) -> Option<RolledBack> {
     let effective = &targets.effective;
-    let known = snapshot.history.iter().any(|known| known.revision == targets.proven);
+    // A guess is no revision to go back to by oneself.
+    let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
+    let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven);
     let possible = effective.rollout.auto_rollback
         && targets.origin == Origin::Spec
         && ledger.rolled_back.is_none()

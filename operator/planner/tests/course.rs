@@ -451,3 +451,15 @@ fn a_node_that_failed_and_is_not_in_the_canary_goes_back_to_the_proven_revision(
     seconds(&mut world, &mut operator, 60);
     assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (4, 1, 0));
 }
+
+#[test]
+fn a_canary_whose_status_was_wiped_reaches_no_more_nodes_than_its_first_step() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 2, "pause": true}]}), 5, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 2);
+    operator.forget_reserved();
+    world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
+    seconds(&mut world, &mut operator, 100);
+    assert_eq!(on(&world, 2), 2);
+}
