@@ -43,11 +43,15 @@ impl Audit<'_> {
                 self.judge_change(change, after, held.as_ref(), observation.at);
             }
         }
-        let claims = held.is_some_and(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
-        if claims {
-            self.changes.claimed.entry(after.uid().to_owned()).or_insert(observation.at);
-        } else {
-            self.changes.claimed.remove(after.uid());
+        match held.filter(|token| matches!(token.phase, Phase::Claimed | Phase::Updating)) {
+            Some(token) => {
+                // Over a long way a watch may lag by more than is allowed for here: then the token's own time counts.
+                let since = if self.expected.marks_alone { earlier(token.since, observation.at) } else { observation.at };
+                self.changes.claimed.entry(after.uid().to_owned()).or_insert(since);
+            }
+            None => {
+                self.changes.claimed.remove(after.uid());
+            }
         }
     }
 

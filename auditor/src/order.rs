@@ -39,8 +39,7 @@ impl Queue {
 
     /// Takes an observation in, which a watch delivered `now`; `late` where its watch had a gap before it.
     pub fn push(&mut self, observation: Observation, late: bool, now: Instant) {
-        let uid = observation.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-        let latest = self.latest.entry((observation.kind, uid)).or_default();
+        let latest = self.latest.entry(key(&observation)).or_default();
         if *latest >= observation.revision {
             return;
         }
@@ -57,10 +56,17 @@ impl Queue {
     /// The earliest, however short it has waited: nothing follows.
     pub fn pop(&mut self) -> Option<Next> {
         let (revision, (_, mut next)) = self.waiting.pop_first()?;
+        if next.observation.deleted {
+            self.latest.remove(&key(&next.observation));
+        }
         next.late |= revision <= self.judged;
         self.judged = self.judged.max(revision);
         Some(next)
     }
+}
+
+fn key(observation: &Observation) -> (Kind, String) {
+    (observation.kind, observation.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]

@@ -239,8 +239,10 @@ fn silence(lease: &Lease, now: i64) -> Option<i64> {
     let spec = lease.spec.as_ref()?;
     let renewed = spec.renew_time.as_ref().map_or(0, |time| time.0.as_second());
     let silent = now.saturating_sub(renewed);
-    // Another replica takes over within the lease's duration; twice that is no hand-over any more.
-    (silent > 2 * i64::from(spec.lease_duration_seconds.unwrap_or(15)) + 5).then_some(silent)
+    // Another replica takes over within the lease's duration, or at once when it was given back; twice that is no hand-over any more.
+    let given_back = spec.holder_identity.as_ref().is_none_or(String::is_empty);
+    let duration = if given_back { 0 } else { i64::from(spec.lease_duration_seconds.unwrap_or(15)) };
+    (silent > 2 * duration + 5).then_some(silent)
 }
 
 async fn config(global: &Global) -> Result<Config> {
@@ -272,11 +274,17 @@ mod tests {
     use k8s_openapi::{api::coordination::v1::LeaseSpec, apimachinery::pkg::apis::meta::v1::MicroTime};
 
     #[test]
-    fn an_operator_is_missed_after_two_durations_of_its_lease() {
-        let renew_time = Some(MicroTime(jiff::Timestamp::from_second(1000).unwrap()));
-        let lease =
-            Lease { spec: Some(LeaseSpec { renew_time, lease_duration_seconds: Some(15), ..LeaseSpec::default() }), ..Lease::default() };
-        assert_eq!(silence(&lease, 1035), None);
-        assert_eq!(silence(&lease, 1036), Some(36));
+    fn an_operator_is_missed_after_two_durations_of_its_lease_or_soon_after_it_gave_it_back() {
+        let lease = |holder: &str| {
+            let spec = LeaseSpec {
+                holder_identity: Some(holder.into()),
+                renew_time: Some(MicroTime(jiff::Timestamp::from_second(1000).unwrap())),
+                lease_duration_seconds: Some(15),
+                ..LeaseSpec::default()
+            };
+            Lease { spec: Some(spec), ..Lease::default() }
+        };
+        assert_eq!([1035, 1036].map(|now| silence(&lease("operator-0"), now)), [None, Some(36)]);
+        assert_eq!([1005, 1006].map(|now| silence(&lease(""), now)), [None, Some(6)]);
     }
 }

@@ -40,7 +40,7 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     let ids = Plugin::of(bed)?;
     ids.fails(&["status"], "this cluster does not know IngressDaemonSets").await?;
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
-    says_what_is_wrong(&ids).await?;
+    says_what_is_wrong(bed, &ids).await?;
     let audit = ids.start(&["audit", "edge"])?;
     plans(bed, &ids).await?;
     completes(&ids).await?;
@@ -72,7 +72,19 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     ensure!(String::from_utf8_lossy(&output.stdout).contains(": 0 violations"), "{}", shown(&output));
     bed.say("the plugin's audit found nothing in the rollout");
     undoes(bed, &ids).await?;
-    finds_what_was_done_by_hand(bed, &ids).await
+    finds_what_was_done_by_hand(bed, &ids).await?;
+    misses_the_operator(bed, &ids).await
+}
+
+/// What is shown may be old when nobody is there to write it.
+async fn misses_the_operator(bed: &Bed, ids: &Plugin) -> Result<()> {
+    bed.kubectl(&["scale", "deployment", "-n", "ingress-daemonset-system", "ingress-daemonset-operator", "--replicas=0"]).await?;
+    eventually(MINUTE, "the plugin misses the operator", async || {
+        let output = ids.run(&["status"]).await?;
+        ensure!(output.status.success() && shown(&output).contains("note: the operator does not run"), "{}", shown(&output));
+        Ok(())
+    })
+    .await
 }
 
 /// Out of a template that does not come up: a stuck place is freed, and a former revision runs.
@@ -105,7 +117,10 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
 }
 
 /// Failures say what to do.
-async fn says_what_is_wrong(ids: &Plugin) -> Result<()> {
+async fn says_what_is_wrong(bed: &Bed, ids: &Plugin) -> Result<()> {
+    let stranger = bed.control_plane.kubeconfig_of("stranger")?;
+    let right = "you may not list ingressdaemonsets in namespace default: ask for a Role with the rule";
+    ids.fails(&["status", "-n", "default", "--kubeconfig", &stranger.to_string_lossy()], right).await?;
     ids.fails(&["status", "egde"], "there is no IngressDaemonSet egde in namespace default; there is edge").await?;
     ids.fails(&["status", "-n", "kube-system"], "there is default/edge: use -n default").await?;
     ids.fails(&["status", "--context", "nowhere"], "the kubeconfig has no context nowhere").await?;
@@ -117,7 +132,7 @@ async fn says_what_is_wrong(ids: &Plugin) -> Result<()> {
 
 /// The dry run changes nothing, and a bad file is refused.
 async fn plans(bed: &Bed, ids: &Plugin) -> Result<()> {
-    let before = product::api(bed).get(product::NAME).await?.metadata.resource_version;
+    let before = product::api(bed).get(product::NAME).await?.metadata.generation;
     let file = |text: String| -> Result<String> {
         let path = bed.state().join("plan.json");
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
@@ -139,7 +154,7 @@ async fn plans(bed: &Bed, ids: &Plugin) -> Result<()> {
     bad["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
     let output = ids.run(&["plan", "-f", &file(bad.to_string())?]).await?;
     ensure!(output.status.code() == Some(1) && shown(&output).contains("Sometimes"), "{}", shown(&output));
-    let after = product::api(bed).get(product::NAME).await?.metadata.resource_version;
+    let after = product::api(bed).get(product::NAME).await?.metadata.generation;
     ensure!(before == after, "a plan changed the resource");
     bed.say("plans were made, and nothing was changed");
     Ok(())

@@ -253,7 +253,7 @@ impl Course {
 
 /// A node that was new serves.
 fn joined(snapshot: &Snapshot, node: &str) -> bool {
-    let token = snapshot.deployments.get(node).and_then(planner::snapshot::DeploymentFacts::readable_token);
+    let token = snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
     token.is_some_and(|token| token.phase == crds::token::Phase::Closed)
 }
 

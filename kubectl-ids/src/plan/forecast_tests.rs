@@ -37,13 +37,13 @@ fn spec(version: &str, more: Value) -> IngressDaemonSetSpec {
 }
 
 fn node(zone: &str) -> NodeFacts {
-    let labels = [("ingress", "true"), ("zone", zone)].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let labels: BTreeMap<_, _> = [("ingress", "true"), ("zone", zone)].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     NodeFacts { uid: format!("uid-{zone}"), labels: labels.into(), ready: true, address: Some("192.0.2.1".into()), ..NodeFacts::default() }
 }
 
 fn nothing_runs() -> Snapshot {
     let zones = ["a", "b", "a", "b"];
-    let nodes = zones.iter().zip(1..).map(|(zone, index)| (format!("n{index}"), node(zone))).collect();
+    let nodes = zones.iter().zip(1..).map(|(zone, index)| (format!("n{index}"), Arc::new(node(zone)))).collect();
     Snapshot {
         now: 1_767_225_600,
         resource: Resource {
@@ -137,8 +137,8 @@ fn zones_one_at_a_time_are_finished_one_after_the_other() {
 fn what_holds_a_node_for_ever_is_named_and_the_others_go_on() {
     let mut snapshot = serving();
     let nodes = Arc::make_mut(&mut snapshot.nodes);
-    nodes.get_mut("n1").unwrap().annotations.insert(names::SKIP_ANNOTATION.into(), "web/edge".into());
-    nodes.get_mut("n2").unwrap().ready = false;
+    Arc::make_mut(nodes.get_mut("n1").unwrap()).annotations.insert(names::SKIP_ANNOTATION.into(), "web/edge".into());
+    Arc::make_mut(nodes.get_mut("n2").unwrap()).ready = false;
     let forecast = update(snapshot, spec("2", json!({})));
     let held: Vec<_> = forecast.left.iter().map(|left| (left.node.as_str(), left.reason.0.as_str())).collect();
     assert_eq!(held, [("n1", "Skipped"), ("n2", "NodeNotReady")]);
@@ -215,7 +215,7 @@ fn a_spec_that_contradicts_itself_changes_nothing() {
 fn nodes_that_are_chosen_no_more_are_removed_within_the_budget() {
     let mut snapshot = serving();
     for name in ["n1", "n2", "n3"] {
-        Arc::make_mut(&mut snapshot.nodes).get_mut(name).unwrap().labels.remove("ingress");
+        Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut(name).unwrap()).labels.remove("ingress");
     }
     let same = snapshot.resource.spec.clone();
     let forecast = update(snapshot, same);
@@ -227,7 +227,7 @@ fn nodes_that_are_chosen_no_more_are_removed_within_the_budget() {
 #[test]
 fn why_names_the_reason_of_a_node_that_the_status_does_not_list() {
     let mut snapshot = serving();
-    Arc::make_mut(&mut snapshot.nodes).insert("other".into(), NodeFacts { ready: true, ..NodeFacts::default() });
+    Arc::make_mut(&mut snapshot.nodes).insert("other".into(), Arc::new(NodeFacts { ready: true, ..NodeFacts::default() }));
     let mut resource = IngressDaemonSet::new("edge", snapshot.resource.spec.clone());
     resource.metadata.namespace = Some("web".into());
     resource.status = snapshot.resource.status.clone();

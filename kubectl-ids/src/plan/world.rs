@@ -9,6 +9,7 @@ use planner::{
     plan::Supporting,
     settings::{Settings, Timestamp, resolve},
     snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
+    texts::Texts,
 };
 use serde_json::{Map, Value, json};
 
@@ -59,7 +60,7 @@ impl World {
 
     /// The node's present phase began lately: its pods are being started, not broken.
     fn is_young(&self, node: &str) -> bool {
-        let token = self.snapshot.deployments.get(node).and_then(DeploymentFacts::readable_token);
+        let token = self.snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
         token.is_some_and(|token| token.phase != crds::token::Phase::Closed)
     }
 
@@ -130,37 +131,42 @@ impl World {
             uid: format!("planned-{}", self.made),
             resource_version: "1".into(),
             generation: 1,
-            labels: strings(&body["metadata"]["labels"]),
-            annotations: strings(&body["metadata"]["annotations"]),
-            spec: Arc::new(body["spec"].clone()),
+            labels: strings(&body["metadata"]["labels"]).into(),
+            annotations: strings(&body["metadata"]["annotations"]).into(),
+            spec: body["spec"].clone().into(),
             status: DeploymentCounts::default(),
             refusal: None,
             deleting: false,
         };
         self.snapshot.written_generations.insert(facts.uid.clone(), 1);
-        self.snapshot.deployments.insert(node.to_owned(), facts);
+        self.snapshot.deployments.insert(node.to_owned(), Arc::new(facts));
         self.snapshot.orphans.remove(node);
         self.replace_pods(node);
     }
 
     fn patch_deployment(&mut self, node: &str, patch: &Value) -> bool {
         let Some(before) = self.snapshot.deployments.get(node) else { return false };
+        let spec = before.spec.to_value();
         let object = json!({
-            "metadata": { "uid": before.uid, "labels": before.labels, "annotations": before.annotations },
-            "spec": &*before.spec,
+            "metadata": { "uid": before.uid, "labels": object(&before.labels), "annotations": object(&before.annotations) },
+            "spec": spec,
         });
         let Some(after) = patched(object, patch) else { return false };
-        let mut facts = before.clone();
-        (facts.labels, facts.annotations) = (strings(&after["metadata"]["labels"]), strings(&after["metadata"]["annotations"]));
-        facts.spec = Arc::new(after["spec"].clone());
-        if facts == *before {
+        let mut facts = (**before).clone();
+        facts.labels = strings(&after["metadata"]["labels"]).into();
+        facts.annotations = strings(&after["metadata"]["annotations"]).into();
+        // Equal specs may be held in different ways.
+        if after["spec"] != spec {
+            facts.spec = after["spec"].clone().into();
+        }
+        if facts == **before {
             return false;
         }
-        let same_pods = pods_of(&before.spec) == pods_of(&facts.spec);
+        let same_pods = pods_of(&spec) == pods_of(&after["spec"]);
         facts.generation += 1;
         facts.status.observed_generation = facts.generation;
         self.snapshot.written_generations.insert(facts.uid.clone(), facts.generation);
-        self.snapshot.deployments.insert(node.to_owned(), facts);
+        self.snapshot.deployments.insert(node.to_owned(), Arc::new(facts));
         if !same_pods {
             self.replace_pods(node);
         }
@@ -169,21 +175,21 @@ impl World {
 
     fn patch_node(&mut self, name: &str, patch: &Value) -> bool {
         let Some(before) = self.snapshot.nodes.get(name) else { return false };
-        let mut metadata = json!({ "uid": before.uid, "resourceVersion": before.resource_version, "labels": before.labels });
+        let mut metadata = json!({ "uid": before.uid, "resourceVersion": before.resource_version, "labels": object(&before.labels) });
         if before.has_annotations {
-            metadata["annotations"] = json!(before.annotations);
+            metadata["annotations"] = object(&before.annotations);
         }
         let Some(after) = patched(json!({ "metadata": metadata }), patch) else { return false };
         let facts = NodeFacts {
-            labels: strings(&after["metadata"]["labels"]),
-            annotations: strings(&after["metadata"]["annotations"]),
+            labels: strings(&after["metadata"]["labels"]).into(),
+            annotations: strings(&after["metadata"]["annotations"]).into(),
             has_annotations: after["metadata"]["annotations"].is_object(),
-            ..before.clone()
+            ..(**before).clone()
         };
-        if facts == *before {
+        if facts == **before {
             return false;
         }
-        Arc::make_mut(&mut self.snapshot.nodes).insert(name.to_owned(), facts);
+        Arc::make_mut(&mut self.snapshot.nodes).insert(name.to_owned(), Arc::new(facts));
         self.ask_detacher(name);
         true
     }
@@ -225,6 +231,7 @@ impl World {
         for pod in self.snapshot.pods.get_mut(node).into_iter().flatten() {
             pod.ready = ready;
         }
+        let deployment = Arc::make_mut(deployment);
         deployment.status = DeploymentCounts {
             observed_generation: deployment.generation,
             replicas: wanted,
@@ -258,6 +265,7 @@ impl World {
         let due: Vec<_> = self.answers.iter().filter(|(_, (at, _))| *at == to).map(|(node, (_, asked))| (node.clone(), *asked)).collect();
         for (name, asked) in due {
             let Some(node) = Arc::make_mut(&mut self.snapshot.nodes).get_mut(&name) else { continue };
+            let node = Arc::make_mut(node);
             if asked {
                 let time = chrono::DateTime::from_timestamp(to, 0).unwrap_or_default().to_rfc3339();
                 node.annotations.insert(timestamp.key.clone(), time);
@@ -277,7 +285,8 @@ fn asked_by(settings: &Settings) -> Option<(Timestamp, String)> {
 fn rounds(deployment: &DeploymentFacts) -> i64 {
     let wanted = i64::from(deployment.replicas());
     let count = |key: &str| {
-        let value = deployment.spec.get("strategy").and_then(|strategy| strategy.pointer(&format!("/rollingUpdate/{key}")));
+        let strategy = deployment.spec.get("strategy");
+        let value = strategy.as_ref().and_then(|strategy| strategy.pointer(&format!("/rollingUpdate/{key}")));
         match value {
             Some(Value::Number(number)) => number.as_i64().unwrap_or(0),
             Some(Value::String(percent)) => percent.trim_end_matches('%').parse::<i64>().unwrap_or(0).saturating_mul(wanted) / 100,
@@ -299,6 +308,10 @@ fn patched(mut object: Value, patch: &Value) -> Option<Value> {
     let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations.collect())).ok()?;
     json_patch::patch(&mut object, &patch).ok()?;
     Some(object)
+}
+
+fn object(texts: &Texts) -> Value {
+    texts.entries().map(|(key, value)| (key.to_owned(), Value::from(value))).collect::<Map<_, _>>().into()
 }
 
 fn strings(value: &Value) -> BTreeMap<String, String> {

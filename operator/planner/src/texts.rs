@@ -39,6 +39,17 @@ impl Texts {
         }
     }
 
+    /// Takes a key away; returns what it was.
+    pub fn remove(&mut self, key: &str) -> Option<String> {
+        let place = self.place(key).ok()?;
+        Some(self.0.remove(place).1)
+    }
+
+    /// Keys and values, in the order of the keys.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, value.as_str()))
+    }
+
     fn place(&self, key: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(known, _)| (**known).cmp(key))
     }
@@ -97,6 +108,8 @@ mod tests {
         let found: Vec<_> = ["a", "b", "c", "d", "e"].map(|key| texts.get(key).map(String::as_str)).into();
         assert_eq!(found, [Some("1"), Some("2"), Some("3"), Some("5"), None]);
         assert!(texts.contains_key("a") && !texts.contains_key("e") && !texts.is_empty());
+        assert_eq!([texts.remove("b"), texts.remove("e")], [Some("2".into()), None]);
+        assert_eq!(texts.entries().collect::<Vec<_>>(), [("a", "1"), ("c", "3"), ("d", "5")]);
     }
 
     #[test]
