@@ -98,7 +98,9 @@ fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_take
 #[test]
 fn every_field_of_a_rollout_is_in_an_example() {
     let mut shown = BTreeSet::new();
-    examples(&guide()).iter().for_each(|(_, example)| fields(&example["spec"], "", &mut shown));
+    for (_, example) in &examples(&guide()) {
+        fields(&example["spec"], "", &mut shown);
+    }
     let spec = schema();
     let mut wanted = BTreeSet::from([".minReadySeconds".to_owned(), ".paused".to_owned(), ".revisionHistoryLimit".to_owned()]);
     for part in ["updateStrategy", "loadBalancer", "rollbackTo", "promote"] {
@@ -165,9 +167,9 @@ fn every_scenario_that_is_named_runs_in_the_tests() {
     let named: Vec<String> = column(&guide, "scenario");
     assert!(named.len() > 10, "{named:?}");
     for cell in &named {
-        let names = quoted(cell);
-        assert!(!names.is_empty(), "{cell}");
-        for name in names {
+        let words = quoted(cell);
+        assert!(!words.is_empty(), "{cell}");
+        for name in words {
             assert!(scenarios.contains(&format!("    {name},\n")), "{name} is no scenario");
         }
     }
