@@ -161,7 +161,7 @@ fn pods_replaced_without_detachment_take_their_rounds() {
     assert!(forecast.turns.iter().all(|turn| turn.ends.unwrap() - turn.begins == 2 * 4), "{forecast:#?}");
 }
 
-fn rolling(more: Value) -> Value {
+fn rolling(more: &Value) -> Value {
     let mut rolling =
         json!({ "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 } });
     rolling.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
@@ -171,7 +171,7 @@ fn rolling(more: Value) -> Value {
 #[test]
 fn steps_of_a_canary_soak_and_the_one_that_pauses_holds_the_rest() {
     let steps = json!({ "steps": [{ "nodes": 1, "soak": "10m" }, { "nodes": 2, "pause": true }] });
-    let forecast = update(serving(), spec("2", rolling(steps)));
+    let forecast = update(serving(), spec("2", rolling(&steps)));
     assert_eq!(
         forecast.turns.iter().map(|turn| (turn.wave, turn.begins > 600)).collect::<Vec<_>>(),
         [(1, false), (2, true)],
@@ -188,7 +188,7 @@ fn a_window_is_waited_for_however_far_it_is() {
     let snapshot = serving();
     let expected = saturday_at_six - snapshot.now;
     let windows = json!({ "windows": [{ "schedule": "0 6 * * SAT", "duration": "3h", "timeZone": "UTC" }] });
-    let forecast = update(snapshot, spec("2", rolling(windows)));
+    let forecast = update(snapshot, spec("2", rolling(&windows)));
     let begins = forecast.turns.iter().map(|turn| turn.begins).min();
     assert_eq!((forecast.turns.len(), begins), (4, Some(expected)), "{forecast:#?}");
     assert!(forecast.turns.iter().all(|turn| turn.waited.first().is_some_and(|reason| reason == "OutsideWindow")));

@@ -88,7 +88,7 @@ pub fn close(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, 
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, snapshot.now, false)))
         .test("/metadata/generation", deployment.generation);
-    for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(*key)) {
+    for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(key)) {
         patch = patch.remove(&annotation(key));
     }
     accept(patch, snapshot, settings, case, deployment).into_value()

@@ -190,7 +190,7 @@ impl Case<'_> {
     /// The key of an annotation that is not of our making and takes the node out of service.
     pub fn taken_out(&self) -> Option<&str> {
         let on_node = self.settings.and_then(|settings| settings.node_annotation.as_ref()).map(|mark| mark.key.as_str());
-        let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(*key)));
+        let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(key)));
         let on_deployment =
             || self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
         on_node.or_else(|| on_deployment().then_some(names::TO_BE_UPDATED_ANNOTATION))

@@ -60,11 +60,7 @@ fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
                 found.insert(path);
             }
         }
-        Value::Array(items) => {
-            for item in items {
-                fields(item, path, found);
-            }
-        }
+        Value::Array(items) => items.iter().for_each(|item| fields(item, path, found)),
         _ => {}
     }
 }
@@ -102,7 +98,7 @@ fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_take
 #[test]
 fn every_field_of_a_rollout_is_in_an_example() {
     let mut shown = BTreeSet::new();
-    for (_, example) in examples(&guide()) {
+    for (_, example) in &examples(&guide()) {
         fields(&example["spec"], "", &mut shown);
     }
     let spec = schema();
@@ -168,12 +164,12 @@ fn every_reason_that_a_node_can_have_is_explained_where_people_look_for_it() {
 fn every_scenario_that_is_named_runs_in_the_tests() {
     let scenarios = file("e2e/tests/scenarios.rs");
     let guide = guide();
-    let rows = column(&guide, "scenario");
-    assert!(rows.len() > 10, "{rows:?}");
-    for cell in &rows {
-        let named = quoted(cell);
-        assert!(!named.is_empty(), "{cell}");
-        for name in named {
+    let named: Vec<String> = column(&guide, "scenario");
+    assert!(named.len() > 10, "{named:?}");
+    for cell in &named {
+        let words = quoted(cell);
+        assert!(!words.is_empty(), "{cell}");
+        for name in words {
             assert!(scenarios.contains(&format!("    {name},\n")), "{name} is no scenario");
         }
     }

@@ -21,12 +21,15 @@ use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
 use wish::Wish;
 
+/// Deployments by node, and templates of `ReplicaSets` without one.
+type Deployments = (BTreeMap<String, Arc<DeploymentFacts>>, BTreeMap<String, Value>);
+
 /// The cluster as it was at one moment.
 #[derive(Clone, Debug)]
 pub struct View {
     pub resource: Option<Arc<Resource>>,
     pub nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
-    pub deployments: Arc<(BTreeMap<String, Arc<DeploymentFacts>>, BTreeMap<String, Value>)>,
+    pub deployments: Arc<Deployments>,
     pub pods: Arc<BTreeMap<String, Vec<PodFacts>>>,
     pub revisions: Arc<Vec<RevisionFacts>>,
 }
