@@ -52,7 +52,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let under_way = changing || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let Some(why) = out_of_turn.or_else(halted).or_else(closed) else { continue };
+        let Some(why) = halted().or(out_of_turn).or_else(closed) else { continue };
         // What such a node began with may have failed there.
         let proven = is_new(case) || changing && !targets.proven.is_empty();
         let kept = if proven { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
@@ -75,9 +75,9 @@ fn is_granted(case: &Case<'_>, settings: &Settings) -> bool {
     case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision)
 }
 
-/// An update, to whatever revision, has changed its pods and is not through.
+/// An update, to whatever revision, is under way, and what runs is not what the Deployment says.
 fn is_changing(case: &Case<'_>) -> bool {
-    case.is_updated() && case.grant.is_some_and(|grant| grant.kind == Kind::Update)
+    !case.settled && case.grant.is_some_and(|grant| matches!(grant.kind, Kind::Update | Kind::Abort))
 }
 
 /// Runs the revision, or is about to.
@@ -221,9 +221,11 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
     course.finished = finished;
     let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
     let mut retried = BTreeSet::new();
+    let mut forgiven = false;
     course.failed.retain(|node, failure| {
         let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
         if is_retried(case, failure) {
+            forgiven |= failure.reason == RESTARTS;
             retried.insert(node.clone());
             return false;
         }
@@ -235,12 +237,12 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         }
     });
     if has_steps(targets) {
-        observe_step(snapshot, targets, cases, &mut course, &retried);
+        observe_step(snapshot, targets, cases, &mut course, forgiven);
     }
     (course, retried)
 }
 
-fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], course: &mut Course, retried: &BTreeSet<String>) {
+fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let settings = &targets.effective;
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
@@ -255,7 +257,10 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
             let here = restarts(case);
             (sum + here, if worst.is_none_or(|(most, _)| here > most) { Some((here, case)) } else { worst })
         });
-        if let Some((_, case)) = worst.filter(|(_, case)| sum > most && !retried.contains(case.name)) {
+        if forgiven {
+            course.forgiven_restarts = sum;
+        }
+        if let Some((_, case)) = worst.filter(|_| sum.saturating_sub(course.forgiven_restarts) > most) {
             course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
         }
     }

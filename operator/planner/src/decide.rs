@@ -21,7 +21,7 @@ use crate::{
     target::Gates,
     timing::{self, Marked},
     trial,
-    wanted::{Case, cases, fits, give_up, is_free, is_kept, renew, set_free},
+    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free},
     window::Windows,
 };
 use crds::{
@@ -157,7 +157,7 @@ impl<'a> Pass<'a> {
         for case in cases {
             if let Some(grant) = case.grant {
                 if retried.contains(case.name) && case.phase() != Some(Phase::Closed) {
-                    self.retarget(case, Grant { refused: None, ..renew(case, grant, Gates::default()) });
+                    self.retarget(case, again(case, grant, self.snapshot.now));
                 } else {
                     self.advance(case, graces.get(case.name).cloned().flatten());
                 }

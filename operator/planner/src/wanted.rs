@@ -321,6 +321,11 @@ pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
     Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), stood_still: 0, stopped_at: None, ..grant.clone() }
 }
 
+/// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted.
+pub fn again(case: &Case<'_>, grant: &Grant, now: i64) -> Grant {
+    if case.need(now).is_none() { turn_back(case, grant) } else { Grant { refused: None, ..renew(case, grant, Gates::default()) } }
+}
+
 /// The way back: the node keeps what it runs.
 fn turn_back(case: &Case<'_>, grant: &Grant) -> Grant {
     let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();

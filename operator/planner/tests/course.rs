@@ -167,7 +167,12 @@ fn a_canary_whose_pods_restart_more_often_than_allowed_halts() {
     let plan = seconds(&mut world, &mut operator, 120);
     assert_eq!(on(&world, 2), 1);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
+    assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
     assert_eq!(plan.status.nodes.failed, 1);
+    // A person has looked at it.
+    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
 }
 
 #[test]
