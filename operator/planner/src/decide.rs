@@ -156,7 +156,9 @@ impl<'a> Pass<'a> {
         self.room = self.settings.map_or_else(|| Room::closed(cases), |settings| Room::of(settings, cases));
         for case in cases {
             if let Some(grant) = case.grant {
-                if retried.contains(case.name) && case.phase() != Some(Phase::Closed) {
+                // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
+                let may_begin = case.is_updated() || !self.shut.gates.shut(grant.kind);
+                if retried.contains(case.name) && case.phase() != Some(Phase::Closed) && may_begin {
                     self.retarget(case, again(case, grant, self.snapshot.now));
                 } else {
                     self.advance(case, graces.get(case.name).cloned().flatten());
@@ -176,8 +178,24 @@ impl<'a> Pass<'a> {
             }
         } else if self.snapshot.resource.deleting {
             self.remove_without_settings(cases);
+        } else {
+            self.hold_for_spec(cases);
         }
         self.ledger.next_id += self.unserved;
+    }
+
+    /// Nodes that were not done yet when the spec ceased to be valid.
+    fn hold_for_spec(&mut self, cases: &[Case<'_>]) {
+        let resource = &self.snapshot.resource;
+        let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
+        for case in cases.iter().filter(|case| case.chosen && !self.plan.held.contains_key(case.name)).collect::<Vec<_>>() {
+            let as_wanted = case
+                .deployment
+                .is_some_and(|found| found.revision() == last && found.replicas() == resource.spec.pods_per_node && case.settled);
+            if !as_wanted {
+                self.hold(case.name, "Blocked", Hold::InvalidSpec);
+            }
+        }
     }
 
     fn look_at_windows(&mut self) {

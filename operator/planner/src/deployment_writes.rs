@@ -63,10 +63,13 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
     let phase = if marked { Phase::Updating } else { Phase::Degrading };
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, phase, snapshot.now, keep)));
+    // What leaves needs no valid spec.
+    if matches!(grant.kind, Kind::Remove | Kind::Drain) {
+        return patch.add("/spec/replicas", 0).into_value();
+    }
     let Some(settings) = settings else { return patch.into_value() };
     match grant.kind {
-        Kind::Abort => return patch.into_value(),
-        Kind::Remove | Kind::Drain => return patch.add("/spec/replicas", 0).into_value(),
+        Kind::Abort | Kind::Remove | Kind::Drain => return patch.into_value(),
         Kind::Shrink | Kind::Grow => {}
         // A repair of the token alone must not roll pods to another rendering.
         Kind::Repair if !case.drifted => {}

@@ -101,6 +101,10 @@ impl<'a> Room<'a> {
     pub fn lacks(&mut self, wants: Wants<'_>) -> Option<Hold> {
         if let Some(topology) = self.topology.filter(|topology| topology.one_at_a_time) {
             let turn = self.turn.get_or_insert_with(|| wants.domain.to_owned());
+            if turn != wants.domain && self.grants == 0 && wants.down {
+                // Nodes that are down elsewhere may be what the others wait for: while nothing is under way, they come first.
+                wants.domain.clone_into(turn);
+            }
             if turn != wants.domain {
                 return Some(Hold::OtherDomain(format!("{}={turn}", topology.key)));
             }

@@ -327,9 +327,7 @@ fn a_node_that_an_autoscaler_takes_is_drained_above_the_budget_blocks_others_and
             cluster.edit_node(drained, |node| node["spec"]["taints"] = json!([{"key": taint, "effect": "NoSchedule"}]));
         });
         world.audit.disturbed.insert(drained.to_owned());
-        for _ in 0..60 {
-            world.fair_second(&mut operator);
-        }
+        seconds(&mut world, &mut operator, 60);
         let ledger = world.cluster.ledger().unwrap();
         assert_eq!(ledger.grants[drained].kind, Kind::Drain, "{taint}");
         assert_eq!(ledger.grants.len(), 1, "{taint}: nothing else is begun");
@@ -351,6 +349,49 @@ fn a_failed_node_is_tried_again_when_somebody_asks_and_counts_its_time_anew() {
     assert!(world.cluster.ledger().unwrap().grants[&node].id > id);
     let plan = seconds(&mut world, &mut operator, 60);
     assert_eq!(plan.status.nodes.failed, 1, "the same value asks once");
+}
+
+#[test]
+fn a_retry_while_paused_begins_nothing_anew() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    // The failed node's slot goes to another kind of work, whose first step has not been made.
+    edit(&mut world, |wish| wish.pods = 3);
+    seconds(&mut world, &mut operator, 1);
+    let (node, grant) = world.cluster.ledger().unwrap().grants.iter().map(|(node, grant)| (node.clone(), grant.clone())).next().unwrap();
+    assert_eq!(grant.kind, Kind::Grow);
+    edit(&mut world, |wish| wish.paused = true);
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    seconds(&mut world, &mut operator, 1);
+    assert_eq!(world.cluster.ledger().unwrap().grants[&node].id, grant.id);
+    edit(&mut world, |wish| (wish.paused, wish.image) = (false, 3));
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn nodes_that_a_spec_leaves_behind_which_is_no_longer_valid_say_so() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    edit(&mut world, |wish| wish.rollback_to = Some(7));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), reasons(&plan)), (2, vec!["InvalidSpec"]));
+    edit(&mut world, |wish| wish.rollback_to = None);
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+}
+
+#[test]
+fn what_leaves_is_let_go_though_the_spec_ceases_to_be_valid() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+    world.run_until(&mut operator, 10, |world| world.cluster.ledger().is_some_and(|ledger| ledger.grants.contains_key("n0"))).unwrap();
+    edit(&mut world, |wish| wish.rollback_to = Some(7));
+    seconds(&mut world, &mut operator, 60);
+    assert!(!world.cluster.deployments.contains_key("edge-n0") && world.cluster.ledger().unwrap().grants.is_empty());
+    world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+    world.run_until(&mut operator, 120, |world| world.cluster.resource.is_none()).unwrap();
+    assert_eq!(world.leftovers(), Vec::<String>::new());
 }
 
 #[test]

@@ -38,17 +38,17 @@ impl Rules {
             return None;
         }
         let mut broken = None;
-        for (before, now) in state.columns.iter().zip(&after.columns) {
-            let (before, Some(now)) = (before.truth.grant, now.truth.grant) else { continue };
+        for (column, now) in state.columns.iter().zip(&after.columns) {
+            let (before, Some(now)) = (column.truth.grant, now.truth.grant) else { continue };
             if before == Some(now) {
                 continue;
             }
             if now.id <= state.largest {
                 broken = Some("P6: an id is used twice");
             }
-            let harmless = matches!(now.kind, Kind::Remove | Kind::Abort) || state.truth.rebuilding > 0;
-            if state.truth.paused && before.is_none() && !harmless {
-                broken = Some("P8: a node starts while paused");
+            let begun = before.is_some_and(|before| has_begun(&column.truth, before.id));
+            if !begun && state.truth.rebuilding == 0 {
+                broken = broken.or(shut(&state.truth, now.kind));
             }
         }
         let ids = after.columns.iter().filter_map(|column| column.truth.grant).map(|grant| grant.id).max().unwrap_or(0);
@@ -71,7 +71,10 @@ impl Rules {
                     let id = self.take_id(after);
                     after.columns[i].truth.grant = Some(Grant { id, ..grant });
                 })?;
-                Some((after, broken.or_else(|| taken_while_others_are_down(state, k, i, &grant))))
+                let held = state.columns.iter().filter_map(|column| column.truth.grant).filter(|held| !held.is_free()).count();
+                let above = !grant.is_free() && grant.kind != Kind::Drain && held >= state.truth.budget.into();
+                let above = above.then_some("P1: a node is begun though the budget is used up");
+                Some((after, broken.or(above).or_else(|| taken_while_others_are_down(state, k, i, &grant))))
             }
             Intent::Retarget(grant) => self.write_ledger(state, k, |after| {
                 let id = if self.breaks(Mutation::RetargetKeepsId) { grant.id } else { self.take_id(after) };
@@ -97,6 +100,8 @@ impl Rules {
             }
             Intent::Step(step, grant) => {
                 let (after, broken) = self.carry_out_step(state, k, i, &seen, step, &grant)?;
+                let returns = grant.kind == Kind::Drain && matches!(step, Step::Unmark | Step::Close);
+                let broken = broken.or(returns.then_some("P5: a node is attached while it is drained"));
                 let begins = matches!(step, Step::Claim | Step::Detach | Step::Update);
                 let ledger = state.truth.next > 0 && state.truth.rebuilding == 0;
                 let released = begins && ledger && state.columns[i].truth.grant.is_none();
@@ -210,10 +215,10 @@ impl Rules {
                 Kind::Abort => return,
                 Kind::Remove | Kind::Drain => deployment.replicas = 0,
                 Kind::Update => {
-                    (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas);
+                    (deployment.revision, deployment.drifted, deployment.replicas) = (grant.revision, false, resource.replicas);
                 }
                 Kind::Repair if believed.drifted => {
-                    (deployment.revision, deployment.drifted, deployment.replicas) = (resource.revision, false, resource.replicas);
+                    (deployment.revision, deployment.drifted, deployment.replicas) = (grant.revision, false, resource.replicas);
                 }
                 Kind::Repair | Kind::Shrink | Kind::Grow => deployment.replicas = resource.replicas,
             }
@@ -231,6 +236,9 @@ impl Rules {
     /// P4: what a change of pods finds missing.
     fn unready_for_update(&self, site: &Site, grant: &Grant) -> Option<Violation> {
         let deployment = site.deployment?;
+        if grant.kind == Kind::Drain && !grant.deployment_mark && grant.key == 0 {
+            return Some("P4: a node is drained that nothing has taken out of service");
+        }
         if grant.deployment_mark && !(deployment.id == grant.id && deployment.phase == Phase::Claimed && deployment.age >= Age::Graced) {
             return Some("P4: pods change before the grace of the Deployment's mark is over");
         }
@@ -345,6 +353,23 @@ impl Rules {
     }
 }
 
+/// The pods of the node were changed under the grant of this id, or its Deployment is another since.
+fn has_begun(site: &Site, id: Id) -> bool {
+    let phases = [Phase::Degrading, Phase::Updating, Phase::Closed];
+    site.deployment.is_none_or(|deployment| deployment.id > id || deployment.id == id && phases.contains(&deployment.phase))
+}
+
+/// P8: why nothing of this kind may begin.
+fn shut(resource: &crate::state::Resource, kind: Kind) -> Option<Violation> {
+    match kind {
+        Kind::Remove | Kind::Drain | Kind::Abort => None,
+        _ if resource.paused => Some("P8: a node starts while paused"),
+        Kind::Update if resource.closed => Some("P8: a node starts outside the windows"),
+        Kind::Update if resource.failed => Some("P8: a node starts on a revision that failed"),
+        Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow => None,
+    }
+}
+
 /// Deletes a Deployment; its pods go with it, or are left.
 pub fn delete_deployment(site: &mut Site, orphan: bool) {
     site.deployment = None;
@@ -368,7 +393,7 @@ fn taken_while_others_are_down<const N: usize, const K: usize>(
     let sees_all = state.columns.iter().all(|column| column.truth == column.seen[k]);
     let down = |site: &Site| site.grant.is_none() && site.chosen() && site.served() && site.pods.health == Health::Lost;
     let settled = state.columns[i].truth.deployment.is_some_and(|deployment| deployment.observed && deployment.counted);
-    if !sees_all || grant.is_free() || !settled || down(&state.columns[i].truth) {
+    if !sees_all || grant.is_free() || grant.kind == Kind::Drain || !settled || down(&state.columns[i].truth) {
         return None;
     }
     let others =

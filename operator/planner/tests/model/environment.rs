@@ -26,6 +26,14 @@ pub enum Event {
     Edit(usize),
     Outage(usize),
     Wipe,
+    /// Somebody announces that the node is taken away, or changes their mind.
+    Drain(usize),
+    /// A window closes or opens.
+    Window,
+    /// The revision fails on too many nodes, or somebody asks to try again.
+    Failure,
+    /// What failed is rolled back: in a halted rollout another revision becomes the wanted one.
+    Rollback,
 }
 
 /// What goes on by itself on one node, in a fair world again and again.
@@ -44,6 +52,9 @@ pub fn disturbances<const N: usize, const K: usize>(state: &State<N, K>) -> impl
         (left.scalings, Event::Scale),
         (left.wipes, Event::Wipe),
         (left.keys.min(truth.marks.key), Event::Key),
+        (left.closings, Event::Window),
+        (left.failures, Event::Failure),
+        (left.rollbacks.min(truth.failed.into()), Event::Rollback),
     ];
     let per_node = (0..N).flat_map(move |i| {
         [
@@ -53,6 +64,7 @@ pub fn disturbances<const N: usize, const K: usize>(state: &State<N, K>) -> impl
             (left.leaves, Event::Leave(i)),
             (left.edits, Event::Edit(i)),
             (left.outages, Event::Outage(i)),
+            (left.drains, Event::Drain(i)),
         ]
     });
     let marks = others.into_iter().filter(move |marks| *marks != truth.marks).map(move |marks| (left.marks, Event::Marks(marks)));
@@ -78,7 +90,15 @@ impl Rules {
                 let stamp = if asked { Stamp::Current } else { Stamp::Absent };
                 node.stamp = (node.stamp != stamp).then_some(stamp)?;
             }
-            Event::Template => (left.templates, truth.revision) = (left.templates - 1, 1 - truth.revision),
+            Event::Template => (left.templates, truth.revision, truth.failed) = (left.templates - 1, 1 - truth.revision, false),
+            Event::Window => (left.closings, truth.closed) = (left.closings - 1, !truth.closed),
+            Event::Failure => (left.failures, truth.failed) = (left.failures - 1, !truth.failed),
+            Event::Rollback => (left.rollbacks, truth.revision, truth.failed) = (left.rollbacks - 1, 1 - truth.revision, false),
+            Event::Drain(i) => {
+                left.drains -= 1;
+                let node = after.columns[i].truth.node.as_mut()?;
+                node.draining = !node.draining;
+            }
             Event::Marks(marks) => (left.marks, truth.marks) = (left.marks - 1, marks),
             Event::Key => (left.keys, truth.marks.key) = (left.keys - 1, 3 - truth.marks.key),
             Event::Budget => (left.budgets, truth.budget) = (left.budgets - 1, 3 - truth.budget),
@@ -100,7 +120,7 @@ impl Rules {
             Event::Recreate(i) => {
                 left.recreations -= 1;
                 let node = after.columns[i].truth.node.as_mut()?;
-                *node = Node { uid: node.uid + 1, chosen: node.chosen, member: Member::Absent, entry: None, stamp: Stamp::Absent };
+                *node = Node { uid: node.uid + 1, draining: false, member: Member::Absent, entry: None, stamp: Stamp::Absent, ..*node };
             }
             Event::Leave(i) => {
                 left.leaves -= 1;

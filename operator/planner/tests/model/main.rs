@@ -46,6 +46,10 @@ struct Setup {
     left: Left,
     /// A new process is shown nothing at first, instead of how it all began.
     blank: bool,
+    /// Former revisions are recorded.
+    history: bool,
+    /// Nodes are in two topology domains by turns, each with a budget of one.
+    domains: bool,
 }
 
 const NONE: Left = Left {
@@ -62,8 +66,24 @@ const NONE: Left = Left {
     edits: 0,
     outages: 0,
     wipes: 0,
+    drains: 0,
+    closings: 0,
+    failures: 0,
+    rollbacks: 0,
 };
-const PLAIN: Setup = Setup { name: "", nodes: 2, operators: 1, marks: TOKEN, budget: 1, detacher: None, ids: 4, left: NONE, blank: false };
+const PLAIN: Setup = Setup {
+    name: "",
+    nodes: 2,
+    operators: 1,
+    marks: TOKEN,
+    budget: 1,
+    detacher: None,
+    ids: 4,
+    left: NONE,
+    blank: false,
+    history: true,
+    domains: false,
+};
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn setups() -> Vec<Setup> {
@@ -207,6 +227,66 @@ fn setups() -> Vec<Setup> {
             left: Left { templates: 1, wipes: 1, ..NONE },
             ..PLAIN
         },
+        Setup { name: "drained and back; Deployment mark", left: Left { templates: 1, drains: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "drained and back; both marks", marks: BOTH, left: Left { drains: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "drained and back; no mark", marks: DEGRADE, left: Left { templates: 1, drains: 2, ..NONE }, ..PLAIN },
+        Setup {
+            name: "drained and back, two operators, one node",
+            nodes: 1,
+            operators: 2,
+            marks: NODE,
+            left: Left { templates: 1, drains: 2, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "drained while paused", left: Left { templates: 1, drains: 1, pauses: 2, ..NONE }, ..PLAIN },
+        Setup {
+            name: "drained and back outside the windows; no history",
+            history: false,
+            left: Left { templates: 1, drains: 2, closings: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "windows close and open", left: Left { templates: 2, closings: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup {
+            name: "windows close and open; no history",
+            history: false,
+            left: Left { templates: 2, closings: 2, crashes: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "a revision fails, is tried again, is rolled back",
+            left: Left { templates: 1, failures: 2, rollbacks: 1, crashes: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "a revision fails and is rolled back; both marks",
+            marks: BOTH,
+            left: Left { templates: 1, failures: 1, rollbacks: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "a revision fails and is rolled back; no history",
+            history: false,
+            left: Left { templates: 1, failures: 1, rollbacks: 1, crashes: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "a revision fails, is rolled back, two operators",
+            nodes: 1,
+            operators: 2,
+            left: Left { templates: 1, failures: 1, rollbacks: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "two domains", nodes: 3, budget: 2, domains: true, left: Left { templates: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup {
+            name: "two domains, a drain; no mark",
+            nodes: 3,
+            budget: 2,
+            domains: true,
+            marks: DEGRADE,
+            ids: 3,
+            left: Left { templates: 1, drains: 1, ..NONE },
+            ..PLAIN
+        },
     ]
 }
 
@@ -216,7 +296,9 @@ fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutati
         grant: None,
         node: Some(Node {
             uid: 1,
+            domain: 0,
             chosen: true,
+            draining: false,
             member: Member::Serving,
             entry: (setup.marks.key > 0).then_some(entry),
             stamp: Stamp::Absent,
@@ -236,11 +318,25 @@ fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutati
         }),
         pods: Pods { revision: 0, drifted: false, count: 1, health: Health::Ready, owner: Owner::Deployment },
     };
-    let resource = Resource { revision: 0, replicas: 1, marks: setup.marks, budget: setup.budget, paused: false, next: 2, rebuilding: 0 };
+    let resource = Resource {
+        revision: 0,
+        replicas: 1,
+        marks: setup.marks,
+        budget: setup.budget,
+        paused: false,
+        closed: false,
+        failed: false,
+        next: 2,
+        rebuilding: 0,
+    };
+    let in_domain = |i: usize| {
+        let domain = u8::from(setup.domains && i % 2 == 1);
+        Site { node: site.node.map(|node| Node { domain, ..node }), ..site }
+    };
     let nothing = Site { grant: None, node: site.node, deployment: None, pods: state::NO_PODS };
     let stalest = if setup.blank { nothing } else { site };
-    let start = State {
-        columns: [Column { truth: site, seen: [site; K] }; N],
+    let start: State<N, K> = State {
+        columns: std::array::from_fn(|i| Column { truth: in_domain(i), seen: [in_domain(i); K] }),
         truth: resource,
         seen: [resource; K],
         memory: [Memory::default(); K],
@@ -248,7 +344,8 @@ fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutati
         largest: 1,
         allowance: setup.budget,
     };
-    Search { rules: Rules { detacher: setup.detacher, ids: setup.ids + 1, mutation }, start, stalest, cap, liveness }.run()
+    let Setup { detacher, history, domains, .. } = *setup;
+    Search { rules: Rules { detacher, ids: setup.ids + 1, history, domains, mutation }, start, stalest, cap, liveness }.run()
 }
 
 fn run(setup: &Setup, mutation: Option<Mutation>, liveness: bool, cap: usize) -> Outcome {
@@ -335,7 +432,7 @@ fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
 const NEVER: [Step; 1] = [Step::AwaitSoak];
 
 /// Where each dropped guard is found soonest.
-const FINDERS: [(Mutation, &str); 31] = [
+const FINDERS: [(Mutation, &str); 39] = [
     (Mutation::LedgerWithoutVersion, "crash, two changes; Deployment mark"),
     (Mutation::TokenNotTested, "crash, two changes; Deployment mark"),
     (Mutation::PhaseNotTested, "crash, two changes; Deployment mark"),
@@ -367,6 +464,14 @@ const FINDERS: [(Mutation, &str); 31] = [
     (Mutation::UnavailableNotCounted, "pods become unready"),
     (Mutation::UnavailableBypass, "crash, two changes; Deployment mark"),
     (Mutation::PauseIgnored, "paused and resumed"),
+    (Mutation::WindowIgnored, "windows close and open; no history"),
+    (Mutation::WindowIgnoredOnceGranted, "drained and back outside the windows; no history"),
+    (Mutation::FailureIgnored, "a revision fails and is rolled back; no history"),
+    (Mutation::RollbackGivesSlotUp, "a revision fails, is tried again, is rolled back"),
+    (Mutation::DomainBudgetIgnored, "two domains"),
+    (Mutation::DrainClosed, "drained and back; Deployment mark"),
+    (Mutation::DrainUnmarked, "drained and back; Deployment mark"),
+    (Mutation::DrainsNotCounted, "drained and back; Deployment mark"),
 ];
 
 #[test]

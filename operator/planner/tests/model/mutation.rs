@@ -68,6 +68,22 @@ pub enum Mutation {
     UnavailableBypass,
     /// Pause holds nothing back.
     PauseIgnored,
+    /// A closed window holds nothing back.
+    WindowIgnored,
+    /// A closed window holds back what has no grant yet, and nothing else.
+    WindowIgnoredOnceGranted,
+    /// A failed revision goes on to further nodes.
+    FailureIgnored,
+    /// A slot is freed when its revision is rolled back, and is to be won again.
+    RollbackGivesSlotUp,
+    /// A domain may lose as many nodes as the fleet.
+    DomainBudgetIgnored,
+    /// A drained node is attached as soon as its pods are gone.
+    DrainClosed,
+    /// A drain takes the node out without marks.
+    DrainUnmarked,
+    /// Nodes are begun beside drains as if there were none.
+    DrainsNotCounted,
 }
 
 impl Rules {

@@ -18,6 +18,10 @@ pub struct Rules {
     pub detacher: Option<OnDetachTimeout>,
     /// No id above this one is given out.
     pub ids: Id,
+    /// Former revisions are recorded: a node that has to wait is wanted as it is.
+    pub history: bool,
+    /// Each topology domain has a budget of one node.
+    pub domains: bool,
     pub mutation: Option<Mutation>,
 }
 
@@ -70,6 +74,14 @@ impl Site {
 
     pub fn served(&self) -> bool {
         self.member() == Member::Serving || self.phase().is_some_and(|phase| phase != Phase::New)
+    }
+
+    pub fn draining(&self) -> bool {
+        self.node.is_some_and(|node| node.draining)
+    }
+
+    pub fn domain(&self) -> u8 {
+        self.node.map_or(0, |node| node.domain)
     }
 
     pub fn has_anything(&self) -> bool {
@@ -125,7 +137,7 @@ impl Resource {
 static COVERED: [AtomicU32; KINDS.len()] = [const { AtomicU32::new(0) }; KINDS.len()];
 
 /// What a grant may be for.
-pub const KINDS: [Kind; 6] = [Kind::Update, Kind::Repair, Kind::Shrink, Kind::Grow, Kind::Remove, Kind::Abort];
+pub const KINDS: [Kind; 7] = [Kind::Update, Kind::Repair, Kind::Shrink, Kind::Grow, Kind::Remove, Kind::Drain, Kind::Abort];
 
 /// What may be decided for it.
 pub const STEPS: [Step; 15] = [
@@ -201,17 +213,25 @@ impl<const N: usize> Eyes<'_, N> {
         granted.into_iter().chain(self.supply(site))
     }
 
+    /// The revision that the node is to run: the one that it runs, while it has to wait and that one is known.
+    fn wanted(&self, site: &Site) -> u8 {
+        let (gates, newest) = (self.gates(), self.resource.revision);
+        let under_way = site.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == newest);
+        let kept = site.deployment.filter(|deployment| deployment.phase != Phase::New && !under_way);
+        kept.filter(|_| self.rules.history && (gates.closed || gates.failed)).map_or(newest, |deployment| deployment.revision)
+    }
+
     fn need(&self, site: &Site) -> Option<Kind> {
         let replicas = site.deployment.map_or(0, |deployment| deployment.replicas);
         target::need(&NeedView {
             chosen: site.chosen(),
-            draining: false,
+            draining: site.draining(),
             has_anything: site.has_anything(),
             phase: site.phase(),
             readable: true,
             granted: site.grant.is_some(),
             detached: site.detached(),
-            current: site.deployment.is_some_and(|deployment| deployment.revision == self.resource.revision),
+            current: site.deployment.is_some_and(|deployment| deployment.revision == self.wanted(site)),
             drifted: site.deployment.is_some_and(|deployment| deployment.drifted),
             broken: false,
             replicas: replicas.cmp(&self.resource.replicas),
@@ -225,7 +245,8 @@ impl<const N: usize> Eyes<'_, N> {
     }
 
     fn removal_marks(&self, site: &Site) -> Marks {
-        if site.served() && site.node.is_some() { self.resource.detach_marks() } else { NO_MARKS }
+        let unmarked = self.rules.breaks(Mutation::DrainUnmarked) && site.draining();
+        if site.served() && site.node.is_some() && !unmarked { self.resource.detach_marks() } else { NO_MARKS }
     }
 
     fn gates(&self) -> Gates {
@@ -234,7 +255,8 @@ impl<const N: usize> Eyes<'_, N> {
         Gates {
             paused,
             halted: self.rules.detacher == Some(OnDetachTimeout::Halt) && self.sites.iter().any(|site| timed_out(site)),
-            ..Gates::default()
+            closed: self.resource.closed && !self.rules.breaks(Mutation::WindowIgnored),
+            failed: self.resource.failed && !self.rules.breaks(Mutation::FailureIgnored),
         }
     }
 
@@ -271,6 +293,7 @@ impl<const N: usize> Eyes<'_, N> {
             key: if wanted.key > 0 { wanted.key } else { kept.key },
             node_uid: site.node_uid(),
             refused: None,
+            above: grant.above || kind == Kind::Drain,
         }
     }
 
@@ -278,37 +301,37 @@ impl<const N: usize> Eyes<'_, N> {
         self.replace(site, grant, Kind::Abort, site.deployment.map_or(0, |deployment| deployment.revision), NO_MARKS)
     }
 
-    fn gave_up(&self, grant: &Grant) -> bool {
+    fn gave_up(&self, site: &Site, grant: &Grant) -> bool {
         let policy = self.rules.detacher == Some(OnDetachTimeout::Abort);
-        policy && grant.refused == Some(self.resource.revision) && self.resource.marks.key == grant.key
+        policy && grant.refused == Some(self.wanted(site)) && self.resource.marks.key == grant.key
     }
 
     fn fit(&self, site: &Site, grant: &Grant) -> Result<(), Grant> {
         let (for_update, for_removal) = (self.resource.marks, self.removal_marks(site));
+        let gates = Gates { closed: self.gates().closed && !self.rules.breaks(Mutation::WindowIgnoredOnceGranted), ..self.gates() };
         let outcome = target::fit(&FitView {
             chosen: site.chosen(),
             kind: grant.kind,
-            current: grant.revision == self.resource.revision,
+            current: grant.revision == self.wanted(site),
             marked: carries(grant, for_update),
             marked_for_removal: carries(grant, for_removal),
             detaches: for_update != NO_MARKS,
             phase: site.phase(),
             updated: site.is_updated(),
             need: self.need(site),
-            given_up: self.gave_up(grant),
-            gates: self.gates(),
+            given_up: self.gave_up(site, grant),
+            gates,
         });
         match outcome {
             Fit::Fits => Ok(()),
-            Fit::Take(Kind::Remove) => Err(self.replace(site, grant, Kind::Remove, 0, for_removal)),
-            Fit::Take(kind) => Err(self.replace(site, grant, kind, self.resource.revision, for_update)),
+            Fit::Take(kind @ (Kind::Remove | Kind::Drain)) => Err(self.replace(site, grant, kind, 0, for_removal)),
+            Fit::Take(kind) => Err(self.replace(site, grant, kind, self.wanted(site), for_update)),
             Fit::TurnBack => Err(self.turn_back(site, grant)),
         }
     }
 
     fn renew(&self, site: &Site, grant: &Grant) -> Grant {
-        let gates = self.gates();
-        if (gates.paused || gates.halted) && !site.is_updated() && grant.kind != Kind::Remove {
+        if self.gates().shut(grant.kind) && !site.is_updated() {
             return self.turn_back(site, grant);
         }
         Grant { node_uid: site.node_uid(), ..*grant }
@@ -319,8 +342,9 @@ impl<const N: usize> Eyes<'_, N> {
         let settled = site.settled(self.rules);
         match grant.kind {
             Kind::Remove => deployment.replicas == 0 && settled,
+            Kind::Drain => self.rules.breaks(Mutation::DrainClosed) && deployment.replicas == 0 && settled,
             Kind::Abort => settled,
-            _ if grant.revision == self.resource.revision => {
+            _ if grant.revision == self.wanted(site) => {
                 deployment.revision == grant.revision && deployment.replicas == self.resource.replicas && settled
             }
             _ => deployment.revision == grant.revision && settled,
@@ -329,10 +353,14 @@ impl<const N: usize> Eyes<'_, N> {
 
     fn advance(&self, site: &Site, grant: &Grant) -> Option<Intent> {
         let grace = self.grace(site, grant);
-        let timed_out = grace == Grace::TimedOut && !matches!(grant.kind, Kind::Abort | Kind::Remove);
+        let timed_out = grace == Grace::TimedOut && !matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain);
         if timed_out && self.rules.detacher == Some(OnDetachTimeout::Abort) {
             let back = self.turn_back(site, grant);
-            return Some(Intent::Retarget(Grant { refused: Some(self.resource.revision), ..back }));
+            return Some(Intent::Retarget(Grant { refused: Some(self.wanted(site)), ..back }));
+        }
+        let rolled_back = site.is_updated() && grant.kind == Kind::Update && grant.revision != self.resource.revision;
+        if rolled_back && self.rules.breaks(Mutation::RollbackGivesSlotUp) {
+            return Some(Intent::Step(Step::Release { live: false }, *grant));
         }
         let fit = self.fit(site, grant);
         let view = self.step_view(site, grant, fit.is_ok(), grace == Grace::Over);
@@ -341,7 +369,7 @@ impl<const N: usize> Eyes<'_, N> {
             cover(grant.kind, next);
         }
         match next {
-            Step::Release { .. } if grant.refused.is_some() && self.gave_up(grant) && self.need(site).is_some() => None,
+            Step::Release { .. } if grant.refused.is_some() && self.gave_up(site, grant) && self.need(site).is_some() => None,
             Step::Retarget => Some(Intent::Retarget(fit.err().unwrap_or_else(|| self.renew(site, grant)))),
             Step::AwaitDeployment | Step::AwaitGrace | Step::AwaitComplete | Step::AwaitSoak => None,
             next => Some(Intent::Step(next, *grant)),
@@ -375,31 +403,42 @@ impl<const N: usize> Eyes<'_, N> {
     fn admit(&self, site: &Site) -> Option<Intent> {
         let kind = self.need(site)?;
         let gates = self.gates();
-        let marks = if kind == Kind::Remove { self.removal_marks(site) } else { self.resource.marks };
-        let free = kind == Kind::Remove && marks == NO_MARKS;
-        if !free && (gates.paused && kind != Kind::Remove || gates.halted) {
-            return None;
-        }
-        let slot = |site: &Site| site.grant.is_some_and(|grant| !grant.is_free());
-        let grants = self.sites.iter().filter(|site| slot(site)).count();
-        let down = |site: &Site| site.chosen() && self.unavailable(site);
-        let unavailable = match self.rules.mutation {
-            Some(Mutation::UnavailableNotCounted) => 0,
-            _ => self.sites.iter().filter(|site| !slot(site) && down(site)).count(),
-        };
-        let bypass = self.rules.breaks(Mutation::UnavailableBypass) && down(site);
-        if !free && !bypass && !target::has_slot(down(site), grants, unavailable, self.resource.budget.into()) {
+        let marks = if matches!(kind, Kind::Remove | Kind::Drain) { self.removal_marks(site) } else { self.resource.marks };
+        let free = kind == Kind::Drain || kind == Kind::Remove && marks == NO_MARKS;
+        if !free && (gates.shut(kind) || gates.halted || !self.has_room(site)) {
             return None;
         }
         Some(Intent::Admit(Grant {
             id: 0,
             kind,
-            revision: if kind == Kind::Remove { 0 } else { self.resource.revision },
+            revision: if matches!(kind, Kind::Remove | Kind::Drain) { 0 } else { self.wanted(site) },
             deployment_mark: marks.deployment,
             key: marks.key,
             node_uid: site.node_uid(),
             refused: None,
+            above: kind == Kind::Drain,
         }))
+    }
+
+    /// The budgets of the fleet and of the node's domain have a slot.
+    fn has_room(&self, site: &Site) -> bool {
+        let down = |site: &Site| site.chosen() && self.unavailable(site);
+        let slot = |site: &Site| site.grant.is_some_and(|grant| !grant.is_free());
+        let counted =
+            |site: &Site| slot(site) && !(self.rules.breaks(Mutation::DrainsNotCounted) && site.grant.is_some_and(|grant| grant.above));
+        let has_slot = |among: &dyn Fn(&Site) -> bool, budget: u8| {
+            let among = || self.sites.iter().filter(|site| among(site));
+            let unavailable = match self.rules.mutation {
+                Some(Mutation::UnavailableNotCounted) => 0,
+                _ => among().filter(|site| !slot(site) && down(site)).count(),
+            };
+            target::has_slot(down(site), among().filter(|site| counted(site)).count(), unavailable, budget.into())
+        };
+        if self.rules.breaks(Mutation::UnavailableBypass) && down(site) {
+            return true;
+        }
+        let in_domains = self.rules.domains && !self.rules.breaks(Mutation::DomainBudgetIgnored);
+        has_slot(&|_| true, self.resource.budget) && (!in_domains || has_slot(&|other| other.domain() == site.domain(), 1))
     }
 
     /// What takes no grant.
@@ -416,7 +455,7 @@ impl<const N: usize> Eyes<'_, N> {
             return None;
         }
         let new = deployment.phase == Phase::New;
-        let behind = deployment.revision != self.resource.revision || deployment.drifted;
+        let behind = deployment.revision != self.wanted(site) || deployment.drifted;
         let scale = site.grant.is_none() && deployment.replicas != self.resource.replicas;
         if new && (behind || scale) || scale && deployment.replicas == 0 && !behind {
             return Some(Intent::Direct);
@@ -437,7 +476,7 @@ impl<const N: usize> Eyes<'_, N> {
             Owner::Orphan if self.rules.breaks(Mutation::NewAroundOldPods) => Some(Intent::Create(Phase::New)),
             Owner::Orphan => Some(Intent::Create(Phase::Closed)),
             // Their Deployment is there and does not show yet.
-            Owner::Deployment | Owner::Ending if site.pods.count > 0 => None,
+            Owner::Deployment | Owner::Ending if site.pods.count > 0 || site.draining() => None,
             Owner::Deployment | Owner::Ending => Some(Intent::Create(Phase::New)),
         }
     }
@@ -464,11 +503,12 @@ impl<const N: usize> Eyes<'_, N> {
         Some(Grant {
             id: 0,
             kind,
-            revision: if kind == Kind::Remove { 0 } else { self.resource.revision },
+            revision: if matches!(kind, Kind::Remove | Kind::Drain) { 0 } else { self.wanted(site) },
             deployment_mark: self.resource.marks.deployment || matches!(site.phase(), Some(Phase::Claimed | Phase::Updating)),
             key: entry.map_or(self.resource.marks.key, |entry| entry.key),
             node_uid: site.node_uid(),
             refused: None,
+            above: kind == Kind::Drain,
         })
     }
 }

@@ -78,7 +78,7 @@ impl<const N: usize, const K: usize> Search<N, K> {
                 outcome.moves += successors.len();
                 for (step, after, broken) in &successors {
                     let to = after.fingerprint();
-                    let broken = broken.map(str::to_owned).or_else(|| over_budget(after));
+                    let broken = broken.map(str::to_owned).or_else(|| over_budget(&self.rules, after));
                     let new = !parents.contains_key(&to);
                     let stuck = || (self.liveness && new && outcome.states < self.cap).then(|| calm.stuck(after)).flatten();
                     if let Some(violation) = broken.or_else(stuck) {
@@ -132,7 +132,10 @@ impl<const N: usize, const K: usize> Search<N, K> {
                 after.left.crashes -= 1;
                 after.memory[k] = crate::state::Memory::default();
                 after.seen[k] = self.start.truth;
-                after.columns.iter_mut().for_each(|column| column.seen[k] = self.stalest);
+                after.columns.iter_mut().for_each(|column| {
+                    let (domain, stalest) = (column.truth.domain(), self.stalest);
+                    column.seen[k] = Site { node: stalest.node.map(|node| crate::state::Node { domain, ..node }), ..stalest };
+                });
                 out.push((Move::Crash(k), after, None));
             }
         }
@@ -260,16 +263,19 @@ fn is_out(site: &Site, grant: Option<&crate::state::Grant>) -> bool {
     site.node.is_some() && !free && (holding || detached)
 }
 
-/// P1.
-fn over_budget<const N: usize, const K: usize>(state: &State<N, K>) -> Option<String> {
-    let out = state.columns.iter().filter(|column| is_out(&column.truth, column.truth.grant.as_ref())).count();
-    (out > state.allowance.into()).then(|| format!("P1: {out} nodes are out, the budget is {}", state.allowance))
+/// P1 and P2. Drains are above every budget, until their nodes are back.
+fn over_budget<const N: usize, const K: usize>(rules: &Rules, state: &State<N, K>) -> Option<String> {
+    let above = |site: &Site| site.grant.is_some_and(|grant| grant.above);
+    let out = || state.columns.iter().map(|column| &column.truth).filter(|site| is_out(site, site.grant.as_ref()) && !above(site));
+    let (fleet, crowded) = (out().count(), rules.domains && (0..2).any(|domain| out().filter(|site| site.domain() == domain).count() > 1));
+    let over = (fleet > state.allowance.into()).then(|| format!("P1: {fleet} nodes are out, the budget is {}", state.allowance));
+    over.or(crowded.then(|| "P2: two nodes of a domain are out, its budget is 1".to_owned()))
 }
 
 /// A lowered budget interrupts nobody: it counts once no more grants than it are left.
 fn allowance<const N: usize, const K: usize>(state: &State<N, K>) -> u8 {
     let Resource { next, rebuilding, budget, .. } = state.truth;
-    let grants = state.columns.iter().filter_map(|column| column.truth.grant).filter(|grant| !grant.is_free()).count();
+    let grants = state.columns.iter().filter_map(|column| column.truth.grant).filter(|grant| !grant.is_free() && !grant.above).count();
     if next > 0 && rebuilding == 0 && grants <= budget.into() { budget } else { state.allowance.max(budget) }
 }
 
@@ -283,9 +289,10 @@ struct Calm {
 impl Calm {
     /// Says where it does not come to rest from here.
     fn stuck<const N: usize, const K: usize>(&mut self, state: &State<N, K>) -> Option<String> {
+        let mut state = *state;
+        (state.truth.paused, state.truth.closed, state.truth.failed) = (false, false, false);
+        state.columns.iter_mut().filter_map(|column| column.truth.node.as_mut()).for_each(|node| node.draining = false);
         let mut state = state.calm();
-        state.truth.paused = false;
-        state.seen[0] = state.truth;
         let rules = Rules { detacher: self.rules.detacher.map(|_| OnDetachTimeout::Halt), ids: 200, ..self.rules };
         let mut path = Vec::new();
         for _ in 0..120 {

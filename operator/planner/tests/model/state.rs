@@ -31,6 +31,8 @@ pub struct Grant {
     pub node_uid: u8,
     /// The revision that was given up.
     pub refused: Option<u8>,
+    /// It is, or was once, a drain: it holds a slot above the budget.
+    pub above: bool,
 }
 
 impl Grant {
@@ -68,7 +70,11 @@ pub enum Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     pub uid: u8,
+    /// Of its topology, which it never leaves.
+    pub domain: u8,
     pub chosen: bool,
+    /// It is about to be taken away.
+    pub draining: bool,
     pub member: Member,
     pub entry: Option<Entry>,
     pub stamp: Stamp,
@@ -155,6 +161,10 @@ pub struct Resource {
     pub marks: Marks,
     pub budget: u8,
     pub paused: bool,
+    /// No window is open.
+    pub closed: bool,
+    /// The revision failed on too many nodes.
+    pub failed: bool,
     /// The ledger's next id; 0 when there is no ledger.
     pub next: Id,
     /// The fence while a lost ledger is rebuilt; 0 when it is not.
@@ -186,6 +196,10 @@ pub struct Left {
     pub edits: u8,
     pub outages: u8,
     pub wipes: u8,
+    pub drains: u8,
+    pub closings: u8,
+    pub failures: u8,
+    pub rollbacks: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use super::{
     api::text,
-    cluster::{Cluster, UID8, node_of},
+    cluster::{BAD_IMAGE, Cluster, UID8, node_of},
     wish::{GRACE, KEYS, STAMP, STAMP_GRACE, ZONE, Zones},
 };
 use crds::{
@@ -11,6 +11,7 @@ use crds::{
     names,
     token::{Phase, Token},
 };
+use planner::window::Windows;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +31,14 @@ pub struct Audit {
     allowance: usize,
     /// Nodes whose pods somebody else disturbs: completeness may be stale there.
     pub disturbed: BTreeSet<String>,
+    /// Nodes that were drained, above any budget, and are not back yet.
+    drained: BTreeSet<String>,
+    /// Deployments that a rollout gave an image that never comes up, by UID, with their nodes.
+    stuck: BTreeMap<String, String>,
+    /// How many states were looked at.
+    pub states: u64,
+    /// What came about at all, so that nobody takes silence for a promise kept.
+    pub seen: BTreeSet<&'static str>,
 }
 
 pub fn token(deployment: &Value) -> Option<Token> {
@@ -57,18 +66,22 @@ impl Audit {
 
     /// The properties that speak of a state.
     pub fn state(&mut self, cluster: &Cluster) {
+        self.states += 1;
         self.remember_marks(cluster);
-        let counted: Vec<_> =
-            cluster.ledger().map(|ledger| ledger.grants.values().filter(|grant| !is_free(grant)).count()).into_iter().collect();
-        let settled = cluster.ledger().is_some_and(|ledger| ledger.rebuilding.is_none())
-            && counted.first().is_some_and(|grants| *grants <= cluster.budget());
-        self.allowance = if settled { cluster.budget() } else { self.allowance.max(cluster.budget()) };
-        let out: Vec<_> =
+        let mut out: Vec<_> =
             cluster.nodes.iter().filter(|(name, node)| self.is_out(cluster, name, node)).map(|(name, _)| name.clone()).collect();
+        let sound = cluster.ledger().filter(|ledger| ledger.rebuilding.is_none());
+        self.drained.retain(|name| sound.is_none_or(|ledger| ledger.grants.contains_key(name)) || out.contains(name));
+        out.retain(|name| !self.drained.contains(name));
+        let counts = |(name, grant): &(&String, &Grant)| !is_free(grant) && !self.drained.contains(*name);
+        let counted = sound.map(|ledger| ledger.grants.iter().filter(counts).count());
+        let settled = counted.is_some_and(|grants| grants <= cluster.budget());
+        self.allowance = if settled { cluster.budget() } else { self.allowance.max(cluster.budget()) };
         let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
         if !deleting && out.len() > self.allowance {
             self.fail(cluster, format!("P1: {out:?} are out of service by the operator, the budget is {}", self.allowance));
         }
+        self.no_more_failed_than_the_budget(cluster);
         let zone = |name: &String| text(&cluster.nodes[name], &format!("/metadata/labels/{}", ZONE.replace('/', "~1"))).to_owned();
         let mut zones: BTreeMap<String, usize> = BTreeMap::new();
         for name in &out {
@@ -81,6 +94,17 @@ impl Audit {
         };
         if !deleting && !fits {
             self.fail(cluster, format!("P2: {out:?} are out of service, with {:?}", cluster.wish.zones));
+        }
+    }
+
+    /// P9: a revision that does not come up reaches no more nodes than the budget.
+    fn no_more_failed_than_the_budget(&mut self, cluster: &Cluster) {
+        let there = |uid: &String| cluster.deployments.values().any(|deployment| text(deployment, "/metadata/uid") == uid);
+        self.stuck.retain(|uid, _| there(uid));
+        let chosen = |name: &&String| cluster.nodes.get(*name).is_some_and(|node| node["metadata"]["labels"]["ingress"] == "true");
+        let nodes: Vec<_> = self.stuck.values().filter(chosen).filter(|name| !self.drained.contains(*name)).cloned().collect();
+        if nodes.len() > self.allowance {
+            self.fail(cluster, format!("P9: {nodes:?} run a revision that fails, the budget is {}", self.allowance));
         }
     }
 
@@ -138,10 +162,36 @@ impl Audit {
         if served && (template || replicas) {
             self.pods_change(cluster, before, old.as_ref(), new.as_ref());
         }
-        let closes = new.as_ref().is_some_and(|token| token.phase == Phase::Closed)
-            && old.as_ref().is_some_and(|token| token.phase != Phase::Closed);
-        if closes {
-            self.is_complete(cluster, after);
+        let uid = text(after, "/metadata/uid");
+        let bad = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0]["image"] == BAD_IMAGE;
+        if !bad(after) {
+            self.stuck.remove(uid);
+        } else if served && template && after["spec"]["replicas"] != 0 {
+            self.stuck.insert(uid.to_owned(), node_of(after).to_owned());
+        }
+        let closes =
+            new.as_ref().filter(|token| token.phase == Phase::Closed && old.as_ref().is_some_and(|old| old.phase != Phase::Closed));
+        if let Some(token) = closes {
+            let released = self.is_released(token.id);
+            if released || after["spec"]["replicas"] == 0 {
+                self.stuck.remove(uid);
+            }
+            self.is_attached(cluster, after, token.id);
+        }
+    }
+
+    /// A person has ordered that the node be attached as it is.
+    fn is_released(&self, id: u64) -> bool {
+        self.grants.get(&id).is_some_and(|(_, grant)| grant.released)
+    }
+
+    /// P5: what the grant of this id attaches again is complete, and is not about to be taken away.
+    fn is_attached(&mut self, cluster: &Cluster, deployment: &Value, id: u64) {
+        if self.grants.get(&id).is_some_and(|(_, grant)| grant.kind == Kind::Drain) {
+            self.fail(cluster, format!("P5: {} is attached while it is drained", node_of(deployment)));
+        }
+        if !self.is_released(id) {
+            self.is_complete(cluster, deployment);
         }
     }
 
@@ -150,10 +200,10 @@ impl Audit {
         if old != new && new.is_some() {
             self.effect(cluster, after, new.as_ref().map(|entry| (entry.id, entry.phase as u8)));
         }
-        let released = old.is_some_and(|old| old.phase == EntryPhase::Detached) && new.is_none_or(|new| new.phase == EntryPhase::Attached);
+        let held = old.filter(|old| old.phase == EntryPhase::Detached && new.as_ref().is_none_or(|new| new.phase == EntryPhase::Attached));
         let name = text(before, "/metadata/name");
-        if let Some(deployment) = cluster.deployment_on(name).filter(|_| released) {
-            self.is_complete(cluster, deployment);
+        if let Some((held, deployment)) = held.zip(cluster.deployment_on(name)) {
+            self.is_attached(cluster, deployment, new.map_or(held.id, |new| new.id));
         }
     }
 
@@ -224,8 +274,13 @@ impl Audit {
     pub fn status_write(&mut self, cluster: &Cluster, before: Option<&Ledger>, after: &Ledger) {
         let none = BTreeMap::new();
         let earlier = before.map_or(&none, |ledger| &ledger.grants);
+        let rebuilt = before.is_some_and(|before| before.rebuilding.is_some());
         if before.is_some_and(|before| after.next_id < before.next_id) {
             self.fail(cluster, "P7: the next id went back");
+        }
+        self.notice(after);
+        if !rebuilt {
+            self.begins_within_the_budget(cluster, earlier, after);
         }
         for (node, grant) in &after.grants {
             // The clock of its deadline is no part of the permission.
@@ -236,12 +291,73 @@ impl Audit {
             if self.created.contains(&grant.id) || self.grants.insert(grant.id, (node.clone(), grant.clone())).is_some() {
                 self.fail(cluster, format!("P6: id {} is used twice", grant.id));
             }
+            if grant.kind == Kind::Drain {
+                self.drained.insert(node.clone());
+            }
+            let failed = before.and_then(|before| before.rolled_back.as_ref()).map(|rolled_back| rolled_back.from.as_str());
+            let newest = cluster.resource.as_ref().map(|resource| crds::hash::revision(&resource.spec.template));
+            if grant.kind == Kind::Update
+                && failed == Some(grant.revision.as_str())
+                && newest.as_deref() == failed
+                && cluster.wish.rollback_to.is_none()
+            {
+                self.fail(cluster, format!("P9: {node} is to get a revision that failed and was rolled back"));
+            }
             // What has changed its pods goes on, also when the Deployment was closed after the operator looked at it.
             let updating = earlier.get(node).is_some_and(|grant| self.took_effect(grant.id, &[Phase::Updating, Phase::Degrading]));
-            let rebuilt = before.is_some_and(|before| before.rebuilding.is_some());
-            if cluster.wish.paused && !matches!(grant.kind, Kind::Remove | Kind::Abort) && !updating && !rebuilt {
-                self.fail(cluster, format!("P8: {node} starts {:?} while paused", grant.kind));
+            if let Some(why) = shut(cluster, before, after, grant).filter(|_| !updating && !rebuilt) {
+                self.fail(cluster, format!("P8: {node} starts {:?} while {why}, before {:?}", grant.kind, earlier.get(node)));
             }
         }
     }
+
+    /// P1 beside what takes no leave: nothing is begun while drains have used the budget up.
+    fn begins_within_the_budget(&mut self, cluster: &Cluster, earlier: &BTreeMap<String, Grant>, after: &Ledger) {
+        let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
+        let held = earlier.values().filter(|grant| !is_free(grant)).count();
+        let begun =
+            |(node, grant): &(&String, &Grant)| !is_free(grant) && grant.kind != Kind::Drain && earlier.get(*node).is_none_or(is_free);
+        let begun: Vec<_> = after.grants.iter().filter(begun).map(|(node, _)| node).collect();
+        if !deleting && !begun.is_empty() && held + begun.len() > cluster.budget() {
+            self.fail(cluster, format!("P1: {begun:?} are begun beside {held} under way, the budget is {}", cluster.budget()));
+        }
+    }
+
+    fn notice(&mut self, ledger: &Ledger) {
+        let grants = || ledger.grants.values();
+        let course = ledger.course.as_ref();
+        let noted = [
+            ("drained", grants().any(|grant| grant.kind == Kind::Drain)),
+            ("released", grants().any(|grant| grant.released)),
+            ("failed", course.is_some_and(|course| !course.failed.is_empty())),
+            ("stepped", course.is_some_and(|course| course.steps_done > 0)),
+            ("rolled back", ledger.rolled_back.is_some()),
+            ("rebuilt", ledger.rebuilding.is_some()),
+        ];
+        self.seen.extend(noted.into_iter().filter(|(_, now)| *now).map(|(what, _)| what));
+    }
+}
+
+/// Why nothing of the grant's kind may begin, by what the write is based on and says itself.
+fn shut(cluster: &Cluster, before: Option<&Ledger>, after: &Ledger, grant: &Grant) -> Option<&'static str> {
+    if matches!(grant.kind, Kind::Remove | Kind::Drain | Kind::Abort) {
+        return None;
+    }
+    if cluster.wish.paused {
+        return Some("paused");
+    }
+    let spec = &cluster.resource.as_ref().filter(|_| grant.kind == Kind::Update)?.spec;
+    let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
+    let now = chrono::DateTime::from_timestamp(cluster.now, 0)?;
+    if Windows::parse(&rolling.windows).is_ok_and(|windows| !windows.at(now).open) {
+        return Some("no window is open");
+    }
+    let most = rolling.max_failed_nodes.map_or(1, |most| most.max(1) as usize);
+    let halts = |ledger: &Ledger| {
+        let course = ledger.course.as_ref().filter(|course| course.revision == grant.revision);
+        let counted: Vec<_> =
+            course.into_iter().flat_map(|course| course.failed.values()).filter(|failure| failure.reason != "Released").collect();
+        counted.len() >= most || counted.iter().any(|failure| failure.reason == "Restarts")
+    };
+    (before.is_some_and(halts) && halts(after)).then_some("the revision has failed")
 }

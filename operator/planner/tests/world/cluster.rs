@@ -70,6 +70,8 @@ pub struct Cluster {
     /// By name.
     pub deployments: BTreeMap<String, Value>,
     pub pods: Vec<Pod>,
+    /// Of each Deployment, by UID, as its controller last saw it.
+    templates: BTreeMap<String, Arc<Value>>,
     /// Templates of `ReplicaSets` without a Deployment, by node.
     pub orphans: BTreeMap<String, Value>,
     pub daemon_sets: Vec<DaemonSetFacts>,
@@ -106,6 +108,7 @@ impl Cluster {
             nodes: BTreeMap::new(),
             deployments: BTreeMap::new(),
             pods: Vec::new(),
+            templates: BTreeMap::new(),
             orphans: BTreeMap::new(),
             daemon_sets: Vec::new(),
             supporting: BTreeSet::new(),
@@ -269,10 +272,15 @@ impl Cluster {
     }
 
     fn run_deployment_controller(&mut self, name: &str) {
-        let deployment = self.deployments[name].clone();
-        let uid = text(&deployment, "/metadata/uid").to_owned();
-        let node = node_of(&deployment).to_owned();
-        let template = Arc::new(deployment["spec"]["template"].clone());
+        let deployment = &self.deployments[name];
+        let uid = text(deployment, "/metadata/uid").to_owned();
+        let node = node_of(deployment).to_owned();
+        let known = self.templates.get(&uid).filter(|known| ***known == deployment["spec"]["template"]).cloned();
+        let template = known.unwrap_or_else(|| {
+            let template = Arc::new(deployment["spec"]["template"].clone());
+            self.templates.insert(uid.clone(), Arc::clone(&template));
+            template
+        });
         let wanted = usize::try_from(deployment["spec"]["replicas"].as_i64().unwrap_or(1)).unwrap();
         // Adopted by its labels, whatever its template is.
         if self.orphans.remove(&node).is_some() {
@@ -332,14 +340,18 @@ impl Cluster {
         let live: Vec<_> = mine.iter().filter(|pod| pod.ends_at.is_none()).collect();
         let ready = live.iter().filter(|pod| pod.ready).count();
         let before = &self.deployments[name];
-        let mut after = before.clone();
-        after["status"] = json!({
+        let status = json!({
             "observedGeneration": api::generation(before),
             "replicas": live.len(),
             "updated": live.iter().filter(|pod| pod.template == *template).count(),
             "ready": ready,
             "terminating": mine.len() - live.len(),
         });
+        if before["status"] == status {
+            return;
+        }
+        let mut after = before.clone();
+        after["status"] = status;
         let after = api::store(before, after, &mut self.version);
         self.deployments.insert(name.to_owned(), after);
     }

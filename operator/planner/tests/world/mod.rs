@@ -21,17 +21,77 @@ use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
 use wish::Wish;
 
-/// Deployments by node, and templates of `ReplicaSets` without one.
-type Deployments = (BTreeMap<String, Arc<DeploymentFacts>>, BTreeMap<String, Value>);
-
 /// The cluster as it was at one moment.
 #[derive(Clone, Debug)]
 pub struct View {
     pub resource: Option<Arc<Resource>>,
     pub nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
-    pub deployments: Arc<Deployments>,
+    /// By node.
+    pub deployments: Arc<BTreeMap<String, Arc<DeploymentFacts>>>,
+    pub orphans: Arc<BTreeMap<String, Value>>,
     pub pods: Arc<BTreeMap<String, Vec<PodFacts>>>,
     pub revisions: Arc<Vec<RevisionFacts>>,
+}
+
+impl View {
+    /// What has not changed is shared with the view before: many worlds are simulated.
+    fn of(cluster: &Cluster, last: Option<&Self>) -> Self {
+        let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
+        for pod in &cluster.pods {
+            pods.entry(pod.node.clone()).or_default().push(pod_facts(pod));
+        }
+        let kept = |last: Option<&Arc<BTreeMap<String, Value>>>| last.filter(|last| ***last == cluster.orphans).cloned();
+        Self {
+            resource: cluster.resource.clone(),
+            nodes: facts(
+                last.map(|last| &last.nodes),
+                &cluster.nodes,
+                |node| text(node, "/metadata/name"),
+                |node| &node.resource_version,
+                node_facts,
+            ),
+            deployments: facts(
+                last.map(|last| &last.deployments),
+                &cluster.deployments,
+                node_of,
+                |deployment| &deployment.resource_version,
+                deployment_facts,
+            ),
+            orphans: kept(last.map(|last| &last.orphans)).unwrap_or_else(|| Arc::new(cluster.orphans.clone())),
+            pods: Arc::new(pods),
+            revisions: Arc::clone(&cluster.revisions),
+        }
+    }
+
+    /// Nobody could tell the two apart.
+    fn is(&self, other: &Self) -> bool {
+        let version = |view: &Self| view.resource.as_ref().map(|resource| resource.resource_version.clone());
+        Arc::ptr_eq(&self.nodes, &other.nodes)
+            && Arc::ptr_eq(&self.deployments, &other.deployments)
+            && Arc::ptr_eq(&self.orphans, &other.orphans)
+            && Arc::ptr_eq(&self.revisions, &other.revisions)
+            && version(self) == version(other)
+            && self.pods == other.pods
+    }
+}
+
+/// What is read of all objects; the same as before where none has another version.
+fn facts<F>(
+    last: Option<&Arc<BTreeMap<String, Arc<F>>>>,
+    objects: &BTreeMap<String, Value>,
+    name: fn(&Value) -> &str,
+    version: fn(&F) -> &str,
+    of: fn(&Value) -> F,
+) -> Arc<BTreeMap<String, Arc<F>>> {
+    let known = |object: &Value| {
+        let known = last?.get(name(object))?;
+        (version(known) == text(object, "/metadata/resourceVersion")).then_some(known)
+    };
+    if let Some(last) = last.filter(|last| last.len() == objects.len() && objects.values().all(|object| known(object).is_some())) {
+        return Arc::clone(last);
+    }
+    let each = |object: &Value| (name(object).to_owned(), known(object).cloned().unwrap_or_else(|| Arc::new(of(object))));
+    Arc::new(objects.values().map(each).collect())
 }
 
 #[derive(Clone, Debug)]
@@ -58,29 +118,8 @@ impl World {
     /// Checks the state and keeps it for those who lag.
     fn record(&mut self) {
         self.audit.state(&self.cluster);
-        let cluster = &self.cluster;
-        let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
-        for pod in &cluster.pods {
-            pods.entry(pod.node.clone()).or_default().push(pod_facts(pod));
-        }
-        let deployments =
-            cluster.deployments.values().map(|deployment| (node_of(deployment).to_owned(), deployment_facts(deployment).into())).collect();
-        let view = View {
-            resource: cluster.resource.clone(),
-            nodes: Arc::new(cluster.nodes.iter().map(|(name, node)| (name.clone(), node_facts(node).into())).collect()),
-            deployments: Arc::new((deployments, cluster.orphans.clone())),
-            pods: Arc::new(pods),
-            revisions: Arc::clone(&cluster.revisions),
-        };
-        let same = |last: &View| {
-            let version = |view: &View| view.resource.as_ref().map(|resource| resource.resource_version.clone());
-            version(last) == version(&view)
-                && last.nodes == view.nodes
-                && last.deployments == view.deployments
-                && last.pods == view.pods
-                && last.revisions == view.revisions
-        };
-        if !self.history.last().is_some_and(same) {
+        let view = View::of(&self.cluster, self.history.last());
+        if !self.history.last().is_some_and(|last| last.is(&view)) {
             self.history.push(view);
         }
     }
@@ -262,14 +301,43 @@ impl World {
         planned.map(|planned| planned.plan)
     }
 
+    /// The same for an operator that decides only when something has changed, or when it said that it would look again.
+    pub fn idle_second(&mut self, operator: &mut Operator) -> Option<Plan> {
+        if !operator.has_to_look(self) {
+            self.tick();
+            return None;
+        }
+        let (versions, now) = (self.history.len(), self.cluster.now);
+        let plan = self.fair_second(operator);
+        let idle = plan.as_ref().is_none_or(|plan| plan.actions.is_empty());
+        let again = plan.as_ref().and_then(|plan| plan.recheck_at).unwrap_or(now + 1);
+        operator.looked(idle.then_some((versions, again)));
+        plan
+    }
+
     /// Runs until `done`; says what held when that takes too long.
     pub fn run_until(&mut self, operator: &mut Operator, seconds: usize, done: impl Fn(&World) -> bool) -> Result<usize, String> {
+        self.run_by(Self::fair_second, operator, seconds, done)
+    }
+
+    /// The same for an operator that sleeps while it has nothing to do.
+    pub fn idle_until(&mut self, operator: &mut Operator, seconds: usize, done: impl Fn(&World) -> bool) -> Result<usize, String> {
+        self.run_by(Self::idle_second, operator, seconds, done)
+    }
+
+    fn run_by(
+        &mut self,
+        pass: fn(&mut Self, &mut Operator) -> Option<Plan>,
+        operator: &mut Operator,
+        seconds: usize,
+        done: impl Fn(&World) -> bool,
+    ) -> Result<usize, String> {
         let mut last = None;
         for second in 0..seconds {
             if done(self) {
                 return Ok(second);
             }
-            last = self.fair_second(operator);
+            last = pass(self, operator).or(last);
         }
         let last = last.map(|plan| {
             (plan.held, plan.actions.into_iter().filter(|action| !matches!(action, Action::WriteStatus { .. })).collect::<Vec<_>>())
@@ -281,6 +349,10 @@ impl World {
     pub fn is_converged(&self) -> bool {
         let cluster = &self.cluster;
         let Some(resource) = &cluster.resource else { return false };
+        // The usual answer, before anything is computed for it.
+        if !cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none()) {
+            return false;
+        }
         let revision = crds::hash::revision(&resource.spec.template);
         let wanted = usize::try_from(cluster.wish.pods).unwrap_or(0);
         let serves = |name: &String| {
@@ -293,11 +365,7 @@ impl World {
         let chosen = |node: &Value| node["metadata"]["labels"]["ingress"] == "true";
         let detached = |node: &Value| audit::entry(node).is_some_and(|entry| entry.phase == crds::holders::EntryPhase::Detached);
         let ours = |name: &String| cluster.deployment_on(name).is_some();
-        cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none())
-            && cluster
-                .nodes
-                .iter()
-                .all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
+        cluster.nodes.iter().all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
             && cluster.deployments.values().all(|deployment| cluster.nodes.contains_key(node_of(deployment)))
     }
 

@@ -32,6 +32,8 @@ pub struct Operator {
     written_generations: BTreeMap<String, i64>,
     asserted: BTreeSet<String>,
     listed_for: Option<u64>,
+    /// How much there was to see when it last decided that nothing was to be done, and when it wanted to look again.
+    rests: Option<(usize, i64)>,
 }
 
 /// One API call that is to be made.
@@ -64,6 +66,15 @@ impl Operator {
         *self = Self { seen: [(world.history.len() - 1).saturating_sub(behind); 4], ..Self::default() };
     }
 
+    /// Something has changed since it last looked, or the time has come.
+    pub fn has_to_look(&self, world: &World) -> bool {
+        self.rests.is_none_or(|(versions, again)| world.history.len() > versions || world.cluster.now >= again)
+    }
+
+    pub fn looked(&mut self, rests: Option<(usize, i64)>) {
+        self.rests = rests;
+    }
+
     fn view<'a>(&self, world: &'a World, store: Store) -> &'a View {
         &world.history[self.seen[store as usize]]
     }
@@ -74,15 +85,15 @@ impl Operator {
         self.list_for_rebuilding(world, &resource);
         let nodes = self.view(world, Store::Nodes).nodes.clone();
         let deployments = self.view(world, Store::Deployments).deployments.clone();
-        self.notice_marks(world.cluster.now, &nodes, &deployments.0);
+        self.notice_marks(world.cluster.now, &nodes, &deployments);
         Some(Snapshot {
             now: world.cluster.now,
             resource: (*resource).clone(),
             health_checker_image: "checker:1".into(),
             nodes,
-            deployments: deployments.0.clone(),
+            deployments: (*deployments).clone(),
             pods: (*self.view(world, Store::Pods).pods).clone(),
-            orphans: deployments.1.clone(),
+            orphans: (*self.view(world, Store::Deployments).orphans).clone(),
             daemon_sets: world.cluster.daemon_sets.clone(),
             history: self.view(world, Store::Resource).revisions.to_vec(),
             others: Vec::new(),
