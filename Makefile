@@ -12,7 +12,7 @@ LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
-	@echo "make bench           figures beside their goals, of release builds (over an hour)"
+	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"
@@ -31,7 +31,7 @@ bench: deps control-plane build
 	@cargo build --release --locked -p health-checker -p operator -p virtual-kubelet -p e2e --bins
 	@for name in health-checker rollouts; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
 	@-$(MAKE) --no-print-directory kwok
-	@BED_PROGRAMS=target/release target/release/bed bench fleet
+	@for name in scale fleet; do BED_PROGRAMS=target/release target/release/bed bench $$name || exit 1; done
 
 fuzz:
 	@.ci/fuzz

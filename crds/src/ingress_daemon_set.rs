@@ -96,7 +96,7 @@ pub struct IngressDaemonSetSpec {
     /// No new node is started; nodes under way finish.
     #[serde(default)]
     pub paused: bool,
-    /// Former revisions of the template that are kept, as ControllerRevisions, beside those in use. Default 10.
+    /// Former revisions of the template that are kept, as `ControllerRevisions`, beside those in use. Default 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub revision_history_limit: Option<u32>,
@@ -119,7 +119,7 @@ fn one() -> i32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollbackTo {
-    /// Number of the revision, as in the field `revision` of its ControllerRevision. 0: the newest but that of spec.template.
+    /// Number of the revision, as in the field `revision` of its `ControllerRevision`. 0: the newest but that of spec.template.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub revision: i64,
@@ -366,7 +366,7 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub node_deadline_seconds: Option<u32>,
-    /// Seconds without any node being finished until condition Progressing becomes False with reason ProgressDeadlineExceeded. The clock stands still while the rollout is paused, blocked or outside its windows. Default 3600.
+    /// Seconds without any node being finished until condition Progressing becomes False with reason `ProgressDeadlineExceeded`. The clock stands still while the rollout is paused, blocked or outside its windows. Default 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 864_000))]
     pub progress_deadline_seconds: Option<u32>,

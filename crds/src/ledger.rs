@@ -62,6 +62,9 @@ pub struct Course {
     /// Since when the nodes of the present step serve without a break, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soaking_since: Option<i64>,
+    /// Restarts of containers that a person has looked at and let pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub forgiven_restarts: i64,
     /// Nodes on which the revision failed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, Failure>,

@@ -21,7 +21,7 @@ pub struct IngressDaemonSetStatus {
     /// Numbers of nodes.
     #[serde(default)]
     pub nodes: NodeCounts,
-    /// Valid, Available, Progressing, Degraded, Paused, RolledBack, Stalled.
+    /// Valid, Available, Progressing, Degraded, Paused, `RolledBack`, Stalled.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,

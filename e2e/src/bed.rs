@@ -190,30 +190,13 @@ impl Bed {
             _ => 1,
         });
         self.apply(&objects).await.context("installing the operator")?;
-        self.owner_references_are_known().await?;
+        owner_references_are_known(&self.control_plane, &self.state).await?;
         for deployment in objects.iter().filter(|object| object["kind"] == "Deployment") {
             let name = deployment["metadata"]["name"].as_str().unwrap_or_default();
             let namespace = deployment["metadata"]["namespace"].as_str().unwrap_or("default");
             self.deployment_available(namespace, name).await?;
         }
         Ok(())
-    }
-
-    /// The admission plugin that checks owner references learns of a new kind seconds after its CRD is there, and refuses them
-    /// until then; in scenarios, that would be a right that is missing.
-    async fn owner_references_are_known(&self) -> Result<()> {
-        let owned = serde_json::json!({
-            "apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": { "name": "owned", "namespace": "default", "ownerReferences": [{
-                "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet", "name": "owner", "uid": "0a1b2c3d",
-                "controller": true, "blockOwnerDeletion": true,
-            }] },
-        });
-        let path = self.state.join("owned.json");
-        tokio::fs::write(&path, owned.to_string()).await.with_context(|| format!("writing {}", path.display()))?;
-        let (user, path) = (format!("--as={OPERATOR}"), path.to_string_lossy());
-        let create = ["create", "--dry-run=server", &user, "-f", &path];
-        eventually(AVAILABLE, "the API server takes owner references", async || self.kubectl(&create).await.map(drop)).await
     }
 
     /// Waits until a Deployment has all its replicas available.
@@ -257,6 +240,23 @@ impl Bed {
         self.nodes.insert(named.0.clone(), node);
         Ok(named)
     }
+}
+
+/// The admission plugin that checks owner references learns of a new kind seconds after its CRD is there, and refuses them
+/// until then; in scenarios, that would be a right that is missing.
+pub(crate) async fn owner_references_are_known(control_plane: &ControlPlane, state: &Path) -> Result<()> {
+    let owned = serde_json::json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": "owned", "namespace": "default", "ownerReferences": [{
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet", "name": "owner", "uid": "0a1b2c3d",
+            "controller": true, "blockOwnerDeletion": true,
+        }] },
+    });
+    let path = state.join("owned.json");
+    tokio::fs::write(&path, owned.to_string()).await.with_context(|| format!("writing {}", path.display()))?;
+    let (user, path) = (format!("--as={OPERATOR}"), path.to_string_lossy());
+    let create = ["create", "--dry-run=server", &user, "-f", &path];
+    eventually(AVAILABLE, "the API server takes owner references", async || control_plane.kubectl(&create).await.map(drop)).await
 }
 
 fn say(started: Instant, line: &str) {

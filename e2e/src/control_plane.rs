@@ -187,6 +187,11 @@ impl ControlPlane {
         self.authority.certificate()
     }
 
+    /// The program that is every component, and with the argument `kubectl` that.
+    pub fn program(&self) -> &Path {
+        &self.binary
+    }
+
     /// `kubectl` as admin, to be given arguments.
     pub fn kubectl_command(&self) -> Command {
         let mut command = Command::new(&self.binary);
@@ -292,6 +297,8 @@ impl ControlPlane {
                 ("authentication-kubeconfig", text(&kubeconfig)),
                 ("authorization-kubeconfig", text(&kubeconfig)),
                 ("leader-elect", "false".into()),
+                ("kube-api-qps", "500".into()),
+                ("kube-api-burst", "1000".into()),
                 ("bind-address", "127.0.0.1".into()),
             ],
         )

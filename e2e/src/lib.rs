@@ -1,7 +1,6 @@
 //! The test bed: a real Kubernetes control plane, nodes made of processes, `HAProxy` and load, all inside namespaces of
 //! their own; and what is run on it: scenarios, the demo and benchmarks.
 
-pub mod auditor;
 pub mod bed;
 pub mod bench;
 pub mod certificates;
@@ -28,3 +27,5 @@ pub mod scenarios;
 pub mod terminal;
 pub mod thin_nodes;
 pub mod traffic;
+
+pub use auditor;

@@ -7,22 +7,21 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use chrono::Utc;
-use crds::names;
-use futures::StreamExt;
 use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, WatchEvent, WatchParams},
+    Client,
+    api::{DynamicObject, ListParams},
 };
 use tokio::{sync::broadcast, task::JoinSet};
 
+pub use crate::auditor::watch::api;
 use crate::{
-    auditor::{Kind, Observation},
+    auditor::{
+        Kind, Observation, revision_of,
+        watch::{self, Sink, is_unknown_kind},
+    },
     eventually::eventually,
 };
 
-/// How soon a watch that broke, or a kind that does not exist yet, is tried again.
-const RETRY: Duration = Duration::from_millis(200);
 /// How long the API server may take to show the recorder what a list shows.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Observations that a slow reader of the live view may be behind.
@@ -56,7 +55,8 @@ impl Recorder {
         let shared = Arc::new(Shared { history: Mutex::default(), live });
         let mut tasks = JoinSet::new();
         for kind in Kind::ALL {
-            tasks.spawn(follow(kind, api(client, kind), Arc::clone(&shared)));
+            let (api, shared) = (api(client, kind), Arc::clone(&shared));
+            tasks.spawn(async move { watch::follow(kind, &api, None, &*shared).await });
         }
         Self { client: client.clone(), shared, _tasks: tasks }
     }
@@ -102,111 +102,28 @@ impl Recorder {
     }
 }
 
-impl Shared {
-    fn see(&self, kind: Kind, deleted: bool, mut object: DynamicObject) {
-        object.metadata.managed_fields = None;
-        let revision = revision_of(object.metadata.resource_version.as_deref());
+impl Sink for Shared {
+    fn see(&self, kind: Kind, deleted: bool, object: DynamicObject) {
         let uid = object.metadata.uid.clone().unwrap_or_default();
-        let Ok(object) = serde_json::to_value(object) else { return };
-        let observation = Arc::new(Observation { revision, at: Utc::now(), kind, deleted, object });
+        let observation = Arc::new(Observation::of(kind, deleted, object));
         {
             let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
             let latest = history.latest.entry((kind, uid)).or_default();
-            if latest.0 >= revision {
+            if latest.0 >= observation.revision {
                 return;
             }
-            *latest = (revision, deleted);
-            history.observations.insert(revision, Arc::clone(&observation));
+            *latest = (observation.revision, deleted);
+            history.observations.insert(observation.revision, Arc::clone(&observation));
         }
         // Nobody has to be listening.
         let _ = self.live.send(observation);
     }
 
-    fn gap(&self, what: String) {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).gaps.push(what);
-    }
-
-    /// Whether the kind has objects that a new list does not show: their end was missed.
-    fn vanished(&self, kind: Kind, listed: &BTreeSet<String>) -> bool {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.latest.iter().any(|((other, uid), (_, gone))| *other == kind && !gone && !listed.contains(uid))
-    }
-}
-
-/// Lists once, then watches from there for ever.
-async fn follow(kind: Kind, api: Api<DynamicObject>, shared: Arc<Shared>) {
-    let mut first = true;
-    loop {
-        match follow_once(kind, &api, &shared, first).await {
-            // The API server has forgotten where we were: what happened meanwhile is lost.
-            Ok(()) => first = false,
-            Err(error) => tracing::debug!("recorder: {}: {error:#}", kind.as_str()),
-        }
-        tokio::time::sleep(RETRY).await;
-    }
-}
-
-async fn follow_once(kind: Kind, api: &Api<DynamicObject>, shared: &Shared, first: bool) -> Result<()> {
-    let list = api.list(&ListParams::default()).await?;
-    let uids = list.items.iter().filter_map(|object| object.metadata.uid.clone()).collect();
-    if !first && shared.vanished(kind, &uids) {
-        shared.gap(format!("the watch of {} had to begin anew", kind.as_str()));
-    }
-    let mut revision = list.metadata.resource_version.unwrap_or_default();
-    for object in list.items {
-        shared.see(kind, false, object);
-    }
-    loop {
-        let parameters = WatchParams::default().timeout(280);
-        let stream = match api.watch(&parameters, &revision).await {
-            Ok(stream) => stream,
-            Err(error) if is_expired(&error) => return Ok(()),
-            Err(_) => {
-                tokio::time::sleep(RETRY).await;
-                continue;
-            }
-        };
-        let mut stream = std::pin::pin!(stream);
-        while let Some(Ok(event)) = stream.next().await {
-            match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    revision = object.metadata.resource_version.clone().unwrap_or(revision);
-                    shared.see(kind, false, object);
-                }
-                WatchEvent::Deleted(object) => {
-                    revision = object.metadata.resource_version.clone().unwrap_or(revision);
-                    shared.see(kind, true, object);
-                }
-                WatchEvent::Bookmark(bookmark) => revision = bookmark.metadata.resource_version,
-                WatchEvent::Error(status) if status.code == 410 => return Ok(()),
-                WatchEvent::Error(_) => break,
-            }
+    /// The end of an object that a new list does not show was missed.
+    fn began_anew(&self, kind: Kind, listed: &BTreeSet<String>) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if history.latest.iter().any(|((other, uid), (_, gone))| *other == kind && !gone && !listed.contains(uid)) {
+            history.gaps.push(format!("the watch of {} had to begin anew", kind.as_str()));
         }
     }
-}
-
-fn is_expired(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 410)
-}
-
-fn is_unknown_kind(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-fn revision_of(text: Option<&str>) -> u64 {
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-/// The API of a kind, in all namespaces.
-pub fn api(client: &Client, kind: Kind) -> Api<DynamicObject> {
-    let (group, version, plural) = match kind {
-        Kind::IngressDaemonSet => (names::GROUP, names::VERSION, "ingressdaemonsets"),
-        Kind::Deployment => ("apps", "v1", "deployments"),
-        Kind::ReplicaSet => ("apps", "v1", "replicasets"),
-        Kind::Pod => ("", "v1", "pods"),
-        Kind::Node => ("", "v1", "nodes"),
-        Kind::ClusterRoleBinding => ("rbac.authorization.k8s.io", "v1", "clusterrolebindings"),
-    };
-    let kind = GroupVersionKind::gvk(group, version, kind.as_str());
-    Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, plural))
 }

@@ -1,16 +1,16 @@
 //! One test per scenario. Each runs `bed scenario <name>`: a bed of its own, in a process of its own.
 
 use std::{
+    collections::BTreeSet,
     process::{Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{PoisonError, RwLock},
 };
 
-/// A bed takes all cores, and what a scenario waits for is measured in seconds: two loads at once starve the probes of each
-/// other's pods.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Scenarios under load, those that measure time and those with many nodes have the machine to themselves: two loads at once
+/// starve the probes of each other's pods. The quiet ones wait more than they work and share it, as many as there are threads.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 fn run(name: &str) {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new(env!("CARGO_BIN_EXE_bed"))
         .args(["scenario", name])
         .stdin(Stdio::null())
@@ -21,76 +21,93 @@ fn run(name: &str) {
 }
 
 macro_rules! scenarios {
-    ($($name:ident),+ $(,)?) => {
-        // The module is a name to choose or to leave them out by.
+    (alone { $($alone:ident),+ $(,)? } sharing { $($sharing:ident),+ $(,)? }) => {
+        // The modules are names to choose or to leave them out by; tests run in the order of their paths, one group after the other.
         mod scenario {
-            $(#[test] fn $name() { super::run(stringify!($name)); })+
+            mod alone {
+                $(#[test] fn $alone() {
+                    let _machine = super::super::MACHINE.write().unwrap_or_else(super::super::PoisonError::into_inner);
+                    super::super::run(stringify!($alone));
+                })+
+            }
+            mod sharing {
+                $(#[test] fn $sharing() {
+                    let _machine = super::super::MACHINE.read().unwrap_or_else(super::super::PoisonError::into_inner);
+                    super::super::run(stringify!($sharing));
+                })+
+            }
         }
 
         #[test]
         fn every_scenario_is_a_test() {
-            let listed: Vec<_> = e2e::scenarios::ALL.iter().map(|scenario| scenario.name).collect();
-            assert_eq!(listed, [$(stringify!($name)),+]);
+            let listed: BTreeSet<_> = e2e::scenarios::ALL.iter().map(|scenario| scenario.name).collect();
+            assert_eq!(listed, BTreeSet::from([$(stringify!($alone),)+ $(stringify!($sharing)),+]));
+            assert_eq!(listed.len(), e2e::scenarios::ALL.len());
         }
     };
 }
 
 scenarios! {
-    a_plain_deployment_serves_through_haproxy,
-    three_rollouts_in_a_row_lose_no_request,
-    zones_keep_their_budgets_or_come_one_by_one_and_what_must_stay_available_or_is_skipped_stays,
-    a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back,
-    a_revision_that_fails_is_rolled_back_by_itself_and_any_former_one_by_its_number,
-    a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted,
-    a_failed_node_halts_the_rollout_is_tried_again_when_asked_and_its_slot_is_freed_by_a_person_alone,
-    nodes_join_leave_and_come_back_while_serving,
-    nodes_join_leave_and_come_back_during_a_rollout,
-    the_template_changes_half_way_to_a_third_version_and_back,
-    marks_keys_budget_mode_and_pause_change_half_way,
-    degrade_mode_updates_within_its_budget_and_scale_works,
-    drift_is_repaired_within_the_budget,
-    a_template_that_the_api_rewrites_is_no_drift_and_taken_labels_come_back,
-    a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through,
-    a_kubelet_restart_replaces_no_more_nodes_than_the_budget,
-    a_silent_detacher_halts_aborts_or_is_passed_over_as_told,
-    an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice,
-    a_leader_that_ends_hands_over_at_once,
-    pods_that_a_kubelet_refuses_are_not_made_without_end,
-    a_bad_edit_is_named_and_the_last_good_state_keeps_running,
-    every_bad_edit_is_explained_and_changes_nothing_that_runs,
-    a_fleet_of_which_every_tenth_node_refuses_pods_is_not_flooded,
-    the_example_of_the_original_is_accepted_unchanged_and_runs_without_its_ports,
-    deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
-    an_object_of_somebody_else_is_never_adopted,
-    owner_references_that_block_deletion_need_the_right_to_set_finalizers,
-    health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
-    no_pod_is_touched_on_a_node_whose_health_port_still_answers_200,
-    sixty_hand_overs_of_health_checkers_lose_no_check,
-    a_health_port_that_somebody_else_has_is_a_condition_and_an_event,
-    deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout,
-    marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout,
-    a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout,
-    a_key_that_two_resources_share_is_on_the_node_exactly_while_one_of_them_holds_it,
-    a_detacher_that_is_silent_slow_stale_or_lies_is_handled_as_the_policy_says,
-    a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds,
-    a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted,
-    a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network,
-    an_operator_killed_after_every_single_write_repeats_none_in_any_mode,
-    an_operator_killed_before_every_write_makes_it_the_next_time,
-    an_operator_killed_after_every_write_makes_and_removes_everything_once,
-    an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse,
-    every_request_of_the_operator_may_fail_once_in_every_way,
-    writes_that_fail_twice_take_effect_once_in_every_mode,
-    an_operator_whose_watches_hang_or_that_reaches_nothing_goes_on_by_itself,
-    two_operators_that_act_at_once_keep_the_budget_and_finish,
-    a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease,
-    a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on,
-    a_virtual_kubelet_killed_outright_adopts_its_pods,
-    virtual_kubelet_keeps_what_the_original_promises,
-    virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server,
-    kubectl_speaks_to_a_virtual_node_as_to_any_other,
-    clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow,
-    simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history,
-    a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change,
-    a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
+    alone {
+        a_plain_deployment_serves_through_haproxy,
+        three_rollouts_in_a_row_lose_no_request,
+        zones_keep_their_budgets_or_come_one_by_one_and_what_must_stay_available_or_is_skipped_stays,
+        a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back,
+        a_revision_that_fails_is_rolled_back_by_itself_and_any_former_one_by_its_number,
+        a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted,
+        nodes_join_leave_and_come_back_while_serving,
+        nodes_join_leave_and_come_back_during_a_rollout,
+        the_template_changes_half_way_to_a_third_version_and_back,
+        degrade_mode_updates_within_its_budget_and_scale_works,
+        a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through,
+        an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice,
+        a_leader_that_ends_hands_over_at_once,
+        a_fleet_of_which_every_tenth_node_refuses_pods_is_not_flooded,
+        deleting_the_resource_under_load_detaches_first_and_leaves_nothing,
+        health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server,
+        no_pod_is_touched_on_a_node_whose_health_port_still_answers_200,
+        sixty_hand_overs_of_health_checkers_lose_no_check,
+        a_key_that_two_resources_share_is_on_the_node_exactly_while_one_of_them_holds_it,
+        a_detacher_that_is_silent_slow_stale_or_lies_is_handled_as_the_policy_says,
+        a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds,
+        a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted,
+        a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network,
+        an_operator_killed_after_every_single_write_repeats_none_in_any_mode,
+        an_operator_killed_before_every_write_makes_it_the_next_time,
+        an_operator_killed_after_every_write_makes_and_removes_everything_once,
+        an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse,
+        every_request_of_the_operator_may_fail_once_in_every_way,
+        writes_that_fail_twice_take_effect_once_in_every_mode,
+        an_operator_whose_watches_hang_or_that_reaches_nothing_goes_on_by_itself,
+        two_operators_that_act_at_once_keep_the_budget_and_finish,
+        a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease,
+        a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on,
+        virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server,
+        a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change,
+        a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
+    }
+    sharing {
+        the_plugin_shows_and_steers_a_rollout,
+        a_failed_node_halts_the_rollout_is_tried_again_when_asked_and_its_slot_is_freed_by_a_person_alone,
+        marks_keys_budget_mode_and_pause_change_half_way,
+        drift_is_repaired_within_the_budget,
+        a_template_that_the_api_rewrites_is_no_drift_and_taken_labels_come_back,
+        a_kubelet_restart_replaces_no_more_nodes_than_the_budget,
+        a_silent_detacher_halts_aborts_or_is_passed_over_as_told,
+        pods_that_a_kubelet_refuses_are_not_made_without_end,
+        a_bad_edit_is_named_and_the_last_good_state_keeps_running,
+        every_bad_edit_is_explained_and_changes_nothing_that_runs,
+        the_example_of_the_original_is_accepted_unchanged_and_runs_without_its_ports,
+        an_object_of_somebody_else_is_never_adopted,
+        owner_references_that_block_deletion_need_the_right_to_set_finalizers,
+        a_health_port_that_somebody_else_has_is_a_condition_and_an_event,
+        deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout,
+        marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout,
+        a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout,
+        a_virtual_kubelet_killed_outright_adopts_its_pods,
+        virtual_kubelet_keeps_what_the_original_promises,
+        kubectl_speaks_to_a_virtual_node_as_to_any_other,
+        clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow,
+        simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history,
+    }
 }

@@ -70,13 +70,13 @@ fn change(u: &mut Unstructured<'_>, snapshot: &mut Snapshot) -> Result<()> {
         3 | 4 => {
             let mut nodes = (*snapshot.nodes).clone();
             if let Some(node) = any(u, &mut nodes)? {
-                change_node(u, node)?;
+                change_node(u, Arc::make_mut(node))?;
             }
             snapshot.nodes = Arc::new(nodes);
         }
         5 | 6 => {
             if let Some(deployment) = any(u, &mut snapshot.deployments)? {
-                change_deployment(u, deployment)?;
+                change_deployment(u, Arc::make_mut(deployment))?;
             }
         }
         7 => {
@@ -158,9 +158,9 @@ fn change_deployment(u: &mut Unstructured<'_>, deployment: &mut DeploymentFacts)
         2 => drop(deployment.labels.insert(names::BREAKER_LABEL.into(), format!("{}.{}", json::number(u)?, json::number(u)?))),
         3 => drop(deployment.annotations.insert(json::text(u)?, json::text(u)?)),
         4 => {
-            let mut spec = (*deployment.spec).clone();
+            let mut spec = deployment.spec.to_value();
             json::change(u, &mut spec)?;
-            deployment.spec = Arc::new(spec);
+            deployment.spec = spec.into();
         }
         5 => {
             deployment.status.observed_generation = json::number(u)?;

@@ -26,7 +26,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tower::timeout::TimeoutLayer;
 
-#[tokio::main]
+// More threads than a few would each keep memory of their own and decide no faster: one pass is one thread's work.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {

@@ -136,7 +136,7 @@ impl Memory {
         self.first_seen.retain(|mark, _| under_way.contains(mark));
         let uid8 = snapshot.resource.uid8();
         for (node, id) in under_way {
-            let token = snapshot.deployments.get(&node).and_then(planner::snapshot::DeploymentFacts::readable_token);
+            let token = snapshot.deployments.get(&node).and_then(|deployment| deployment.readable_token());
             let holders = snapshot.nodes.get(&node).and_then(|facts| facts.holders().ok()).unwrap_or_default();
             if token.is_some_and(|token| token.id == id) || holders.get(uid8).is_some_and(|entry| entry.id == id) {
                 self.first_seen.entry((node, id)).or_insert(snapshot.now);

@@ -5,6 +5,7 @@ pub mod fleet;
 mod health_checker;
 mod process_figures;
 mod rollouts;
+mod scale;
 
 use std::{fs, io::Write as _, pin::Pin};
 
@@ -51,7 +52,7 @@ pub struct Report {
 }
 
 /// Every benchmark.
-pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, fleet::FLEET];
+pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, scale::SCALE, fleet::FLEET];
 
 /// What a figure ought to be.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +61,8 @@ pub enum Goal {
     AtMost(f64),
     /// This or more.
     AtLeast(f64),
+    /// It is only to be known.
+    None,
 }
 
 /// One row of the table.
@@ -82,6 +85,7 @@ impl Figure {
         match self.goal {
             Goal::AtMost(most) => self.value <= most,
             Goal::AtLeast(least) => self.value >= least,
+            Goal::None => true,
         }
     }
 
@@ -94,6 +98,7 @@ impl Figure {
         let goal = match self.goal {
             Goal::AtMost(most) => format!("≤ {most}"),
             Goal::AtLeast(least) => format!("≥ {least}"),
+            Goal::None => String::new(),
         };
         let yardstick = self.yardstick.map(|(what, value)| format!("{what}: {value:.2}")).unwrap_or_default();
         let met = if self.is_met() { "" } else { "MISSED" };

@@ -37,8 +37,17 @@ impl ProcessFigures {
 
     /// Resident memory.
     pub fn resident_mib(&self) -> Result<f64> {
+        self.memory_mib("VmRSS:")
+    }
+
+    /// The most resident memory that it ever had.
+    pub fn peak_mib(&self) -> Result<f64> {
+        self.memory_mib("VmHWM:")
+    }
+
+    fn memory_mib(&self, field: &'static str) -> Result<f64> {
         let status = fs::read_to_string(self.directory.join("status")).context("reading what memory it has")?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).context(field)?;
         let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kib / 1024.0)
     }

@@ -214,7 +214,8 @@ async fn drained(bed: &mut Bed) -> Result<()> {
     on_delete["type"] = "OnDelete".into();
     product::change(bed, json!({ "updateStrategy": on_delete })).await?;
     product::roll_to(bed, "on-delete").await?;
-    product::status_says(bed, "all wait for a deletion", MINUTE, |status| held(status, "OnDelete").len() == 4).await?;
+    let waiting = stays(bed, 0, "OnDelete").await?;
+    ensure!(held(&waiting, "OnDelete").len() == 4, "{}", product::summary(&waiting));
     let outcome = traffic.stop().await?;
     bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
     outcome.expect_all_served(1).context("requests were lost")?;
@@ -254,12 +255,12 @@ async fn failed_nodes(bed: &mut Bed) -> Result<()> {
     bed.say(&format!("{node} failed and keeps its slot"));
 
     bed.kubectl(&["annotate", "node", &node, &format!("{}=once", names::RETRY_ANNOTATION)]).await?;
-    let again = product::status_says(bed, "it is tried again", MINUTE, |status| {
+    product::status_says(bed, "it is tried again", MINUTE, |status| {
         status.nodes.failed == 0 && grants(status).get(&node).is_some_and(|again| again.id > grant.id)
     })
     .await?;
+    let again = product::status_says(bed, "it fails again", MINUTE, |status| status.nodes.failed == 1).await?;
     let id = grants(&again)[&node].id;
-    product::status_says(bed, "it fails again", MINUTE, |status| status.nodes.failed == 1).await?;
 
     let order = format!("{}=default/{}:{id}", names::RELEASE_ANNOTATION, product::NAME);
     bed.kubectl(&["annotate", "node", &node, &order]).await?;

@@ -1,4 +1,4 @@
-//! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`.
+//! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`: `alone`, unless it is quiet.
 
 pub mod bad_input;
 mod changes;
@@ -18,6 +18,7 @@ mod membership;
 mod node_library;
 mod outages;
 mod ownership;
+mod plugin;
 mod process_pods;
 pub mod product;
 mod rivals;
@@ -89,4 +90,5 @@ pub const ALL: &[Scenario] = &[
     fleet::FAULTS,
     fleet::HOLES,
     fleet::OUTAGES,
+    plugin::STEERS,
 ];

@@ -28,8 +28,8 @@ pub fn blocked(
     if ledger.grants.keys().any(works) {
         return None;
     }
-    let held = plan.held.iter().filter_map(|(node, held)| Some((rank(&held.hold)?, node, &held.hold)));
-    let (_, node, hold) = held.min_by_key(|(rank, node, _)| (*rank, *node))?;
+    let obstacles = plan.held.iter().filter_map(|(node, held)| Some((rank(&held.hold)?, node, &held.hold)));
+    let (_, node, hold) = obstacles.min_by_key(|(rank, node, _)| (*rank, *node))?;
     let of_all = matches!(
         hold,
         Hold::Paused

@@ -46,12 +46,16 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
             }
             (!reached.contains(&index)).then(|| step.clone().unwrap_or(Hold::Partition))
         });
-        // What is under way goes on when the rollout halts or the window closes; new nodes need no window.
-        let under_way = is_granted(case, settings);
+        // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
+        // was for is wanted no more; new nodes need no window.
+        let changing = is_changing(case);
+        let under_way = changing || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let Some(why) = out_of_turn.or_else(halted).or_else(closed) else { continue };
-        let kept = if is_new(case) { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
+        let Some(why) = halted().or(out_of_turn).or_else(closed) else { continue };
+        // What such a node began with may have failed there.
+        let proven = is_new(case) || changing && !targets.proven.is_empty();
+        let kept = if proven { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
         match targets.at(kept) {
             Some(settings) => case.settings = Some(settings),
             // Without a proven revision a new node cannot wait for one.
@@ -69,6 +73,11 @@ fn is_new(case: &Case<'_>) -> bool {
 /// Its update to the revision is under way.
 fn is_granted(case: &Case<'_>, settings: &Settings) -> bool {
     case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision)
+}
+
+/// An update, to whatever revision, is under way, and what runs is not what the Deployment says.
+fn is_changing(case: &Case<'_>) -> bool {
+    !case.settled && case.grant.is_some_and(|grant| matches!(grant.kind, Kind::Update | Kind::Abort))
 }
 
 /// Runs the revision, or is about to.
@@ -92,7 +101,8 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
     order.sort_by_cached_key(|(_, case)| {
         let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
         let hash = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
-        (!runs(case, settings), !fit, hash, case.name)
+        // Next come those that are out of service already: what failed is mended first.
+        (!runs(case, settings), !is_changing(case), !fit, hash, case.name)
     });
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
     let mut reached: BTreeSet<usize> = BTreeSet::new();
@@ -211,9 +221,11 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
     course.finished = finished;
     let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
     let mut retried = BTreeSet::new();
+    let mut forgiven = false;
     course.failed.retain(|node, failure| {
         let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
         if is_retried(case, failure) {
+            forgiven |= failure.reason == RESTARTS;
             retried.insert(node.clone());
             return false;
         }
@@ -225,12 +237,12 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         }
     });
     if has_steps(targets) {
-        observe_step(snapshot, targets, cases, &mut course, &retried);
+        observe_step(snapshot, targets, cases, &mut course, forgiven);
     }
     (course, retried)
 }
 
-fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], course: &mut Course, retried: &BTreeSet<String>) {
+fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let settings = &targets.effective;
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
@@ -245,7 +257,10 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
             let here = restarts(case);
             (sum + here, if worst.is_none_or(|(most, _)| here > most) { Some((here, case)) } else { worst })
         });
-        if let Some((_, case)) = worst.filter(|(_, case)| sum > most && !retried.contains(case.name)) {
+        if forgiven {
+            course.forgiven_restarts = sum;
+        }
+        if let Some((_, case)) = worst.filter(|_| sum.saturating_sub(course.forgiven_restarts) > most) {
             course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
         }
     }
@@ -308,7 +323,9 @@ pub fn node_deadline(settings: &Settings, case: &Case<'_>, grant: &mut Grant, no
 /// The way back when the rollout halts, where there is one.
 pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: &Halt) -> Option<RolledBack> {
     let effective = &targets.effective;
-    let known = snapshot.history.iter().any(|known| known.revision == targets.proven);
+    // A guess is no revision to go back to by oneself.
+    let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
+    let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven);
     let possible = effective.rollout.auto_rollback
         && targets.origin == Origin::Spec
         && ledger.rolled_back.is_none()

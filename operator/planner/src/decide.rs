@@ -21,7 +21,7 @@ use crate::{
     target::Gates,
     timing::{self, Marked},
     trial,
-    wanted::{Case, cases, fits, give_up, is_free, is_kept, renew, set_free},
+    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free},
     window::Windows,
 };
 use crds::{
@@ -62,7 +62,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     match rebuild(snapshot, pass.settings, stored, &cases) {
         Rebuild::No => pass.rollout(&cases),
         Rebuild::Write(ledger) => {
-            pass.ledger = ledger;
+            pass.ledger = *ledger;
             pass.hold_all(&cases);
         }
         Rebuild::Fence(fences) => {
@@ -108,7 +108,7 @@ pub(crate) struct Pass<'a> {
     granted: Vec<String>,
     /// What holds back whole kinds of work.
     shut: Shut,
-    /// Slots held by grants, those of this pass included; a slot that is released in this pass counts until the next.
+    /// Slots held by grants, those of this pass included; one that is released is free at once, for it goes in the same write.
     room: Room<'a>,
 }
 
@@ -159,7 +159,7 @@ impl<'a> Pass<'a> {
                 // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
                 let may_begin = case.is_updated() || !self.shut.gates.shut(grant.kind);
                 if retried.contains(case.name) && case.phase() != Some(Phase::Closed) && may_begin {
-                    self.retarget(case, Grant { refused: None, ..renew(case, grant, Gates::default()) });
+                    self.retarget(case, again(case, grant, self.snapshot.now));
                 } else {
                     self.advance(case, graces.get(case.name).cloned().flatten());
                 }
@@ -313,6 +313,8 @@ impl<'a> Pass<'a> {
             Step::Release { live } => {
                 if live {
                     self.live_absent.push(self.deployment_name(case.name));
+                } else {
+                    self.room.give_back(case);
                 }
                 self.ledger.grants.remove(case.name);
             }

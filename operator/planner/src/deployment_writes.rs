@@ -77,7 +77,7 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
             patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
         }
     }
-    if deployment.spec.get("paused").is_some() {
+    if deployment.spec.has("paused") {
         patch = patch.remove("/spec/paused");
     }
     if deployment.labels.contains_key(names::BREAKER_LABEL) {
@@ -91,7 +91,7 @@ pub fn close(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, 
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, snapshot.now, false)))
         .test("/metadata/generation", deployment.generation);
-    for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(*key)) {
+    for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(key)) {
         patch = patch.remove(&annotation(key));
     }
     accept(patch, snapshot, settings, case, deployment).into_value()
@@ -142,7 +142,7 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
         }
         patch = patch.add(&annotation(names::NODE_NAME_ANNOTATION), case.name);
     }
-    let spec = |key: &str| deployment.spec.get(key).cloned().unwrap_or(Value::Null);
+    let spec = |key: &str| deployment.spec.get(key).unwrap_or(Value::Null);
     let set = |patch: JsonPatch, key: &str, value: Value| {
         let at = format!("/spec/{key}");
         if render::contains(&spec(key), &value) { patch } else { patch.test(&at, spec(key)).add(&at, value) }
@@ -158,7 +158,7 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
     if new && behind {
         patch = patch.test("/metadata/generation", deployment.generation);
         patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
-        if deployment.spec.get("paused").is_some() {
+        if deployment.spec.has("paused") {
             patch = patch.remove("/spec/paused");
         }
     }

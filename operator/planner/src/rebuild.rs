@@ -22,7 +22,7 @@ pub enum Rebuild {
     /// The ledger is fine.
     No,
     /// Write this ledger; nothing else.
-    Write(Ledger),
+    Write(Box<Ledger>),
     /// Write these fences; nothing else.
     Fence(Vec<Action>),
     /// Wait for consistent lists.
@@ -45,7 +45,7 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
         // Milliseconds since 1970 lie above every id that a wiped ledger could have given out.
         let now = u64::try_from(snapshot.now.saturating_mul(1000)).unwrap_or(0).min(ID_LIMIT / 2);
         let fence = now.max(largest.saturating_add(1));
-        return Rebuild::Write(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() });
+        return Rebuild::Write(Box::new(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() }));
     };
     let Some(fence) = ledger.rebuilding else { return Rebuild::No };
     if !snapshot.listed_since_rebuild {
@@ -53,10 +53,10 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
     }
     if largest > fence {
         let fence = largest.saturating_add(1);
-        return Rebuild::Write(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() });
+        return Rebuild::Write(Box::new(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() }));
     }
     let fences: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
-    if fences.is_empty() { Rebuild::Write(rebuilt(snapshot, settings, cases, fence)) } else { Rebuild::Fence(fences) }
+    if fences.is_empty() { Rebuild::Write(Box::new(rebuilt(snapshot, settings, cases, fence))) } else { Rebuild::Fence(fences) }
 }
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.

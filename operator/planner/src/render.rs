@@ -5,10 +5,14 @@ use crate::{
     patch::{self, JsonPatch},
     settings::Settings,
     snapshot::{DeploymentFacts, Resource, Snapshot},
+    stored::StoredSpec,
 };
 use crds::{hash, ingress_daemon_set::Placement, names, token::Token};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// Longest object name made of user's names. A Deployment's name becomes a label value (63) and a `ReplicaSet`'s name
 /// adds 11 characters to it.
@@ -176,56 +180,109 @@ fn child<'a>(value: &'a mut Value, key: &str) -> &'a mut Value {
     slot
 }
 
-/// The pod template of a Deployment at the wanted revision is not what was rendered.
-pub fn has_drifted(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> bool {
-    let paused = deployment.spec.get("paused").and_then(Value::as_bool).unwrap_or(false);
-    if snapshot.written_generations.get(&deployment.uid) == Some(&deployment.generation) {
-        return false;
+/// What stands for a Deployment's name, its node and the node's hash in a template that is rendered for all nodes at once.
+const OWN: [&str; 3] = ["\0name", "\0node", "\0hash"];
+
+/// What Deployments should carry, rendered once for all nodes: rendering it for each of thousands is most of what a decision
+/// takes.
+pub struct Rendered<'a> {
+    snapshot: &'a Snapshot,
+    settings: &'a Settings,
+    rendered_by: String,
+    template: OnceCell<Value>,
+}
+
+impl<'a> Rendered<'a> {
+    /// Nothing yet: it is rendered when the first Deployment is compared with it.
+    pub fn new(snapshot: &'a Snapshot, settings: &'a Settings) -> Self {
+        Self { snapshot, settings, rendered_by: rendered_by(settings), template: OnceCell::new() }
     }
-    if paused {
-        return true;
+
+    fn for_all(&self) -> &Value {
+        self.template.get_or_init(|| {
+            let [name, node, hash] = OWN;
+            let mut template = template(&self.snapshot.resource, self.settings, name, node);
+            template["metadata"]["labels"][names::NODE_HASH_LABEL] = hash.into();
+            template
+        })
     }
-    if deployment.revision() != settings.revision {
-        return false;
+
+    /// The pod template of a Deployment at the wanted revision is not what was rendered.
+    pub fn has_drifted(&self, node: &str, deployment: &DeploymentFacts) -> bool {
+        if self.snapshot.written_generations.get(&deployment.uid) == Some(&deployment.generation) {
+            return false;
+        }
+        if deployment.spec.get("paused").and_then(|paused| paused.as_bool()).unwrap_or(false) {
+            return true;
+        }
+        if deployment.revision() != self.settings.revision {
+            return false;
+        }
+        self.differs(node, deployment) && deployment.labels.get(names::ACCEPTED_LABEL) != Some(&stored_hash(deployment))
     }
-    differs(snapshot, settings, node, deployment) && deployment.labels.get(names::ACCEPTED_LABEL) != Some(&stored_hash(deployment))
+
+    /// The stored template lacks something that we render.
+    fn differs(&self, node: &str, deployment: &DeploymentFacts) -> bool {
+        let (spec, stored) = (&deployment.spec, deployment.spec.held("template"));
+        if deployment.template_label(names::RENDERED_BY_LABEL) == Some(self.rendered_by.as_str()) {
+            let hash = hash::node_hash(node);
+            let own = Some([deployment.name.as_str(), node, hash.as_str()]);
+            return !Compared { spec: Some(spec), own }.contains(stored, self.for_all());
+        }
+        let mut wanted = Value::clone(&self.settings.template);
+        if let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.remove("tolerations");
+            spec.remove("affinity");
+        }
+        !Compared { spec: Some(spec), own: None }.contains(stored, &wanted)
+    }
 }
 
 /// The hash of a template that the API server stores otherwise than we wrote it, while nobody else has changed it since.
 pub fn rewritten(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> Option<String> {
     let ours =
         snapshot.written_generations.get(&deployment.uid) == Some(&deployment.generation) && deployment.revision() == settings.revision;
-    (ours && differs(snapshot, settings, node, deployment)).then(|| stored_hash(deployment))
+    (ours && Rendered::new(snapshot, settings).differs(node, deployment)).then(|| stored_hash(deployment))
 }
 
 fn stored_hash(deployment: &DeploymentFacts) -> String {
-    hash::revision(deployment.spec.get("template").unwrap_or(&Value::Null))
-}
-
-/// The stored template lacks something that we render.
-fn differs(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> bool {
-    let stored = deployment.spec.get("template").unwrap_or(&Value::Null);
-    let same_rendering = deployment.template_label(names::RENDERED_BY_LABEL) == Some(rendered_by(settings).as_str());
-    let mut wanted =
-        if same_rendering { template(&snapshot.resource, settings, &deployment.name, node) } else { Value::clone(&settings.template) };
-    if !same_rendering && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut) {
-        spec.remove("tolerations");
-        spec.remove("affinity");
-    }
-    !contains(stored, &wanted)
+    hash::revision(&deployment.spec.get("template").unwrap_or_default())
 }
 
 /// Everything that `wanted` says is in `stored`; what the API server added is not looked at.
 pub fn contains(stored: &Value, wanted: &Value) -> bool {
-    match (stored, wanted) {
-        (Value::Object(stored), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, value)| stored.get(key).map_or_else(|| is_empty(value), |stored| contains(stored, value)))
+    Compared { spec: None, own: None }.contains(stored, wanted)
+}
+
+/// What texts stand for on both sides.
+#[derive(Clone, Copy)]
+struct Compared<'a> {
+    /// Holds what is stored.
+    spec: Option<&'a StoredSpec>,
+    /// What [`OWN`] stands for in what is wanted.
+    own: Option<[&'a str; 3]>,
+}
+
+impl Compared<'_> {
+    fn contains(self, stored: &Value, wanted: &Value) -> bool {
+        match (stored, wanted) {
+            (Value::Object(stored), Value::Object(wanted)) => {
+                wanted.iter().all(|(key, value)| stored.get(key).map_or_else(|| is_empty(value), |stored| self.contains(stored, value)))
+            }
+            (Value::Array(stored), Value::Array(wanted)) => {
+                stored.len() == wanted.len() && stored.iter().zip(wanted).all(|(stored, wanted)| self.contains(stored, wanted))
+            }
+            (stored, wanted) => {
+                let meant = stored.as_str().and_then(|text| self.spec?.own_text(text)).map(Value::from);
+                let own = wanted.as_str().and_then(|text| Some(self.own?[OWN.iter().position(|own| *own == text)?])).map(Value::from);
+                is_same(meant.as_ref().unwrap_or(stored), own.as_ref().unwrap_or(wanted))
+            }
         }
-        (Value::Array(stored), Value::Array(wanted)) => {
-            stored.len() == wanted.len() && stored.iter().zip(wanted).all(|(stored, wanted)| contains(stored, wanted))
-        }
-        (stored, wanted) => stored == wanted || is_empty(stored) && is_empty(wanted) || same_quantity(stored, wanted),
     }
+}
+
+fn is_same(stored: &Value, wanted: &Value) -> bool {
+    stored == wanted || is_empty(stored) && is_empty(wanted) || same_quantity(stored, wanted)
 }
 
 /// Left out when the API server writes the object.

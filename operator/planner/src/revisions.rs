@@ -6,7 +6,7 @@ use crate::{
     plan::{Action, Plan, Supporting},
     render,
     settings::{Invalid, Settings, resolve_with},
-    snapshot::{DeploymentFacts, RevisionFacts, Snapshot},
+    snapshot::{RevisionFacts, Snapshot},
     window::Opening,
 };
 use chrono::DateTime;
@@ -35,7 +35,7 @@ pub struct Targets {
     pub effective: Settings,
     /// Why this one.
     pub origin: Origin,
-    /// The last revision that all nodes ran; empty when there was none yet.
+    /// The last revision that all nodes ran, as far as that is known; empty when there was none yet.
     pub proven: String,
     /// Whether a window is open, and until when; nothing where the clock is beyond all calendars.
     pub opening: Option<Opening>,
@@ -49,8 +49,15 @@ impl Targets {
         let (template, origin) = effective(snapshot, ledger).map_err(|invalid| vec![invalid])?;
         let spec = &snapshot.resource.spec;
         let effective = resolve_with(spec, &template)?;
-        let proven = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).unwrap_or_default();
-        let running: BTreeSet<&str> = snapshot.deployments.values().map(DeploymentFacts::revision).chain([proven.as_str()]).collect();
+        let mut running: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
+        let stored = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).filter(|stored| !stored.is_empty());
+        // Without its status a canary must not reach every node: what others still run was there before.
+        let before = || {
+            let others = snapshot.history.iter().filter(|known| known.revision != effective.revision);
+            others.filter(|known| running.contains(known.revision.as_str())).max_by_key(|known| known.number)
+        };
+        let proven = stored.or_else(|| before().map(|known| known.revision.clone())).unwrap_or_default();
+        running.insert(&proven);
         let wanted = |known: &&RevisionFacts| known.revision != effective.revision && running.contains(known.revision.as_str());
         let known = snapshot.history.iter().filter(wanted);
         let former = known.filter_map(|known| Some((known.revision.clone(), resolve_with(spec, &known.template).ok()?))).collect();
@@ -130,7 +137,7 @@ pub fn record(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, plan: &mu
         }
         Some(_) => {}
     }
-    let mut used: BTreeSet<&str> = snapshot.deployments.values().map(DeploymentFacts::revision).collect();
+    let mut used: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
     used.extend([revision.as_str(), targets.effective.revision.as_str(), targets.proven.as_str()]);
     used.extend(ledger.grants.values().map(|grant| grant.revision.as_str()));
     used.extend(ledger.rolled_back.iter().flat_map(|rolled_back| [rolled_back.from.as_str(), rolled_back.to.as_str()]));

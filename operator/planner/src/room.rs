@@ -144,6 +144,20 @@ impl<'a> Room<'a> {
         }
     }
 
+    /// Gives a place back: the grant goes in the same write in which the next one comes.
+    pub fn give_back(&mut self, case: &Case<'_>) {
+        let Some(grant) = case.grant.filter(|_| case.holds_slot()) else { return };
+        let (down, available) = state(case);
+        self.grants -= 1;
+        self.unavailable += usize::from(down);
+        self.available += usize::from(available);
+        let Some(topology) = self.topology else { return };
+        self.domains.entry(case.domain(topology).to_owned()).or_default().unavailable += usize::from(down);
+        for domain in domains(grant, case, topology) {
+            self.domains.entry(domain).or_default().grants -= 1;
+        }
+    }
+
     /// The node, as far as room is concerned.
     pub fn wants<'c>(&self, case: &'c Case<'_>) -> Wants<'c> {
         let (down, available) = state(case);

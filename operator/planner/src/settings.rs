@@ -214,6 +214,14 @@ impl Settings {
     }
 }
 
+/// What was found, or nothing and why.
+fn or_default<T: Default>(errors: &mut Vec<Invalid>, result: Result<T, Invalid>) -> T {
+    result.unwrap_or_else(|invalid| {
+        errors.push(invalid);
+        T::default()
+    })
+}
+
 /// Resolves a spec, or says everything that is wrong with it.
 pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
     resolve_with(spec, &Arc::new(spec.template.clone()))
@@ -223,12 +231,7 @@ pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
 pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Result<Settings, Vec<Invalid>> {
     let stored = template;
     let mut errors = Vec::new();
-    let mut keep = |result: Result<Option<Count>, Invalid>| {
-        result.unwrap_or_else(|invalid| {
-            errors.push(invalid);
-            None
-        })
-    };
+    let mut keep = |result| or_default(&mut errors, result);
     let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
     let unavailable_nodes = keep(Count::parse("maxUnavailableNodes", rolling.max_unavailable_nodes.as_ref())).unwrap_or(Count::Number(0));
     let degraded_given = keep(Count::parse("maxDegradedNodes", rolling.max_degraded_nodes.as_ref()));
@@ -240,14 +243,9 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     if mode == Mode::Degrade && degraded_nodes.is_zero() {
         errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node could ever be updated"));
     }
-    let topology = topology(&rolling).unwrap_or_else(|invalid| {
-        errors.push(invalid);
-        None
-    });
-    let windows = Windows::parse(&rolling.windows).unwrap_or_else(|message| {
-        errors.push(Invalid { reason: "InvalidSpec", message });
-        Windows::default()
-    });
+    let topology = or_default(&mut errors, topology(&rolling));
+    let windows = Windows::parse(&rolling.windows).map_err(|message| Invalid { reason: "InvalidSpec", message });
+    let windows = or_default(&mut errors, windows);
     let mut remarks = Vec::new();
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
         remarks.push(Invalid {
@@ -255,18 +253,9 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
             message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins, nodes are detached; set maxDegradedNodes to 0".into(),
         });
     }
-    let pods_per_node = pods_per_node(spec).unwrap_or_else(|invalid| {
-        errors.push(invalid);
-        1
-    });
-    let ports = health_ports(spec).unwrap_or_else(|invalid| {
-        errors.push(invalid);
-        Vec::new()
-    });
-    let template = parse_template(stored).unwrap_or_else(|invalid| {
-        errors.push(invalid);
-        PodTemplateSpec::default()
-    });
+    let pods_per_node = or_default(&mut errors, pods_per_node(spec));
+    let ports = or_default(&mut errors, health_ports(spec));
+    let template = or_default(&mut errors, parse_template(stored));
     errors.extend(labels::check(spec, &template));
     let pod = template.spec.unwrap_or_default();
     errors.extend(pod_problems(&pod));
@@ -276,18 +265,12 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         errors.push(host_port_conflict(&pod));
     }
     errors.extend(held_health_port(&pod, &ports));
-    let timing = spec.load_balancer.as_ref().map(Timing::of).transpose().unwrap_or_else(|invalid| {
-        errors.push(invalid);
-        None
-    });
+    let timing = or_default(&mut errors, spec.load_balancer.as_ref().map(Timing::of).transpose());
     remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
         errors.push(both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced"));
     }
-    let rollout = RolloutSettings::of(spec, &rolling).unwrap_or_else(|invalid| {
-        errors.push(invalid);
-        RolloutSettings::default()
-    });
+    let rollout = or_default(&mut errors, RolloutSettings::of(spec, &rolling));
     if !errors.is_empty() {
         return Err(errors);
     }

@@ -1,5 +1,6 @@
 //! What the operator saw: the only input of a decision.
 
+use crate::{stored::StoredSpec, texts::Texts};
 use crds::{
     holders::Holders,
     ingress_daemon_set::IngressDaemonSetSpec,
@@ -23,9 +24,9 @@ pub struct Snapshot {
     /// Image of this release's health checker.
     pub health_checker_image: String,
     /// Every Node, by name.
-    pub nodes: Arc<BTreeMap<String, NodeFacts>>,
+    pub nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     /// The resource's Deployments, by the name of their node.
-    pub deployments: BTreeMap<String, DeploymentFacts>,
+    pub deployments: BTreeMap<String, Arc<DeploymentFacts>>,
     /// The resource's pods, by the name of their node.
     pub pods: BTreeMap<String, Vec<PodFacts>>,
     /// `ReplicaSets` of ours without a Deployment above them: the template and node of each, by node name.
@@ -105,9 +106,9 @@ pub struct NodeFacts {
     /// `resourceVersion`.
     pub resource_version: String,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Texts,
     /// Has an annotation map at all: JSON Patch cannot add into a missing one.
     pub has_annotations: bool,
     /// Taints.
@@ -141,11 +142,11 @@ pub struct DeploymentFacts {
     /// Generation.
     pub generation: i64,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Texts,
     /// `spec` as stored, API defaults included.
-    pub spec: Arc<Value>,
+    pub spec: StoredSpec,
     /// `status`.
     pub status: DeploymentCounts,
     /// Message of the condition `ReplicaFailure` when it is True: the API refused pods.
@@ -184,12 +185,12 @@ impl DeploymentFacts {
 
     /// `spec.replicas`; the API server's default is 1.
     pub fn replicas(&self) -> i32 {
-        self.spec.get("replicas").and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok()).unwrap_or(1)
+        self.spec.number("replicas").and_then(|n| i32::try_from(n).ok()).unwrap_or(1)
     }
 
     /// A label of the pod template.
     pub fn template_label(&self, key: &str) -> Option<&str> {
-        self.spec.get("template")?.get("metadata")?.get("labels")?.get(key)?.as_str()
+        self.spec.template_label(key)
     }
 
     /// The revision that the pod template carries.

@@ -15,6 +15,10 @@ use crate::{
 use crds::token::{Phase, Token};
 use serde_json::Value;
 
+/// How many ids a pass takes from the ledger for Deployments to be made, and half of how many of them it makes: thousands of nodes
+/// that join together get theirs in several passes, or the plan of one would hold the whole of each.
+const AT_ONCE: usize = 256;
+
 impl Pass<'_> {
     /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
     pub(crate) fn supply(&mut self, case: &Case<'_>) {
@@ -146,7 +150,8 @@ impl Pass<'_> {
             self.hold(case.name, "Joining", Hold::Writing);
         }
         let Some(id) = self.reserved.next() else {
-            self.unserved += 1;
+            let known = self.snapshot.reserved.len();
+            self.unserved += u64::from(known < 2 * AT_ONCE && self.unserved < AT_ONCE as u64);
             return;
         };
         let token = Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since: snapshot.now, keep_annotation: false };

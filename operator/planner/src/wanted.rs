@@ -5,7 +5,7 @@ use crate::{
     eligibility::{self, is_chosen},
     hold::Hold,
     readiness::{self, is_complete, is_settled},
-    render::has_drifted,
+    render::Rendered,
     revisions::Targets,
     settings::{Settings, Topology},
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
@@ -18,7 +18,7 @@ use crds::{
     names,
     token::{Phase, Token},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ids from here on are nobody's: JSON numbers of this size lose digits, and milliseconds since 1970 never get there.
 pub const ID_LIMIT: u64 = 1 << 53;
@@ -75,17 +75,19 @@ pub fn cases<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, ledger: &
     if let Some(targets) = targets {
         course::hold_back(snapshot, targets, ledger, &mut cases);
     }
+    let mut rendered: BTreeMap<&str, Rendered<'_>> = BTreeMap::new();
     for case in &mut cases {
-        let found = case.deployment.zip(case.settings);
-        case.drifted = found.is_some_and(|(deployment, settings)| has_drifted(snapshot, settings, case.name, deployment));
+        let Some((deployment, settings)) = case.deployment.zip(case.settings) else { continue };
+        let rendered = rendered.entry(&settings.revision).or_insert_with(|| Rendered::new(snapshot, settings));
+        case.drifted = rendered.has_drifted(case.name, deployment);
     }
     cases
 }
 
 fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a Ledger, member_key: &str, name: &'a str) -> Case<'a> {
     let uid8 = snapshot.resource.uid8();
-    let node = snapshot.nodes.get(name);
-    let deployment = snapshot.deployments.get(name);
+    let node: Option<&NodeFacts> = snapshot.nodes.get(name).map(AsRef::as_ref);
+    let deployment: Option<&DeploymentFacts> = snapshot.deployments.get(name).map(AsRef::as_ref);
     let pods = snapshot.pods_on(name);
     let member = node.and_then(|node| node.labels.get(member_key)).map(String::as_str);
     let holders = node.map_or_else(|| Ok(Holders::new()), |node| node.holders().map_err(|error| error.to_string()));
@@ -188,7 +190,7 @@ impl Case<'_> {
     /// The key of an annotation that is not of our making and takes the node out of service.
     pub fn taken_out(&self) -> Option<&str> {
         let on_node = self.settings.and_then(|settings| settings.node_annotation.as_ref()).map(|mark| mark.key.as_str());
-        let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(*key)));
+        let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(key)));
         let on_deployment =
             || self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
         on_node.or_else(|| on_deployment().then_some(names::TO_BE_UPDATED_ANNOTATION))
@@ -317,6 +319,11 @@ pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
         return turn_back(case, grant);
     }
     Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), stood_still: 0, stopped_at: None, ..grant.clone() }
+}
+
+/// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted.
+pub fn again(case: &Case<'_>, grant: &Grant, now: i64) -> Grant {
+    if case.need(now).is_none() { turn_back(case, grant) } else { Grant { refused: None, ..renew(case, grant, Gates::default()) } }
 }
 
 /// The way back: the node keeps what it runs.

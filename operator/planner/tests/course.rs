@@ -167,7 +167,12 @@ fn a_canary_whose_pods_restart_more_often_than_allowed_halts() {
     let plan = seconds(&mut world, &mut operator, 120);
     assert_eq!(on(&world, 2), 1);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
+    assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
     assert_eq!(plan.status.nodes.failed, 1);
+    // A person has looked at it.
+    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
 }
 
 #[test]
@@ -464,4 +469,47 @@ fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() 
     world.change(|cluster| cluster.now += 60);
     let plan = seconds(&mut world, &mut operator, 60);
     assert_eq!((on(&world, 2), reasons(&plan)), (1, vec!["OutsideWindow"]));
+}
+
+#[test]
+fn a_node_that_failed_gets_the_corrected_template_first_also_outside_windows_and_in_a_canary() {
+    let never = json!([{"schedule": "0 0 29 2 *", "duration": "1m", "timeZone": "Etc/UTC"}]);
+    for more in [json!({"windows": never}), json!({"steps": [{"nodes": 1, "pause": true}]})] {
+        let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 4, 1);
+        edit(&mut world, |wish| wish.image = 99);
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!(on(&world, 99), 1);
+        edit(&mut world, |wish| {
+            wish.image = 2;
+            wish.course = more.clone();
+        });
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (3, 1, 0), "{more}");
+    }
+}
+
+#[test]
+fn a_node_that_failed_and_is_not_in_the_canary_goes_back_to_the_proven_revision() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 5, 2);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 99), 2);
+    edit(&mut world, |wish| {
+        wish.image = 2;
+        wish.course = json!({"steps": [{"nodes": 1, "pause": true}]});
+    });
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (4, 1, 0));
+}
+
+#[test]
+fn a_canary_whose_status_was_wiped_reaches_no_more_nodes_than_its_first_step() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 2, "pause": true}]}), 5, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 2);
+    operator.forget_reserved();
+    world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
+    seconds(&mut world, &mut operator, 100);
+    assert_eq!(on(&world, 2), 2);
 }

@@ -57,13 +57,13 @@ proptest! {
     ) {
         let mut snapshot = under_way(marks, seconds);
         snapshot.now = now;
-        for deployment in snapshot.deployments.values_mut() {
+        for deployment in snapshot.deployments.values_mut().map(std::sync::Arc::make_mut) {
             deployment.labels.insert(crds::names::TOKEN_LABEL.into(), format!("{UID8}.{id}.{phase}.{since}"));
             deployment.labels.insert(crds::names::BREAKER_LABEL.into(), format!("1.{breaker}"));
         }
         let mut nodes = (*snapshot.nodes).clone();
         let phase = if detached { "Detached" } else { "Attached" };
-        for node in nodes.values_mut() {
+        for node in nodes.values_mut().map(std::sync::Arc::make_mut) {
             let holders = format!(r#"{{"{UID8}":{{"id":{entry},"phase":"{phase}","key":"{}","value":"","time":{time}}}}}"#, KEYS[0]);
             node.annotations.insert(crds::names::HOLDERS_ANNOTATION.into(), holders);
         }

@@ -28,9 +28,15 @@ fn chosen(pod: &Value, node: &Value, member: bool) -> bool {
     let mut template = json!({"spec": pod.clone()});
     template["spec"]["containers"] = json!([{"name": "a"}]);
     let spec = spec(json!({"nodeSelector": {"ingress": "true"}, "template": template}));
-    let labels = serde_json::from_value(node["labels"].clone()).unwrap_or_default();
+    let labels: BTreeMap<String, String> = serde_json::from_value(node["labels"].clone()).unwrap_or_default();
     let taints = serde_json::from_value(node["taints"].clone()).unwrap_or_default();
-    eligibility::is_chosen(&spec, &resolve(&spec).unwrap(), "n1", &NodeFacts { labels, taints, ..NodeFacts::default() }, member)
+    eligibility::is_chosen(
+        &spec,
+        &resolve(&spec).unwrap(),
+        "n1",
+        &NodeFacts { labels: labels.into(), taints, ..NodeFacts::default() },
+        member,
+    )
 }
 
 #[test]
@@ -124,7 +130,7 @@ fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_i
     let snapshot = fresh.snapshot(&world).unwrap();
     let settings = resolve(&snapshot.resource.spec).unwrap();
     let stored = world.cluster.deployments["edge-n0"].clone();
-    let drifted = |deployment: &Value| render::has_drifted(&snapshot, &settings, "n0", &deployment_facts(deployment));
+    let drifted = |deployment: &Value| render::Rendered::new(&snapshot, &settings).has_drifted("n0", &deployment_facts(deployment));
     assert!(!drifted(&stored));
     let mut changed = stored.clone();
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1".into();
@@ -148,7 +154,7 @@ fn entry(time: i64) -> Entry {
 
 fn stamped(time: Option<&str>) -> NodeFacts {
     NodeFacts {
-        annotations: time.map(|time| (STAMP.to_owned(), time.to_owned())).into_iter().collect::<BTreeMap<_, _>>(),
+        annotations: time.map(|time| (STAMP.to_owned(), time.to_owned())).into_iter().collect::<BTreeMap<_, _>>().into(),
         ..NodeFacts::default()
     }
 }
@@ -266,7 +272,7 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     let entry = Entry { id: 7, phase: EntryPhase::Detached, key: KEYS[0].into(), value: "former".into(), previous: None, time: 1 };
     snapshot.others = vec![other("")];
     let nodes = Arc::make_mut(&mut snapshot.nodes);
-    let node = nodes.get_mut("n1").unwrap();
+    let node = Arc::make_mut(nodes.get_mut("n1").unwrap());
     let mut holders = node.holders().unwrap();
     holders.insert("ffffffff".into(), entry);
     node.annotations.insert(names::HOLDERS_ANNOTATION.into(), serde_json::to_string(&holders).unwrap());

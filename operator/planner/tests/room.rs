@@ -216,3 +216,14 @@ fn with_one_zone_at_a_time_nodes_that_are_down_elsewhere_and_use_the_budget_up_g
     });
     world.run_until(&mut operator, 240, World::is_converged).unwrap();
 }
+
+#[test]
+fn the_write_that_gives_a_place_back_gives_it_to_the_next_node() {
+    for marks in [Marks::Token, Marks::Both] {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        let seen = roll_out(&mut world, &mut operator);
+        let under_way: Vec<_> = seen.iter().map(BTreeSet::len).skip_while(|count| *count == 0).collect();
+        let ended = under_way.iter().rposition(|count| *count > 0).unwrap();
+        assert!(under_way[..=ended].iter().all(|count| *count == 1), "{seen:?}");
+    }
+}

@@ -1,9 +1,13 @@
 //! Events on transitions: at most five per node update.
 
 use super::reference;
+use futures::StreamExt as _;
 use k8s_controller::events::{Event, EventRecorder, EventType};
 use planner::{Action, Hold, Plan, Snapshot, plan::Write};
 use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
+
+/// Events of one write under way at once.
+const PARALLEL: usize = 16;
 
 /// What is wrong: condition or node, its reason and message.
 type News = BTreeMap<String, (String, String)>;
@@ -26,9 +30,11 @@ impl Announcer {
     pub async fn done(&self, snapshot: &Snapshot, action: &Action) {
         match action {
             Action::WriteStatus { granted, .. } => {
-                for node in granted {
-                    self.normal(snapshot, "NodeGranted", "Grant", format!("node {node} may be disrupted")).await;
-                }
+                // Side by side: the grants of a large fleet are many, and their nodes wait for the next pass.
+                let events =
+                    granted.iter().map(|node| self.normal(snapshot, "NodeGranted", "Grant", format!("node {node} may be disrupted")));
+                let events: Vec<_> = events.collect();
+                futures::stream::iter(events).buffer_unordered(PARALLEL).collect::<()>().await;
             }
             Action::PatchDeployment { node, write, .. } | Action::PatchNode { node, write, .. } => {
                 let detaches_by_node = snapshot

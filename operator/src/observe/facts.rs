@@ -8,7 +8,10 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use planner::snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts};
+use planner::{
+    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
+    stored::Specs,
+};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -18,7 +21,7 @@ pub fn seconds(time: &Time) -> i64 {
 }
 
 /// What is read of a Node.
-pub fn node(node: Node) -> NodeFacts {
+pub fn node(node: Node, specs: &mut Specs) -> NodeFacts {
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
@@ -27,8 +30,8 @@ pub fn node(node: Node) -> NodeFacts {
     NodeFacts {
         uid: node.metadata.uid.unwrap_or_default(),
         resource_version: node.metadata.resource_version.unwrap_or_default(),
-        labels: node.metadata.labels.unwrap_or_default(),
-        annotations: node.metadata.annotations.unwrap_or_default(),
+        labels: specs.keys.hold(node.metadata.labels.unwrap_or_default()),
+        annotations: specs.keys.hold(node.metadata.annotations.unwrap_or_default()),
         has_annotations,
         taints: spec.taints.unwrap_or_default(),
         unschedulable: spec.unschedulable.unwrap_or(false),
@@ -38,8 +41,9 @@ pub fn node(node: Node) -> NodeFacts {
     }
 }
 
-/// What is read of a per-node Deployment. Ownership is judged when the snapshot is made.
-pub fn deployment(deployment: Deployment) -> DeploymentFacts {
+/// What is read of a per-node Deployment; `own` are the texts in which its spec differs from those of other nodes. Ownership is
+/// judged when the snapshot is made.
+pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut Specs) -> DeploymentFacts {
     let status = deployment.status.unwrap_or_default();
     let refused = status.conditions.iter().flatten().find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
     let refusal = refused.map(|condition| condition.message.clone().unwrap_or_default());
@@ -49,9 +53,9 @@ pub fn deployment(deployment: Deployment) -> DeploymentFacts {
         uid: meta.uid.unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         generation: meta.generation.unwrap_or(0),
-        labels: meta.labels.unwrap_or_default(),
-        annotations: meta.annotations.unwrap_or_default(),
-        spec: Arc::new(to_value(deployment.spec)),
+        labels: specs.keys.hold(meta.labels.unwrap_or_default()),
+        annotations: specs.keys.hold(meta.annotations.unwrap_or_default()),
+        spec: specs.hold(to_value(deployment.spec), own),
         status: DeploymentCounts {
             observed_generation: status.observed_generation.unwrap_or(0),
             replicas: status.replicas.unwrap_or(0),

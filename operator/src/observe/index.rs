@@ -10,7 +10,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::Resource;
-use planner::snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts};
+use planner::{
+    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
+    stored::Specs,
+};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,14 +51,20 @@ pub struct Entry<T> {
     pub facts: T,
 }
 
+impl Entry<()> {
+    fn with<T>(self, facts: T) -> Entry<T> {
+        Entry { uid8: self.uid8, node_hash: self.node_hash, controller: self.controller, version: self.version, facts }
+    }
+}
+
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
 pub struct Index {
     pub(super) resources: BTreeMap<Key, Arc<IngressDaemonSet>>,
     pub(super) unreadable: BTreeMap<Key, String>,
-    pub(super) nodes: Arc<BTreeMap<String, NodeFacts>>,
+    pub(super) nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     pub(super) node_names: BTreeMap<String, String>,
-    pub(super) deployments: BTreeMap<Key, Entry<(String, DeploymentFacts)>>,
+    pub(super) deployments: BTreeMap<Key, Entry<(String, Arc<DeploymentFacts>)>>,
     pub(super) replica_sets: BTreeMap<Key, Entry<Value>>,
     pub(super) pods: BTreeMap<Key, Entry<PodFacts>>,
     pub(super) daemon_sets: BTreeMap<Key, Entry<DaemonSetFacts>>,
@@ -67,12 +76,32 @@ pub struct Index {
 pub trait Observed: Sized {
     /// Which.
     const KIND: Kind;
+    /// What is kept of an object.
+    type Kept;
+    /// Cuts an object down to that.
+    fn keep(self, specs: &mut Specs) -> Self::Kept;
     /// Takes an object in.
-    fn insert(self, index: &mut Index) -> Touched;
+    fn insert(key: Key, kept: Self::Kept, index: &mut Index) -> Touched;
     /// Takes an object out.
     fn remove(index: &mut Index, key: &Key) -> Touched;
     /// Keys and versions of all that are in.
     fn entries(index: &Index) -> Vec<(Key, u64)>;
+}
+
+/// An object, cut down to what is kept of it.
+pub struct Cut<K: Observed> {
+    key: Key,
+    /// Its resourceVersion.
+    pub version: u64,
+    kept: K::Kept,
+}
+
+impl<K: Observed + Resource> Cut<K> {
+    /// Cuts it down.
+    pub fn of(object: K, specs: &mut Specs) -> Self {
+        let meta = object.meta();
+        Self { key: key(meta), version: version(meta.resource_version.as_deref()), kept: object.keep(specs) }
+    }
 }
 
 /// Namespace and name.
@@ -82,13 +111,12 @@ pub fn key(meta: &ObjectMeta) -> Key {
 
 impl Index {
     /// Takes in an object that a watch delivered.
-    pub fn apply<K: Observed + Resource>(&mut self, object: K) -> Touched {
+    pub fn apply<K: Observed>(&mut self, object: Cut<K>) -> Touched {
         // After a consistent list the watch may still deliver what is older than that.
-        let known = K::entries_version(self, &key(object.meta()));
-        if known > version(object.meta().resource_version.as_deref()) {
+        if K::entries_version(self, &object.key) > object.version {
             return Touched::Nothing;
         }
-        object.insert(self)
+        K::insert(object.key, object.kept, self)
     }
 
     /// Takes out an object.
@@ -97,19 +125,19 @@ impl Index {
     }
 
     /// Exactly these objects exist.
-    pub fn replace<K: Observed + Resource>(&mut self, objects: Vec<K>) {
-        let listed: BTreeSet<Key> = objects.iter().map(|object| key(object.meta())).collect();
+    pub fn replace<K: Observed>(&mut self, objects: Vec<Cut<K>>) {
+        let listed: BTreeSet<&Key> = objects.iter().map(|object| &object.key).collect();
         for (gone, _) in K::entries(self).into_iter().filter(|(known, _)| !listed.contains(known)) {
             K::remove(self, &gone);
         }
         for object in objects {
-            object.insert(self);
+            K::insert(object.key, object.kept, self);
         }
     }
 
     /// A consistent list of version `at` over the keys in `scope`: newer entries stay.
-    pub fn reconcile_list<K: Observed + Resource>(&mut self, objects: Vec<K>, at: u64, scope: impl Fn(&Key) -> bool) {
-        let listed: BTreeSet<Key> = objects.iter().map(|object| key(object.meta())).collect();
+    pub fn reconcile_list<K: Observed>(&mut self, objects: Vec<Cut<K>>, at: u64, scope: impl Fn(&Key) -> bool) {
+        let listed: BTreeSet<&Key> = objects.iter().map(|object| &object.key).collect();
         for (gone, known) in K::entries(self).into_iter().filter(|(known, _)| scope(known) && !listed.contains(known)) {
             if known <= at {
                 K::remove(self, &gone);
@@ -176,10 +204,14 @@ fn versions<T>(map: &BTreeMap<Key, Entry<T>>) -> Vec<(Key, u64)> {
 
 impl Observed for Guarded {
     const KIND: Kind = Kind::Resources;
+    type Kept = Self;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let key = key(self.meta());
-        match self.0 {
+    fn keep(self, _: &mut Specs) -> Self {
+        self
+    }
+
+    fn insert(key: Key, kept: Self, index: &mut Index) -> Touched {
+        match kept.0 {
             Ok(resource) => {
                 index.unreadable.remove(&key);
                 // Another resource's ports and detach annotation may concern every other one.
@@ -208,17 +240,20 @@ impl Observed for Guarded {
 
 impl Observed for Node {
     const KIND: Kind = Kind::Nodes;
+    type Kept = NodeFacts;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let name = self.metadata.name.clone().unwrap_or_default();
-        let after = facts::node(self);
+    fn keep(self, specs: &mut Specs) -> NodeFacts {
+        facts::node(self, specs)
+    }
+
+    fn insert((_, name): Key, after: NodeFacts, index: &mut Index) -> Touched {
         // Heartbeats change the resourceVersion alone; at thousands of nodes they must not wake anybody.
         let same = index
             .nodes
             .get(&name)
-            .is_some_and(|before| NodeFacts { resource_version: after.resource_version.clone(), ..before.clone() } == after);
+            .is_some_and(|before| NodeFacts { resource_version: after.resource_version.clone(), ..(**before).clone() } == after);
         index.node_names.insert(hash::node_hash(&name), name.clone());
-        Arc::make_mut(&mut index.nodes).insert(name, after);
+        Arc::make_mut(&mut index.nodes).insert(name, Arc::new(after));
         if same { Touched::Nothing } else { Touched::All }
     }
 
@@ -234,13 +269,18 @@ impl Observed for Node {
 
 impl Observed for Deployment {
     const KIND: Kind = Kind::Deployments;
+    type Kept = Entry<(String, Arc<DeploymentFacts>)>;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let key = key(&self.metadata);
+    fn keep(self, specs: &mut Specs) -> Self::Kept {
         let node = self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(names::NODE_NAME_ANNOTATION)).cloned();
-        let empty = entry(&self.metadata, ());
-        let facts = (node.unwrap_or_default(), facts::deployment(self));
-        let entry = Entry { uid8: empty.uid8, node_hash: empty.node_hash, controller: empty.controller, version: empty.version, facts };
+        let node = node.unwrap_or_default();
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let entry = entry(&self.metadata, ());
+        let facts = facts::deployment(self, &[&name, &node, &entry.node_hash], specs);
+        entry.with((node, Arc::new(facts)))
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
         if !entry.facts.0.is_empty() {
             index.node_names.insert(hash::node_hash(&entry.facts.0), entry.facts.0.clone());
         }
@@ -259,13 +299,17 @@ impl Observed for Deployment {
 
 impl Observed for ReplicaSet {
     const KIND: Kind = Kind::ReplicaSets;
+    type Kept = Entry<Value>;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let key = key(&self.metadata);
+    fn keep(self, _: &mut Specs) -> Self::Kept {
         let mut entry = entry(&self.metadata, Value::Null);
         if entry.controller.is_none() {
             entry.facts = facts::orphan_template(&self);
         }
+        entry
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
         index.replica_sets.insert(key.clone(), entry);
         owner(&key, index.replica_sets.get(&key))
     }
@@ -281,10 +325,13 @@ impl Observed for ReplicaSet {
 
 impl Observed for Pod {
     const KIND: Kind = Kind::Pods;
+    type Kept = Entry<PodFacts>;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let key = key(&self.metadata);
-        let entry = entry(&self.metadata, facts::pod(&self));
+    fn keep(self, _: &mut Specs) -> Self::Kept {
+        entry(&self.metadata, facts::pod(&self))
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
         index.pods.insert(key.clone(), entry);
         owner(&key, index.pods.get(&key))
     }
@@ -300,17 +347,13 @@ impl Observed for Pod {
 
 impl Observed for DaemonSet {
     const KIND: Kind = Kind::DaemonSets;
+    type Kept = Entry<DaemonSetFacts>;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let key = key(&self.metadata);
-        let empty = entry(&self.metadata, ());
-        let entry = Entry {
-            uid8: empty.uid8,
-            node_hash: empty.node_hash,
-            controller: empty.controller,
-            version: empty.version,
-            facts: facts::daemon_set(self),
-        };
+    fn keep(self, _: &mut Specs) -> Self::Kept {
+        entry(&self.metadata, ()).with(facts::daemon_set(self))
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
         index.daemon_sets.insert(key.clone(), entry);
         owner(&key, index.daemon_sets.get(&key))
     }
@@ -326,12 +369,16 @@ impl Observed for DaemonSet {
 
 impl Observed for ControllerRevision {
     const KIND: Kind = Kind::Revisions;
+    /// Nothing of those of a `DaemonSet` of ours, which copies our label to them.
+    type Kept = Option<Entry<RevisionFacts>>;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let key = key(&self.metadata);
-        // A DaemonSet of ours has revisions, too, which it copies our label to.
-        let Some(facts) = facts::revision(&self) else { return Touched::Nothing };
-        index.revisions.insert(key.clone(), entry(&self.metadata, facts));
+    fn keep(self, _: &mut Specs) -> Self::Kept {
+        facts::revision(&self).map(|facts| entry(&self.metadata, facts))
+    }
+
+    fn insert(key: Key, kept: Self::Kept, index: &mut Index) -> Touched {
+        let Some(kept) = kept else { return Touched::Nothing };
+        index.revisions.insert(key.clone(), kept);
         owner(&key, index.revisions.get(&key))
     }
 
@@ -346,10 +393,13 @@ impl Observed for ControllerRevision {
 
 impl Observed for Service {
     const KIND: Kind = Kind::Services;
+    type Kept = Vec<u16>;
 
-    fn insert(self, index: &mut Index) -> Touched {
-        let ports = facts::node_ports(&self);
-        let key = key(&self.metadata);
+    fn keep(self, _: &mut Specs) -> Vec<u16> {
+        facts::node_ports(&self)
+    }
+
+    fn insert(key: Key, ports: Vec<u16>, index: &mut Index) -> Touched {
         let before = if ports.is_empty() { index.services.remove(&key) } else { index.services.insert(key, ports.clone()) };
         if before.unwrap_or_default() == ports { Touched::Nothing } else { Touched::All }
     }

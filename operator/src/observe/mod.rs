@@ -7,13 +7,16 @@ mod dirty;
 mod facts;
 mod index;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub use dirty::Dirty;
+pub use index::Observed;
 
 use crate::memory::Memory;
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
-use index::{Index, Observed, Touched};
+use index::{Cut, Index, Touched};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     core::v1::{Node, Pod, Service},
@@ -27,7 +30,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::Snapshot;
+use planner::{Snapshot, stored::Specs};
 use serde::de::DeserializeOwned;
 use std::{
     fmt::Debug,
@@ -40,6 +43,10 @@ use std::{
 
 /// How long a watch lasts before it is opened again, in seconds.
 const WATCH_SECONDS: u32 = 30;
+
+/// How many objects an answer to a list has. Each is decoded whole before it is cut down, and memory that was taken once for a
+/// longer answer is not given back.
+const PAGE: u32 = 100;
 
 /// A resource that may be undecodable.
 pub type Guarded = DeserializeGuard<IngressDaemonSet>;
@@ -87,6 +94,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Observer {
     index: Mutex<Index>,
+    specs: Mutex<Specs>,
     listed: [AtomicBool; Kind::ALL.len()],
     seen: [AtomicU64; Kind::ALL.len()],
     dirty: Arc<Dirty>,
@@ -136,11 +144,13 @@ impl Observer {
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         let deployments = deployments.list(&labelled).await?;
         let nodes = Api::<Node>::all(client.clone()).list(&kube::api::ListParams::default()).await?;
+        let deployments = (self.cut(deployments.items), deployments.metadata);
+        let nodes = (self.cut(nodes.items), nodes.metadata);
         let index = &mut *self.index();
         let (listed_deployments, listed_nodes) =
-            (version(deployments.metadata.resource_version.as_deref()), version(nodes.metadata.resource_version.as_deref()));
-        index.reconcile_list(deployments.items, listed_deployments, |key| key.0 == namespace);
-        index.reconcile_list(nodes.items, listed_nodes, |_| true);
+            (version(deployments.1.resource_version.as_deref()), version(nodes.1.resource_version.as_deref()));
+        index.reconcile_list(deployments.0, listed_deployments, |key| key.0 == namespace);
+        index.reconcile_list(nodes.0, listed_nodes, |_| true);
         Ok(())
     }
 
@@ -150,7 +160,7 @@ impl Observer {
     /// without a word would otherwise be taken for a cluster in which nothing happens.
     pub async fn follow(&self, client: Client, writer: Writer<Guarded>) {
         let writer = Mutex::new(writer);
-        let all = || watcher::Config::default().timeout(WATCH_SECONDS);
+        let all = || watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
         let ours = all().labels(crds::names::RESOURCE_LABEL);
         let checkers = all().labels(crds::names::HEALTH_CHECKER_LABEL);
         let resources = self.follow_kind(Api::<Guarded>::all(client.clone()), all(), |event| {
@@ -185,7 +195,7 @@ impl Observer {
             tee(&event);
             match event {
                 Event::Init => listing.clear(),
-                Event::InitApply(object) => listing.push(object),
+                Event::InitApply(object) => listing.push(Cut::<K>::of(object, &mut self.specs())),
                 Event::InitDone => {
                     self.replace(std::mem::take(&mut listing));
                     self.listed[K::KIND as usize].store(true, Ordering::Release);
@@ -197,27 +207,44 @@ impl Observer {
         }
     }
 
-    fn note<K: Observed + Resource>(&self, object: &K) {
-        self.seen[K::KIND as usize].fetch_max(version(object.meta().resource_version.as_deref()), Ordering::AcqRel);
+    /// Exactly these objects of their kind exist: a view by lists, of one moment, for those who do not [`follow`](Self::follow).
+    pub fn take<K: Observed + Resource>(&self, listed: Vec<K>) {
+        let listed = self.cut(listed);
+        self.replace(listed);
+        self.listed[K::KIND as usize].store(true, Ordering::Release);
     }
 
-    fn replace<K: Observed + Resource>(&self, objects: Vec<K>) {
-        for object in &objects {
-            self.note(object);
-        }
+    fn cut<K: Observed + Resource>(&self, objects: Vec<K>) -> Vec<Cut<K>> {
+        let mut specs = self.specs();
+        objects.into_iter().map(|object| Cut::of(object, &mut specs)).collect()
+    }
+
+    fn specs(&self) -> MutexGuard<'_, Specs> {
+        self.specs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, kind: Kind, version: u64) {
+        self.seen[kind as usize].fetch_max(version, Ordering::AcqRel);
+    }
+
+    fn replace<K: Observed>(&self, objects: Vec<Cut<K>>) {
+        let newest = objects.iter().map(|object| object.version).max().unwrap_or(0);
         self.index().replace(objects);
+        self.note(K::KIND, newest);
     }
 
     fn apply<K: Observed + Resource>(&self, object: K) {
-        self.note(&object);
+        let object = Cut::of(object, &mut self.specs());
+        let version = object.version;
         let touched = self.index().apply(object);
+        self.note(K::KIND, version);
         self.trigger(&touched);
     }
 
     fn delete<K: Observed + Resource>(&self, object: &K) {
-        self.note(object);
         let key = index::key(object.meta());
         let touched = self.index().delete::<K>(&key);
+        self.note(K::KIND, version(object.meta().resource_version.as_deref()));
         self.trigger(&touched);
         if K::KIND == Kind::Resources {
             // Nothing is decided for it any more; this lets its memory and metrics go.

@@ -75,7 +75,7 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
 /// The resource's Deployments by node. One that carries our labels and belongs to somebody else is none of them.
 ///
 /// The node is the one for which the Deployment's name was made: its label and annotation may have been edited.
-fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BTreeSet<String>) -> BTreeMap<String, DeploymentFacts> {
+fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BTreeSet<String>) -> BTreeMap<String, Arc<DeploymentFacts>> {
     let ours = index.deployments.iter().filter(|((known, _), entry)| known == namespace && entry.controller.as_deref() == Some(uid));
     ours.filter_map(|((_, object), entry)| {
         let (annotated, facts) = &entry.facts;
@@ -83,7 +83,7 @@ fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BT
         let fits = |node: &&String| object_name(name, node, &BTreeSet::new()) == *object || object_name(name, node, taken) == *object;
         let node = [Some(annotated), hashed].into_iter().flatten().find(fits);
         let node = node.or_else(|| index.nodes.keys().find(fits)).or(hashed).or((!annotated.is_empty()).then_some(annotated))?;
-        Some((node.clone(), facts.clone()))
+        Some((node.clone(), Arc::clone(facts)))
     })
     .collect()
 }
@@ -94,7 +94,12 @@ fn labelled_by_others(index: &Index, namespace: &str, uid: &str) -> Vec<String> 
     labelled.filter(|(_, entry)| entry.controller.as_deref() != Some(uid)).map(|((_, name), _)| name.clone()).collect()
 }
 
-fn pods(index: &Index, namespace: &str, uid8: &str, deployments: &BTreeMap<String, DeploymentFacts>) -> BTreeMap<String, Vec<PodFacts>> {
+fn pods(
+    index: &Index,
+    namespace: &str,
+    uid8: &str,
+    deployments: &BTreeMap<String, Arc<DeploymentFacts>>,
+) -> BTreeMap<String, Vec<PodFacts>> {
     let hashes: BTreeMap<String, &String> = deployments.keys().map(|node| (hash::node_hash(node), node)).collect();
     let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
     let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && !entry.node_hash.is_empty());

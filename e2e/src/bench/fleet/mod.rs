@@ -23,13 +23,13 @@
 mod agent;
 mod driver;
 mod exposition;
-mod figures;
+pub(super) mod figures;
 pub mod limit;
-mod objects;
+pub(super) mod objects;
 mod observer;
-mod raw;
+pub(super) mod raw;
 mod run;
-mod server;
+pub(super) mod server;
 mod settings;
 mod table;
 

@@ -85,6 +85,11 @@ impl Server {
         .await
     }
 
+    /// The control plane itself.
+    pub fn control_plane(&self) -> &ControlPlane {
+        &self.control_plane
+    }
+
     /// The agent's kubeconfig.
     pub fn kubeconfig(&self) -> Result<std::path::PathBuf> {
         self.control_plane.kubeconfig_of(AGENT)

@@ -314,7 +314,8 @@ impl Audit {
     /// P1 beside what takes no leave: nothing is begun while drains have used the budget up.
     fn begins_within_the_budget(&mut self, cluster: &Cluster, earlier: &BTreeMap<String, Grant>, after: &Ledger) {
         let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
-        let held = earlier.values().filter(|grant| !is_free(grant)).count();
+        // The write that gives a place back may give it to the next node.
+        let held = earlier.iter().filter(|(node, grant)| !is_free(grant) && after.grants.contains_key(*node)).count();
         let begun =
             |(node, grant): &(&String, &Grant)| !is_free(grant) && grant.kind != Kind::Drain && earlier.get(*node).is_none_or(is_free);
         let begun: Vec<_> = after.grants.iter().filter(begun).map(|(node, _)| node).collect();

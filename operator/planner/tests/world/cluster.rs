@@ -369,8 +369,8 @@ pub fn node_facts(node: &Value) -> NodeFacts {
     NodeFacts {
         uid: text(node, "/metadata/uid").into(),
         resource_version: text(node, "/metadata/resourceVersion").into(),
-        labels: strings(&node["metadata"]["labels"]),
-        annotations: strings(&node["metadata"]["annotations"]),
+        labels: strings(&node["metadata"]["labels"]).into(),
+        annotations: strings(&node["metadata"]["annotations"]).into(),
         has_annotations: node["metadata"]["annotations"].is_object(),
         taints: node["spec"].get("taints").map(|taints| serde_json::from_value(taints.clone()).unwrap()).unwrap_or_default(),
         unschedulable: node["spec"]["unschedulable"] == true,
@@ -387,9 +387,9 @@ pub fn deployment_facts(deployment: &Value) -> DeploymentFacts {
         uid: text(deployment, "/metadata/uid").into(),
         resource_version: text(deployment, "/metadata/resourceVersion").into(),
         generation: api::generation(deployment),
-        labels: strings(&deployment["metadata"]["labels"]),
-        annotations: strings(&deployment["metadata"]["annotations"]),
-        spec: Arc::new(deployment["spec"].clone()),
+        labels: strings(&deployment["metadata"]["labels"]).into(),
+        annotations: strings(&deployment["metadata"]["annotations"]).into(),
+        spec: deployment["spec"].clone().into(),
         status: DeploymentCounts {
             observed_generation: deployment["status"]["observedGeneration"].as_i64().unwrap_or(0),
             replicas: status("replicas"),

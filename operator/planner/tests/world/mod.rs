@@ -25,9 +25,9 @@ use wish::Wish;
 #[derive(Clone, Debug)]
 pub struct View {
     pub resource: Option<Arc<Resource>>,
-    pub nodes: Arc<BTreeMap<String, NodeFacts>>,
+    pub nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     /// By node.
-    pub deployments: Arc<BTreeMap<String, DeploymentFacts>>,
+    pub deployments: Arc<BTreeMap<String, Arc<DeploymentFacts>>>,
     pub orphans: Arc<BTreeMap<String, Value>>,
     pub pods: Arc<BTreeMap<String, Vec<PodFacts>>>,
     pub revisions: Arc<Vec<RevisionFacts>>,
@@ -76,13 +76,13 @@ impl View {
 }
 
 /// What is read of all objects; the same as before where none has another version.
-fn facts<F: Clone>(
-    last: Option<&Arc<BTreeMap<String, F>>>,
+fn facts<F>(
+    last: Option<&Arc<BTreeMap<String, Arc<F>>>>,
     objects: &BTreeMap<String, Value>,
     name: fn(&Value) -> &str,
     version: fn(&F) -> &str,
     of: fn(&Value) -> F,
-) -> Arc<BTreeMap<String, F>> {
+) -> Arc<BTreeMap<String, Arc<F>>> {
     let known = |object: &Value| {
         let known = last?.get(name(object))?;
         (version(known) == text(object, "/metadata/resourceVersion")).then_some(known)
@@ -90,7 +90,7 @@ fn facts<F: Clone>(
     if let Some(last) = last.filter(|last| last.len() == objects.len() && objects.values().all(|object| known(object).is_some())) {
         return Arc::clone(last);
     }
-    let each = |object: &Value| (name(object).to_owned(), known(object).cloned().unwrap_or_else(|| of(object)));
+    let each = |object: &Value| (name(object).to_owned(), known(object).cloned().unwrap_or_else(|| Arc::new(of(object))));
     Arc::new(objects.values().map(each).collect())
 }
 

@@ -125,7 +125,7 @@ impl Operator {
         self.listed_for = fence;
     }
 
-    fn notice_marks(&mut self, now: i64, nodes: &BTreeMap<String, NodeFacts>, deployments: &BTreeMap<String, DeploymentFacts>) {
+    fn notice_marks(&mut self, now: i64, nodes: &BTreeMap<String, Arc<NodeFacts>>, deployments: &BTreeMap<String, Arc<DeploymentFacts>>) {
         let tokens = deployments.iter().filter_map(|(node, deployment)| Some((node.clone(), deployment.readable_token()?.id)));
         let entries =
             nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.holders().unwrap_or_else(|_| Holders::new()).get(UID8)?.id)));

@@ -43,11 +43,15 @@ impl Audit<'_> {
                 self.judge_change(change, after, held.as_ref(), observation.at);
             }
         }
-        let claims = held.is_some_and(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
-        if claims {
-            self.changes.claimed.entry(after.uid().to_owned()).or_insert(observation.at);
-        } else {
-            self.changes.claimed.remove(after.uid());
+        match held.filter(|token| matches!(token.phase, Phase::Claimed | Phase::Updating)) {
+            Some(token) => {
+                // Over a long way a watch may lag by more than is allowed for here: then the token's own time counts.
+                let since = if self.expected.marks_alone { earlier(token.since, observation.at) } else { observation.at };
+                self.changes.claimed.entry(after.uid().to_owned()).or_insert(since);
+            }
+            None => {
+                self.changes.claimed.remove(after.uid());
+            }
         }
     }
 
@@ -137,6 +141,30 @@ impl Audit<'_> {
         }
     }
 
+    /// Since when the mark of a Deployment stands that was there before, as its token says.
+    pub(super) fn remember_claim(&mut self, observation: &Observation) {
+        let object = &observation.object;
+        let held = token(object).filter(|token| is_member(object) && matches!(token.phase, Phase::Claimed | Phase::Updating));
+        if let Some(token) = held {
+            self.changes.claimed.insert(object.uid().to_owned(), earlier(token.since, observation.at));
+        }
+    }
+
+    /// The same of a Node's entries.
+    pub(super) fn remember_holders(&mut self, observation: &Observation) {
+        let node = &observation.object;
+        for (resource, entry) in holders(node).into_iter().filter(|(_, entry)| entry.phase == EntryPhase::Detached) {
+            self.changes.detached.insert((node.name().to_owned(), resource), earlier(entry.time, observation.at));
+        }
+    }
+
+    /// A pod that went before anybody looked.
+    pub(super) fn remember_pod(&mut self, pod: &Value) {
+        if pod.being_deleted() {
+            self.changes.going.insert(pod.uid().to_owned());
+        }
+    }
+
     /// A pod that begins to go because its Deployment has another revision by now.
     pub(super) fn judge_pod(&mut self, observation: &Observation) {
         let pod = &observation.object;
@@ -155,4 +183,9 @@ impl Audit<'_> {
             self.report(Property::NoBypass, what);
         }
     }
+}
+
+/// A stored time in seconds since 1970, but never one of the future.
+fn earlier(stored: i64, now: DateTime<Utc>) -> DateTime<Utc> {
+    DateTime::from_timestamp(stored, 0).map_or(now, |stored| stored.min(now))
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     Audit, Property,
-    observation::Object,
+    observation::{Object, Observation},
     world::{holders, is_complete, is_member, node_of, resource, token},
 };
 
@@ -69,6 +69,26 @@ impl Audit<'_> {
                 self.report(Property::CloseWhenComplete, format!("the token of node {node} closed at status {status}"));
             }
         }
+    }
+
+    /// Remembers the token of a Deployment that was there before.
+    pub(super) fn remember_token(&mut self, deployment: &Value) {
+        let Some(token) = token(deployment).filter(|_| is_member(deployment)) else { return };
+        self.tokens.written.insert((deployment.uid().to_owned(), token.id, token.phase));
+        let greatest = self.tokens.greatest.entry((resource(deployment).to_owned(), node_of(deployment).to_owned())).or_default();
+        *greatest = token.id.max(*greatest);
+        if is_complete(deployment) {
+            self.tokens.complete.insert(deployment.uid().to_owned());
+        }
+    }
+
+    /// The same of a Node's entries.
+    pub(super) fn remember_entries(&mut self, observation: &Observation) {
+        let node = &observation.object;
+        for (resource, entry) in holders(node) {
+            self.tokens.entries.insert((node.uid().to_owned(), resource), (entry.id, entry.phase));
+        }
+        self.remember_holders(observation);
     }
 
     /// Judges the entries of a Node after a change.

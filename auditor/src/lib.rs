@@ -1,24 +1,30 @@
 //! Judges what the operator did, by what the API server recorded: a pure function over an ordered history.
+//!
+//! The end-to-end scenarios judge a history from an empty cluster on, `kubectl ids audit` one that begins half-way
+//! ([`Audit::take_in`]) and never ends. [`watch`] gets the observations, [`order`] sorts them.
 
 mod budget;
 mod changes;
 mod deletion;
 mod grants;
 mod observation;
+pub mod order;
 mod tokens;
+pub mod watch;
 mod world;
 
 #[cfg(test)]
 mod history_tests;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fmt,
     time::Duration,
 };
 
 use observation::Object;
-pub use observation::{Kind, Observation};
+pub use observation::{Kind, Observation, revision_of};
 use world::World;
 
 /// The watch's own delay: what was first seen this much too late may still have been in time.
@@ -68,6 +74,24 @@ pub struct Violation {
     pub what: String,
 }
 
+impl Property {
+    /// Its number in `docs/kubectl-ids.md`.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Budget => "P1",
+            Self::DomainBudget => "P2",
+            Self::NoBypass => "P3",
+            Self::DetachFirst => "P4",
+            Self::CloseWhenComplete => "P5",
+            Self::OnlyOnce => "P6",
+            Self::Monotone => "P7",
+            Self::PausedStartsNothing => "P8",
+            Self::NothingRemains => "P12",
+            Self::History => "P0",
+        }
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} at resourceVersion {}: {}", self.property, self.revision, self.what)
@@ -88,6 +112,8 @@ pub struct Expectations {
     pub detach_grace: Option<Duration>,
     /// The detacher's timestamp annotation that must be there, newer than the Node mark, before pods change.
     pub timestamp_key: Option<String>,
+    /// Pods become unready by themselves, or by whom nobody knows: only marks and tokens count as out of service, on every node.
+    pub marks_alone: bool,
     /// Nodes whose pods the scenario makes unready itself: there, only marks and tokens count as out of service.
     pub unready_by_scenario: BTreeSet<String>,
     /// Nodes on which the scenario changes Deployments, tokens or pods itself: what changes there is not judged.
@@ -165,7 +191,7 @@ pub fn audit(history: &[Observation], expected: &Expectations) -> Verdict {
 /// The judgement under way: the world so far, and what each property has to remember.
 #[derive(Debug)]
 pub struct Audit<'a> {
-    expected: &'a Expectations,
+    expected: Cow<'a, Expectations>,
     world: World,
     budget: budget::Memory,
     changes: changes::Memory,
@@ -180,6 +206,15 @@ pub struct Audit<'a> {
 impl<'a> Audit<'a> {
     /// Begins with an empty cluster.
     pub fn new(expected: &'a Expectations) -> Self {
+        Self::of(Cow::Borrowed(expected))
+    }
+
+    /// The same, to be told of other expectations later: [`Audit::expect`].
+    pub fn owned(expected: Expectations) -> Self {
+        Self::of(Cow::Owned(expected))
+    }
+
+    fn of(expected: Cow<'a, Expectations>) -> Self {
         Self {
             expected,
             world: World::default(),
@@ -191,6 +226,41 @@ impl<'a> Audit<'a> {
             verdict: Verdict::default(),
             now: 0,
         }
+    }
+
+    /// Holds the operator to something else from now on: the resource has changed.
+    pub fn expect(&mut self, expected: Expectations) {
+        self.expected = Cow::Owned(expected);
+    }
+
+    /// Takes an object in without judging it: it was there before the audit began, or its turn in the order was missed.
+    ///
+    /// Since when its marks stand it says itself; whoever forges these times deceives the audit.
+    pub fn take_in(&mut self, observation: &Observation) {
+        self.now = self.now.max(observation.revision);
+        match observation.kind {
+            Kind::Deployment if !observation.deleted => {
+                self.remember_claim(observation);
+                self.remember_token(&observation.object);
+            }
+            Kind::Node if !observation.deleted => self.remember_entries(observation),
+            Kind::Pod => self.remember_pod(&observation.object),
+            Kind::IngressDaemonSet if observation.deleted => {
+                self.deleted_resources.insert(crds::names::uid8(observation.object.uid()).to_owned(), self.now);
+            }
+            _ => {}
+        }
+        self.world.apply(observation);
+    }
+
+    /// Only these objects of the kind are there: the end of the others was missed.
+    pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<String>) {
+        self.world.retain(kind, listed);
+    }
+
+    /// What was found since this was last asked.
+    pub fn take_violations(&mut self) -> Vec<Violation> {
+        std::mem::take(&mut self.verdict.violations)
     }
 
     /// Takes the next observation.
@@ -251,6 +321,6 @@ impl<'a> Audit<'a> {
     }
 
     fn unready_by_scenario(&self, node: &str) -> bool {
-        self.touched.contains(node) || self.expected.unready_by_scenario.contains(node)
+        self.expected.marks_alone || self.touched.contains(node) || self.expected.unready_by_scenario.contains(node)
     }
 }

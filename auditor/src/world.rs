@@ -1,6 +1,6 @@
 //! The state of the cluster at one point of the history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crds::{
     holders::{EntryPhase, Holders},
@@ -25,6 +25,10 @@ impl World {
         } else {
             self.objects.insert(key, observation.object.clone());
         }
+    }
+
+    pub(crate) fn retain(&mut self, kind: Kind, listed: &BTreeSet<String>) {
+        self.objects.retain(|(other, uid), _| *other != kind || listed.contains(uid));
     }
 
     pub(crate) fn get(&self, kind: Kind, uid: &str) -> Option<&Value> {

@@ -1,6 +1,7 @@
 //! What the auditor saw, in the order in which it happened.
 
 use chrono::{DateTime, Utc};
+use kube::api::DynamicObject;
 use serde_json::Value;
 
 /// Kinds that are watched.
@@ -51,6 +52,21 @@ pub struct Observation {
     pub deleted: bool,
     /// The object after the change.
     pub object: Value,
+}
+
+impl Observation {
+    /// What a watch delivered, seen now.
+    pub fn of(kind: Kind, deleted: bool, mut object: DynamicObject) -> Self {
+        object.metadata.managed_fields = None;
+        let revision = revision_of(object.metadata.resource_version.as_deref());
+        // What came as JSON can be written as JSON.
+        Self { revision, at: Utc::now(), kind, deleted, object: serde_json::to_value(object).unwrap_or_default() }
+    }
+}
+
+/// A resourceVersion as a number: one etcd counts the changes of all kinds.
+pub fn revision_of(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Shorthand to read the parts of objects that every kind has.

@@ -1,0 +1,87 @@
+//! An operator that looks after a large fleet at rest, and one that is started anew.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{Findings, Say, cluster::Cluster, resource, settings::Settings};
+use crate::{bench::Goal, eventually::eventually};
+
+/// How long it may take until all nodes serve, and everything else.
+const PATIENCE: Duration = Duration::from_mins(30);
+/// From the last change until rest: controllers still clean up behind it.
+const CALM: Duration = Duration::from_secs(10);
+
+/// All of it, on a control plane of its own.
+pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut Findings) -> Result<()> {
+    let nodes = settings.large_nodes;
+    let mut cluster = Cluster::start(state).await?;
+    cluster.apply(&resource::ingress_daemon_set(1, settings.grace)).await?;
+    cluster.start_operator()?;
+    let begun = Instant::now();
+    cluster.start_fleet(nodes)?;
+    cluster.is_complete(nodes, PATIENCE, say).await?;
+    let took = begun.elapsed().as_secs_f64();
+    say(&format!("{nodes} nodes serve, {took:.1} s after the fleet was started"));
+    sleep(CALM).await;
+    let figures = cluster.operator_figures()?;
+    let memory = figures.resident_mib()?;
+    let peak = figures.peak_mib()?;
+    say(&format!("the operator that made all Deployments has {memory:.1} MiB, at most {peak:.1} MiB"));
+    let (cpu, since) = (figures.cpu_seconds()?, Instant::now());
+    sleep(settings.rest).await;
+    let rest = (figures.cpu_seconds()? - cpu) / since.elapsed().as_secs_f64();
+    cluster.check()?;
+    findings.add("operator memory, all nodes made by it", memory, "MiB", Goal::AtMost(64.0), Some(("peak", peak)));
+    findings.add("operator CPU at rest", 100.0 * rest, "%", Goal::AtMost(1.0), None);
+    cluster.kill_operator().await?;
+    let begun = cluster.start_operator()?;
+    let decided = has_decided(&mut cluster, nodes, begun).await?;
+    sleep(CALM).await;
+    let figures = cluster.operator_figures()?;
+    let (restarted, restarted_peak) = (figures.resident_mib()?, figures.peak_mib()?);
+    findings.add("operator memory, after a restart", restarted, "MiB", Goal::AtMost(64.0), Some(("peak", restarted_peak)));
+    cluster.kill_operator().await?;
+    cluster.change(json!({ "template": resource::template(2) })).await?;
+    let begun = cluster.start_operator()?;
+    let first = first_grant(&mut cluster, begun).await?;
+    say(&format!("restarted: nothing to do seen after {decided:.2} s, a changed template after {first:.2} s; {restarted:.1} MiB"));
+    findings.add("operator restart → first correct decision", first, "s", Goal::AtMost(5.0), Some(("nothing to do", decided)));
+    let details = json!({ "nodes": nodes, "pods": nodes * resource::PODS_PER_NODE, "seconds until all serve": took });
+    findings.details.insert("large fleet", details);
+    cluster.end().await
+}
+
+/// How long a restarted operator takes to see that all nodes are as they should be.
+async fn has_decided(cluster: &mut Cluster, nodes: usize, begun: Instant) -> Result<f64> {
+    let line = format!("ids_nodes{{state=\"available\"}} {nodes}");
+    eventually(PATIENCE, "the restarted operator has decided", async || {
+        cluster.check()?;
+        let metrics = cluster.operator_metrics().await?;
+        ensure!(
+            metrics.lines().any(|known| known == line),
+            "{:?}",
+            metrics.lines().find(|line| line.starts_with("ids_nodes{state=\"available\""))
+        );
+        Ok(())
+    })
+    .await?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// How long a restarted operator takes to grant what a changed template needs.
+async fn first_grant(cluster: &mut Cluster, begun: Instant) -> Result<f64> {
+    eventually(PATIENCE, "the restarted operator grants", async || {
+        cluster.check()?;
+        let status = cluster.resource().await?.status.context("no status")?;
+        ensure!(status.rollout.as_ref().is_some_and(|ledger| !ledger.grants.is_empty()), "{:?}", status.nodes);
+        Ok(())
+    })
+    .await?;
+    Ok(begun.elapsed().as_secs_f64())
+}

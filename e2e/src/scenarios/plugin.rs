@@ -1,0 +1,268 @@
+//! `kubectl ids`, the real program, against the real control plane.
+
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::process::{Child, Command};
+
+use crate::{
+    auditor::Expectations,
+    bed::Bed,
+    eventually::eventually,
+    images,
+    scenario::Scenario,
+    scenarios::product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
+    terminal::Terminal,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// What each command prints, does and ends with.
+pub const STEERS: Scenario = Scenario {
+    name: "the_plugin_shows_and_steers_a_rollout",
+    options: four_nodes,
+    // What the plugin's own audit is to find on n1 is made by hand.
+    expected: || Expectations::budget(2).claiming(Duration::from_secs(GRACE.into())).edited(["n1"]).unready(["n1"]),
+    body: |bed| Box::pin(steers(bed)),
+};
+
+async fn steers(bed: &mut Bed) -> Result<()> {
+    let ids = Plugin::of(bed)?;
+    ids.fails(&["status"], "this cluster does not know IngressDaemonSets").await?;
+    product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
+    says_what_is_wrong(bed, &ids).await?;
+    let audit = ids.start(&["audit", "edge"])?;
+    plans(bed, &ids).await?;
+    completes(&ids).await?;
+    ids.prints(&["skip", "n4"], &["node n4 is left as it is by ingressdaemonset/edge"]).await?;
+    ids.prints(&["pause"], &["ingressdaemonset/edge paused: no new node starts"]).await?;
+    product::roll_to(bed, "2").await?;
+    eventually(MINUTE, "the plugin says that nodes wait because of the pause", async || {
+        ids.prints(&["why", "n1"], &["n1 of default/edge  Waiting", "Paused: spec.paused is true", "Deployment  edge-n1: revision"])
+            .await
+            .map(drop)
+    })
+    .await?;
+    ids.prints(&["status", "edge"], &["Updated    [--------------------] 0 of 4 nodes", "Paused=True"]).await?;
+    let mut terminal = Terminal::start(ids.command(&["status", "-w"]), 100, 30)?;
+    terminal.expect("Paused").await?;
+    ids.prints(&["resume"], &["ingressdaemonset/edge resumed"]).await?;
+    terminal.expect("Detaching").await?;
+    bed.say("a table on a terminal shows a node that is detached");
+    product::status_says(bed, "all but n4 are updated", MINUTE, |status| status.nodes.updated == 3 && status.nodes.available == 4).await?;
+    ids.prints(&["why", "n4"], &["Waiting", "Skipped: left as it is"]).await?;
+    ids.prints(&["skip", "n4", "--undo"], &["node n4 is updated by ingressdaemonset/edge again"]).await?;
+    let followed = ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["edge  Complete: 4 of 4 nodes updated"]).await?;
+    ensure!(!followed.contains('\x1b'), "control characters in a pipe: {followed:?}");
+    drop(terminal);
+    let json: serde_json::Value = serde_json::from_str(&ids.prints(&["status", "-o", "json"], &[]).await?)?;
+    ensure!(json["complete"] == true && json["counts"]["updated"] == 4, "{json}");
+    let output = interrupted(audit).await?;
+    ensure!(output.status.success(), "the audit of a good rollout: {}", shown(&output));
+    ensure!(String::from_utf8_lossy(&output.stdout).contains(": 0 violations"), "{}", shown(&output));
+    bed.say("the plugin's audit found nothing in the rollout");
+    undoes(bed, &ids).await?;
+    finds_what_was_done_by_hand(bed, &ids).await?;
+    misses_the_operator(bed, &ids).await
+}
+
+/// What is shown may be old when nobody is there to write it.
+async fn misses_the_operator(bed: &Bed, ids: &Plugin) -> Result<()> {
+    bed.kubectl(&["scale", "deployment", "-n", "ingress-daemonset-system", "ingress-daemonset-operator", "--replicas=0"]).await?;
+    eventually(MINUTE, "the plugin misses the operator", async || {
+        let output = ids.run(&["status"]).await?;
+        ensure!(output.status.success() && shown(&output).contains("note: the operator does not run"), "{}", shown(&output));
+        Ok(())
+    })
+    .await
+}
+
+/// Out of a template that does not come up: a stuck place is freed, and a former revision runs.
+async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
+    ids.fails(&["promote"], "has no steps").await?;
+    ids.fails(&["retry", "n1"], "nothing has failed on node n1").await?;
+    ids.fails(&["release", "n1"], "node n1 has no place in the budget").await?;
+    ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (there are: 1, 2)").await?;
+    product::roll_to_missing_image(bed).await?;
+    let stuck = |status: &crds::IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;
+    let status = product::status_says(bed, "two nodes lack the image", MINUTE, stuck).await?;
+    let node = &status.node_states.iter().find(|state| state.reason == "ImagePull").context("no such node")?.name;
+    ids.prints(&["why", node], &["ImagePull", "Permission", "Update to revision"]).await?;
+    ids.prints(&["pause"], &["will finish"]).await?;
+    ids.fails(&["release", node], "say --yes to do that").await?;
+    ids.prints(&["release", node, "--yes"], &["is released by ingressdaemonset/edge"]).await?;
+    product::status_says(bed, "its place in the budget is free", MINUTE, |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1 && !ledger.grants.contains_key(node))
+    })
+    .await?;
+    ids.prints(&["undo"], &["goes to revision 2 (", "it is paused"]).await?;
+    ids.prints(&["resume"], &["resumed"]).await?;
+    ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["Complete: 4 of 4"]).await?;
+    ids.prints(&["history"], &["pinned by rollbackTo", "spec.template", "nginx:does-not-exist"]).await?;
+    product::roll_to(bed, "2").await?;
+    ids.prints(&["undo", "--clear"], &["runs the revision of spec.template again"]).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.say("a stuck node was released, and a former revision ran");
+    Ok(())
+}
+
+/// Failures say what to do.
+async fn says_what_is_wrong(bed: &Bed, ids: &Plugin) -> Result<()> {
+    let stranger = bed.control_plane.kubeconfig_of("stranger")?;
+    let right = "you may not list ingressdaemonsets in namespace default: ask for a Role with the rule";
+    ids.fails(&["status", "-n", "default", "--kubeconfig", &stranger.to_string_lossy()], right).await?;
+    ids.fails(&["status", "egde"], "there is no IngressDaemonSet egde in namespace default; there is edge").await?;
+    ids.fails(&["status", "-n", "kube-system"], "there is default/edge: use -n default").await?;
+    ids.fails(&["status", "--context", "nowhere"], "the kubeconfig has no context nowhere").await?;
+    ids.fails(&["why", "n9"], "there is no node n9").await?;
+    ids.fails(&["skip", "n9"], "there is no node n9").await?;
+    ids.prints(&["why", "infra1"], &["NotChosen", "the Node lacks the label ingress=true"]).await?;
+    ids.prints(&["why", "n1"], &["Idle", "UpToDate: it runs the newest revision, 2 of 2 pods are ready"]).await.map(drop)
+}
+
+/// The dry run changes nothing, and a bad file is refused.
+async fn plans(bed: &Bed, ids: &Plugin) -> Result<()> {
+    let before = product::api(bed).get(product::NAME).await?.metadata.generation;
+    let file = |text: String| -> Result<String> {
+        let path = bed.state().join("plan.json");
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    let resource = |version| product::resource(version, &rolling_update(2, deployment_mark()));
+    let same = file(resource("1").to_string())?;
+    ids.prints(&["plan", "-f", &same], &["nothing was changed", "Nothing to do: every node is as the resource says."]).await?;
+    let next = file(resource("2").to_string())?;
+    let plan = ids.prints(&["plan", "-f", &next], &["4 to be disrupted, at most 2 at once", "WAVE", "in 2 waves"]).await?;
+    let rows: Vec<Vec<&str>> = plan.lines().map(|line| line.split_whitespace().collect()).collect();
+    let updates = rows.iter().filter(|row| row.get(2) == Some(&"Update"));
+    let waves: Vec<_> = updates.filter_map(|row| row.first().copied()).collect();
+    ensure!(waves == ["1", "1", "2", "2"], "waves are {waves:?} in\n{plan}");
+    let mut bad = resource("2");
+    bad["spec"]["podsPerNode"] = (-1).into();
+    ids.fails(&["plan", "-f", &file(bad.to_string())?], "spec.podsPerNode").await?;
+    let mut bad = resource("2");
+    bad["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
+    let output = ids.run(&["plan", "-f", &file(bad.to_string())?]).await?;
+    ensure!(output.status.code() == Some(1) && shown(&output).contains("Sometimes"), "{}", shown(&output));
+    let after = product::api(bed).get(product::NAME).await?.metadata.generation;
+    ensure!(before == after, "a plan changed the resource");
+    bed.say("plans were made, and nothing was changed");
+    Ok(())
+}
+
+/// As `kubectl ids`, and with the words that `kubectl` is given by the plugin's completion.
+async fn completes(ids: &Plugin) -> Result<()> {
+    let output = ids.kubectl(&["ids", "status", "edge"]).await?;
+    ensure!(output.status.success() && shown(&output).contains("default/edge"), "kubectl ids: {}", shown(&output));
+    for (words, wanted) in [(&["why", "n"][..], "n3"), (&["st"][..], "status"), (&["pause", ""][..], "edge")] {
+        let line: Vec<_> = ["__complete", "ids"].iter().chain(words).copied().collect();
+        let output = ids.kubectl(&line).await?;
+        let found = String::from_utf8_lossy(&output.stdout).lines().any(|line| line.split('\t').next() == Some(wanted));
+        ensure!(found, "kubectl {line:?}: {}", shown(&output));
+    }
+    Ok(())
+}
+
+/// Pods that are changed past the operator are a violation, and the exit code says so.
+async fn finds_what_was_done_by_hand(bed: &Bed, ids: &Plugin) -> Result<()> {
+    let mut audit = ids.start(&["audit"])?;
+    // It says so once it watches.
+    let stdout = audit.stdout.take().context("no output")?;
+    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(stdout));
+    let first = lines.next_line().await?.unwrap_or_default();
+    ensure!(first.starts_with("judging edge in namespace default"), "{first}");
+    bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
+    let violation = tokio::time::timeout(MINUTE, lines.next_line()).await.context("the audit says nothing")??.unwrap_or_default();
+    ensure!(violation.contains("P3 edge  NoBypass") && violation.contains("the pod template changed on node n1"), "{violation}");
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    let output = interrupted(audit).await?;
+    ensure!(output.status.code() == Some(1), "the audit ended with {:?}", output.status.code());
+    bed.say("the plugin's audit found what was done by hand");
+    Ok(())
+}
+
+/// Ctrl-C, and what it printed.
+async fn interrupted(child: Child) -> Result<Output> {
+    let id = child.id().context("it has ended by itself")?;
+    kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGINT).context("interrupting it")?;
+    tokio::time::timeout(MINUTE, child.wait_with_output()).await.context("it does not end")?.context("waiting for it")
+}
+
+fn shown(output: &Output) -> String {
+    format!("{}\n{}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The program, as a user has installed it.
+struct Plugin {
+    program: PathBuf,
+    kubectl: PathBuf,
+    kubeconfig: PathBuf,
+    path: String,
+}
+
+impl Plugin {
+    fn of(bed: &Bed) -> Result<Self> {
+        let program = images::workspace_binary("kubectl-ids")?;
+        let directory = bed.state().join("plugins");
+        std::fs::create_dir_all(&directory).context("a directory for plugins")?;
+        let completion = directory.join("kubectl_complete-ids");
+        std::fs::write(&completion, "#!/bin/sh\nexec kubectl-ids __complete \"$@\"\n").context("writing the completion")?;
+        std::fs::set_permissions(&completion, std::fs::Permissions::from_mode(0o755)).context("making it executable")?;
+        std::os::unix::fs::symlink(&program, directory.join("kubectl-ids")).context("installing the plugin")?;
+        let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default());
+        let (kubectl, kubeconfig) = (bed.control_plane.program().to_owned(), bed.control_plane.admin_kubeconfig().to_owned());
+        Ok(Self { program, kubectl, kubeconfig, path })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).env("KUBECONFIG", &self.kubeconfig).env("TERM", "xterm").kill_on_drop(true);
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Result<Output> {
+        self.command(arguments).stdin(Stdio::null()).output().await.with_context(|| format!("running kubectl-ids {arguments:?}"))
+    }
+
+    fn start(&self, arguments: &[&str]) -> Result<Child> {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().with_context(|| format!("starting kubectl-ids {arguments:?}"))
+    }
+
+    /// It succeeds, and its output has all these parts.
+    async fn prints(&self, arguments: &[&str], parts: &[&str]) -> Result<String> {
+        let output = self.run(arguments).await?;
+        ensure!(output.status.success(), "kubectl-ids {arguments:?}: {}", shown(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        for part in parts {
+            ensure!(text.contains(part), "kubectl-ids {arguments:?} does not say {part:?}: {}", shown(&output));
+        }
+        Ok(text)
+    }
+
+    /// It fails, and says this.
+    async fn fails(&self, arguments: &[&str], message: &str) -> Result<()> {
+        let output = self.run(arguments).await?;
+        let told = String::from_utf8_lossy(&output.stderr).contains(message);
+        ensure!(output.status.code() == Some(1) && told, "kubectl-ids {arguments:?} does not fail with {message:?}: {}", shown(&output));
+        Ok(())
+    }
+
+    /// `kubectl`, which finds the plugin.
+    async fn kubectl(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(&self.kubectl);
+        command.arg("kubectl").args(arguments).env("KUBECONFIG", &self.kubeconfig).env("PATH", &self.path);
+        command.stdin(Stdio::null()).kill_on_drop(true).output().await.with_context(|| format!("running kubectl {arguments:?}"))
+    }
+}

@@ -1,0 +1,137 @@
+//! Histories that begin half-way.
+
+use auditor::{Kind, Observation, Property};
+use chrono::{DateTime, TimeDelta, Utc};
+use crds::names;
+use serde_json::{Value, json};
+
+use super::Judge;
+
+const UID8: &str = "0a1b2c3d";
+
+/// The audit begins at second 1,000.
+fn at(second: i64) -> DateTime<Utc> {
+    DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds(second)
+}
+
+fn seen(revision: u64, second: i64, kind: Kind, object: Value) -> Observation {
+    Observation { revision, at: at(second), kind, deleted: false, object }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "values are built in the call, by `json!`")]
+fn resource(name: &str, uid8: &str, budget: u64, grace: u64, grants: Value) -> Value {
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": { "name": name, "namespace": "web", "uid": format!("{uid8}-0000"), "generation": 1 },
+        "spec": {
+            "template": { "spec": { "containers": [{ "name": "nginx", "image": "nginx" }] } },
+            "updateStrategy": { "rollingUpdate": { "maxUnavailableNodes": budget, "annotateDeploymentToDetach": { "gracePeriodSeconds": grace } } },
+        },
+        "status": {
+            "nodes": { "desired": 4, "current": 4, "updated": 0, "ready": 4, "available": 4, "unavailable": 0, "degraded": 0, "detached": 0 },
+            "rollout": { "nextId": 9, "grants": grants },
+        },
+    })
+}
+
+fn grants(nodes: &[&str]) -> Value {
+    let one = |node: &&str| {
+        let grant = json!({ "id": 5, "nodeUID": "", "kind": "Update", "revision": "b", "marks": { "deployment": true }, "grantedAt": 990 });
+        ((*node).to_owned(), grant)
+    };
+    nodes.iter().map(one).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn deployment(node: &str, token: &str, revision: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("edge-{node}"), "uid": format!("deployment-{node}"), "generation": 1,
+            "labels": { names::TOKEN_LABEL: format!("{UID8}.{token}"), names::RESOURCE_LABEL: UID8 },
+            "annotations": { names::NODE_NAME_ANNOTATION: node },
+        },
+        "spec": { "replicas": 0, "template": { "metadata": { "labels": { names::REVISION_LABEL: revision } } } },
+        "status": { "observedGeneration": 1 },
+    })
+}
+
+fn node(name: &str) -> Value {
+    json!({ "metadata": { "name": name, "uid": format!("node-{name}"), "labels": { names::member_label(UID8): "serving" } } })
+}
+
+/// Two nodes: n1 was claimed at second 995 by grant 5, n2 is at rest.
+fn half_way(budget: u64, grace: u64) -> Judge {
+    let mut judge = Judge::new(None);
+    // The status of a resource is newer than what it speaks of.
+    let before = [
+        (Kind::Node, node("n1")),
+        (Kind::Node, node("n2")),
+        (Kind::Deployment, deployment("n1", "5.Claimed.995", "a")),
+        (Kind::Deployment, deployment("n2", "4.Closed.900", "a")),
+        (Kind::IngressDaemonSet, resource("edge", UID8, budget, grace, grants(&["n1"]))),
+    ];
+    let before = (1..).zip(before).map(|(revision, (kind, object))| seen(revision, 1000, kind, object)).collect();
+    assert_eq!(judge.take_in(before), 5);
+    judge
+}
+
+fn found(judge: &mut Judge, observation: &Observation) -> Vec<Property> {
+    judge.judge(observation, false).into_iter().map(|finding| finding.violation.property).collect()
+}
+
+#[test]
+fn a_grace_that_began_before_the_audit_counts_from_its_token() {
+    let updating = seen(11, 1003, Kind::Deployment, deployment("n1", "5.Updating.1003", "b"));
+    assert_eq!(found(&mut half_way(1, 8), &updating), []);
+    assert_eq!(found(&mut half_way(1, 20), &updating), [Property::DetachFirst]);
+}
+
+#[test]
+fn pods_changed_by_hand_and_nodes_beyond_the_budget_are_found() {
+    let mut judge = half_way(1, 8);
+    let by_hand = seen(11, 1001, Kind::Deployment, deployment("n2", "4.Closed.900", "b"));
+    assert_eq!(found(&mut judge, &by_hand), [Property::NoBypass]);
+    let claimed = seen(12, 1002, Kind::Deployment, deployment("n2", "6.Claimed.1002", "b"));
+    assert_eq!(found(&mut judge, &claimed), [Property::Budget]);
+    assert_eq!(judge.judged, 2);
+}
+
+#[test]
+fn a_node_that_became_unready_by_itself_is_nobodys_violation() {
+    let mut judge = half_way(1, 8);
+    // It has no ready pod, and wants one.
+    let mut unready = deployment("n2", "4.Closed.900", "a");
+    unready["spec"]["replicas"] = 1.into();
+    let mut before = deployment("n2", "4.Closed.900", "a");
+    before["spec"]["replicas"] = 1.into();
+    judge.judge(&seen(11, 1001, Kind::Deployment, before), true);
+    assert_eq!(found(&mut judge, &seen(12, 1002, Kind::Deployment, unready)), []);
+}
+
+#[test]
+fn a_budget_that_is_lowered_binds_once_nothing_of_before_is_under_way() {
+    let mut judge = half_way(2, 8);
+    let claimed = seen(11, 1001, Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"));
+    assert_eq!(found(&mut judge, &claimed), []);
+    let lowered = resource("edge", UID8, 1, 8, grants(&["n1", "n2"]));
+    assert_eq!(found(&mut judge, &seen(12, 1002, Kind::IngressDaemonSet, lowered)), []);
+}
+
+#[test]
+fn what_came_too_late_for_its_turn_is_taken_in_and_not_judged() {
+    let mut judge = half_way(1, 20);
+    let late = seen(6, 1001, Kind::Deployment, deployment("n2", "4.Closed.900", "b"));
+    assert!(judge.judge(&late, true).is_empty());
+    let same = seen(13, 1004, Kind::Deployment, deployment("n2", "4.Closed.900", "b"));
+    assert_eq!(found(&mut judge, &same), [], "its template is no news any more");
+}
+
+#[test]
+fn only_the_resource_that_was_named_is_judged_and_a_new_one_from_its_beginning() {
+    let mut judge = Judge::new(Some("dns".into()));
+    judge.take_in(vec![seen(1, 1000, Kind::IngressDaemonSet, resource("edge", UID8, 1, 8, json!({})))]);
+    assert_eq!(judge.resources(), Vec::<String>::new());
+    judge.judge(&seen(2, 1001, Kind::IngressDaemonSet, resource("dns", "ffffffff", 1, 8, json!({}))), false);
+    assert_eq!(judge.resources(), ["dns"]);
+    judge.judge(&seen(3, 1001, Kind::Deployment, deployment("n1", "1.New.1001", "a")), false);
+    assert_eq!(judge.judge(&seen(4, 1002, Kind::Deployment, deployment("n1", "1.New.1001", "b")), false), []);
+}

@@ -1,0 +1,194 @@
+//! A running audit of a cluster that is in use: watches, one order over all of them, judgement by the auditor of the scenarios.
+
+mod expected;
+mod judge;
+
+#[cfg(test)]
+mod judge_tests;
+
+pub use expected::{expectations, loosened};
+pub use judge::{Finding, Judge};
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use auditor::{
+    Kind, Observation,
+    order::Queue,
+    watch::{self, Sink},
+};
+use crds::names;
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams},
+};
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::JoinSet,
+};
+
+use crate::{
+    cluster::Cluster,
+    failure::{Request, explain, is_forbidden},
+};
+
+/// How far watches may be apart.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often what has waited long enough is judged.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What a watch delivers.
+#[derive(Debug)]
+enum Event {
+    Seen(Observation),
+    BeganAnew(Kind, BTreeSet<String>),
+    Listed(Kind),
+}
+
+struct Channel(UnboundedSender<Event>);
+
+impl Channel {
+    fn send(&self, event: Event) {
+        // The receiver goes away last of all.
+        let _ = self.0.send(event);
+    }
+}
+
+impl Sink for Channel {
+    fn see(&self, kind: Kind, deleted: bool, object: DynamicObject) {
+        self.send(Event::Seen(Observation::of(kind, deleted, object)));
+    }
+
+    fn began_anew(&self, kind: Kind, listed: &BTreeSet<String>) {
+        self.send(Event::BeganAnew(kind, listed.clone()));
+    }
+
+    fn listed(&self, kind: Kind) {
+        self.send(Event::Listed(kind));
+    }
+}
+
+/// A running audit. Dropping it stops it.
+pub struct Audit {
+    /// The judgement so far.
+    pub judge: Judge,
+    queue: Queue,
+    events: UnboundedReceiver<Event>,
+    /// Kinds whose watch lists anew just now.
+    listing: BTreeSet<Kind>,
+    /// What could not be judged, and why.
+    pub remarks: Vec<String>,
+    _watches: JoinSet<()>,
+}
+
+impl Audit {
+    /// Begins with what is there now. `name`: this resource only.
+    pub async fn begin(cluster: &Cluster, name: Option<&str>) -> Result<Self> {
+        let (sender, mut events) = unbounded_channel();
+        let mut watches = JoinSet::new();
+        let (mut listing, mut remarks) = (BTreeSet::new(), Vec::new());
+        for kind in Kind::ALL {
+            let (api, labels) = api(cluster, kind);
+            match api.list(&ListParams::default().limit(1)).await {
+                Ok(_) => {}
+                Err(error) if is_forbidden(&error) && kind == Kind::ClusterRoleBinding => {
+                    remarks.push("you may not list clusterrolebindings: whether they remain after deletion is not judged".into());
+                    continue;
+                }
+                Err(error) => return Err(explain(error, request(cluster, kind))),
+            }
+            let channel = Channel(sender.clone());
+            listing.insert(kind);
+            watches.spawn(async move { watch::follow(kind, &api, labels, &channel).await });
+        }
+        let (mut queue, mut before) = (Queue::new(PATIENCE), Vec::new());
+        while !listing.is_empty() {
+            match events.recv().await {
+                Some(Event::Seen(observation)) => before.push(observation),
+                Some(Event::Listed(kind)) => {
+                    listing.remove(&kind);
+                }
+                Some(Event::BeganAnew(..)) => {}
+                None => bail!("the watches ended"),
+            }
+        }
+        let mut judge = Judge::new(name.map(str::to_owned));
+        queue.begin_at(judge.take_in(before));
+        Ok(Self { judge, queue, events, listing, remarks, _watches: watches })
+    }
+
+    /// What was found next, after a moment at most.
+    pub async fn next(&mut self) -> Vec<Finding> {
+        // Nothing that was received is lost when the time is over first.
+        let _ = tokio::time::timeout(TICK, async {
+            while let Some(event) = self.events.recv().await {
+                self.take(event);
+            }
+        })
+        .await;
+        let mut found = Vec::new();
+        while let Some(next) = self.queue.next(Instant::now()) {
+            found.extend(self.judge.judge(&next.observation, next.late));
+        }
+        found
+    }
+
+    /// The rest, when nothing is waited for any more.
+    pub fn end(mut self) -> (Vec<Finding>, usize) {
+        while let Ok(event) = self.events.try_recv() {
+            self.take(event);
+        }
+        let mut found = Vec::new();
+        while let Some(next) = self.queue.pop() {
+            found.extend(self.judge.judge(&next.observation, next.late));
+        }
+        let judged = self.judge.judged;
+        found.extend(self.judge.end());
+        (found, judged)
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Seen(observation) => {
+                let late = self.listing.contains(&observation.kind);
+                self.queue.push(observation, late, Instant::now());
+            }
+            Event::BeganAnew(kind, listed) => {
+                self.remarks.push(format!("the watch of {} had to begin anew: what happened in between is not judged", kind.as_str()));
+                self.listing.insert(kind);
+                self.judge.retain(kind, &listed);
+            }
+            Event::Listed(kind) => {
+                self.listing.remove(&kind);
+            }
+        }
+    }
+}
+
+/// Where a kind is watched, and by which label.
+fn api(cluster: &Cluster, kind: Kind) -> (Api<DynamicObject>, Option<&'static str>) {
+    let resource = watch::resource(kind);
+    let client = cluster.client.clone();
+    match kind {
+        Kind::Node | Kind::ClusterRoleBinding => (Api::all_with(client, &resource), None),
+        Kind::IngressDaemonSet => (Api::namespaced_with(client, &cluster.namespace, &resource), None),
+        Kind::Deployment | Kind::ReplicaSet | Kind::Pod => {
+            (Api::namespaced_with(client, &cluster.namespace, &resource), Some(names::RESOURCE_LABEL))
+        }
+    }
+}
+
+fn request(cluster: &Cluster, kind: Kind) -> Request<'_> {
+    let namespace = Some(cluster.namespace.as_str());
+    match kind {
+        Kind::IngressDaemonSet => Request::ours("watch", &cluster.namespace),
+        Kind::Deployment => Request::of("watch", "apps", "deployments", namespace),
+        Kind::ReplicaSet => Request::of("watch", "apps", "replicasets", namespace),
+        Kind::Pod => Request::of("watch", "", "pods", namespace),
+        Kind::Node => Request::nodes("watch"),
+        Kind::ClusterRoleBinding => Request::of("watch", "rbac.authorization.k8s.io", "clusterrolebindings", None),
+    }
+}

@@ -1,0 +1,290 @@
+//! The cluster: the way to it, the resource that is meant, and everything around it at one moment.
+
+use std::{fmt::Debug, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow};
+use crds::{IngressDaemonSet, names};
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
+    coordination::v1::Lease,
+    core::v1::{Node, Pod, Service},
+};
+use kube::{
+    Api, Client, Config, Resource, ResourceExt as _,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+    core::DeserializeGuard,
+};
+use operator::{
+    memory::Memory,
+    observe::{Guarded, Observed, Observer},
+};
+use planner::Snapshot;
+use serde::de::DeserializeOwned;
+
+use crate::{
+    arguments::Global,
+    failure::{Request, Unfound, explain, is_forbidden, is_missing, unknown_kind},
+};
+
+/// How long the API server may take to begin an answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Name of the lease by which the operator's replicas agree on one that acts.
+const LEASE: &str = "ingress-daemonset-operator";
+/// Objects of one list request.
+const PAGE: u32 = 500;
+
+/// The cluster that the command line means.
+#[derive(Clone)]
+pub struct Cluster {
+    /// API client.
+    pub client: Client,
+    /// The namespace that is meant.
+    pub namespace: String,
+    operator_namespace: String,
+}
+
+impl Cluster {
+    /// By the command line, the kubeconfig, or from inside a pod.
+    pub async fn connect(global: &Global) -> Result<Self> {
+        // Fails only where a provider was installed before, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut config = config(global).await?;
+        config.connect_timeout = Some(PATIENCE);
+        let namespace = global.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| anyhow!("the kubeconfig cannot be used: {error}"))?;
+        Ok(Self { client, namespace, operator_namespace: global.operator_namespace.clone() })
+    }
+
+    /// Resources of the namespace.
+    pub fn resources(&self) -> Api<IngressDaemonSet> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The resource of this name, or the only one there is.
+    pub async fn find(&self, name: Option<&str>) -> Result<IngressDaemonSet> {
+        let Some(name) = name else {
+            let mut found = self.list_resources().await?;
+            return match found.len() {
+                1 => Ok(found.remove(0)),
+                0 => Err(Unfound::None { namespace: self.namespace.clone(), elsewhere: self.elsewhere().await }.into()),
+                _ => {
+                    let names = found.iter().map(kube::ResourceExt::name_any).collect();
+                    Err(Unfound::Several { namespace: self.namespace.clone(), names }.into())
+                }
+            };
+        };
+        match self.resources().get(name).await {
+            Err(error) if is_missing(&error) => {
+                // Says so itself where the kind is not known.
+                let others = self.list_resources().await?.iter().map(kube::ResourceExt::name_any).collect();
+                Err(Unfound::NoneNamed { namespace: self.namespace.clone(), name: name.to_owned(), others }.into())
+            }
+            other => other.map_err(|error| explain(error, Request::ours("get", &self.namespace))),
+        }
+    }
+
+    /// All resources of the namespace.
+    pub async fn list_resources(&self) -> Result<Vec<IngressDaemonSet>> {
+        match self.resources().list(&ListParams::default()).await {
+            Ok(list) => Ok(list.items),
+            Err(error) if is_missing(&error) => Err(unknown_kind()),
+            Err(error) => Err(explain(error, Request::ours("list", &self.namespace))),
+        }
+    }
+
+    async fn elsewhere(&self) -> Vec<String> {
+        let all = Api::<IngressDaemonSet>::all(self.client.clone()).list(&ListParams::default()).await;
+        // Who may not look everywhere gets no hint.
+        all.map(|list| list.items.iter().map(|found| format!("{}/{}", found.namespace().unwrap_or_default(), found.name_any())).collect())
+            .unwrap_or_default()
+    }
+
+    /// What is wrong with the operator, as far as it can be seen: nothing is said where its lease may not be read.
+    pub async fn operator_trouble(&self, resource: &IngressDaemonSet) -> Option<String> {
+        let leases = Api::<Lease>::namespaced(self.client.clone(), &self.operator_namespace);
+        let now = chrono::Utc::now().timestamp();
+        let look = format!(
+            "see `kubectl get pods -n {}`; if it is installed elsewhere, say so with --operator-namespace",
+            self.operator_namespace
+        );
+        let silence = match leases.get(LEASE).await {
+            Ok(lease) => silence(&lease, now)?,
+            Err(error) if is_missing(&error) => {
+                let behind = resource.status.as_ref().and_then(|status| status.observed_generation) != resource.metadata.generation;
+                return behind.then(|| {
+                    format!(
+                        "no operator was found in namespace {}, and the status is not of the newest spec: {look}",
+                        self.operator_namespace
+                    )
+                });
+            }
+            Err(_) => return None,
+        };
+        Some(format!(
+            "the operator does not run: its lease was last renewed {} ago, so what is shown may be old and nothing goes on; {look}",
+            crate::output::span(silence)
+        ))
+    }
+
+    /// Everything around the resources of the namespace, by one list of each kind. `resource`, where given, stands for the stored
+    /// one of its name. What may not be read is left out, with a remark.
+    pub async fn observe(&self, resource: Option<&IngressDaemonSet>) -> Result<(View, Vec<String>)> {
+        let (observer, mut remarks) = (Observer::default(), Vec::new());
+        let (ours, checkers) = (names::RESOURCE_LABEL, names::HEALTH_CHECKER_LABEL);
+        let namespace = self.namespace.as_str();
+        let pods: Vec<Pod> =
+            self.list(Api::namespaced(self.client.clone(), namespace), ours, Request::of("list", "", "pods", Some(namespace))).await?;
+        let deployments: Vec<Deployment> = self
+            .list(Api::namespaced(self.client.clone(), namespace), ours, Request::of("list", "apps", "deployments", Some(namespace)))
+            .await?;
+        let nodes: Vec<Node> = self.list(Api::all(self.client.clone()), "", Request::nodes("list")).await?;
+        let timing = crate::plan::pace::start_times(&pods);
+        observer.take(pods);
+        observer.take(deployments);
+        observer.take(nodes);
+        let replica_sets = Request::of("list", "apps", "replicasets", Some(namespace));
+        self.take_if_allowed::<ReplicaSet>(&observer, Api::namespaced(self.client.clone(), namespace), ours, replica_sets, &mut remarks)
+            .await?;
+        let daemon_sets = Request::of("list", "apps", "daemonsets", Some(namespace));
+        self.take_if_allowed::<DaemonSet>(&observer, Api::namespaced(self.client.clone(), namespace), checkers, daemon_sets, &mut remarks)
+            .await?;
+        let revisions = Request::of("list", "apps", "controllerrevisions", Some(namespace));
+        self.take_if_allowed::<ControllerRevision>(
+            &observer,
+            Api::namespaced(self.client.clone(), namespace),
+            ours,
+            revisions,
+            &mut remarks,
+        )
+        .await?;
+        let services = Request::of("list", "", "services", None);
+        self.take_if_allowed::<Service>(&observer, Api::all(self.client.clone()), "", services, &mut remarks).await?;
+        let all = Api::<IngressDaemonSet>::all(self.client.clone()).list(&ListParams::default()).await;
+        let mut resources = match all {
+            Ok(list) => list.items,
+            Err(_) => self.list_resources().await?,
+        };
+        if let Some(resource) = resource {
+            resources.retain(|other| other.namespace() != resource.namespace() || other.name_any() != resource.name_any());
+            resources.push(resource.clone());
+        }
+        observer.take::<Guarded>(resources.into_iter().map(|resource| DeserializeGuard(Ok(resource))).collect());
+        Ok((View { observer, timing }, remarks))
+    }
+
+    async fn take_if_allowed<K>(
+        &self,
+        observer: &Observer,
+        api: Api<K>,
+        labels: &str,
+        request: Request<'_>,
+        remarks: &mut Vec<String>,
+    ) -> Result<()>
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug,
+    {
+        match list(&api, labels).await {
+            Ok(found) => observer.take(found),
+            Err(error) if is_forbidden(&error) => {
+                remarks.push(format!("you may not {request}: they are left out of account"));
+                observer.take::<K>(Vec::new());
+            }
+            Err(error) => return Err(explain(error, request)),
+        }
+        Ok(())
+    }
+
+    async fn list<K>(&self, api: Api<K>, labels: &str, request: Request<'_>) -> Result<Vec<K>>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        list(&api, labels).await.map_err(|error| explain(error, request))
+    }
+}
+
+/// A moment of the cluster.
+pub struct View {
+    observer: Observer,
+    /// Seconds that pods took to be ready, by the first 8 characters of their resource's UID.
+    pub timing: std::collections::BTreeMap<String, Vec<i64>>,
+}
+
+impl View {
+    /// The planner's input for a resource, as if it were decided on now.
+    pub fn snapshot(&self, resource: &IngressDaemonSet) -> Result<Snapshot> {
+        let memory = Memory::of(resource.metadata.uid.as_deref().unwrap_or_default());
+        let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
+        let now = chrono::Utc::now().timestamp();
+        self.observer.snapshot(&namespace, &name, &memory, now, "").context("the resource went away")
+    }
+}
+
+/// All objects, page by page.
+async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, labels: &str) -> kube::Result<Vec<K>> {
+    let mut parameters = ListParams::default().labels(labels).limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let page = api.list(&parameters).await?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// How long a lease has been silent for, when that is too long.
+fn silence(lease: &Lease, now: i64) -> Option<i64> {
+    let spec = lease.spec.as_ref()?;
+    let renewed = spec.renew_time.as_ref().map_or(0, |time| time.0.as_second());
+    let silent = now.saturating_sub(renewed);
+    // Another replica takes over within the lease's duration, or at once when it was given back; twice that is no hand-over any more.
+    let given_back = spec.holder_identity.as_ref().is_none_or(String::is_empty);
+    let duration = if given_back { 0 } else { i64::from(spec.lease_duration_seconds.unwrap_or(15)) };
+    (silent > 2 * duration + 5).then_some(silent)
+}
+
+async fn config(global: &Global) -> Result<Config> {
+    let explicit = global.kubeconfig.is_some() || global.context.is_some();
+    let read = match &global.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let kubeconfig = match read {
+        Ok(kubeconfig) => kubeconfig,
+        Err(_) if !explicit && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+            return Config::incluster().context("the pod's own access to the cluster");
+        }
+        Err(error) => return Err(anyhow!("no kubeconfig: {error}; set KUBECONFIG, or name the file with --kubeconfig")),
+    };
+    let contexts: Vec<_> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
+    let options = KubeConfigOptions { context: global.context.clone(), ..KubeConfigOptions::default() };
+    if let Some(context) = global.context.as_ref().filter(|context| !contexts.contains(context)) {
+        return Err(anyhow!("the kubeconfig has no context {context}; it has {}", crate::failure::listed(&contexts)));
+    }
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
+        anyhow!("the kubeconfig cannot be used: {error}; choose a context with --context ({})", crate::failure::listed(&contexts))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::{api::coordination::v1::LeaseSpec, apimachinery::pkg::apis::meta::v1::MicroTime};
+
+    #[test]
+    fn an_operator_is_missed_after_two_durations_of_its_lease_or_soon_after_it_gave_it_back() {
+        let lease = |holder: &str| {
+            let spec = LeaseSpec {
+                holder_identity: Some(holder.into()),
+                renew_time: Some(MicroTime(jiff::Timestamp::from_second(1000).unwrap())),
+                lease_duration_seconds: Some(15),
+                ..LeaseSpec::default()
+            };
+            Lease { spec: Some(spec), ..Lease::default() }
+        };
+        assert_eq!([1035, 1036].map(|now| silence(&lease("operator-0"), now)), [None, Some(36)]);
+        assert_eq!([1005, 1006].map(|now| silence(&lease(""), now)), [None, Some(6)]);
+    }
+}

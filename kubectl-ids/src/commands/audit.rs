@@ -1,0 +1,63 @@
+//! `audit`: judges a cluster that is in use.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Result, ensure};
+use chrono::{SecondsFormat, Utc};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    arguments,
+    audit::{Audit, Finding},
+    cluster::Cluster,
+    failure::listed,
+    output::{Style, Tone, print, remarks, span},
+};
+
+/// As good as never.
+const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+
+/// Judges until Ctrl-C, or for a time.
+pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) -> Result<ExitCode> {
+    if options.name.is_some() {
+        cluster.find(options.name.as_deref()).await?;
+    }
+    let mut audit = Audit::begin(cluster, options.name.as_deref()).await?;
+    let resources = audit.judge.resources();
+    ensure!(
+        !resources.is_empty() || options.name.is_none(),
+        "the resource is not valid, see its condition Valid: there is nothing to judge by"
+    );
+    let names = if resources.is_empty() { "whatever is made".to_owned() } else { listed(&resources) };
+    let until = if options.duration.is_some() { "" } else { "; end with Ctrl-C" };
+    print(&format!("judging {names} in namespace {}{until}\n", cluster.namespace))?;
+    let started = Instant::now();
+    let end = sleep_until(started + options.duration.unwrap_or(FOR_EVER));
+    tokio::pin!(end);
+    let mut violations = 0;
+    loop {
+        tokio::select! {
+            found = audit.next() => {
+                remarks(&std::mem::take(&mut audit.remarks));
+                violations += report(&found, style)?;
+            }
+            _ = tokio::signal::ctrl_c() => break,
+            () = &mut end => break,
+        }
+    }
+    let (found, judged) = audit.end();
+    violations += report(&found, style)?;
+    let seconds = i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX);
+    let number = style.paint(&format!("{violations} violations"), if violations == 0 { Tone::Good } else { Tone::Bad });
+    print(&format!("{judged} changes judged in {}: {number}\n", span(seconds)))?;
+    Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn report(found: &[Finding], style: Style) -> Result<usize> {
+    for Finding { resource, violation } in found {
+        let time = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+        let code = style.paint(violation.property.code(), Tone::Bad);
+        print(&format!("{time}  {code} {resource}  {violation}\n"))?;
+    }
+    Ok(found.len())
+}

@@ -1,0 +1,137 @@
+//! `skip`, `retry`, `release`: what a person says of one node.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, IsTerminal as _, Write as _},
+};
+
+use anyhow::{Result, bail, ensure};
+use chrono::{SecondsFormat, Utc};
+use crds::{ledger::Ledger, names};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use planner::patch::{JsonPatch, annotation};
+use serde_json::{Value, json};
+
+use super::{plan::MANAGER, say_if_operator_is_down, title};
+use crate::{
+    arguments::{OnNode, Release},
+    cluster::Cluster,
+    failure::{Request, explain, is_missing},
+    output::{print, span},
+};
+
+/// Attempts to write over what somebody else writes at the same time.
+const ATTEMPTS: usize = 5;
+
+/// Puts the resource on, or takes it off, a Node's list of those that leave it alone.
+pub async fn skip(cluster: &Cluster, on: &OnNode, skip: bool) -> Result<()> {
+    let resource = cluster.find(on.name.as_deref()).await?;
+    let key = format!("{}/{}", cluster.namespace, resource.name_any());
+    let listed = |old: Option<&str>| {
+        let mut list: BTreeSet<String> =
+            old.unwrap_or_default().split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect();
+        let changed = if skip { list.insert(key.clone()) } else { list.remove(&key) };
+        changed.then(|| list.into_iter().collect::<Vec<_>>().join(","))
+    };
+    let changed = annotate(cluster, &on.node, names::SKIP_ANNOTATION, listed).await?;
+    let (node, title) = (&on.node, title(&resource));
+    let said = match (skip, changed) {
+        (true, true) => format!("node {node} is left as it is by {title}, until `kubectl ids skip {node} --undo`"),
+        (true, false) => format!("node {node} was left out by {title} already"),
+        (false, true) => format!("node {node} is updated by {title} again"),
+        (false, false) => format!("node {node} was not left out by {title}"),
+    };
+    print(&format!("{said}\n"))?;
+    say_if_operator_is_down(cluster, &resource).await;
+    Ok(())
+}
+
+/// Asks for another try on a node on which the revision failed.
+pub async fn retry(cluster: &Cluster, on: &OnNode) -> Result<()> {
+    let resource = cluster.find(on.name.as_deref()).await?;
+    let ledger = resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
+    let Some(course) = ledger.course.filter(|course| course.failed.contains_key(&on.node)) else {
+        bail!("nothing has failed on node {}: there is nothing to try again (`kubectl ids why {}`)", on.node, on.node);
+    };
+    let now = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
+    annotate(cluster, &on.node, names::RETRY_ANNOTATION, |_| Some(now.clone())).await?;
+    let reason = course.failed.get(&on.node).map(|failure| failure.reason.clone()).unwrap_or_default();
+    print(&format!(
+        "node {} is tried again with revision {} by {}; it had failed: {reason}\n",
+        on.node,
+        course.revision,
+        title(&resource)
+    ))?;
+    say_if_operator_is_down(cluster, &resource).await;
+    Ok(())
+}
+
+/// Frees a stuck place in the budget, after a person has confirmed it.
+pub async fn release(cluster: &Cluster, options: &Release) -> Result<()> {
+    let node = &options.on.node;
+    let resource = cluster.find(options.on.name.as_deref()).await?;
+    let ledger: Ledger = resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
+    let Some(grant) = ledger.grants.get(node) else {
+        bail!("node {node} has no place in the budget of {}: there is nothing to release (`kubectl ids why {node}`)", title(&resource));
+    };
+    let since = span(Utc::now().timestamp().saturating_sub(grant.granted_at));
+    let risk = format!(
+        "node {node}: {:?} (id {}), begun {since} ago, is given up; the node is attached as it is, whatever runs on it, and its place in the budget goes to another",
+        grant.kind, grant.id
+    );
+    if !options.yes && !confirmed(&risk)? {
+        bail!("nothing was released");
+    }
+    let order = format!("{}/{}:{}", cluster.namespace, resource.name_any(), grant.id);
+    annotate(cluster, node, names::RELEASE_ANNOTATION, |_| Some(order.clone())).await?;
+    print(&format!(
+        "node {node} is released by {}; it is not tried again before the template changes, or `kubectl ids retry {node}`\n",
+        title(&resource)
+    ))?;
+    say_if_operator_is_down(cluster, &resource).await;
+    Ok(())
+}
+
+/// Asks on the terminal.
+fn confirmed(risk: &str) -> Result<bool> {
+    ensure!(std::io::stdin().is_terminal(), "{risk}: say --yes to do that");
+    eprint!("{risk}.\nGo on? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Writes an annotation of a Node by what it is now, an empty one away; `false` where `edit` finds nothing to change.
+async fn annotate(cluster: &Cluster, name: &str, key: &str, edit: impl Fn(Option<&str>) -> Option<String>) -> Result<bool> {
+    let nodes = Api::<Node>::all(cluster.client.clone());
+    for _ in 0..ATTEMPTS {
+        let node = match nodes.get(name).await {
+            Err(error) if is_missing(&error) => bail!("there is no node {name}: `kubectl get nodes` lists them"),
+            other => other.map_err(|error| explain(error, Request::nodes("get")))?,
+        };
+        let old = node.annotations().get(key).map(String::as_str);
+        let Some(new) = edit(old) else { return Ok(false) };
+        let at = annotation(key);
+        let mut patch = JsonPatch::of(node.metadata.uid.as_deref().unwrap_or_default());
+        if node.annotations().is_empty() {
+            patch = patch.test("/metadata/annotations", Value::Null).add("/metadata/annotations", json!({}));
+        } else {
+            patch = patch.test(&at, old.map_or(Value::Null, Into::into));
+        }
+        patch = if new.is_empty() { patch.remove(&at) } else { patch.add(&at, new) };
+        let patch: json_patch::Patch = serde_json::from_value(patch.into_value())?;
+        let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        match nodes.patch(name, &params, &Patch::Json::<()>(patch)).await {
+            Ok(_) => return Ok(true),
+            // Somebody has changed it meanwhile: read it again.
+            Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {}
+            Err(error) => return Err(explain(error, Request::nodes("patch"))),
+        }
+    }
+    bail!("annotation {key} of node {name} changes all the time: try again")
+}

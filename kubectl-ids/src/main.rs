@@ -1,0 +1,17 @@
+//! `kubectl-ids`: on the PATH, `kubectl ids` runs it.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use kubectl_ids::{arguments::Arguments, commands};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match commands::run(Arguments::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Text for people: tables, colours where a terminal shows them, times as ages.
+
+use std::{
+    fmt::Write as _,
+    io::{IsTerminal as _, Write as _},
+};
+
+use anyhow::Result;
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+
+/// How text is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// With colours.
+    pub colour: bool,
+    /// Columns and lines of the terminal; nothing where there is none: then no line is cut or broken.
+    pub size: Option<(u16, u16)>,
+}
+
+impl Style {
+    /// What suits standard output. <https://no-color.org>: set and not empty means none.
+    pub fn of_stdout(no_color: bool) -> Self {
+        let stdout = std::io::stdout();
+        let plain = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let terminal = stdout.is_terminal();
+        let size = rustix::termios::tcgetwinsize(&stdout).ok().filter(|_| terminal);
+        let size = size.map(|size| (size.ws_col, size.ws_row)).filter(|(columns, _)| *columns > 0);
+        Self { colour: terminal && !plain && !dumb, size }
+    }
+
+    /// A word in the colour of its meaning.
+    pub fn paint(self, word: &str, tone: Tone) -> String {
+        let code = match tone {
+            Tone::Plain => return word.to_owned(),
+            Tone::Good => 32,
+            Tone::Busy => 36,
+            Tone::Waiting => 33,
+            Tone::Bad => 31,
+        };
+        if self.colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+    }
+}
+
+/// What a colour says; every one is said by a word, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// Nothing.
+    Plain,
+    /// As it should be.
+    Good,
+    /// Something goes on.
+    Busy,
+    /// It waits.
+    Waiting,
+    /// Somebody should look.
+    Bad,
+}
+
+/// The tone of a node's phase.
+pub fn tone_of(phase: &str) -> Tone {
+    match phase {
+        "Blocked" | "Unavailable" | "Failed" => Tone::Bad,
+        "Waiting" => Tone::Waiting,
+        "Idle" | "UpToDate" => Tone::Good,
+        _ => Tone::Busy,
+    }
+}
+
+/// A column whose words have tones, and which.
+pub type Toned = (usize, fn(&str) -> Tone);
+
+/// Rows below a header, as wide as the terminal at most; words of the column `toned` are coloured.
+pub fn table(style: Style, header: &[&str], rows: Vec<Vec<String>>, toned: Option<Toned>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header.iter().copied());
+    match style.size {
+        Some((columns, _)) => table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns.saturating_sub(1)),
+        None => table.set_content_arrangement(ContentArrangement::Disabled),
+    };
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.add_rows(rows);
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let at = toned.and_then(|(column, tone)| Some((lines.first()?.find(header.get(column)?)?, tone)));
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let painted = at.filter(|_| number > 0).and_then(|(at, tone)| paint_at(style, line, at, tone));
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "{}", painted.as_deref().unwrap_or(line));
+    }
+    text
+}
+
+/// The line with the word at this column painted. Names of nodes and phases have no wide characters.
+fn paint_at(style: Style, line: &str, at: usize, tone: fn(&str) -> Tone) -> Option<String> {
+    let (before, rest) = (line.get(..at)?, line.get(at..)?);
+    let word = rest.split_whitespace().next().filter(|word| rest.starts_with(word))?;
+    Some(format!("{before}{}{}", style.paint(word, tone(word)), rest.strip_prefix(word)?))
+}
+
+/// A bar of `width` characters, readable without colours.
+pub fn bar(done: u32, of: u32, width: usize) -> String {
+    let filled = if of == 0 { 0 } else { width * usize::try_from(done.min(of)).unwrap_or(0) / usize::try_from(of).unwrap_or(1) };
+    format!("[{}{}]", "#".repeat(filled), "-".repeat(width - filled))
+}
+
+/// Seconds as people say them: 42s, 3m20s, 2h5m, 3d4h.
+pub fn span(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    let two = |big: i64, unit: &str, small: i64, part: &str| {
+        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{part}") }
+    };
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => two(seconds / 60, "m", seconds % 60, "s"),
+        3600..86_400 => two(seconds / 3600, "h", seconds % 3600 / 60, "m"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// How long ago an RFC 3339 time was; `None` where it is none.
+pub fn age(time: &str, now: i64) -> Option<String> {
+    let time = chrono::DateTime::parse_from_rfc3339(time).ok()?;
+    Some(span(now.saturating_sub(time.timestamp())))
+}
+
+/// Prints text; a reader that has gone away, such as `head`, ends the program quietly.
+pub fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => Ok(other?),
+    }
+}
+
+/// A remark beside the output.
+pub fn remark(text: &str) {
+    eprintln!("note: {text}");
+}
+
+/// Several.
+pub fn remarks(texts: &[String]) {
+    for text in texts {
+        remark(text);
+    }
+}
+
+/// A block of lines that replaces itself on a terminal.
+#[derive(Debug, Default)]
+pub struct Screen {
+    shown: Vec<String>,
+}
+
+impl Screen {
+    /// The control characters and text that bring `text` in place of what was shown before.
+    ///
+    /// Lines are cut to the terminal's width, and those at the end left out where its height does not suffice: else the cursor
+    /// would not find the beginning again.
+    pub fn replace(&mut self, text: &str, size: (u16, u16)) -> String {
+        let (columns, rows) = (usize::from(size.0), usize::from(size.1.max(3)));
+        let mut lines: Vec<String> = text.lines().map(|line| cut(line, columns)).collect();
+        if lines.len() >= rows {
+            let left = lines.len() - (rows - 2);
+            lines.truncate(rows - 2);
+            lines.push(format!("… {left} lines more"));
+        }
+        if lines == self.shown {
+            return String::new();
+        }
+        let up = if self.shown.is_empty() { String::new() } else { format!("\x1b[{}A", self.shown.len()) };
+        self.shown = lines;
+        format!("{up}\r\x1b[J{}\n", self.shown.join("\n"))
+    }
+}
+
+/// The first characters of a line; colours take no room, and are ended.
+fn cut(line: &str, columns: usize) -> String {
+    let (mut width, mut escape, mut coloured) = (0, false, false);
+    let mut kept = String::new();
+    for character in line.chars() {
+        match character {
+            '\x1b' => (escape, coloured) = (true, true),
+            'm' if escape => escape = false,
+            _ if escape => {}
+            _ if width + 1 >= columns => {
+                if coloured {
+                    kept.push_str("\x1b[0m");
+                }
+                return kept;
+            }
+            _ => width += 1,
+        }
+        kept.push(character);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMINAL: Style = Style { colour: true, size: Some((40, 24)) };
+
+    #[test]
+    fn spans_have_two_units_at_most() {
+        let spans: Vec<_> = [-1, 0, 59, 60, 200, 3600, 7500, 86_400, 273_600].map(span).into();
+        assert_eq!(spans, ["0s", "0s", "59s", "1m", "3m20s", "1h", "2h5m", "1d", "3d4h"]);
+    }
+
+    #[test]
+    fn a_bar_is_full_only_when_all_is_done() {
+        assert_eq!(
+            [bar(0, 4, 8), bar(3, 4, 8), bar(999, 1000, 8), bar(4, 4, 8), bar(0, 0, 8)].join(" "),
+            "[--------] [######--] [#######-] [########] [--------]"
+        );
+    }
+
+    #[test]
+    fn only_the_word_of_its_column_is_coloured_and_a_pipe_gets_no_colour() {
+        let rows = || vec![vec!["n1".into(), "Blocked".into(), "Blocked is not a colour here".into()]];
+        let tone: fn(&str) -> Tone = tone_of;
+        let on_terminal = table(TERMINAL, &["NODE", "PHASE", "MESSAGE"], rows(), Some((1, tone)));
+        assert!(on_terminal.contains("n1    \x1b[31mBlocked\x1b[0m  Blocked is"), "{on_terminal}");
+        let piped = table(Style::default(), &["NODE", "PHASE", "MESSAGE"], rows(), Some((1, tone)));
+        assert_eq!(piped, "NODE  PHASE    MESSAGE\nn1    Blocked  Blocked is not a colour here\n");
+    }
+
+    #[test]
+    fn a_screen_goes_up_by_as_many_lines_as_it_has_shown() {
+        let mut screen = Screen::default();
+        assert_eq!(screen.replace("a\nb\n", (80, 24)), "\r\x1b[Ja\nb\n");
+        assert_eq!(screen.replace("a\nb\n", (80, 24)), "", "nothing has changed");
+        assert_eq!(screen.replace("a\nb\nc\nd\ne\n", (80, 5)), "\x1b[2A\r\x1b[Ja\nb\nc\n… 2 lines more\n");
+    }
+
+    #[test]
+    fn a_line_that_is_cut_in_a_colour_ends_it() {
+        assert_eq!(cut("ab\x1b[31mcdef\x1b[0m", 5), "ab\x1b[31mcd\x1b[0m");
+        assert_eq!(cut("abc", 5), "abc");
+    }
+}

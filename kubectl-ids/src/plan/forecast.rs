@@ -1,0 +1,332 @@
+//! The course of an update: which nodes, in which order, how long, and what holds the others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+use crds::ledger::{Kind, Ledger};
+use planner::{Action, Hold, Plan, Snapshot, decide, hold::StepState, settings::resolve};
+
+use super::{pace::Pace, world::World};
+use crate::output::{Style, Tone, span, table};
+
+/// Nodes times passes that are simulated at most: some seconds of work.
+const WORK: usize = 3_000_000;
+/// Passes without time going by, after which something must be wrong with the simulation itself.
+const RESTLESS: usize = 200;
+/// Looks in a row that change nothing, after which only an event is worth another.
+const QUIET: usize = 20;
+/// The planner looks again after this many seconds even if nothing is due.
+const RESYNC: i64 = 300;
+/// How far the future is looked into, in seconds.
+const HORIZON: i64 = 14 * 86_400;
+
+/// What a node goes through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The node.
+    pub node: String,
+    /// Which group of nodes that begin together it belongs to, from 1.
+    pub wave: usize,
+    /// Why it is disrupted; nothing for one that joins.
+    pub kind: Option<Kind>,
+    /// Its topology domain, where there are domains.
+    pub domain: Option<String>,
+    /// Seconds from now on; 0 for what is under way already.
+    pub begins: i64,
+    /// Seconds from now on.
+    pub ends: Option<i64>,
+    /// Reasons for which it waited before.
+    pub waited: Vec<String>,
+}
+
+/// A node that does not get its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The node.
+    pub node: String,
+    /// What it is in.
+    pub phase: String,
+    /// Why, in a word and a sentence.
+    pub reason: (String, String),
+}
+
+/// The course of an update.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forecast {
+    /// What is wrong with the spec: nothing would change.
+    pub invalid: Vec<String>,
+    /// Nodes in order.
+    pub turns: Vec<Turn>,
+    /// Nodes that are held for as long as nobody acts.
+    pub left: Vec<Left>,
+    /// Nodes that are chosen, in the end.
+    pub chosen: usize,
+    /// Nodes of these that need nothing.
+    pub untouched: usize,
+    /// Revision in the end.
+    pub revision: String,
+    /// The budget in nodes.
+    pub budget: usize,
+    /// Seconds until the last node has ended.
+    pub duration: i64,
+    /// There was too much to simulate: what is here is the beginning.
+    pub cut: bool,
+}
+
+/// What happens until nothing happens any more.
+pub fn forecast(snapshot: Snapshot, pace: Pace) -> Forecast {
+    simulate(snapshot, pace).0
+}
+
+/// The same, and how everything is then.
+pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
+    let mut forecast = Forecast::default();
+    match resolve(&snapshot.resource.spec) {
+        Err(problems) => forecast.invalid = problems.into_iter().map(|problem| problem.message).collect(),
+        Ok(settings) => forecast.revision = settings.revision,
+    }
+    let start = snapshot.now;
+    let mut course = Course { start, forecast, waited: BTreeMap::new(), seen: BTreeSet::new(), waves: BTreeSet::new() };
+    course.note_grants(&snapshot, start);
+    let mut world = World::new(snapshot, pace.pod_seconds);
+    let (mut work, mut restless, mut quiet) = (0, 0, 0);
+    let last = loop {
+        let plan = decided(&mut world);
+        course.note(&world.snapshot, &plan);
+        work += world.snapshot.nodes.len() + 10;
+        let now = world.snapshot.now;
+        let mut changed = false;
+        for action in &plan.actions {
+            changed |= world.act(action);
+        }
+        if !changed {
+            course.note_waiting(&plan);
+        }
+        course.note_grants(&world.snapshot, now);
+        restless = if changed { restless + 1 } else { 0 };
+        if changed && restless < RESTLESS && work < WORK {
+            quiet = 0;
+            continue;
+        }
+        quiet = if restless > 0 || world.next_event().is_some() { 0 } else { quiet + 1 };
+        restless = 0;
+        let due = plan.recheck_at.filter(|at| (now + 1..now + RESYNC).contains(at) && quiet < QUIET);
+        let next = [world.next_event(), due, opens(&plan, now)].into_iter().flatten().min();
+        if work >= WORK || now - start > HORIZON {
+            course.forecast.cut = true;
+            break plan;
+        }
+        match next {
+            Some(at) => world.advance(at),
+            None => break plan,
+        }
+    };
+    (course.end(&world.snapshot, &last), world.snapshot)
+}
+
+/// A decision, with health ports that are not asked: in the simulation they say what they should.
+fn decided(world: &mut World) -> Plan {
+    let plan = decide(&world.snapshot);
+    if plan.questions.is_empty() {
+        return plan;
+    }
+    world.snapshot.answers = plan.questions.keys().map(|node| (node.clone(), Vec::new())).collect();
+    let plan = decide(&world.snapshot);
+    world.snapshot.answers.clear();
+    plan
+}
+
+/// When the clock alone lets something go, however far away that is.
+fn opens(plan: &Plan, now: i64) -> Option<i64> {
+    let times = plan.held.values().filter_map(|held| match &held.hold {
+        Hold::OutsideWindow { opens: Some(at) } | Hold::Step { state: StepState::Soaking { until: at }, .. } => Some(*at),
+        _ => None,
+    });
+    times.filter(|at| *at > now).min()
+}
+
+struct Course {
+    start: i64,
+    forecast: Forecast,
+    /// Reasons for which nodes wait, in the order in which they came up.
+    waited: BTreeMap<String, Vec<String>>,
+    /// Grants and creations that are noted already: node, and id of the grant.
+    seen: BTreeSet<(String, Option<u64>)>,
+    /// When nodes began.
+    waves: BTreeSet<i64>,
+}
+
+impl Course {
+    /// Why nodes wait when nothing is left to be done at once.
+    fn note_waiting(&mut self, plan: &Plan) {
+        for (node, held) in plan.held.iter().filter(|(_, held)| held.phase == "Waiting") {
+            let reasons = self.waited.entry(node.clone()).or_default();
+            let reason = held.hold.reason().to_owned();
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+    }
+
+    /// Creations, and the budget.
+    fn note(&mut self, snapshot: &Snapshot, plan: &Plan) {
+        for action in &plan.actions {
+            if let Action::CreateDeployment { node, .. } = action
+                && self.seen.insert((node.clone(), None))
+            {
+                self.begin(snapshot, node, None, snapshot.now);
+            }
+        }
+        self.forecast.budget = self.forecast.budget.max(plan.gauges.budget);
+    }
+
+    /// Grants that were given, and those that have ended.
+    fn note_grants(&mut self, snapshot: &Snapshot, now: i64) {
+        let nothing = Ledger::default();
+        let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref()).unwrap_or(&nothing);
+        let given: Vec<_> = ledger.grants.iter().map(|(node, grant)| (node.clone(), grant.id, grant.kind)).collect();
+        for (node, id, kind) in given {
+            let under_way = self.forecast.turns.iter_mut().find(|turn| turn.node == node && turn.ends.is_none() && turn.kind.is_some());
+            if let Some(turn) = under_way {
+                // A retarget keeps the place.
+                turn.kind = Some(kind);
+                self.seen.insert((node, Some(id)));
+            } else if self.seen.insert((node.clone(), Some(id))) {
+                self.begin(snapshot, &node, Some(kind), now);
+            }
+        }
+        let since = now - self.start;
+        for turn in self.forecast.turns.iter_mut().filter(|turn| turn.ends.is_none()) {
+            let over = match turn.kind {
+                Some(_) => !ledger.grants.contains_key(&turn.node),
+                None => joined(snapshot, &turn.node),
+            };
+            if over {
+                turn.ends = Some(since);
+                self.forecast.duration = self.forecast.duration.max(since);
+            }
+        }
+    }
+
+    fn begin(&mut self, snapshot: &Snapshot, node: &str, kind: Option<Kind>, now: i64) {
+        let label =
+            snapshot.resource.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref()?.topology.as_ref());
+        let domain =
+            label.map(|topology| snapshot.nodes.get(node).and_then(|node| node.labels.get(&topology.key)).cloned().unwrap_or_default());
+        self.waves.insert(now);
+        let waited = self.waited.remove(node).unwrap_or_default();
+        self.forecast.turns.push(Turn { node: node.to_owned(), wave: 0, kind, domain, begins: now - self.start, ends: None, waited });
+    }
+
+    fn end(mut self, snapshot: &Snapshot, last: &Plan) -> Forecast {
+        let waves: BTreeMap<i64, usize> = self.waves.iter().zip(1..).map(|(at, wave)| (*at - self.start, wave)).collect();
+        for turn in &mut self.forecast.turns {
+            turn.wave = waves.get(&turn.begins).copied().unwrap_or(1);
+        }
+        let begun: BTreeSet<_> = self.forecast.turns.iter().filter(|turn| turn.ends.is_some()).map(|turn| turn.node.clone()).collect();
+        let held =
+            last.held.iter().filter(|(node, _)| !begun.contains(*node) || last.held.get(*node).is_some_and(|held| held.phase == "Waiting"));
+        self.forecast.left = held
+            .map(|(node, held)| Left {
+                node: node.clone(),
+                phase: held.phase.to_owned(),
+                reason: (held.hold.reason().to_owned(), held.hold.message()),
+            })
+            .collect();
+        let effective = &last.status.revisions.effective;
+        if !effective.is_empty() {
+            self.forecast.revision.clone_from(effective);
+        }
+        self.forecast.chosen = usize::try_from(last.status.nodes.desired).unwrap_or(0);
+        if self.forecast.invalid.is_empty() {
+            let refused = last.status.conditions.iter().find(|condition| condition.type_ == "Valid" && condition.status == "False");
+            self.forecast.invalid.extend(refused.map(|condition| condition.message.clone()));
+        }
+        let touched: BTreeSet<_> =
+            self.forecast.turns.iter().map(|turn| &turn.node).chain(self.forecast.left.iter().map(|left| &left.node)).collect();
+        self.forecast.untouched = snapshot.deployments.keys().filter(|node| !touched.contains(node)).count();
+        self.forecast
+    }
+}
+
+/// A node that was new serves.
+fn joined(snapshot: &Snapshot, node: &str) -> bool {
+    let token = snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
+    token.is_some_and(|token| token.phase == crds::token::Phase::Closed)
+}
+
+impl Forecast {
+    /// For people.
+    pub fn render(&self, style: Style) -> String {
+        let mut text = String::new();
+        // Writing into a String cannot fail.
+        let _ = self.write(&mut text, style);
+        text
+    }
+
+    fn write(&self, text: &mut String, style: Style) -> std::fmt::Result {
+        for problem in &self.invalid {
+            writeln!(text, "{}: {problem}", style.paint("not valid", Tone::Bad))?;
+        }
+        if !self.invalid.is_empty() {
+            return writeln!(text, "What runs keeps running; nothing would change.");
+        }
+        let disrupted = self.turns.iter().filter(|turn| turn.kind.is_some()).count();
+        let joining = self.turns.len() - disrupted;
+        writeln!(text, "Revision   {}", self.revision)?;
+        write!(
+            text,
+            "Nodes      {} chosen: {disrupted} to be disrupted, at most {} at once; {} as they are",
+            self.chosen, self.budget, self.untouched
+        )?;
+        let optional = [(joining, "new"), (self.left.len(), "held")];
+        for (number, word) in optional.iter().filter(|(number, _)| *number > 0) {
+            write!(text, "; {number} {word}")?;
+        }
+        writeln!(text)?;
+        if self.turns.is_empty() && self.left.is_empty() {
+            return writeln!(text, "Nothing to do: every node is as the resource says.");
+        }
+        if !self.turns.is_empty() {
+            write!(text, "\n{}", self.order(style))?;
+        }
+        if !self.left.is_empty() {
+            let rows =
+                self.left.iter().map(|left| vec![left.node.clone(), left.phase.clone(), left.reason.0.clone(), left.reason.1.clone()]);
+            let held = table(style, &["HELD", "PHASE", "REASON", "MESSAGE"], rows.collect(), Some((1, crate::output::tone_of)));
+            write!(text, "\n{held}")?;
+        }
+        let Some(waves) = self.turns.iter().map(|turn| turn.wave).max() else {
+            return writeln!(text, "\nExpected   nothing, before somebody acts");
+        };
+        let duration = span(self.duration);
+        let words = match (self.turns.iter().any(|turn| turn.ends.is_none()), self.cut) {
+            (_, true) => format!("more than {duration}: the simulation stops here, after {} nodes", self.turns.len()),
+            (true, false) => format!("{duration} until nothing goes on by itself any more"),
+            (false, false) => duration,
+        };
+        writeln!(text, "\nExpected   {words}, in {waves} {}", if waves == 1 { "wave" } else { "waves" })
+    }
+
+    fn order(&self, style: Style) -> String {
+        let domains = self.turns.iter().any(|turn| turn.domain.is_some());
+        let mut header = vec!["WAVE", "NODE", "WHAT", "BEGINS", "TAKES", "WAITS FOR"];
+        if domains {
+            header.insert(2, "DOMAIN");
+        }
+        let rows = self.turns.iter().map(|turn| {
+            let begins = if turn.begins == 0 { "now".into() } else { format!("+{}", span(turn.begins)) };
+            let takes = turn.ends.map_or_else(|| "-".into(), |ends| span(ends - turn.begins));
+            let waited = if turn.waited.is_empty() { "-".into() } else { turn.waited.join(", ") };
+            let kind = turn.kind.map_or_else(|| "Join".into(), |kind| format!("{kind:?}"));
+            let mut row = vec![turn.wave.to_string(), turn.node.clone(), kind, begins, takes, waited];
+            if domains {
+                row.insert(2, turn.domain.clone().filter(|domain| !domain.is_empty()).unwrap_or_else(|| "-".into()));
+            }
+            row
+        });
+        table(style, &header, rows.collect(), None)
+    }
+}

@@ -1,0 +1,240 @@
+//! Courses of updates of a small fleet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use crds::{IngressDaemonSet, ingress_daemon_set::IngressDaemonSetSpec, names};
+use insta::assert_snapshot;
+use planner::{
+    Snapshot,
+    snapshot::{NodeFacts, Resource},
+};
+use serde_json::{Value, json};
+
+use super::{
+    forecast::{Forecast, simulate},
+    pace::{Pace, Source},
+};
+use crate::output::Style;
+
+const PACE: Pace = Pace { pod_seconds: 4, source: Source::Given };
+
+#[expect(clippy::needless_pass_by_value, reason = "values are built in the call, by `json!`")]
+fn spec(version: &str, more: Value) -> IngressDaemonSetSpec {
+    let mut spec = json!({
+        "podsPerNode": 2,
+        "nodeSelector": { "ingress": "true" },
+        "healthCheckNodePorts": [10080],
+        "template": { "spec": { "containers": [{ "name": "nginx", "image": format!("nginx:{version}") }] } },
+        "updateStrategy": { "rollingUpdate": {
+            "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 },
+        } },
+    });
+    spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    serde_json::from_value(spec).unwrap()
+}
+
+fn node(zone: &str) -> NodeFacts {
+    let labels: BTreeMap<_, _> = [("ingress", "true"), ("zone", zone)].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    NodeFacts { uid: format!("uid-{zone}"), labels: labels.into(), ready: true, address: Some("192.0.2.1".into()), ..NodeFacts::default() }
+}
+
+fn nothing_runs() -> Snapshot {
+    let zones = ["a", "b", "a", "b"];
+    let nodes = zones.iter().zip(1..).map(|(zone, index)| (format!("n{index}"), Arc::new(node(zone)))).collect();
+    Snapshot {
+        now: 1_767_225_600,
+        resource: Resource {
+            name: "edge".into(),
+            namespace: "web".into(),
+            uid: "0a1b2c3d-0000-4000-8000-000000000000".into(),
+            resource_version: "1".into(),
+            generation: 1,
+            created: 0,
+            deleting: false,
+            finalizers: vec![names::FINALIZER.into()],
+            spec: spec("1", json!({})),
+            status: None,
+        },
+        health_checker_image: String::new(),
+        history: Vec::new(),
+        nodes: Arc::new(nodes),
+        deployments: BTreeMap::new(),
+        pods: BTreeMap::new(),
+        orphans: BTreeMap::new(),
+        daemon_sets: Vec::new(),
+        port_conflicts: BTreeSet::new(),
+        others: Vec::new(),
+        service_ports: Arc::default(),
+        foreign_names: BTreeSet::new(),
+        taken_names: BTreeSet::new(),
+        answers: BTreeMap::new(),
+        reserved: Vec::new(),
+        first_seen: BTreeMap::new(),
+        listed_since_rebuild: false,
+        asserted: BTreeSet::new(),
+        refusals: BTreeMap::new(),
+        written_generations: BTreeMap::new(),
+    }
+}
+
+/// Four nodes serve version 1.
+fn serving() -> Snapshot {
+    simulate(nothing_runs(), PACE).1
+}
+
+fn update(mut snapshot: Snapshot, spec: IngressDaemonSetSpec) -> Forecast {
+    snapshot.resource.spec = spec;
+    snapshot.resource.generation += 1;
+    simulate(snapshot, PACE).0
+}
+
+fn names_of(forecast: &Forecast) -> Vec<&str> {
+    forecast.turns.iter().map(|turn| turn.node.as_str()).collect()
+}
+
+#[test]
+fn nodes_of_a_new_resource_join_at_once() {
+    let (forecast, after) = simulate(nothing_runs(), PACE);
+    assert_eq!(names_of(&forecast), ["n1", "n2", "n3", "n4"]);
+    assert!(forecast.turns.iter().all(|turn| turn.kind.is_none() && turn.wave == 1 && turn.ends.is_some()), "{forecast:#?}");
+    assert_eq!(after.resource.status.unwrap().nodes.available, 4);
+}
+
+#[test]
+fn where_all_is_as_it_should_be_nothing_is_to_do() {
+    let snapshot = serving();
+    let same = snapshot.resource.spec.clone();
+    assert_snapshot!(update(snapshot, same).render(Style::default()));
+}
+
+#[test]
+fn an_update_goes_in_waves_of_the_budget_and_takes_grace_pods_and_soak() {
+    let forecast = update(serving(), spec("2", json!({})));
+    let waves: Vec<_> = forecast.turns.iter().map(|turn| turn.wave).collect();
+    assert_eq!(waves, [1, 1, 2, 2], "{forecast:#?}");
+    // Grace and soak take a second more each, for times are cut to whole seconds.
+    assert!(forecast.turns.iter().all(|turn| turn.ends.unwrap() - turn.begins == 6 + 4 + 2), "{forecast:#?}");
+    assert!(forecast.turns.iter().skip(2).all(|turn| turn.waited == ["Budget"]), "{forecast:#?}");
+    assert_eq!((forecast.duration, forecast.left.len(), forecast.budget), (24, 0, 2));
+    assert_snapshot!(forecast.render(Style::default()));
+}
+
+#[test]
+fn zones_one_at_a_time_are_finished_one_after_the_other() {
+    let rolling = json!({ "rollingUpdate": { "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 },
+        "topology": { "key": "zone", "maxUnavailableNodes": 1, "oneDomainAtATime": true } } });
+    let forecast = update(serving(), spec("2", json!({ "updateStrategy": rolling })));
+    let zones: Vec<_> = forecast.turns.iter().filter_map(|turn| turn.domain.as_deref()).collect();
+    assert_eq!(zones, ["a", "a", "b", "b"]);
+    assert_eq!(forecast.turns.last().unwrap().wave, 4);
+    assert_snapshot!(forecast.render(Style::default()));
+}
+
+#[test]
+fn what_holds_a_node_for_ever_is_named_and_the_others_go_on() {
+    let mut snapshot = serving();
+    let nodes = Arc::make_mut(&mut snapshot.nodes);
+    Arc::make_mut(nodes.get_mut("n1").unwrap()).annotations.insert(names::SKIP_ANNOTATION.into(), "web/edge".into());
+    Arc::make_mut(nodes.get_mut("n2").unwrap()).ready = false;
+    let forecast = update(snapshot, spec("2", json!({})));
+    let held: Vec<_> = forecast.left.iter().map(|left| (left.node.as_str(), left.reason.0.as_str())).collect();
+    assert_eq!(held, [("n1", "Skipped"), ("n2", "NodeNotReady")]);
+    assert_eq!(names_of(&forecast).len(), 2, "{forecast:#?}");
+}
+
+#[test]
+fn a_paused_resource_begins_nothing() {
+    let forecast = update(serving(), spec("2", json!({ "paused": true })));
+    assert!(forecast.turns.is_empty() && forecast.left.len() == 4, "{forecast:#?}");
+    assert!(forecast.left.iter().all(|left| left.reason.0 == "Paused"));
+    assert_snapshot!(forecast.render(Style::default()));
+}
+
+#[test]
+fn pods_replaced_without_detachment_take_their_rounds() {
+    let rolling = json!({ "rollingUpdate": { "maxDegradedNodes": 1, "attachSoakSeconds": 0, "maxUnavailablePodsPerNode": 1 } });
+    let forecast = update(serving(), spec("2", json!({ "updateStrategy": rolling })));
+    assert_eq!(forecast.turns.iter().map(|turn| turn.wave).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert!(forecast.turns.iter().all(|turn| turn.ends.unwrap() - turn.begins == 2 * 4), "{forecast:#?}");
+}
+
+fn rolling(more: &Value) -> Value {
+    let mut rolling =
+        json!({ "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 } });
+    rolling.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    json!({ "updateStrategy": { "rollingUpdate": rolling } })
+}
+
+#[test]
+fn steps_of_a_canary_soak_and_the_one_that_pauses_holds_the_rest() {
+    let steps = json!({ "steps": [{ "nodes": 1, "soak": "10m" }, { "nodes": 2, "pause": true }] });
+    let forecast = update(serving(), spec("2", rolling(&steps)));
+    assert_eq!(
+        forecast.turns.iter().map(|turn| (turn.wave, turn.begins > 600)).collect::<Vec<_>>(),
+        [(1, false), (2, true)],
+        "{forecast:#?}"
+    );
+    let reasons: BTreeSet<_> = forecast.left.iter().map(|left| left.reason.0.as_str()).collect();
+    assert_eq!((forecast.left.len(), reasons), (2, BTreeSet::from(["AwaitingPromotion"])));
+    assert_snapshot!(forecast.render(Style::default()));
+}
+
+#[test]
+fn a_window_is_waited_for_however_far_it_is() {
+    let saturday_at_six = 1_767_420_000;
+    let snapshot = serving();
+    let expected = saturday_at_six - snapshot.now;
+    let windows = json!({ "windows": [{ "schedule": "0 6 * * SAT", "duration": "3h", "timeZone": "UTC" }] });
+    let forecast = update(snapshot, spec("2", rolling(&windows)));
+    let begins = forecast.turns.iter().map(|turn| turn.begins).min();
+    assert_eq!((forecast.turns.len(), begins), (4, Some(expected)), "{forecast:#?}");
+    assert!(forecast.turns.iter().all(|turn| turn.waited.first().is_some_and(|reason| reason == "OutsideWindow")));
+}
+
+#[test]
+fn a_detacher_is_waited_for() {
+    let rolling = json!({ "rollingUpdate": { "maxUnavailableNodes": 4, "attachSoakSeconds": 0,
+        "annotateNodeToDetach": { "key": "example.com/detach", "gracePeriodSeconds": 1 },
+        "waitForDetachmentByAnnotatedTimestamp": { "key": "example.com/detached-at", "gracePeriodSeconds": 3 } } });
+    let forecast = update(serving(), spec("2", json!({ "updateStrategy": rolling })));
+    // Two seconds until its timestamp, the grace after that, the pods, two seconds until the timestamp is gone.
+    assert!(forecast.turns.iter().all(|turn| turn.ends.unwrap() == 2 + 4 + 4 + 2), "{forecast:#?}");
+}
+
+#[test]
+fn a_spec_that_contradicts_itself_changes_nothing() {
+    let forecast = update(serving(), spec("2", json!({ "replicas": 3 })));
+    assert!(forecast.turns.is_empty());
+    assert_snapshot!(forecast.render(Style::default()));
+}
+
+#[test]
+fn nodes_that_are_chosen_no_more_are_removed_within_the_budget() {
+    let mut snapshot = serving();
+    for name in ["n1", "n2", "n3"] {
+        Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut(name).unwrap()).labels.remove("ingress");
+    }
+    let same = snapshot.resource.spec.clone();
+    let forecast = update(snapshot, same);
+    assert_eq!(forecast.turns.iter().map(|turn| turn.wave).collect::<Vec<_>>(), [1, 1, 2], "{forecast:#?}");
+    assert!(forecast.turns.iter().all(|turn| turn.kind == Some(crds::ledger::Kind::Remove)));
+    assert_eq!(forecast.chosen, 1);
+}
+
+#[test]
+fn why_names_the_reason_of_a_node_that_the_status_does_not_list() {
+    let mut snapshot = serving();
+    Arc::make_mut(&mut snapshot.nodes).insert("other".into(), Arc::new(NodeFacts { ready: true, ..NodeFacts::default() }));
+    let mut resource = IngressDaemonSet::new("edge", snapshot.resource.spec.clone());
+    resource.metadata.namespace = Some("web".into());
+    resource.status = snapshot.resource.status.clone();
+    let said = |node: &str| {
+        let answer = crate::why::why(&resource, &snapshot, node);
+        answer.map(|answer| answer.render(&resource, node, Style::default(), snapshot.now))
+    };
+    assert_snapshot!(format!("{}\n{}", said("n1").unwrap(), said("other").unwrap()));
+    assert_eq!(said("n").unwrap_err(), "there is no node n; there is n1, n2, n3, n4");
+}

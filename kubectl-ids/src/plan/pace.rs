@@ -1,0 +1,89 @@
+//! How long pods take to be ready.
+
+use std::collections::BTreeMap;
+
+use crds::names;
+use k8s_openapi::api::core::v1::Pod;
+
+/// Seconds to readiness where no pod tells.
+const UNKNOWN: i64 = 10;
+
+/// How long the simulated cluster takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Seconds from the making of a pod to its readiness.
+    pub pod_seconds: i64,
+    /// Where that number comes from.
+    pub source: Source,
+}
+
+/// Where a number comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The user said so.
+    Given,
+    /// The median of so many pods.
+    Measured(usize),
+    /// Nothing is known.
+    Assumed,
+}
+
+impl Pace {
+    /// What the user says, else the median of what pods took, else a guess.
+    pub fn of(given: Option<u32>, measured: &[i64]) -> Self {
+        if let Some(seconds) = given {
+            return Self { pod_seconds: seconds.into(), source: Source::Given };
+        }
+        let mut sorted = measured.to_vec();
+        sorted.sort_unstable();
+        match sorted.get(sorted.len() / 2) {
+            Some(median) => Self { pod_seconds: *median, source: Source::Measured(sorted.len()) },
+            None => Self { pod_seconds: UNKNOWN, source: Source::Assumed },
+        }
+    }
+
+    /// The number with its source.
+    pub fn describe(self) -> String {
+        let seconds = self.pod_seconds;
+        match self.source {
+            Source::Given => format!("pods are ready {seconds} s after they are made, as given"),
+            Source::Measured(pods) => format!("pods are ready {seconds} s after they are made, the median of {pods} pods now"),
+            Source::Assumed => format!("pods are taken to be ready {seconds} s after they are made; say it with --pod-seconds"),
+        }
+    }
+}
+
+/// Seconds that ready pods took, by the first 8 characters of their resource's UID. A pod whose container was started again, or that
+/// was unready in between, says nothing: its condition is of later.
+pub fn start_times(pods: &[Pod]) -> BTreeMap<String, Vec<i64>> {
+    let mut times: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for pod in pods {
+        if let Some((uid8, seconds)) = start_time(pod) {
+            times.entry(uid8).or_default().push(seconds);
+        }
+    }
+    times
+}
+
+fn start_time(pod: &Pod) -> Option<(String, i64)> {
+    let uid8 = pod.metadata.labels.as_ref()?.get(names::RESOURCE_LABEL)?.clone();
+    pod.metadata.labels.as_ref()?.get(names::REVISION_LABEL)?;
+    let status = pod.status.as_ref()?;
+    let restarts: i32 = status.container_statuses.iter().flatten().map(|container| container.restart_count).sum();
+    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    let seconds = ready.last_transition_time.as_ref()?.0.as_second() - pod.metadata.creation_timestamp.as_ref()?.0.as_second();
+    // The times are whole seconds; a pod takes at least one.
+    (restarts == 0 && (0..3600).contains(&seconds)).then_some((uid8, seconds.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_counts_before_what_is_measured_before_what_is_assumed() {
+        assert_eq!(Pace::of(Some(7), &[1]).pod_seconds, 7);
+        assert_eq!(Pace::of(None, &[90, 3, 4]), Pace { pod_seconds: 4, source: Source::Measured(3) });
+        assert_eq!(Pace::of(None, &[]).source, Source::Assumed);
+    }
+}

@@ -1,0 +1,93 @@
+//! What the view of a large cluster costs.
+
+use super::*;
+use crds::names;
+use serde_json::{Value, json};
+
+const NODES: usize = 2000;
+/// A node, its Deployment, its `ReplicaSet` and two pods, in KiB. Five thousand of them must leave room in 64 MiB for a decision about them.
+const MOST_PER_NODE: usize = 8;
+
+/// Memory of this process that belongs to no file.
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
+}
+
+fn node_name(index: usize) -> String {
+    format!("node-{index}.eu-central-1.example.com")
+}
+
+fn name(index: usize) -> String {
+    format!("edge-{}", node_name(index))
+}
+
+fn meta(name: &str, index: usize) -> Value {
+    let fields = json!({ "f:metadata": { "f:labels": { ".": {}, "f:app": {} } }, "f:spec": { "f:replicas": {}, "f:template": { "f:spec": { "f:containers": {} } } } });
+    json!({
+        "name": name, "namespace": "default", "uid": format!("b2c3d4e5-0000-4000-8000-{index:012}"), "resourceVersion": (100_000 + index).to_string(),
+        "generation": 1, "creationTimestamp": "2026-11-22T00:00:00Z",
+        "labels": {
+            names::NODE_LABEL: name, names::RESOURCE_LABEL: "a1b2c3d4", names::NODE_HASH_LABEL: crds::hash::node_hash(&node_name(index)),
+            names::TOKEN_LABEL: format!("a1b2c3d4.{index}.Closed.1795219210"),
+        },
+        "annotations": { names::NODE_NAME_ANNOTATION: node_name(index), "deployment.kubernetes.io/revision": "1" },
+        "ownerReferences": [
+            { "apiVersion": "v1", "kind": "Owner", "name": "edge", "uid": "a1b2c3d4-0000-4000-8000-000000000000", "controller": true },
+        ],
+        "managedFields": [{ "manager": "operator", "operation": "Update", "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields }],
+    })
+}
+
+fn spec(index: usize) -> Value {
+    let container = json!({
+        "name": "controller", "image": "registry.example.com/controller:1", "args": ["--http-port=8080", "--https-port=8443"],
+        "env": [{ "name": "VERSION", "value": "1" }, { "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+        "resources": { "requests": { "cpu": "100m" } }, "terminationMessagePath": "/dev/termination-log", "imagePullPolicy": "IfNotPresent",
+    });
+    json!({
+        "replicas": 2, "selector": { "matchLabels": { names::NODE_LABEL: name(index) } },
+        "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": "100%" } },
+        "template": {
+            "metadata": { "labels": { names::NODE_LABEL: name(index), "app": "edge" } },
+            "spec": { "nodeName": node_name(index), "containers": [container] },
+        },
+    })
+}
+
+/// As a list delivers them: page by page.
+fn list<K: Observed + Resource + DeserializeOwned>(observer: &Observer, object: impl Fn(usize) -> Value, count: usize) {
+    let (mut listing, mut page) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let text = object(index).to_string();
+        page.push(serde_json::from_str::<K>(&text).unwrap());
+        if page.len() == PAGE as usize {
+            listing.extend(observer.cut(std::mem::take(&mut page)));
+        }
+    }
+    observer.replace(listing);
+}
+
+#[test]
+fn a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes() {
+    let observer = Observer::default();
+    let before = resident_kib();
+    let status =
+        json!({ "conditions": [{ "type": "Ready", "status": "True" }], "addresses": [{ "type": "InternalIP", "address": "198.19.1.1" }] });
+    list::<Node>(&observer, |index| json!({ "metadata": meta(&node_name(index), index), "spec": {}, "status": status }), NODES);
+    list::<Deployment>(&observer, |index| json!({ "metadata": meta(&name(index), index), "spec": spec(index) }), NODES);
+    list::<ReplicaSet>(
+        &observer,
+        |index| json!({ "metadata": meta(&format!("{}-7d6f8d9c4b", name(index)), index), "spec": spec(index) }),
+        NODES,
+    );
+    let pod = |index: usize| {
+        let name = format!("{}-7d6f8d9c4b-{index:05}", name(index / 2));
+        json!({ "metadata": meta(&name, index / 2), "spec": { "containers": [] }, "status": { "phase": "Running", "conditions": status["conditions"] } })
+    };
+    list::<Pod>(&observer, pod, 2 * NODES);
+    let each = resident_kib().saturating_sub(before) / NODES;
+    assert!(each <= MOST_PER_NODE, "{each} KiB");
+    assert_eq!(observer.index().pods.len(), 2 * NODES);
+}
