@@ -288,7 +288,7 @@ impl Run {
                 Event::Fails(goes_back) => {
                     wish.image = BAD;
                     set(&mut wish.course, "nodeDeadlineSeconds", Some(json!(8)));
-                    set(&mut wish.course, "autoRollback", goes_back.then(|| json!(true)));
+                    set(&mut wish.course, "autoRollback", goes_back.then_some(json!(true)));
                 }
                 Event::OnDelete(on_delete) => wish.on_delete = on_delete,
                 Event::RollbackTo(number) => wish.rollback_to = number,
