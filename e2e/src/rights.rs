@@ -18,11 +18,14 @@ use crate::{images, scenarios};
 pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator";
 
 /// Rights that scenarios need not show, with the reason.
-const UNSEEN: [(&str, &str); 2] = [
+const UNSEEN: [(&str, &str); 5] = [
     (
         "operator: update ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
         "no request of its own: asked for when an object with blockOwnerDeletion is made; `ownership.rs` takes it away and sees",
     ),
+    ("operator: get apps/controllerrevisions", "only when a revision's name is taken: by a process that died, or by somebody else"),
+    ("operator: patch apps/controllerrevisions", "only when a former template becomes the newest again"),
+    ("operator: delete apps/controllerrevisions", "only when there are more revisions than `revisionHistoryLimit`"),
     ("node-agent: get nodes", "only when the Node is there already, or after a conflict"),
 ];
 
