@@ -6,12 +6,15 @@ pub mod duration;
 pub mod hash;
 pub mod holders;
 pub mod ingress_daemon_set;
+pub mod label_selector;
 pub mod ledger;
 pub mod manifest;
 pub mod names;
+pub mod node_readiness_gate;
 pub mod status;
 pub mod token;
 
 pub use duration::Duration;
 pub use ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec};
+pub use node_readiness_gate::{NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus};
 pub use status::IngressDaemonSetStatus;

@@ -3,17 +3,18 @@
 use std::{env, fs, path::Path};
 
 #[test]
-fn the_manifest_is_what_the_types_say() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/ingressdaemonsets.yaml");
-    let generated = crds::manifest::ingress_daemon_set_yaml().unwrap();
-    if env::var_os("GENERATE").is_some() {
-        fs::write(&path, &generated).unwrap();
+fn the_manifests_are_what_the_types_say() {
+    for (name, generated) in crds::manifest::files().unwrap() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name);
+        if env::var_os("GENERATE").is_some() {
+            fs::write(&path, &generated).unwrap();
+        }
+        assert!(
+            fs::read_to_string(&path).unwrap_or_default() == generated,
+            "run `make generate`: {} is not what the types say",
+            path.display()
+        );
     }
-    assert!(
-        fs::read_to_string(&path).unwrap_or_default() == generated,
-        "run `make generate`: {} is not what the types say",
-        path.display()
-    );
 }
 
 #[test]

@@ -44,7 +44,8 @@ async fn main() -> ExitCode {
 }
 
 fn print_crds() -> anyhow::Result<()> {
-    print!("{}", crds::manifest::ingress_daemon_set_yaml().context("CustomResourceDefinition")?);
+    let files: Vec<_> = crds::manifest::files().context("CustomResourceDefinition")?.into_iter().map(|(_, yaml)| yaml).collect();
+    print!("{}", files.join("---\n"));
     Ok(())
 }
 
