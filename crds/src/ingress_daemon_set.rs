@@ -1,7 +1,7 @@
 //! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
-use crate::duration::Duration;
+use crate::{duration::Duration, node_readiness_gate::GateTaint};
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -106,6 +106,9 @@ pub struct IngressDaemonSetSpec {
     /// Lets the rollout go on after a step that pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote: Option<Promote>,
+    /// A taint that chosen nodes keep until all their replicas are ready, and get again when those cease to be: as a `NodeReadinessGate` of mode Continuous that requires this resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_readiness_taint: Option<GateTaint>,
     /// How nodes are updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,

@@ -47,6 +47,9 @@ pub const HOLDERS_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/detach
 /// Default key of `annotateDeploymentToDetach`, spelled with `.com` as in the original. On a Deployment it makes the
 /// health check fail, whoever set it. Writers: the operator, and people who take a node out by hand.
 pub const TO_BE_UPDATED_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.com/to-be-updated";
+/// Prefix of the annotations of Nodes in which a readiness gate records what it has decided; the gate's UID follows.
+/// Writer: the operator.
+pub const GATE_RECORD_PREFIX: &str = "ingressdaemonsets.mumoshu.github.io/gate-";
 /// Annotation of Nodes: resources, as `<namespace>/<name>` separated by commas, that leave this node as it is. Writer: people.
 pub const SKIP_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/skip";
 /// Annotation of Nodes: another value than at a node's failure lets the operator try the node again. Writer: people.

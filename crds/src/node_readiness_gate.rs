@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
     .message("regateOn is for mode Bootstrap: with mode Continuous a node that is not ready gets the taint again anyway"))]
 #[x_kube(validation = Rule::new("self.mode == 'Continuous' || !has(self.retaint)")
     .message("retaint is for mode Continuous: with mode Bootstrap a node that was released stays so"))]
+#[x_kube(validation = Rule::new("self.taint == oldSelf.taint").message("the taint cannot be changed: make another gate with the new taint, then delete this one"))]
 pub struct NodeReadinessGateSpec {
     /// Labels of the nodes that the gate is for. Must name at least one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,7 @@ pub struct NodeReadinessGateSpec {
     /// Bootstrap: a node is released once. Continuous: the taint comes back when the requirements cease to be met.
     #[serde(default)]
     pub mode: Mode,
-    /// Nodes that were there before the gate. Gate: as new ones. Grandfather: they count as released. GateIfIdle: as new ones while nothing runs there but system pods and those of `DaemonSets`. Default: Grandfather with mode Bootstrap, Gate with Continuous.
+    /// Nodes that were there before the gate. Gate: as new ones. Grandfather: they count as released. `GateIfIdle`: as new ones while nothing runs there but system pods and those of `DaemonSets`. Default: Grandfather with mode Bootstrap, Gate with Continuous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing_nodes: Option<ExistingNodes>,
     /// With mode Bootstrap: what makes a released node a new one. Reboot: another boot ID. Replaced: another machine under the same Node. Generation: a change of this spec.
@@ -86,10 +87,9 @@ pub struct NodeReadinessGateSpec {
     pub dry_run: bool,
 }
 
-/// The taint of a gate.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A taint that is kept until a node is ready.
+#[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self == oldSelf").message("the taint cannot be changed: make another gate with the new taint, then delete this one"))]
 pub struct GateTaint {
     /// Its key, such as readiness.k8s.io/ingress, which Karpenter knows as one that goes away, or startup-taint.cluster-autoscaler.kubernetes.io/ingress, which cluster-autoscaler does.
     #[schemars(schema_with = "crate::manifest::taint_key_schema")]

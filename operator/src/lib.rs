@@ -4,6 +4,7 @@
 pub mod act;
 pub mod args;
 pub mod ask;
+pub mod gate;
 pub mod leader;
 pub mod memory;
 pub mod metrics;

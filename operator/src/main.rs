@@ -15,6 +15,7 @@ use kube::{
 use operator::{
     act::Announcer,
     args::{Arguments, Command, Run},
+    gate,
     leader::{Outcome, Terms, act_while_leading},
     metrics::Metrics,
     observe::{Guarded, Observer},
@@ -64,6 +65,13 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
     let reporter = Reporter { controller: "ingressdaemonsets.mumoshu.github.io/operator".into(), instance: Some(run.identity.clone()) };
+    let gates = gate::Options {
+        client: client.clone(),
+        observer: Arc::clone(&observer),
+        hub: observer.hub(),
+        metrics: metrics.gates.clone(),
+        recorder: EventRecorder::new(client.clone(), reporter.clone()),
+    };
     let context = Arc::new(Context {
         announcer: Announcer::new(EventRecorder::new(client.clone(), reporter)),
         client: client.clone(),
@@ -74,7 +82,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         failures: std::sync::Mutex::default(),
     });
     let outcome = tokio::select! {
-        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), decide_for_ever(context, resources)) => outcome,
+        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), act(context, resources, gates, stop.clone())) => outcome,
         () = observer.follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();
@@ -86,6 +94,11 @@ async fn start(run: Run) -> anyhow::Result<()> {
             anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it")
         }
     }
+}
+
+/// Everything that only the replica that leads does.
+async fn act(context: Arc<Context>, resources: Store<Guarded>, gates: gate::Options, stop: CancellationToken) {
+    tokio::join!(decide_for_ever(context, resources), gate::Engine::new(gates).run(stop));
 }
 
 /// Decides for one resource at a time each, whenever something that concerns it has changed.

@@ -1,5 +1,6 @@
 //! Prometheus metrics. Labels are enums and reasons from fixed lists, never names or error texts.
 
+use crate::gate::GateMetrics;
 use crds::ledger::Ledger;
 use planner::plan::{Plan, Write};
 use prometheus_client::{
@@ -58,6 +59,8 @@ pub struct Metrics {
     passes: Family<Result, Counter>,
     phase_seconds: Family<Phase, Histogram>,
     leader: Gauge,
+    /// Those of readiness gates.
+    pub gates: GateMetrics,
     latest: Mutex<BTreeMap<String, Plan>>,
 }
 
@@ -93,7 +96,9 @@ impl Default for Metrics {
         registry.register("phase_duration_seconds", "Time that a node spent in a phase", phase_seconds.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 while this replica acts", leader.clone());
+        let gates = GateMetrics::registered(&mut registry);
         Self {
+            gates,
             registry,
             nodes,
             grants,

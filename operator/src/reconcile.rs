@@ -92,6 +92,11 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     if !try_template(&context.client, &mut memory, &mut snapshot).await {
         return Ok(Requeue::requeue(AFTER_CONFLICT));
     }
+    let Some(links) = context.observer.hub().links(&key.0, &key.1) else {
+        // What the gates are decides which taints keep no pod away; the first list of gates wakes us.
+        return Ok(Requeue::requeue(Duration::from_secs(1)));
+    };
+    snapshot.gates = links;
     snapshot.first_seen = memory.first_seen.clone();
     snapshot.reserved = memory.reserved.clone();
     let mut plan = decide(&snapshot);
@@ -100,6 +105,9 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
         plan = decide(&snapshot);
     }
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
+    if let Some(replicas) = plan.replicas.take() {
+        context.observer.hub().replicas(&key, replicas);
+    }
     note_phases(&context.metrics, &mut memory, &plan);
     tracing::debug!(actions = ?plan.actions.iter().map(brief).collect::<Vec<_>>(), recheck_at = plan.recheck_at, "decided");
     let outcome = carry_out(&context, &snapshot, &plan, &mut memory).await;

@@ -83,6 +83,7 @@ fn snapshot() -> Snapshot {
         asserted: BTreeSet::new(),
         refusals: BTreeMap::new(),
         written_generations: BTreeMap::new(),
+        gates: planner::snapshot::GateLinks::default(),
     }
 }
 

@@ -77,6 +77,7 @@ fn nothing_runs() -> Snapshot {
         asserted: BTreeSet::new(),
         refusals: BTreeMap::new(),
         written_generations: BTreeMap::new(),
+        gates: planner::snapshot::GateLinks::default(),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     plan::{Action, Gauges, Held, Plan, Write},
     readiness,
     rebuild::{Rebuild, rebuild},
-    render,
+    render, replicas,
     revisions::{self, Targets},
     rivals::Rivals,
     room::{Room, Wants},
@@ -585,6 +585,9 @@ impl<'a> Pass<'a> {
                 self.snapshot.resource.finalizers.iter().filter(|name| *name != names::FINALIZER && *name != names::FINALIZER_OF_ORIGINAL);
             self.plan.actions.push(Action::SetFinalizers(finalizers.cloned().collect()));
             return self.plan;
+        }
+        if let Some(settings) = self.settings.filter(|_| self.snapshot.gates.watched) {
+            self.plan.replicas = Some(replicas::of(self.snapshot, settings, cases));
         }
         self.plan.gauges = Gauges { grants: self.ledger.grants.len(), ..self.plan.gauges };
         let stored = self.snapshot.resource.status.clone().unwrap_or_default();

@@ -12,21 +12,25 @@ pub fn is_chosen(spec: &IngressDaemonSetSpec, settings: &Settings, name: &str, n
         && settings.pod.node_selector.iter().flatten().all(has)
         && affinity_allows(&settings.pod, name, node)
         && node.taints.iter().all(|taint| match taint.effect.as_str() {
-            "NoExecute" => is_tolerated(&settings.pod, taint),
-            "NoSchedule" => member || is_tolerated(&settings.pod, taint),
+            "NoExecute" => is_tolerated(settings, taint),
+            "NoSchedule" => member || is_tolerated(settings, taint),
             _ => true,
         })
 }
 
-/// Tolerations that the operator adds to the pods: those of a `DaemonSet`'s pods, and those for detached nodes.
+/// Whether a `DaemonSet`'s pod is to run on the node, taints left aside that `ignored` names.
+pub fn daemon_set_runs(pod: &PodSpec, name: &str, node: &NodeFacts, ignored: impl Fn(&Taint) -> bool) -> bool {
+    let added = daemon_tolerations(pod.host_network.unwrap_or(false));
+    let bears = |taint: &Taint| pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint));
+    pod.node_name.as_deref().is_none_or(|wanted| wanted == name)
+        && pod.node_selector.iter().flatten().all(|(key, value)| node.labels.get(key) == Some(value))
+        && affinity_allows(pod, name, node)
+        && node.taints.iter().all(|taint| taint.effect == "PreferNoSchedule" || ignored(taint) || bears(taint))
+}
+
+/// Tolerations of a `DaemonSet`'s pods, and those for detached nodes.
 /// Source of the list: the `DaemonSet` controller of Kubernetes 1.36.
-pub fn added_tolerations(host_network: bool) -> Vec<Toleration> {
-    let exists = |key: &str, effect: &str| Toleration {
-        key: Some(key.into()),
-        operator: Some("Exists".into()),
-        effect: Some(effect.into()),
-        ..Toleration::default()
-    };
+pub fn daemon_tolerations(host_network: bool) -> Vec<Toleration> {
     let mut added = vec![
         exists("node.kubernetes.io/not-ready", "NoExecute"),
         exists("node.kubernetes.io/unreachable", "NoExecute"),
@@ -42,18 +46,47 @@ pub fn added_tolerations(host_network: bool) -> Vec<Toleration> {
     added
 }
 
+/// Tolerations that the operator adds to the pods: those of a `DaemonSet`'s, and those for taints of gates that wait for them.
+pub fn added_tolerations(settings: &Settings) -> Vec<Toleration> {
+    let mut added = daemon_tolerations(settings.pod.host_network.unwrap_or(false));
+    added.extend(settings.gate_taints.iter().map(|(key, effect)| exists(key, effect)));
+    added
+}
+
+fn exists(key: &str, effect: &str) -> Toleration {
+    Toleration { key: Some(key.into()), operator: Some("Exists".into()), effect: Some(effect.into()), ..Toleration::default() }
+}
+
 /// The taint of a node that is about to be taken away.
 pub fn is_departure(taint: &Taint) -> bool {
     matches!(taint.key.as_str(), names::CLUSTER_AUTOSCALER_TAINT | names::KARPENTER_TAINT | names::OUT_OF_SERVICE_TAINT)
 }
 
-fn is_tolerated(pod: &PodSpec, taint: &Taint) -> bool {
-    let added = added_tolerations(pod.host_network.unwrap_or(false));
+fn is_tolerated(settings: &Settings, taint: &Taint) -> bool {
+    let added = added_tolerations(settings);
     // The wish to drain is no statement about which pods fit.
-    is_departure(taint) || pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
+    is_departure(taint) || settings.pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
 }
 
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+/// Beginnings of keys of taints that a node has while it starts, and that go by themselves.
+/// Sources: the node lifecycle controller, cloud controllers, what Karpenter and cluster-autoscaler take for such.
+const PASSING: [&str; 6] = [
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "karpenter.sh/unregistered",
+    "readiness.k8s.io/",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "startup.k8s.io/",
+];
+
+/// A taint that goes by itself once the node has started: no statement about which pods are meant for it.
+pub fn is_passing(taint: &Taint) -> bool {
+    taint.key != names::OUT_OF_SERVICE_TAINT
+        && (PASSING.iter().any(|beginning| taint.key.starts_with(beginning)) || taint.key.ends_with("/agent-not-ready"))
+}
+
+/// Whether a pod with this toleration bears the taint.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.as_deref().unwrap_or_default();
     let key = toleration.key.as_deref().unwrap_or_default();
     if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {

@@ -1,6 +1,6 @@
 //! What a decision says: what to do, what is held back and why, when to look again.
 
-use crate::hold::Hold;
+use crate::{gate::world::ReplicaHealth, hold::Hold};
 use crds::status::IngressDaemonSetStatus;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ pub struct Plan {
     pub gauges: Gauges,
     /// Health ports to ask, by node. The decision is made again with what they say, before anything is done.
     pub questions: BTreeMap<String, Question>,
+    /// Replicas by node, where a readiness gate asks for them and they can be judged.
+    pub replicas: Option<BTreeMap<String, ReplicaHealth>>,
 }
 
 /// Where a node's health checkers listen.

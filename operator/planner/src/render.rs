@@ -131,9 +131,7 @@ pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str
     labels[names::REVISION_LABEL] = settings.revision.as_str().into();
     labels[names::RENDERED_BY_LABEL] = rendered_by(settings).into();
     let spec = child(&mut template, "spec");
-    let tolerations = added_tolerations(settings.pod.host_network.unwrap_or(false))
-        .into_iter()
-        .filter_map(|toleration| serde_json::to_value(toleration).ok());
+    let tolerations = added_tolerations(settings).into_iter().filter_map(|toleration| serde_json::to_value(toleration).ok());
     match spec.get_mut("tolerations").and_then(Value::as_array_mut) {
         Some(existing) => existing.extend(tolerations),
         None => spec["tolerations"] = tolerations.collect(),
@@ -148,7 +146,11 @@ pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str
 
 /// What distinguishes the operator's additions; the template that carries another value was rendered otherwise.
 pub fn rendered_by(settings: &Settings) -> String {
-    hash::hex(format!("{RENDERING} {:?} {:?}", settings.placement, settings.pod.host_network).as_bytes(), 10)
+    let mut additions = format!("{RENDERING} {:?} {:?}", settings.placement, settings.pod.host_network);
+    for (key, effect) in &settings.gate_taints {
+        additions.extend([" ", key, ":", effect]);
+    }
+    hash::hex(additions.as_bytes(), 10)
 }
 
 /// Terms are alternatives, so each of the user's gets the pin.

@@ -48,7 +48,10 @@ impl Targets {
     pub fn of(snapshot: &Snapshot, ledger: &Ledger) -> Result<Self, Vec<Invalid>> {
         let (template, origin) = effective(snapshot, ledger).map_err(|invalid| vec![invalid])?;
         let spec = &snapshot.resource.spec;
-        let effective = resolve_with(spec, &template)?;
+        let resolved = |template: &Arc<Value>| {
+            resolve_with(spec, template).map(|settings| Settings { gate_taints: snapshot.gates.taints.clone(), ..settings })
+        };
+        let effective = resolved(&template)?;
         let mut running: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
         let stored = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).filter(|stored| !stored.is_empty());
         // Without its status a canary must not reach every node: what others still run was there before.
@@ -60,7 +63,7 @@ impl Targets {
         running.insert(&proven);
         let wanted = |known: &&RevisionFacts| known.revision != effective.revision && running.contains(known.revision.as_str());
         let known = snapshot.history.iter().filter(wanted);
-        let former = known.filter_map(|known| Some((known.revision.clone(), resolve_with(spec, &known.template).ok()?))).collect();
+        let former = known.filter_map(|known| Some((known.revision.clone(), resolved(&known.template).ok()?))).collect();
         let opening = DateTime::from_timestamp(snapshot.now, 0).map(|now| effective.windows.at(now));
         Ok(Self { effective, origin, proven, opening, former })
     }

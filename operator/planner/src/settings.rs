@@ -182,6 +182,8 @@ pub struct Settings {
     pub host_ports: bool,
     /// How pods are pinned; never Auto.
     pub placement: Placement,
+    /// Taints, by key and effect, of readiness gates that wait for the pods.
+    pub gate_taints: Vec<(String, String)>,
     /// The pod spec, typed, for eligibility.
     pub pod: PodSpec,
     /// The template, as in the spec or in its history.
@@ -299,6 +301,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         on_detach_timeout: rolling.on_detach_timeout,
         attach_soak: rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from),
         host_ports,
+        gate_taints: Vec::new(),
         placement: match spec.placement {
             Placement::Auto if host_ports => Placement::NodeAffinity,
             Placement::Auto => Placement::NodeName,

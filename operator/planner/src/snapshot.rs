@@ -4,6 +4,7 @@ use crate::{stored::StoredSpec, texts::Texts};
 use crds::{
     holders::Holders,
     ingress_daemon_set::IngressDaemonSetSpec,
+    node_readiness_gate::ConditionStatus,
     status::IngressDaemonSetStatus,
     token::{ParseTokenError, Token},
 };
@@ -60,6 +61,17 @@ pub struct Snapshot {
     /// Generation of each Deployment, by UID, that this process's last full write gave it: while it stands, nobody else
     /// has changed the spec, whatever the API server made of it.
     pub written_generations: BTreeMap<String, i64>,
+    /// How readiness gates of nodes bear on the resource.
+    pub gates: GateLinks,
+}
+
+/// How readiness gates of nodes bear on a resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GateLinks {
+    /// A gate asks for the resource's replicas.
+    pub watched: bool,
+    /// Taints, by key and effect, of gates that ask for them: they keep no pod of the resource away.
+    pub taints: Vec<(String, String)>,
 }
 
 /// Stands for the template among the refusals, where no node's name can.
@@ -121,9 +133,43 @@ pub struct NodeFacts {
     pub deleting: bool,
     /// IP address at which the node is reached inside the cluster.
     pub address: Option<String>,
+    /// Conditions.
+    pub conditions: Vec<NodeCondition>,
+    /// Boot ID: another one after each start of the machine.
+    pub boot_id: String,
+    /// ID of the machine.
+    pub machine_id: String,
+    /// Seconds since 1970.
+    pub created: i64,
+}
+
+/// A condition of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCondition {
+    /// Its type.
+    pub type_: Arc<str>,
+    /// What it says.
+    pub status: ConditionStatus,
+    /// When it was last said, seconds since 1970.
+    pub heartbeat: i64,
+    /// When it last changed, seconds since 1970.
+    pub transition: i64,
 }
 
 impl NodeFacts {
+    /// The same, but for what changes with every heartbeat.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let said = |condition: &NodeCondition| NodeCondition { heartbeat: 0, ..condition.clone() };
+        self.conditions.len() == other.conditions.len()
+            && self.conditions.iter().map(said).eq(other.conditions.iter().map(said))
+            && self.is_same_but_conditions(other)
+    }
+
+    /// The same to whom conditions other than Ready mean nothing.
+    pub fn is_same_but_conditions(&self, other: &Self) -> bool {
+        *self == Self { resource_version: self.resource_version.clone(), conditions: self.conditions.clone(), ..other.clone() }
+    }
+
     /// The holders annotation; `Err` when somebody made it unreadable.
     pub fn holders(&self) -> Result<Holders, serde_json::Error> {
         crds::holders::parse(self.annotations.get(crds::names::HOLDERS_ANNOTATION).map(String::as_str))

@@ -77,7 +77,8 @@ impl Keys {
         Texts(held)
     }
 
-    fn share(&mut self, key: String) -> Arc<str> {
+    /// A text that others have, too.
+    pub fn share(&mut self, key: String) -> Arc<str> {
         if let Some(known) = self.known.get(key.as_str()) {
             return Arc::clone(known);
         }

@@ -379,7 +379,7 @@ fn written(kind: Kind, meta: &ObjectMeta) -> (Kind, u64) {
     (kind, version(meta.resource_version.as_deref()))
 }
 
-fn json_patch(operations: &Value) -> Result<Patch<()>, Error> {
+pub(crate) fn json_patch(operations: &Value) -> Result<Patch<()>, Error> {
     serde_json::from_value(operations.clone()).map(Patch::Json).map_err(|error| Error::Invalid(format!("not a JSON Patch: {error}")))
 }
 
@@ -395,7 +395,7 @@ fn gone<T>(result: kube::Result<T>) -> Result<Done, Error> {
 
 /// A failed JSON Patch `test` is a 422 without causes (observed on 1.36); a 422 with causes is an object that the API
 /// server will not take.
-fn classify(error: kube::Error) -> Error {
+pub(crate) fn classify(error: kube::Error) -> Error {
     let kube::Error::Api(status) = error else { return Error::Transient(chain(&error)) };
     let causes = |status: &Status| status.details.as_ref().is_some_and(|details| !details.causes.is_empty());
     match status.code {

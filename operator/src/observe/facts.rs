@@ -1,6 +1,6 @@
 //! Objects of the API, cut down to what decisions read.
 
-use crds::{hash, names};
+use crds::{hash, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::{
     api::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
@@ -9,7 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use planner::{
-    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
+    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeCondition, NodeFacts, PodFacts, RevisionFacts},
     stored::Specs,
 };
 use serde_json::Value;
@@ -24,6 +24,7 @@ pub fn seconds(time: &Time) -> i64 {
 pub fn node(node: Node, specs: &mut Specs) -> NodeFacts {
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
+    let info = status.node_info;
     let conditions = status.conditions.unwrap_or_default();
     let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP").map(|address| address.address.clone());
     let has_annotations = node.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty());
@@ -38,7 +39,31 @@ pub fn node(node: Node, specs: &mut Specs) -> NodeFacts {
         ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
         deleting: node.metadata.deletion_timestamp.is_some(),
         address,
+        conditions: conditions.into_iter().map(|condition| node_condition(condition, specs)).collect(),
+        boot_id: short(info.as_ref().map(|info| info.boot_id.as_str())),
+        machine_id: short(
+            info.as_ref().map(|info| if info.machine_id.is_empty() { info.system_uuid.as_str() } else { info.machine_id.as_str() }),
+        ),
+        created: node.metadata.creation_timestamp.as_ref().map_or(0, seconds),
     }
+}
+
+fn node_condition(condition: k8s_openapi::api::core::v1::NodeCondition, specs: &mut Specs) -> NodeCondition {
+    NodeCondition {
+        type_: specs.keys.share(condition.type_),
+        status: match condition.status.as_str() {
+            "True" => ConditionStatus::True,
+            "False" => ConditionStatus::False,
+            _ => ConditionStatus::Unknown,
+        },
+        heartbeat: condition.last_heartbeat_time.as_ref().map_or(0, seconds),
+        transition: condition.last_transition_time.as_ref().map_or(0, seconds),
+    }
+}
+
+/// Enough of an ID to tell it from others.
+fn short(id: Option<&str>) -> String {
+    planner::gate::world::short(id.unwrap_or_default())
 }
 
 /// What is read of a per-node Deployment; `own` are the texts in which its spec differs from those of other nodes. Ownership is

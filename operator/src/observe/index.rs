@@ -70,6 +70,8 @@ pub struct Index {
     pub(super) daemon_sets: BTreeMap<Key, Entry<DaemonSetFacts>>,
     pub(super) services: BTreeMap<Key, Vec<u16>>,
     pub(super) revisions: BTreeMap<Key, Entry<RevisionFacts>>,
+    /// Nodes that came, went or say something else than before, heartbeats left aside.
+    pub(super) node_news: BTreeSet<String>,
 }
 
 /// A kind that the index knows.
@@ -248,10 +250,11 @@ impl Observed for Node {
 
     fn insert((_, name): Key, after: NodeFacts, index: &mut Index) -> Touched {
         // Heartbeats change the resourceVersion alone; at thousands of nodes they must not wake anybody.
-        let same = index
-            .nodes
-            .get(&name)
-            .is_some_and(|before| NodeFacts { resource_version: after.resource_version.clone(), ..(**before).clone() } == after);
+        let before = index.nodes.get(&name);
+        let same = before.is_some_and(|before| before.is_same_but_conditions(&after));
+        if before.is_none_or(|before| !before.says_the_same(&after)) {
+            index.node_news.insert(name.clone());
+        }
         index.node_names.insert(hash::node_hash(&name), name.clone());
         Arc::make_mut(&mut index.nodes).insert(name, Arc::new(after));
         if same { Touched::Nothing } else { Touched::All }
@@ -259,6 +262,7 @@ impl Observed for Node {
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
         Arc::make_mut(&mut index.nodes).remove(&key.1);
+        index.node_news.insert(key.1.clone());
         Touched::All
     }
 

@@ -11,9 +11,10 @@ mod snapshot;
 mod tests;
 
 pub use dirty::Dirty;
+pub use facts::seconds;
 pub use index::Observed;
 
-use crate::memory::Memory;
+use crate::{gate::Hub, memory::Memory};
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
@@ -30,9 +31,10 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::{Snapshot, stored::Specs};
+use planner::{Snapshot, snapshot::NodeFacts, stored::Specs};
 use serde::de::DeserializeOwned;
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -42,11 +44,11 @@ use std::{
 };
 
 /// How long a watch lasts before it is opened again, in seconds.
-const WATCH_SECONDS: u32 = 30;
+pub(crate) const WATCH_SECONDS: u32 = 30;
 
 /// How many objects an answer to a list has. Each is decoded whole before it is cut down, and memory that was taken once for a
 /// longer answer is not given back.
-const PAGE: u32 = 100;
+pub(crate) const PAGE: u32 = 100;
 
 /// A resource that may be undecodable.
 pub type Guarded = DeserializeGuard<IngressDaemonSet>;
@@ -98,6 +100,7 @@ pub struct Observer {
     listed: [AtomicBool; Kind::ALL.len()],
     seen: [AtomicU64; Kind::ALL.len()],
     dirty: Arc<Dirty>,
+    hub: Arc<Hub>,
 }
 
 impl Observer {
@@ -130,6 +133,39 @@ impl Observer {
     /// Why a resource cannot be decoded, when it cannot.
     pub fn unreadable(&self, namespace: &str, name: &str) -> Option<String> {
         self.index().unreadable.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Where readiness gates of nodes meet what is seen here.
+    pub fn hub(&self) -> Arc<Hub> {
+        Arc::clone(&self.hub)
+    }
+
+    /// Every Node, by name.
+    pub fn nodes(&self) -> Arc<BTreeMap<String, Arc<NodeFacts>>> {
+        Arc::clone(&self.index().nodes)
+    }
+
+    /// One Node.
+    pub fn node(&self, name: &str) -> Option<Arc<NodeFacts>> {
+        self.index().nodes.get(name).cloned()
+    }
+
+    /// Every resource that can be decoded.
+    pub fn resources(&self) -> Vec<Arc<IngressDaemonSet>> {
+        self.index().resources.values().cloned().collect()
+    }
+
+    /// Some resource cannot be decoded.
+    pub fn has_unreadable(&self) -> bool {
+        !self.index().unreadable.is_empty()
+    }
+
+    /// A Node as the API server answered: newer than what the watch has shown, which will not be taken for news then.
+    pub fn learn(&self, node: Node) {
+        let node = Cut::of(node, &mut self.specs());
+        let touched = self.index().apply(node);
+        self.tell_gates(Kind::Nodes);
+        self.trigger(&touched);
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
@@ -199,6 +235,9 @@ impl Observer {
                 Event::InitDone => {
                     self.replace(std::mem::take(&mut listing));
                     self.listed[K::KIND as usize].store(true, Ordering::Release);
+                    self.tell_gates(K::KIND);
+                    // Whichever is listed last lets gates be made.
+                    self.hub.gates();
                     self.trigger(&Touched::All);
                 }
                 Event::Apply(object) => self.apply(object),
@@ -237,6 +276,7 @@ impl Observer {
         let object = Cut::of(object, &mut self.specs());
         let version = object.version;
         let touched = self.index().apply(object);
+        self.tell_gates(K::KIND);
         self.note(K::KIND, version);
         self.trigger(&touched);
     }
@@ -244,11 +284,23 @@ impl Observer {
     fn delete<K: Observed + Resource>(&self, object: &K) {
         let key = index::key(object.meta());
         let touched = self.index().delete::<K>(&key);
+        self.tell_gates(K::KIND);
         self.note(K::KIND, version(object.meta().resource_version.as_deref()));
         self.trigger(&touched);
         if K::KIND == Kind::Resources {
             // Nothing is decided for it any more; this lets its memory and metrics go.
             self.dirty.mark(key.0, key.1);
+        }
+    }
+
+    /// What gates are made from may have changed.
+    fn tell_gates(&self, kind: Kind) {
+        let news = std::mem::take(&mut self.index().node_news);
+        if !news.is_empty() {
+            self.hub.nodes(news);
+        }
+        if kind == Kind::Resources {
+            self.hub.gates();
         }
     }
 

@@ -56,6 +56,7 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
         asserted: memory.asserted_lately(),
         refusals: memory.active_refusals(resource.metadata.generation.unwrap_or(0)),
         written_generations: memory.written_generations.clone(),
+        gates: planner::snapshot::GateLinks::default(),
         deployments,
         resource: Resource {
             name: name.to_owned(),

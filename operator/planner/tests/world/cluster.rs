@@ -377,6 +377,7 @@ pub fn node_facts(node: &Value) -> NodeFacts {
         ready: node["status"]["ready"] == true,
         deleting: node["metadata"]["deletionTimestamp"].is_string(),
         address: Some("192.0.2.1".into()),
+        ..NodeFacts::default()
     }
 }
 

@@ -108,6 +108,7 @@ impl Operator {
             asserted: self.asserted.clone(),
             refusals: BTreeMap::new(),
             written_generations: self.written_generations.clone(),
+            gates: planner::snapshot::GateLinks::default(),
         })
     }
 

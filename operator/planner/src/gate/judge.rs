@@ -1,0 +1,272 @@
+//! What one gate decides about one node.
+
+use super::{
+    decide::{Clock, Happened},
+    record::{Cause, Origin, Record, State},
+    requirement::{Finding, Subject, Verdict},
+    world::{Gate, short},
+};
+use crate::snapshot::NodeFacts;
+use crds::{
+    Duration,
+    node_readiness_gate::{DeletionPolicy, ExistingNodes, Mode, Regate, TimeoutAction},
+};
+
+/// Taints of a node that others have not finished yet: released before, it would be taken for a failed one.
+/// Sources: Karpenter restores startup taints that are gone before it registers the node; cloud controllers finish the node's addresses.
+const UNFINISHED: [&str; 2] = ["karpenter.sh/unregistered", "node.cloudprovider.kubernetes.io/uninitialized"];
+/// Seconds for which requirements must be unmet before a node loses its release, by default.
+const FAILING_FOR: i64 = 10;
+/// A taint that somebody else takes away is put back at most this often, in seconds.
+const REASSERT_EVERY: i64 = 10;
+
+/// What one gate decides about one node.
+#[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub struct Judgement {
+    /// The record to be there; none: it goes.
+    pub record: Option<Record>,
+    /// The taint is to be there.
+    pub claims: bool,
+    /// The taint may go, if no other gate claims it.
+    pub lets_go: bool,
+    /// What came about.
+    pub happened: Option<Happened>,
+    /// Held for longer than `release.timeout`.
+    pub stuck: bool,
+    /// It would lose its release, if there were room.
+    pub no_room: bool,
+    /// Somebody must be asked whether the node is idle.
+    pub asks_whether_idle: bool,
+    /// What is remembered until the next look.
+    pub clock: Clock,
+    /// When to look again although nothing changes, unix seconds.
+    pub recheck_at: Option<i64>,
+}
+
+/// What a judgement rests on.
+pub struct Case<'a> {
+    /// The gate.
+    pub gate: &'a Gate,
+    /// It can open.
+    pub enforced: bool,
+    /// The node.
+    pub node: Subject<'a>,
+    /// What is found there.
+    pub finding: &'a Finding,
+    /// What was remembered.
+    pub clock: Clock,
+    /// Another node may lose its release.
+    pub has_room: bool,
+}
+
+impl Case<'_> {
+    fn facts(&self) -> &NodeFacts {
+        self.node.facts
+    }
+
+    fn has_taint(&self) -> bool {
+        self.facts().taints.iter().any(|taint| self.gate.has_taint(&taint.key, &taint.effect))
+    }
+
+    /// A record as of now.
+    fn record(&self, state: State, origin: Origin, cause: Cause) -> Record {
+        Record {
+            gate: self.gate.name.clone(),
+            key: self.gate.spec.taint.key.clone(),
+            effect: self.gate.spec.taint.effect.as_str().to_owned(),
+            state,
+            origin,
+            cause,
+            boot: short(&self.facts().boot_id),
+            machine: short(&self.facts().machine_id),
+            generation: self.gate.generation,
+            time: self.node.now,
+        }
+    }
+
+    /// Decides.
+    pub fn judge(&self) -> Judgement {
+        let mut judgement = self.decide();
+        judgement.clock.passing_since = self.finding.verdict.passes().then(|| self.clock.passing_since.unwrap_or(self.node.now));
+        judgement.clock.failing_since =
+            matches!(self.finding.verdict, Verdict::Unmet(_)).then(|| self.clock.failing_since.unwrap_or(self.node.now));
+        judgement.clock.idle = self.clock.idle;
+        judgement.clock.put_back_at = judgement.clock.put_back_at.or(self.clock.put_back_at);
+        judgement.recheck_at = [judgement.recheck_at, self.finding.recheck_at].into_iter().flatten().min();
+        judgement
+    }
+
+    fn decide(&self) -> Judgement {
+        let keep = Judgement { record: self.node.record.cloned(), ..Judgement::default() };
+        if self.gate.spec.dry_run && !self.gate.deleting {
+            // What is there stays: a dry run writes nothing, and takes nothing from what was there before it.
+            return Judgement { claims: self.node.record.is_some_and(Record::is_held) && self.has_taint(), ..keep };
+        }
+        let selected = self.gate.selects(self.facts());
+        if self.gate.deleting || !selected || !self.enforced {
+            return self.leave(selected);
+        }
+        match self.node.record {
+            None => self.first_sight(),
+            Some(record) if record.is_held() => self.held(record),
+            Some(record) => self.released(record),
+        }
+    }
+
+    /// The gate has nothing more to say about the node.
+    fn leave(&self, selected: bool) -> Judgement {
+        let removes = self.gate.spec.deletion_policy == DeletionPolicy::RemoveTaints;
+        let lets_go = match self.node.record {
+            // Put there at its creation, and not seen before the gate went.
+            None => self.gate.deleting && selected && removes && !self.gate.spec.dry_run && self.has_taint(),
+            Some(record) if !record.is_held() => false,
+            Some(_) if self.gate.deleting => removes,
+            Some(record) => record.origin == Origin::Applied || removes,
+        };
+        let happened = (lets_go && self.has_taint()).then_some(Happened::Removed);
+        Judgement { lets_go, happened, ..Judgement::default() }
+    }
+
+    fn first_sight(&self) -> Judgement {
+        if self.has_taint() {
+            let adopted = self.record(State::Held, Origin::Adopted, Cause::Fresh);
+            let next = self.held(&adopted);
+            // Released in the same write, it was never held.
+            let happened = next.happened.or(Some(Happened::Adopted));
+            return Judgement { happened, ..next };
+        }
+        let passed = || Judgement { record: Some(self.record(State::Released, Origin::Applied, Cause::Fresh)), ..Judgement::default() };
+        let completed = self.gate.completion_annotation.as_ref().is_some_and(|key| self.facts().annotations.contains_key(key));
+        let existing = self.facts().created < self.gate.created;
+        // Where others have not finished the node, a DaemonSet may not be meant for it only as long as their taints are there.
+        if completed || self.finding.verdict.passes() && !self.is_unfinished() {
+            return passed();
+        }
+        if existing {
+            match (self.gate.spec.existing_nodes(), self.clock.idle) {
+                (ExistingNodes::Grandfather, _) | (ExistingNodes::GateIfIdle, Some(false)) => return passed(),
+                (ExistingNodes::GateIfIdle, None) => return Judgement { asks_whether_idle: true, ..Judgement::default() },
+                // What cannot be seen is no reason to touch a node that works.
+                (ExistingNodes::Gate, _) if matches!(self.finding.verdict, Verdict::NoData(_)) => return Judgement::default(),
+                (ExistingNodes::GateIfIdle, Some(true)) | (ExistingNodes::Gate, _) => {}
+            }
+        }
+        self.hold(Cause::Fresh)
+    }
+
+    /// The taint comes.
+    fn hold(&self, cause: Cause) -> Judgement {
+        let (origin, happened) = if self.has_taint() {
+            (Origin::Adopted, Happened::Adopted)
+        } else {
+            (Origin::Applied, Happened::Added { late: cause == Cause::Fresh })
+        };
+        Judgement {
+            record: Some(self.record(State::Held, origin, cause)),
+            claims: true,
+            happened: Some(happened),
+            recheck_at: self.timeout().map(|after| self.node.now.saturating_add(after)),
+            ..Judgement::default()
+        }
+    }
+
+    fn timeout(&self) -> Option<i64> {
+        self.gate.spec.release.as_ref().and_then(|release| release.timeout.as_ref()).map(|timeout| seconds(Some(&timeout.after), 0))
+    }
+
+    fn held(&self, record: &Record) -> Judgement {
+        let now = self.node.now;
+        let release = self.gate.spec.release.as_ref();
+        let too_long = self.timeout().map(|after| record.time.saturating_add(after));
+        let stuck = too_long.is_some_and(|at| at <= now);
+        let mut recheck_at = too_long.filter(|at| *at > now);
+        let mut why = None;
+        if self.finding.verdict.passes() {
+            let stable = seconds(release.and_then(|release| release.stable_for.as_ref()), 0);
+            let least = seconds(release.and_then(|release| release.min_hold.as_ref()), 0);
+            let due = self.clock.passing_since.unwrap_or(now).saturating_add(stable).max(record.time.saturating_add(least));
+            if due > now {
+                recheck_at = [recheck_at, Some(due)].into_iter().flatten().min();
+            } else if !self.is_unfinished() {
+                why = Some(Happened::Removed);
+            }
+        } else if stuck
+            && release.and_then(|release| release.timeout.as_ref()).is_some_and(|timeout| timeout.action == TimeoutAction::Release)
+        {
+            why = Some(Happened::TimedOut);
+        }
+        if why.is_some() {
+            let record = self.record(State::Released, record.origin, record.cause);
+            return Judgement { record: Some(record), lets_go: true, happened: why, ..Judgement::default() };
+        }
+        let held = Judgement { record: Some(record.clone()), claims: true, stuck, recheck_at, ..Judgement::default() };
+        if self.has_taint() { held } else { self.put_back(held) }
+    }
+
+    /// Somebody took the taint away.
+    fn put_back(&self, held: Judgement) -> Judgement {
+        let again = self.clock.put_back_at.map_or(self.node.now, |at| at.saturating_add(REASSERT_EVERY));
+        if again > self.node.now {
+            let recheck_at = [held.recheck_at, Some(again)].into_iter().flatten().min();
+            return Judgement { claims: false, recheck_at, ..held };
+        }
+        let clock = Clock { put_back_at: Some(self.node.now), ..Clock::default() };
+        Judgement { happened: Some(Happened::PutBack), clock, ..held }
+    }
+
+    /// Taints of others say that they have not finished the node.
+    fn is_unfinished(&self) -> bool {
+        let given = self.gate.spec.release.as_ref().and_then(|release| release.wait_for_taints_gone.as_ref());
+        self.facts().taints.iter().any(|taint| match given {
+            Some(keys) => keys.contains(&taint.key),
+            None => UNFINISHED.contains(&taint.key.as_str()),
+        })
+    }
+
+    fn released(&self, record: &Record) -> Judgement {
+        let kept = Judgement { record: Some(record.clone()), ..Judgement::default() };
+        match self.regates(record) {
+            // Readiness that was seen before another start says nothing.
+            Some(cause) if cause != Cause::Generation || !self.finding.verdict.passes() => return self.hold(cause),
+            Some(_) => {
+                let record = self.record(State::Released, record.origin, record.cause);
+                return Judgement { record: Some(record), lets_go: self.has_taint(), ..kept };
+            }
+            None => {}
+        }
+        if self.finding.verdict.passes() {
+            // Back although the node has passed: a node group's manager or Karpenter put it on once more.
+            let back = self.has_taint();
+            return Judgement { lets_go: back, happened: back.then_some(Happened::Removed), ..kept };
+        }
+        if self.gate.spec.mode == Mode::Bootstrap || !matches!(self.finding.verdict, Verdict::Unmet(_)) {
+            return kept;
+        }
+        let failing_for = self.gate.spec.retaint.as_ref().and_then(|retaint| retaint.failing_for.as_ref());
+        let due = self.clock.failing_since.unwrap_or(self.node.now).saturating_add(seconds(failing_for, FAILING_FOR));
+        if due > self.node.now {
+            Judgement { recheck_at: Some(due), ..kept }
+        } else if self.has_room || self.has_taint() {
+            self.hold(Cause::Regression)
+        } else {
+            // Room comes with a release elsewhere, or with the minute.
+            Judgement { no_room: true, recheck_at: Some(self.node.now.saturating_add(REASSERT_EVERY)), ..kept }
+        }
+    }
+
+    /// Why a released node is a new one again.
+    fn regates(&self, record: &Record) -> Option<Cause> {
+        let differs = |before: &str, now: &str| !before.is_empty() && !now.is_empty() && before != short(now);
+        self.gate.spec.regate_on.iter().find_map(|regate| match regate {
+            Regate::Reboot => differs(&record.boot, &self.facts().boot_id).then_some(Cause::Reboot),
+            Regate::Replaced => differs(&record.machine, &self.facts().machine_id).then_some(Cause::Replaced),
+            Regate::Generation => (record.generation != self.gate.generation).then_some(Cause::Generation),
+        })
+    }
+}
+
+/// Rounded up, so that nothing comes early.
+fn seconds(duration: Option<&Duration>, default: i64) -> i64 {
+    duration.and_then(Duration::milliseconds).map_or(default, |milliseconds| milliseconds.saturating_add(999) / 1000)
+}

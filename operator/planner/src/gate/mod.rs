@@ -1,0 +1,20 @@
+//! Node readiness gates: which taints a node keeps until what it needs is ready.
+//!
+//! [`decide`] looks at one node and all gates at once and returns at most one patch. A taint, by key and effect, stays while
+//! any gate claims it, so two gates that share one cannot flap it. What a gate has decided about a node is recorded on the
+//! node in the same patch as the taint, see [`record`]: so no taint of ours is left behind when a gate or its selector goes.
+
+pub mod decide;
+mod judge;
+pub mod patch;
+pub mod record;
+pub mod requirement;
+pub mod room;
+pub mod satisfiable;
+pub mod status;
+pub mod world;
+
+pub use decide::{Clocks, NodePlan, Transition, decide};
+pub use record::Record;
+pub use requirement::Verdict;
+pub use world::{Gate, World};

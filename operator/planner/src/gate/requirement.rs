@@ -1,0 +1,300 @@
+//! Whether a node has what a gate asks for.
+
+use super::{
+    record::{Cause, Record},
+    world::{Gate, Key, Pod, Pods, ReplicaHealth, Source, World, daemon_set_pods, pod_source},
+};
+use crate::{eligibility, snapshot::NodeFacts};
+use crds::node_readiness_gate::{
+    AnnotationRequirement, ConditionRequirement, ConditionStatus, DaemonSetRequirement, DuringUpdate, IngressDaemonSetRequirement,
+    PodsRequirement, Policy, Requirement,
+};
+use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::util::intstr::IntOrString};
+
+/// How long `Hold` holds by default, in seconds: as long as a node may take by default.
+const MAX_HOLD: i64 = 600;
+/// Clocks of nodes and of the operator may differ by this much, in seconds: as for a detacher's timestamp.
+const SKEW: i64 = 5;
+
+/// Whether a node has what is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has.
+    Met,
+    /// It has not, and why.
+    Unmet(String),
+    /// The question does not apply to the node.
+    NotApplicable,
+    /// It cannot be seen, and why: nothing changes.
+    NoData(String),
+}
+
+impl Verdict {
+    /// Nothing more is to be waited for.
+    pub fn passes(&self) -> bool {
+        matches!(self, Self::Met | Self::NotApplicable)
+    }
+}
+
+/// What is found for one gate on one node.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// All requirements together.
+    pub verdict: Verdict,
+    /// Requirements that are not met, by name, with the reason.
+    pub blocked: Vec<(String, String)>,
+    /// When to look again although nothing changes, unix seconds.
+    pub recheck_at: Option<i64>,
+}
+
+/// Looks at all requirements of a gate.
+pub fn find(world: &World, gate: &Gate, node: &Subject<'_>) -> Finding {
+    let mut recheck_at: Option<i64> = None;
+    let mut verdicts = Vec::with_capacity(gate.spec.requirements.len());
+    for requirement in &gate.spec.requirements {
+        let (verdict, recheck) = evaluate(world, requirement, node);
+        recheck_at = [recheck_at, recheck].into_iter().flatten().min();
+        verdicts.push((requirement.name.as_str(), verdict));
+    }
+    let verdict = together(gate.spec.policy, &verdicts);
+    let blocked = verdicts.into_iter().filter_map(|(name, verdict)| match verdict {
+        Verdict::Unmet(reason) | Verdict::NoData(reason) => Some((name.to_owned(), reason)),
+        Verdict::Met | Verdict::NotApplicable => None,
+    });
+    let blocked = if verdict.passes() { Vec::new() } else { blocked.collect() };
+    Finding { verdict, blocked, recheck_at }
+}
+
+fn together(policy: Policy, verdicts: &[(&str, Verdict)]) -> Verdict {
+    let first = |wanted: fn(&Verdict) -> bool| verdicts.iter().find(|(_, verdict)| wanted(verdict)).map(|(_, verdict)| verdict.clone());
+    let met = || first(|verdict| *verdict == Verdict::Met);
+    let unmet = || first(|verdict| matches!(verdict, Verdict::Unmet(_)));
+    let no_data = || first(|verdict| matches!(verdict, Verdict::NoData(_)));
+    match policy {
+        Policy::AllOf => unmet().or_else(no_data).or_else(met),
+        Policy::AnyOf => met().or_else(no_data).or_else(unmet),
+    }
+    .unwrap_or(Verdict::NotApplicable)
+}
+
+/// A node, as requirements see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What is known of it.
+    pub facts: &'a NodeFacts,
+    /// What the gate recorded of it.
+    pub record: Option<&'a Record>,
+    /// What other gates recorded of it, by their UID.
+    pub records: &'a std::collections::BTreeMap<String, Record>,
+    /// Unix seconds.
+    pub now: i64,
+}
+
+fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
+    if let Some(wanted) = &requirement.condition {
+        return condition(wanted, node);
+    }
+    let verdict = if let Some(wanted) = &requirement.pods {
+        pod_source(requirement).map_or_else(unknown, |source| pods(world.pods.get(&source), wanted, node))
+    } else if let Some(wanted) = &requirement.daemon_set {
+        daemon_set(world, wanted, node)
+    } else if let Some(wanted) = &requirement.ingress_daemon_set {
+        return ingress_daemon_set(world, wanted, node);
+    } else if let Some(wanted) = &requirement.csi_driver {
+        csi_driver(world, &wanted.name, node)
+    } else if let Some(wanted) = &requirement.gate {
+        other_gate(world, &wanted.name, node)
+    } else if let Some(wanted) = &requirement.node_annotation {
+        if has_annotation(wanted, |key| node.facts.annotations.get(key).map(String::as_str)) {
+            Verdict::Met
+        } else {
+            Verdict::Unmet(format!("the Node has no annotation {}", shown(wanted)))
+        }
+    } else {
+        unknown()
+    };
+    (verdict, None)
+}
+
+/// A kind that a newer version of the definition knows.
+fn unknown() -> Verdict {
+    Verdict::NoData("this release does not know the kind of the requirement: update the operator".into())
+}
+
+fn shown(annotation: &AnnotationRequirement) -> String {
+    annotation.value.as_ref().map_or_else(|| annotation.key.clone(), |value| format!("{}={value}", annotation.key))
+}
+
+fn has_annotation<'a>(wanted: &AnnotationRequirement, annotation: impl Fn(&str) -> Option<&'a str>) -> bool {
+    annotation(&wanted.key).is_some_and(|found| wanted.value.as_deref().is_none_or(|value| value == found))
+}
+
+/// Looked up by its type: a condition of another type with a newer heartbeat says nothing about it.
+fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
+    let found = node.facts.conditions.iter().find(|condition| &*condition.type_ == wanted.type_.as_str());
+    let (says, recheck) = match (found, &wanted.max_age) {
+        (None, _) => (wanted.default_.unwrap_or(ConditionStatus::Unknown).as_str(), None),
+        (Some(found), Some(max_age)) => {
+            // Whole seconds, as heartbeats are.
+            let stale_at = found.heartbeat.saturating_add(max_age.milliseconds().unwrap_or(i64::MAX) / 1000);
+            if stale_at < node.now {
+                (ConditionStatus::Unknown.as_str(), None)
+            } else {
+                (found.status.as_str(), Some(stale_at.saturating_add(1)))
+            }
+        }
+        (Some(found), None) => (found.status.as_str(), None),
+    };
+    let verdict = if says == wanted.status.as_str() {
+        Verdict::Met
+    } else if found.is_some() {
+        Verdict::Unmet(format!("condition {} is {says}, not {}", wanted.type_, wanted.status.as_str()))
+    } else {
+        Verdict::Unmet(format!("the Node has no condition {}", wanted.type_))
+    };
+    (verdict, recheck)
+}
+
+fn pods(source: Option<&Source<Pods>>, wanted: &PodsRequirement, node: &Subject<'_>) -> Verdict {
+    let pods = match live(source, || format!("pods {} in namespace {}", wanted.selector, wanted.namespace)) {
+        Ok(pods) => pods,
+        Err(verdict) => return verdict,
+    };
+    let is_ready = |pod: &Pod| {
+        let annotated = wanted
+            .ready_annotation
+            .as_ref()
+            .is_some_and(|annotation| has_annotation(annotation, |key| pod.annotations.get(key).map(String::as_str)));
+        annotated || !wanted.annotation_only && pod.ready && pod.containers_ready
+    };
+    let there = pods.on.get(node.name).into_iter().flat_map(|pods| pods.values()).filter(|pod| !pod.terminating && !pod.ended);
+    let (ready, all) = there.fold((0, 0), |(ready, all), pod| (ready + i32::from(is_ready(pod) && is_of_now(pod, node)), all + 1));
+    let enough = match &wanted.min_ready {
+        Some(IntOrString::String(_)) => all > 0 && ready == all,
+        Some(IntOrString::Int(number)) => ready >= *number,
+        None => ready >= 1,
+    };
+    if enough {
+        Verdict::Met
+    } else {
+        Verdict::Unmet(format!("{ready} of {all} pods {} in namespace {} are ready", wanted.selector, wanted.namespace))
+    }
+}
+
+fn live<T>(source: Option<&Source<T>>, what: impl Fn() -> String) -> Result<&T, Verdict> {
+    source.map_or(Err("it was not listed yet"), Source::live).map_err(|why| Verdict::NoData(format!("{} cannot be seen: {why}", what())))
+}
+
+/// What a pod says may be from before the machine was started again: its status stands until its kubelet is back.
+fn is_of_now(pod: &Pod, node: &Subject<'_>) -> bool {
+    let ready = node.facts.conditions.iter().find(|condition| &*condition.type_ == "Ready");
+    let lost_at = ready.filter(|ready| ready.status.as_str() != "True").map(|ready| ready.transition);
+    let started_at = node
+        .record
+        .filter(|record| record.is_held() && matches!(record.cause, Cause::Reboot | Cause::Replaced))
+        .map(|record| record.time - SKEW);
+    lost_at.max(started_at).is_none_or(|since| pod.fresh_since >= since)
+}
+
+fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) -> Verdict {
+    let name = || format!("DaemonSet {}/{}", wanted.namespace, wanted.name);
+    let key: Key = (wanted.namespace.clone(), wanted.name.clone());
+    let found = match live(world.daemon_sets.get(&key), name) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Verdict::Unmet(format!("{} does not exist", name())),
+        Err(verdict) => return verdict,
+    };
+    if !runs_on(world, found, node) {
+        return Verdict::NotApplicable;
+    }
+    let pods = match live(world.pods.get(&daemon_set_pods(&key, found)), || format!("pods of {}", name())) {
+        Ok(pods) => pods,
+        Err(verdict) => return verdict,
+    };
+    let newest = |pod: &&Pod| !wanted.current_revision || found.revision.as_ref().is_some_and(|revision| *revision == pod.revision);
+    let mut own = pods
+        .on
+        .get(node.name)
+        .into_iter()
+        .flat_map(|pods| pods.values())
+        .filter(|pod| pod.controller == found.uid && !pod.terminating && !pod.ended);
+    if own.clone().filter(newest).any(|pod| pod.ready && is_of_now(pod, node)) {
+        return Verdict::Met;
+    }
+    Verdict::Unmet(match own.next() {
+        None => format!("{} has no pod on the node", name()),
+        Some(pod) if pod.ready => format!("the pod of {} is of an older revision", name()),
+        Some(_) => format!("the pod of {} is not ready", name()),
+    })
+}
+
+/// As its controller will see it once the node has started: taints of gates, and those that go by themselves, are no reason to stay
+/// away for good.
+fn runs_on(world: &World, daemon_set: &super::world::DaemonSet, node: &Subject<'_>) -> bool {
+    let is_gate = |key: &str, effect: &str| world.gates.values().any(|gate| gate.has_taint(key, effect));
+    let ignored = |taint: &Taint| eligibility::is_passing(taint) || is_gate(&taint.key, &taint.effect);
+    eligibility::daemon_set_runs(&daemon_set.pod, node.name, node.facts, ignored)
+}
+
+fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
+    let name = || format!("IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
+    let found = world.replicas.get(&(wanted.namespace.clone(), wanted.name.clone())).and_then(|nodes| nodes.get(node.name));
+    let Some(found) = found.filter(|found| found.node_uid == node.facts.uid) else {
+        return (Verdict::NoData(format!("{} was not looked at for this node yet", name())), None);
+    };
+    if !found.chosen {
+        return (Verdict::NotApplicable, None);
+    }
+    let Some(since) = found.updating_since else { return (replicas(found, wanted, &name), None) };
+    match wanted.during_update {
+        DuringUpdate::Strict => (replicas(found, wanted, &name), None),
+        DuringUpdate::Taint => (Verdict::Unmet(format!("{} updates its pods on the node", name())), None),
+        DuringUpdate::Hold => {
+            let most = wanted.max_hold.as_ref().and_then(crds::Duration::milliseconds).map_or(MAX_HOLD, |hold| hold / 1000);
+            let until = since.saturating_add(most);
+            let released = node.record.is_some_and(|record| !record.is_held());
+            if released && node.now < until { (Verdict::Met, Some(until)) } else { (replicas(found, wanted, &name), None) }
+        }
+    }
+}
+
+fn replicas(found: &ReplicaHealth, wanted: &IngressDaemonSetRequirement, name: &dyn Fn() -> String) -> Verdict {
+    let least = match &wanted.min_ready {
+        None => found.wanted,
+        Some(IntOrString::Int(number)) => u32::try_from(*number).unwrap_or(0),
+        Some(IntOrString::String(text)) => match text.strip_suffix('%').and_then(|percent| percent.parse::<u32>().ok()) {
+            Some(percent) => found.wanted.saturating_mul(percent.min(100)).div_ceil(100),
+            None => found.wanted,
+        },
+    };
+    if found.ready < least {
+        Verdict::Unmet(format!("{} of {} replicas of {} are ready", found.ready, found.wanted, name()))
+    } else if found.detached {
+        Verdict::Unmet(format!("{} holds the node out of the load balancer", name()))
+    } else {
+        Verdict::Met
+    }
+}
+
+fn csi_driver(world: &World, driver: &str, node: &Subject<'_>) -> Verdict {
+    match live(Some(&world.csi_drivers), || "CSINodes".to_owned()) {
+        Err(verdict) => verdict,
+        Ok(nodes) if nodes.get(node.name).is_some_and(|drivers| drivers.contains(driver)) => Verdict::Met,
+        Ok(_) => Verdict::Unmet(format!("CSI driver {driver} is not registered on the node")),
+    }
+}
+
+fn other_gate(world: &World, name: &str, node: &Subject<'_>) -> Verdict {
+    let Some(other) = world.gates.values().find(|gate| gate.name == name && !gate.deleting) else {
+        return Verdict::NoData(format!("NodeReadinessGate {name} does not exist"));
+    };
+    if !other.selects(node.facts) {
+        return Verdict::NotApplicable;
+    }
+    match node.records.get(&other.uid) {
+        Some(record) if !record.is_held() => Verdict::Met,
+        Some(_) | None => Verdict::Unmet(format!("NodeReadinessGate {name} has not released the node")),
+    }
+}

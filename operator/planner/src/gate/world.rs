@@ -1,0 +1,227 @@
+//! What was seen: the input of decisions about nodes.
+
+use crate::{snapshot::NodeFacts, texts::Texts};
+use crds::{
+    label_selector::LabelSelector,
+    node_readiness_gate::{NodeReadinessGateSpec, Requirement},
+};
+use k8s_openapi::api::core::v1::{PodSpec, Toleration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Namespace and name of an object.
+pub type Key = (String, String);
+
+/// Everything that decisions about nodes read, but the Nodes themselves.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// Some objects that gates may come from cannot be read: a record whose gate is not there may still have one.
+    pub incomplete: bool,
+    /// The gates, by UID.
+    pub gates: BTreeMap<String, Arc<Gate>>,
+    /// Pods, by where they are looked for.
+    pub pods: BTreeMap<PodSource, Source<Pods>>,
+    /// `DaemonSets` that requirements name; `None` where there is none of the name.
+    pub daemon_sets: BTreeMap<Key, Source<Option<DaemonSet>>>,
+    /// CSI drivers that are registered, by node.
+    pub csi_drivers: Source<BTreeMap<String, BTreeSet<String>>>,
+    /// Replicas of every `IngressDaemonSet` that a requirement names, by node.
+    pub replicas: BTreeMap<Key, Arc<BTreeMap<String, ReplicaHealth>>>,
+}
+
+/// A gate, from whatever it was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    /// Name, for people.
+    pub name: String,
+    /// What names its records: the UID of the object that it is from, with a prefix where that is no `NodeReadinessGate`.
+    pub uid: String,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Seconds since 1970.
+    pub created: i64,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// What it says.
+    pub spec: NodeReadinessGateSpec,
+    /// Annotation that a node gets, with the unix time, when it is released: nodes that have it count as released.
+    pub completion_annotation: Option<String>,
+}
+
+/// What is known of something that is watched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source<T> {
+    /// What was seen last; none before the first list.
+    pub found: Option<T>,
+    /// Why it cannot be seen now.
+    pub broken: Option<String>,
+}
+
+impl<T> Default for Source<T> {
+    fn default() -> Self {
+        Self { found: None, broken: None }
+    }
+}
+
+impl<T> Source<T> {
+    /// What is there, when it can be seen; else what hinders it.
+    pub fn live(&self) -> Result<&T, &str> {
+        match (&self.found, &self.broken) {
+            (Some(found), None) => Ok(found),
+            (_, Some(why)) => Err(why),
+            (None, None) => Err("it was not listed yet"),
+        }
+    }
+
+    /// Neither listed nor refused yet.
+    pub fn is_listing(&self) -> bool {
+        self.found.is_none() && self.broken.is_none()
+    }
+}
+
+/// Where pods are looked for. No namespace: everywhere.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodSource {
+    /// Their namespace; empty for all.
+    pub namespace: String,
+    /// Their labels.
+    pub selector: LabelSelector,
+}
+
+/// Pods, by node and name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pods {
+    /// By node, then by namespace and name.
+    pub on: BTreeMap<String, BTreeMap<Key, Pod>>,
+}
+
+/// What is read of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
+pub struct Pod {
+    /// Condition Ready.
+    pub ready: bool,
+    /// No container that has a status is unready.
+    pub containers_ready: bool,
+    /// Is being deleted.
+    pub terminating: bool,
+    /// Phase Failed or Succeeded.
+    pub ended: bool,
+    /// When it last became ready, or a container of it last started, unix seconds, whichever is later.
+    pub fresh_since: i64,
+    /// Label `controller-revision-hash`.
+    pub revision: String,
+    /// UID of its controller.
+    pub controller: String,
+    /// Annotations that requirements name.
+    pub annotations: Texts,
+    /// What taints it bears.
+    pub tolerations: Arc<Vec<Toleration>>,
+}
+
+/// What is read of a `DaemonSet`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DaemonSet {
+    /// UID.
+    pub uid: String,
+    /// Labels of its pods.
+    pub selector: LabelSelector,
+    /// Where its pods are to run, and what taints they bear.
+    pub pod: PodSpec,
+    /// Label `controller-revision-hash` of its newest pods, where it is known.
+    pub revision: Option<String>,
+}
+
+/// The replicas of an `IngressDaemonSet` on one node. Writer: its own pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaHealth {
+    /// UID of the Node that it speaks of.
+    pub node_uid: String,
+    /// The resource chooses the node.
+    pub chosen: bool,
+    /// Pods that are to run.
+    pub wanted: u32,
+    /// Pods that are ready and not ending.
+    pub ready: u32,
+    /// Since when the operator itself disrupts the node, unix seconds.
+    pub updating_since: Option<i64>,
+    /// The operator holds the node out of the load balancer, or has not put it in yet.
+    pub detached: bool,
+}
+
+/// First characters of an ID that tell it from others.
+pub fn short(id: &str) -> String {
+    id.chars().take(8).collect()
+}
+
+impl Gate {
+    /// Whether the node is meant.
+    pub fn selects(&self, node: &NodeFacts) -> bool {
+        self.spec.selects(|key| node.labels.get(key).map(String::as_str))
+    }
+
+    /// Its taint is this one.
+    pub fn has_taint(&self, key: &str, effect: &str) -> bool {
+        self.spec.taint.key == key && self.spec.taint.effect.as_str() == effect
+    }
+
+    /// Where it looks for pods by labels.
+    pub fn pod_sources(&self) -> impl Iterator<Item = PodSource> {
+        self.spec.requirements.iter().filter_map(pod_source)
+    }
+
+    /// `DaemonSets` that it names.
+    pub fn daemon_sets(&self) -> impl Iterator<Item = Key> {
+        self.spec.requirements.iter().filter_map(|requirement| {
+            requirement.daemon_set.as_ref().map(|daemon_set| (daemon_set.namespace.clone(), daemon_set.name.clone()))
+        })
+    }
+
+    /// `IngressDaemonSets` that it names.
+    pub fn ingress_daemon_sets(&self) -> impl Iterator<Item = Key> {
+        self.spec.requirements.iter().filter_map(|requirement| {
+            requirement.ingress_daemon_set.as_ref().map(|resource| (resource.namespace.clone(), resource.name.clone()))
+        })
+    }
+}
+
+/// Where a requirement looks for pods by labels.
+pub fn pod_source(requirement: &Requirement) -> Option<PodSource> {
+    let pods = requirement.pods.as_ref()?;
+    Some(PodSource { namespace: pods.namespace.clone(), selector: pods.selector.clone() })
+}
+
+impl World {
+    /// Where pods are to be looked for, those of `DaemonSets` included.
+    pub fn wanted_pods(&self) -> BTreeSet<PodSource> {
+        let mut wanted: BTreeSet<_> = self.gates.values().flat_map(|gate| gate.pod_sources().collect::<Vec<_>>()).collect();
+        for (key, source) in &self.daemon_sets {
+            if let Some(Some(daemon_set)) = &source.found {
+                wanted.insert(daemon_set_pods(key, daemon_set));
+            }
+        }
+        wanted
+    }
+
+    /// Which `DaemonSets` are to be watched.
+    pub fn wanted_daemon_sets(&self) -> BTreeSet<Key> {
+        self.gates.values().flat_map(|gate| gate.daemon_sets().collect::<Vec<_>>()).collect()
+    }
+
+    /// Which `IngressDaemonSets` are to tell of their replicas.
+    pub fn wanted_replicas(&self) -> BTreeSet<Key> {
+        self.gates.values().flat_map(|gate| gate.ingress_daemon_sets().collect::<Vec<_>>()).collect()
+    }
+
+    /// Whether registered CSI drivers are to be watched.
+    pub fn wants_csi_drivers(&self) -> bool {
+        self.gates.values().any(|gate| gate.spec.requirements.iter().any(|requirement| requirement.csi_driver.is_some()))
+    }
+}
+
+/// Where a `DaemonSet`'s pods are.
+pub fn daemon_set_pods(key: &Key, daemon_set: &DaemonSet) -> PodSource {
+    PodSource { namespace: key.0.clone(), selector: daemon_set.selector.clone() }
+}

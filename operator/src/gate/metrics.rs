@@ -1,0 +1,127 @@
+//! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
+
+use planner::gate::decide::{Happened, Transition};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+/// A gate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfGate {
+    /// Its name.
+    pub gate: String,
+}
+
+/// Nodes of a gate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Nodes {
+    /// Name of the gate.
+    pub gate: String,
+    /// matched, held, released, stuck or `budget_blocked`.
+    pub state: &'static str,
+}
+
+/// Nodes that a requirement holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Blocked {
+    /// Name of the gate.
+    pub gate: String,
+    /// Name of the requirement.
+    pub requirement: String,
+}
+
+/// Changes of taints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Operation {
+    /// Name of the gate.
+    pub gate: String,
+    /// add, adopt, `put_back`, remove or `time_out`.
+    pub operation: &'static str,
+}
+
+/// Why a patch had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Refused {
+    /// test, conflict, forbidden or other.
+    pub reason: &'static str,
+}
+
+/// All of them.
+#[derive(Clone, Debug)]
+pub struct GateMetrics {
+    /// Nodes by gate and state.
+    pub nodes: Family<Nodes, Gauge>,
+    /// Nodes that a requirement holds.
+    pub blocked: Family<Blocked, Gauge>,
+    operations: Family<Operation, Counter>,
+    /// Patches that had no effect.
+    pub refused: Family<Refused, Counter>,
+    /// Patches that were sent.
+    pub patches: Counter,
+    /// Pods that were on a node before its taint, and do not bear it.
+    pub late_pods: Family<OfGate, Counter>,
+    hold: Family<OfGate, Histogram>,
+    /// Seconds from the decision to the end of its patch.
+    pub patch_seconds: Histogram,
+    /// Events on Nodes that were left out because there were too many at once.
+    pub events_dropped: Counter,
+}
+
+impl GateMetrics {
+    /// In this registry.
+    pub fn registered(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            nodes: Family::default(),
+            blocked: Family::default(),
+            operations: Family::default(),
+            refused: Family::default(),
+            patches: Counter::default(),
+            late_pods: Family::default(),
+            hold: Family::new_with_constructor(|| {
+                // From a second to an hour: an image may have to be fetched.
+                Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0])
+            }),
+            patch_seconds: Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]),
+            events_dropped: Counter::default(),
+        };
+        registry.register("gate_nodes", "Nodes of a readiness gate by state", metrics.nodes.clone());
+        registry.register("gate_blocked_nodes", "Nodes that a requirement of a gate holds", metrics.blocked.clone());
+        registry.register("gate_taint_operations", "Changes of taints by gates", metrics.operations.clone());
+        registry.register("gate_patches", "Patches of Nodes by gates", metrics.patches.clone());
+        registry.register("gate_patch_refusals", "Patches of Nodes by gates that had no effect, by reason", metrics.refused.clone());
+        registry.register(
+            "gate_late_taint_pods",
+            "Pods that were on a node before its taint and do not bear it",
+            metrics.late_pods.clone(),
+        );
+        registry.register("gate_hold_duration_seconds", "Time for which a node was held", metrics.hold.clone());
+        registry.register(
+            "gate_patch_duration_seconds",
+            "Time from a decision about a node to the end of its patch",
+            metrics.patch_seconds.clone(),
+        );
+        registry.register(
+            "gate_events_dropped",
+            "Events on Nodes that were left out because there were too many at once",
+            metrics.events_dropped.clone(),
+        );
+        metrics
+    }
+
+    /// Something came about for a gate.
+    pub fn happened(&self, gate: &str, transition: &Transition) {
+        let operation = match transition.happened {
+            Happened::Added { .. } => "add",
+            Happened::Adopted => "adopt",
+            Happened::PutBack => "put_back",
+            Happened::Removed => "remove",
+            Happened::TimedOut => "time_out",
+        };
+        self.operations.get_or_create(&Operation { gate: gate.to_owned(), operation }).inc();
+        if let Some(seconds) = transition.held_for.and_then(|seconds| u32::try_from(seconds).ok()) {
+            self.hold.get_or_create(&OfGate { gate: gate.to_owned() }).observe(f64::from(seconds));
+        }
+    }
+}

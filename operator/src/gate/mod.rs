@@ -1,0 +1,13 @@
+//! Node readiness gates: watches of what they ask for, one loop that decides node by node, one patch per node and change.
+
+mod act;
+mod engine;
+mod facts;
+mod fronts;
+mod hub;
+mod metrics;
+mod sources;
+
+pub use engine::{Engine, Options};
+pub use hub::Hub;
+pub use metrics::GateMetrics;
