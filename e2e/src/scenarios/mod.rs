@@ -11,6 +11,7 @@ mod failures;
 mod faults;
 mod fleet;
 mod flood;
+mod gates;
 mod handover;
 mod health;
 mod kubelet_api;
@@ -91,4 +92,7 @@ pub const ALL: &[Scenario] = &[
     fleet::HOLES,
     fleet::OUTAGES,
     plugin::STEERS,
+    gates::LIFE,
+    gates::TOGETHER,
+    gates::JOINING,
 ];
