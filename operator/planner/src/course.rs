@@ -35,7 +35,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course);
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
-        if case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) {
+        if case.is_at(&settings.revision) {
             continue;
         }
         let out_of_turn = sets.as_ref().and_then(|reached| {
@@ -82,7 +82,7 @@ fn is_changing(case: &Case<'_>) -> bool {
 
 /// Runs the revision, or is about to.
 fn runs(case: &Case<'_>, settings: &Settings) -> bool {
-    case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) || is_granted(case, settings)
+    case.is_at(&settings.revision) || is_granted(case, settings)
 }
 
 /// Somebody deleted a pod of an older revision since the newest became the wanted one.
@@ -204,8 +204,8 @@ fn is_retried(case: &Case<'_>, failure: &Failure) -> bool {
 pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
     let settings = &targets.effective;
     let chosen = || cases.iter().filter(|case| case.chosen);
-    let at_it = |case: &&Case<'_>| case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision);
-    let finished = chosen().filter(at_it).filter(|case| case.grant.is_none() && case.phase() == Some(Phase::Closed)).count();
+    let is_finished = |case: &&Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
+    let finished = chosen().filter(is_finished).count();
     let finished = u32::try_from(finished).unwrap_or(u32::MAX);
     let mut course = stored(targets, ledger).cloned().unwrap_or_else(|| Course {
         revision: settings.revision.clone(),
@@ -233,7 +233,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         match case.grant {
             Some(grant) if grant.refused.is_some() => wanted::is_kept(case, grant, snapshot.now),
             Some(_) => true,
-            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !at_it(case),
+            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision),
         }
     });
     if has_steps(targets) {
@@ -264,12 +264,7 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
             course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
         }
     }
-    let serves = |case: &&Case<'_>| {
-        case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision)
-            && case.grant.is_none()
-            && !case.is_unavailable()
-            && case.served()
-    };
+    let serves = |case: &&Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
     if !nodes.iter().all(serves) {
         course.soaking_since = None;
         return;

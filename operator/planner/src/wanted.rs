@@ -126,6 +126,11 @@ impl Case<'_> {
         self.deployment.is_some() || self.orphaned || self.grant.is_some() || self.member.is_some() || self.entry.is_some()
     }
 
+    /// Its Deployment says this revision of the template.
+    pub fn is_at(&self, revision: &str) -> bool {
+        self.deployment.is_some_and(|deployment| deployment.revision() == revision)
+    }
+
     /// The token's phase; an unreadable one counts as Closed, and is repaired.
     pub fn phase(&self) -> Option<Phase> {
         self.deployment.map(|_| self.token.as_ref().map_or(Phase::Closed, |token| token.phase))
@@ -208,7 +213,7 @@ impl Case<'_> {
             readable: self.token.is_some(),
             granted: self.grant.is_some(),
             detached: self.holds_node(),
-            current: self.deployment.is_some_and(|deployment| deployment.revision() == settings.revision),
+            current: self.is_at(&settings.revision),
             drifted: self.drifted,
             broken: self.deployment.and_then(breaker::read).is_some_and(|breaker| breaker.until > now),
             replicas: replicas.cmp(&settings.pods_per_node),
@@ -228,7 +233,7 @@ impl Case<'_> {
                 Some(settings) if grant.revision == settings.revision => {
                     is_complete(deployment, self.pods, &grant.revision, settings.pods_per_node)
                 }
-                _ => deployment.revision() == grant.revision && self.settled,
+                _ => self.is_at(&grant.revision) && self.settled,
             },
         }
     }

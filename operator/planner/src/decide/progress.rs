@@ -75,9 +75,8 @@ impl Pass<'_> {
         let resource = &self.snapshot.resource;
         let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
         for case in cases.iter().filter(|case| case.chosen && !self.plan.held.contains_key(case.name)).collect::<Vec<_>>() {
-            let as_wanted = case
-                .deployment
-                .is_some_and(|found| found.revision() == last && found.replicas() == resource.spec.pods_per_node && case.settled);
+            let scaled = case.deployment.is_some_and(|found| found.replicas() == resource.spec.pods_per_node);
+            let as_wanted = case.is_at(last) && scaled && case.settled;
             if !as_wanted {
                 self.hold(case.name, "Blocked", Hold::InvalidSpec);
             }
