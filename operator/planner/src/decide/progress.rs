@@ -42,8 +42,7 @@ impl Pass<'_> {
         self.shut.halt = course::halt(&targets.effective, &course);
         self.shut.gates.failed = self.shut.halt.is_some();
         self.shut.failed_nodes = course.failed.iter().map(|(node, failure)| (node.clone(), failure.reason.clone())).collect();
-        let newest = crds::hash::revision(&self.snapshot.resource.spec.template);
-        self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == newest);
+        self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == targets.newest);
         if let Some(halt) = &self.shut.halt
             && let Some(rolled_back) = course::roll_back(self.snapshot, targets, &self.ledger, halt)
         {
