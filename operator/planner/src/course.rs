@@ -2,7 +2,7 @@
 
 use crate::{
     hold::{Hold, StepState},
-    revisions::{Origin, Targets},
+    revisions::Targets,
     settings::{Settings, StepNodes},
     snapshot::Snapshot,
     wanted::{self, Case},
@@ -29,8 +29,7 @@ pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
 pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [Case<'a>]) {
     let settings = &targets.effective;
     let course = stored(targets, ledger);
-    let sets = (!settings.rollout.lets_all_through() && targets.origin == Origin::Spec && targets.proven != settings.revision)
-        .then(|| reached(snapshot, targets, course, cases));
+    let sets = (!settings.rollout.lets_all_through() && targets.is_unproven()).then(|| reached(snapshot, targets, course, cases));
     let halt = course.and_then(|course| halt(settings, course));
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course);
@@ -127,8 +126,7 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
 /// Steps are for a revision of the spec that has another to fall back on.
 fn has_steps(targets: &Targets) -> bool {
     let rollout = &targets.effective.rollout;
-    let proven = !targets.proven.is_empty() && targets.proven != targets.effective.revision;
-    !rollout.steps.is_empty() && !rollout.on_delete && targets.origin == Origin::Spec && proven
+    !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
 }
 
 /// What the present step waits for, while there is one.
@@ -321,11 +319,7 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
     // A guess is no revision to go back to by oneself.
     let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
     let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven);
-    let possible = effective.rollout.auto_rollback
-        && targets.origin == Origin::Spec
-        && ledger.rolled_back.is_none()
-        && known
-        && targets.proven != effective.revision;
+    let possible = effective.rollout.auto_rollback && targets.is_unproven() && ledger.rolled_back.is_none() && known;
     possible.then(|| RolledBack {
         from: effective.revision.clone(),
         to: targets.proven.clone(),

@@ -68,6 +68,11 @@ impl Targets {
         Ok(Self { effective, origin, newest, proven, opening, former })
     }
 
+    /// The revision of the spec is on its way to nodes that have not all run it yet.
+    pub fn is_unproven(&self) -> bool {
+        self.origin == Origin::Spec && self.proven != self.effective.revision
+    }
+
     /// Why no node is started now, when no window is open.
     pub fn closed(&self) -> Option<Hold> {
         let opening = self.opening.filter(|opening| !opening.open)?;
