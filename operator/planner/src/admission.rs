@@ -10,10 +10,7 @@ use crate::{
     target::Gates,
     wanted::Case,
 };
-use crds::{
-    hash,
-    ledger::{Grant, Kind, Marks},
-};
+use crds::ledger::{Grant, Kind, Marks};
 use std::collections::BTreeMap;
 
 /// The outcome: grants without ids, and why the others wait.
@@ -94,8 +91,7 @@ fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case
         cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| case.need(snapshot.now).map(|kind| (case, kind))).collect();
     candidates.sort_by_cached_key(|(case, _)| {
         let cordoned = case.node.is_some_and(|node| node.unschedulable);
-        let order = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
-        (!case.is_unavailable(), cordoned, order, case.name)
+        (!case.is_unavailable(), cordoned, case.lot(&settings.revision), case.name)
     });
     let Some(topology) = &settings.topology else { return candidates };
     if topology.one_at_a_time {

@@ -8,7 +8,6 @@ use crate::{
     wanted::{self, Case},
 };
 use crds::{
-    hash,
     ledger::{Course, Failure, Grant, Kind, Ledger, RolledBack},
     names,
     token::Phase,
@@ -99,9 +98,8 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
     let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
     order.sort_by_cached_key(|(_, case)| {
         let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
-        let hash = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
         // Next come those that are out of service already: what failed is mended first.
-        (!runs(case, settings), !is_changing(case), !fit, hash, case.name)
+        (!runs(case, settings), !is_changing(case), !fit, case.lot(&settings.revision), case.name)
     });
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
     let mut reached: BTreeSet<usize> = BTreeSet::new();
@@ -145,7 +143,7 @@ fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>) -
 
 /// The Node's annotation names the resource.
 pub fn is_skipped(snapshot: &Snapshot, case: &Case<'_>) -> bool {
-    let key = format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name);
+    let key = snapshot.resource.key();
     let listed = case.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
     listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
 }
@@ -330,6 +328,6 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
 
 /// The grant whose slot a person wants to be freed.
 pub fn is_released(snapshot: &Snapshot, case: &Case<'_>, grant: &Grant) -> bool {
-    let wanted = format!("{}/{}:{}", snapshot.resource.namespace, snapshot.resource.name, grant.id);
+    let wanted = format!("{}:{}", snapshot.resource.key(), grant.id);
     case.node.and_then(|node| node.annotations.get(names::RELEASE_ANNOTATION)).is_some_and(|asked| asked.trim() == wanted)
 }

@@ -91,6 +91,11 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// The first 8 characters of the UID.
     pub fn uid8(&self) -> &str {
         crds::names::uid8(&self.uid)

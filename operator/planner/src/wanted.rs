@@ -12,6 +12,7 @@ use crate::{
     target::{self, Fit, FitView, Gates, NeedView},
 };
 use crds::{
+    hash,
     holders::{Entry, EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
     ledger::{Grant, Kind, Ledger, Marks},
@@ -129,6 +130,11 @@ impl Case<'_> {
     /// Its Deployment says this revision of the template.
     pub fn is_at(&self, revision: &str) -> bool {
         self.deployment.is_some_and(|deployment| deployment.revision() == revision)
+    }
+
+    /// The lot by which nodes are ordered that are alike, drawn anew for each revision: the order of the input never matters.
+    pub fn lot(&self, revision: &str) -> String {
+        hash::hex(format!("{}/{revision}", self.name).as_bytes(), 16)
     }
 
     /// The token's phase; an unreadable one counts as Closed, and is repaired.

@@ -93,8 +93,7 @@ impl Announcer {
         }
         let news: Vec<_> = {
             let mut known = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
-            let before =
-                known.insert(format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name), now.clone()).unwrap_or_default();
+            let before = known.insert(snapshot.resource.key(), now.clone()).unwrap_or_default();
             now.into_iter().filter(|(key, (reason, _))| before.get(key).is_none_or(|(earlier, _)| earlier != reason)).collect()
         };
         for (key, (reason, message)) in news {
