@@ -279,16 +279,19 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
     }
 }
 
+/// Stops a clock or lets it go on; when it goes on, the seconds for which it stood still.
+fn stop(stopped_at: &mut Option<i64>, now: i64, stopped: bool) -> i64 {
+    if stopped {
+        stopped_at.get_or_insert(now);
+        return 0;
+    }
+    stopped_at.take().map_or(0, |at| now.saturating_sub(at))
+}
+
 /// Moves the clock of the progress deadline: it runs while a node is under way and nothing is shut.
 pub fn keep_time(course: &mut Course, now: i64, running: bool) {
-    match (running, course.stopped_at) {
-        (true, Some(at)) => {
-            course.progressed_at = course.progressed_at.saturating_add(now.saturating_sub(at));
-            course.stopped_at = None;
-        }
-        (false, None) => course.stopped_at = Some(now),
-        (true, None) | (false, Some(_)) => {}
-    }
+    let stood_still = stop(&mut course.stopped_at, now, !running);
+    course.progressed_at = course.progressed_at.saturating_add(stood_still);
 }
 
 /// No node was finished for too long.
@@ -299,14 +302,8 @@ pub fn is_late(settings: &Settings, course: &Course, now: i64) -> bool {
 /// Moves the clock of a node's deadline, and says when it is over; nothing before its pods change.
 pub fn node_deadline(settings: &Settings, case: &Case<'_>, grant: &mut Grant, now: i64, stopped: bool) -> Option<i64> {
     let since = case.token.as_ref().filter(|_| case.is_updated())?.since.min(now);
-    match (stopped, grant.stopped_at) {
-        (true, None) => grant.stopped_at = Some(now),
-        (false, Some(at)) => {
-            grant.stood_still = grant.stood_still.saturating_add(now.saturating_sub(at));
-            grant.stopped_at = None;
-        }
-        (true, Some(_)) | (false, None) => {}
-    }
+    let stood_still = stop(&mut grant.stopped_at, now, stopped);
+    grant.stood_still = grant.stood_still.saturating_add(stood_still);
     let standing = grant.stopped_at.map_or(0, |at| now.saturating_sub(at));
     Some(since.saturating_add(settings.rollout.node_deadline).saturating_add(grant.stood_still).saturating_add(standing))
 }
