@@ -28,22 +28,25 @@ pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
 pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [Case<'a>]) {
     let settings = &targets.effective;
     let course = stored(targets, ledger);
-    let sets = (!settings.rollout.lets_all_through() && targets.is_unproven()).then(|| reached(snapshot, targets, course, cases));
+    let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
+    if selective && !settings.rollout.on_delete {
+        let reached = reached(snapshot, targets, course, cases);
+        cases.iter_mut().enumerate().for_each(|(index, case)| case.reached = reached.contains(&index));
+    }
     let halt = course.and_then(|course| halt(settings, course));
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course);
-    for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
+    for case in cases.iter_mut().filter(|case| case.chosen) {
         if case.is_at(&settings.revision) {
             continue;
         }
-        let out_of_turn = sets.as_ref().and_then(|reached| {
-            if settings.rollout.on_delete {
-                let since = course.map_or(i64::MAX, |course| course.since);
-                let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
-                return (!allowed).then_some(Hold::OnDelete);
-            }
-            (!reached.contains(&index)).then(|| step.clone().unwrap_or(Hold::Partition))
-        });
+        let out_of_turn = if selective && settings.rollout.on_delete {
+            let since = course.map_or(i64::MAX, |course| course.since);
+            let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
+            (!allowed).then_some(Hold::OnDelete)
+        } else {
+            (!case.reached).then(|| step.clone().unwrap_or(Hold::Partition))
+        };
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
         // was for is wanted no more; new nodes need no window.
         let changing = is_changing(case);
@@ -233,16 +236,14 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         }
     });
     if has_steps(targets) {
-        observe_step(snapshot, targets, cases, &mut course, forgiven);
+        observe_step(snapshot, settings, cases, &mut course, forgiven);
     }
     (course, retried)
 }
 
-fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
-    let settings = &targets.effective;
+fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
-    let nodes: Vec<_> = reached(snapshot, targets, Some(course), cases).into_iter().filter_map(|index| cases.get(index)).collect();
     if let Some(most) = step.max_restarts {
         let restarts = |case: &Case<'_>| -> i64 {
             let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
@@ -260,8 +261,8 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
             course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
         }
     }
-    let serves = |case: &&Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
-    if !nodes.iter().all(serves) {
+    let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
+    if !cases.iter().filter(|case| case.reached).all(serves) {
         course.soaking_since = None;
         return;
     }

@@ -58,6 +58,8 @@ pub struct Case<'a> {
     pub settings: Option<&'a Settings>,
     /// Why that is not the template of the rollout.
     pub held_back: Option<Hold>,
+    /// The steps and the partition of the rollout let it come to this node.
+    pub reached: bool,
 }
 
 /// All nodes that concern the resource, by name.
@@ -118,6 +120,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
         drifted: false,
         settings,
         held_back: None,
+        reached: true,
     }
 }
 
