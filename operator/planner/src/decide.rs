@@ -47,10 +47,10 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         plan.actions.push(Action::SetFinalizers(finalizers));
         return plan;
     }
-    let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let stored = snapshot.resource.ledger();
     let nothing = Ledger::default();
     let ledger = stored.unwrap_or(&nothing);
-    let targets = Targets::of(snapshot, ledger).and_then(|targets| match health_checker::port_conflict(snapshot, &targets.effective) {
+    let targets = Targets::of(snapshot).and_then(|targets| match health_checker::port_conflict(snapshot, &targets.effective) {
         // A conflict is no reason to leave without detaching.
         Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
         Some(_) | None => trial::refusal(snapshot).map_or(Ok(targets), |refusal| Err(vec![refusal])),
@@ -116,7 +116,7 @@ pub(crate) struct Pass<'a> {
 impl<'a> Pass<'a> {
     fn new(snapshot: &'a Snapshot, targets: &'a Result<Targets, Vec<Invalid>>, plan: Plan) -> Self {
         let settings = targets.as_ref().ok().map(|targets| &targets.effective);
-        let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
+        let ledger = snapshot.resource.ledger().cloned().unwrap_or_default();
         Self {
             snapshot,
             targets,

@@ -47,10 +47,10 @@ pub struct Targets {
 
 impl Targets {
     /// What the spec, the history and the ledger say.
-    pub fn of(snapshot: &Snapshot, ledger: &Ledger) -> Result<Self, Vec<Invalid>> {
+    pub fn of(snapshot: &Snapshot) -> Result<Self, Vec<Invalid>> {
         let spec = &snapshot.resource.spec;
         let newest = hash::revision(&spec.template);
-        let (template, origin) = effective(snapshot, ledger, &newest).map_err(|invalid| vec![invalid])?;
+        let (template, origin) = effective(snapshot, &newest).map_err(|invalid| vec![invalid])?;
         let effective = resolve_with(spec, &template)?;
         let mut running: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
         let stored = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).filter(|stored| !stored.is_empty());
@@ -86,7 +86,7 @@ impl Targets {
 }
 
 /// The template that nodes are to run.
-fn effective(snapshot: &Snapshot, ledger: &Ledger, newest: &str) -> Result<(Arc<Value>, Origin), Invalid> {
+fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), Invalid> {
     let spec = &snapshot.resource.spec;
     if let Some(rollback) = spec.rollback_to {
         let found = match rollback.revision {
@@ -98,8 +98,10 @@ fn effective(snapshot: &Snapshot, ledger: &Ledger, newest: &str) -> Result<(Arc<
             None => Err(not_found(snapshot, rollback.revision)),
         };
     }
-    let failed = ledger.rolled_back.as_ref().filter(|rolled_back| rolled_back.from == newest);
-    let Some(rolled_back) = failed else { return Ok((Arc::new(spec.template.clone()), Origin::Spec)) };
+    let rolled_back = snapshot.resource.ledger().and_then(|ledger| ledger.rolled_back.as_ref());
+    let Some(rolled_back) = rolled_back.filter(|rolled_back| rolled_back.from == newest) else {
+        return Ok((Arc::new(spec.template.clone()), Origin::Spec));
+    };
     match snapshot.history.iter().find(|known| known.revision == rolled_back.to) {
         Some(known) => Ok((Arc::clone(&known.template), Origin::RolledBack)),
         None => Err(Invalid {

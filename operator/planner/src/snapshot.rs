@@ -4,6 +4,7 @@ use crate::{stored::StoredSpec, texts::Texts};
 use crds::{
     holders::Holders,
     ingress_daemon_set::IngressDaemonSetSpec,
+    ledger::Ledger,
     status::IngressDaemonSetStatus,
     token::{ParseTokenError, Token},
 };
@@ -94,6 +95,11 @@ impl Resource {
     /// `namespace/name`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The grant ledger; absent when never written or wiped.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.status.as_ref()?.rollout.as_ref()
     }
 
     /// The first 8 characters of the UID.

@@ -113,7 +113,7 @@ impl Operator {
 
     /// Consistent lists, once the ledger says that it is being rebuilt; ids that were reserved before are void then.
     fn list_for_rebuilding(&mut self, world: &World, resource: &planner::snapshot::Resource) {
-        let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let ledger = resource.ledger();
         let fence = ledger.and_then(|ledger| ledger.rebuilding);
         if ledger.is_none() || fence.is_some() {
             self.reserved.clear();
