@@ -296,6 +296,33 @@ pub struct OtherResource {
 }
 
 impl Snapshot {
+    /// The resource alone: nothing else is known, and nothing is there.
+    pub fn of(resource: Resource, now: i64) -> Self {
+        Self {
+            now,
+            resource,
+            health_checker_image: String::new(),
+            nodes: Arc::default(),
+            deployments: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            daemon_sets: Vec::new(),
+            port_conflicts: BTreeSet::new(),
+            history: Vec::new(),
+            others: Vec::new(),
+            service_ports: Arc::default(),
+            foreign_names: BTreeSet::new(),
+            taken_names: BTreeSet::new(),
+            answers: BTreeMap::new(),
+            reserved: Vec::new(),
+            first_seen: BTreeMap::new(),
+            listed_since_rebuild: false,
+            asserted: BTreeSet::new(),
+            refusals: BTreeMap::new(),
+            written_generations: BTreeMap::new(),
+        }
+    }
+
     /// The pods on a node.
     pub fn pods_on(&self, node: &str) -> &[PodFacts] {
         self.pods.get(node).map_or(&[], Vec::as_slice)
