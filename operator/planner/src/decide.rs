@@ -3,7 +3,7 @@
 mod progress;
 
 use crate::{
-    admission::{self, Admission, Shut},
+    admission::{Admission, Shut, Terms},
     breaker, course, deployment_writes,
     evidence::{Evidence, evidence},
     health_checker,
@@ -168,7 +168,9 @@ impl<'a> Pass<'a> {
             self.supply(case);
         }
         if let Some(settings) = self.settings {
-            let admission = admission::admit(self.snapshot, settings, cases, &self.rivals, &self.shut, &mut self.room);
+            let course = self.ledger.course.as_ref();
+            let terms = Terms { snapshot: self.snapshot, settings, rivals: &self.rivals, shut: &self.shut, course };
+            let admission = terms.admit(cases, &mut self.room);
             self.grant(admission, cases);
             self.keep_time();
             health_checker::plan(self.snapshot, settings, &mut self.plan);
@@ -256,7 +258,7 @@ impl<'a> Pass<'a> {
                 if grant.kind == Kind::Drain {
                     return self.hold(case.name, "Draining", Hold::Draining);
                 }
-                if self.shut.failed_nodes.contains_key(case.name) {
+                if self.has_failed(case) {
                     let why = self.incomplete(case, grant);
                     return self.hold(case.name, "Failed", Hold::Failed(Box::new(why)));
                 }

@@ -41,7 +41,6 @@ impl Pass<'_> {
         }
         self.shut.halt = course::halt(&targets.effective, &course);
         self.shut.gates.failed = self.shut.halt.is_some();
-        self.shut.failed_nodes = course.failed.iter().map(|(node, failure)| (node.clone(), failure.reason.clone())).collect();
         self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == targets.newest);
         if let Some(halt) = &self.shut.halt
             && let Some(rolled_back) = course::roll_back(self.snapshot, targets, &self.ledger, halt)
@@ -61,6 +60,11 @@ impl Pass<'_> {
             let due = course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1);
             self.plan.recheck(due.max(self.snapshot.now.saturating_add(1)));
         }
+    }
+
+    /// The wanted revision failed on the node; while the spec is not valid none is wanted.
+    pub(super) fn has_failed(&self, case: &Case<'_>) -> bool {
+        self.settings.is_some() && self.ledger.course.as_ref().is_some_and(|course| course.failed.contains_key(case.name))
     }
 
     pub(super) fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {
