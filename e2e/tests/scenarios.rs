@@ -83,6 +83,7 @@ scenarios! {
         two_operators_that_act_at_once_keep_the_budget_and_finish,
         a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease,
         a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on,
+        no_taint_of_others_is_lost_while_three_writers_add_remove_and_reorder_taints_on_200_gated_nodes_for_a_minute,
         virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server,
         a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change,
         a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,

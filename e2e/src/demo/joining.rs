@@ -26,15 +26,16 @@ struct Seen<'a> {
     history: &'a [Observation],
 }
 
-/// Lets a node join beside `nodes` others, and checks by what the API server recorded that it went as it should.
-pub(crate) async fn a_node_joins(bed: &mut Bed, nodes: usize) -> Result<()> {
+/// Lets a node join beside those that serve, and checks by what the API server recorded that it went as it should.
+pub(crate) async fn a_node_joins(bed: &mut Bed, serving: &[&str]) -> Result<()> {
     product::change(bed, json!({ "nodeReadinessTaint": { "key": KEY, "effect": "NoSchedule" } })).await?;
     bed.apply(&[workload()]).await?;
     bed.say(&format!("a workload waits for a node; {JOINS} joins, and keeps the taint {KEY} until both of its nginx serve"));
     let from = bed.recorder.history().await?.len();
     bed.add_node(NodeSpec::new(JOINS).label("ingress", "true").label("joined", "yes")).await?;
-    bed.haproxy.serves(MINUTE, &[JOINS]).await?;
-    product::is_complete(bed, nodes + 1, MINUTE).await?;
+    let serving: Vec<_> = serving.iter().copied().chain([JOINS]).collect();
+    bed.haproxy.serves(MINUTE, &serving).await?;
+    product::is_complete(bed, serving.len(), MINUTE).await?;
     eventually(MINUTE, "the workload has landed", async || {
         let phase = bed.kubectl(&["get", "pods", "-l", "app=workload", "-o", "jsonpath={.items[*].status.phase}"]).await?;
         ensure!(phase == "Running", "{phase}");

@@ -100,7 +100,7 @@ async fn product_part(bed: &mut Bed) -> Result<Column> {
         product::is_complete(bed, names.len(), ROLLOUT).await?;
         bed.say(&format!("rollout {rollouts} is complete; {} requests so far", thousands(traffic.requests().await?)));
     }
-    joining::a_node_joins(bed, names.len()).await?;
+    joining::a_node_joins(bed, &names).await?;
     let outcome = traffic.stop().await?;
     let worst = outages.stop().await;
     drop(commentary);

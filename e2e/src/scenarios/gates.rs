@@ -57,7 +57,7 @@ pub const JOINING: Scenario = Scenario {
 async fn joining(bed: &mut Bed) -> Result<()> {
     product::serve(bed, product::rolling_update(1, product::deployment_mark()), &["n1", "n2"]).await?;
     let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
-    demo::joining::a_node_joins(bed, 2).await?;
+    demo::joining::a_node_joins(bed, &["n1", "n2"]).await?;
     product::roll_to(bed, "2").await?;
     product::is_complete(bed, 3, 2 * MINUTE).await?;
     let outcome = traffic.stop().await?;

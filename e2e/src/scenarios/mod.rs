@@ -11,6 +11,7 @@ mod failures;
 mod faults;
 mod fleet;
 mod flood;
+mod gate_races;
 mod gates;
 mod handover;
 mod health;
@@ -95,4 +96,5 @@ pub const ALL: &[Scenario] = &[
     gates::LIFE,
     gates::TOGETHER,
     gates::JOINING,
+    gate_races::RACES,
 ];
