@@ -336,7 +336,10 @@ impl<'a> Pass<'a> {
                     _ if case.phase() == Some(Phase::Degrading) => "Degrading",
                     _ => "Updating",
                 };
-                self.hold(case.name, phase, self.incomplete(case, grant));
+                // What its pods are said to be is of the time when its kubelet was last heard of.
+                let lost = case.node.is_some_and(|node| !node.ready);
+                let why = if lost { Hold::NodeNotReady } else { self.incomplete(case, grant) };
+                self.hold(case.name, phase, why);
             }
             Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Hold::Granted)),
         }
