@@ -144,6 +144,7 @@ fn a_node_whose_kubelet_is_lost_uses_up_the_budget_unless_told_to_be_ignored() {
             cluster.edit_node("n0", |node| node["status"]["ready"] = false.into());
         });
         world.fair_second(&mut operator);
+        assert_eq!(reason(&mut world, &mut operator, "n0"), Some("NodeNotReady"), "also while nothing is rolled out");
         world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
         let mut updated = BTreeSet::new();
         for _ in 0..120 {
