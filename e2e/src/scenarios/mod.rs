@@ -13,6 +13,7 @@ mod fleet;
 mod flood;
 mod handover;
 mod health;
+mod incidents;
 mod kubelet_api;
 mod membership;
 mod node_library;
@@ -54,6 +55,11 @@ pub const ALL: &[Scenario] = &[
     failures::HAND_OVER,
     failures::REFUSED_PODS,
     failures::BAD_EDIT,
+    incidents::TWO_UPDATES,
+    incidents::BAD_UPDATES,
+    incidents::TERMINATING,
+    incidents::DEAD_NODE,
+    incidents::NO_MARK,
     bad_input::BAD_INPUT,
     flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
@@ -82,6 +88,7 @@ pub const ALL: &[Scenario] = &[
     rivals::TWO_AT_ONCE,
     rivals::LEADERS,
     rivals::STOPPED,
+    rivals::OLD_LIST,
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,
