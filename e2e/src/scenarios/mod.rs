@@ -7,6 +7,7 @@ mod course;
 mod crashes;
 mod deletion;
 mod detachers;
+mod effects;
 mod failures;
 mod faults;
 mod fleet;
@@ -27,6 +28,7 @@ mod room;
 mod serving;
 mod sharing;
 mod tampering;
+mod unattended;
 pub mod workload;
 
 use crate::scenario::Scenario;
@@ -82,6 +84,8 @@ pub const ALL: &[Scenario] = &[
     rivals::TWO_AT_ONCE,
     rivals::LEADERS,
     rivals::STOPPED,
+    unattended::KILLED,
+    unattended::RIVALS,
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,
