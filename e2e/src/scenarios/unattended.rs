@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::{Expectations, Kind, Observation},
+    auditor::{Expectations, Kind, Observation, Share},
     bed::Bed,
     detacher::{Detacher, Variant},
     fault_proxy::{Fault, FaultProxy, Reached, Request},
@@ -33,7 +33,7 @@ const SHORT: u32 = 4;
 
 fn strategy(node_deadline: u32) -> Value {
     let mut rolling = both_marks();
-    rolling["topology"] = json!({ "key": ZONE_KEY, "maxUnavailableNodes": 1 });
+    rolling["topology"] = json!({ "key": ZONE_KEY, "maxUnavailableNodes": "50%" });
     rolling["steps"] = STEPS.iter().map(|(nodes, soak)| json!({ "nodes": nodes, "soak": format!("{soak}s") })).collect();
     rolling["nodeDeadlineSeconds"] = node_deadline.into();
     rolling["autoRollback"] = true.into();
@@ -41,7 +41,7 @@ fn strategy(node_deadline: u32) -> Value {
 }
 
 fn expected() -> Expectations {
-    Expectations { budget: 2, domain: Some((ZONE_KEY.into(), 1)), ..crashes::expected() }
+    Expectations { budget: 2, domain: Some((ZONE_KEY.into(), Share::Percent(50))), ..crashes::expected() }
 }
 
 /// Every write of a good and of a bad rollout is a moment at which the operator dies.
