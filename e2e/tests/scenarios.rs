@@ -84,6 +84,8 @@ scenarios! {
         a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on,
         an_operator_killed_after_every_write_takes_a_canary_through_zones_and_a_bad_one_back,
         two_operators_that_act_at_once_take_a_canary_through_zones_and_a_bad_one_back,
+        a_daemon_set_migrates_as_the_guide_says,
+        what_the_original_made_is_orphaned_and_migrates_as_the_guide_says,
         virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server,
         a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change,
         a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,

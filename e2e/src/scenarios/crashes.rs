@@ -87,7 +87,7 @@ impl Mode {
 
 /// What `HAProxy` needs to notice: the grace where no mark has one of its own, and how long a node must be back before the
 /// other one goes.
-fn load_balancer() -> Value {
+pub(super) fn load_balancer() -> Value {
     json!({ "preset": "Custom", "interval": "500ms", "unhealthyThreshold": 2, "healthyThreshold": 1, "timeout": "1s" })
 }
 

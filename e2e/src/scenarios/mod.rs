@@ -12,10 +12,12 @@ mod failures;
 mod faults;
 mod fleet;
 mod flood;
+mod guide;
 mod handover;
 mod health;
 mod kubelet_api;
 mod membership;
+mod migration;
 mod node_library;
 mod outages;
 mod ownership;
@@ -86,6 +88,8 @@ pub const ALL: &[Scenario] = &[
     rivals::STOPPED,
     unattended::KILLED,
     unattended::RIVALS,
+    migration::FROM_A_DAEMON_SET,
+    migration::FROM_THE_ORIGINAL,
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,
