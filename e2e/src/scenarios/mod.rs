@@ -7,15 +7,18 @@ mod course;
 mod crashes;
 mod deletion;
 mod detachers;
+mod effects;
 mod failures;
 mod faults;
 mod fleet;
 mod flood;
+mod guide;
 mod handover;
 mod health;
 mod incidents;
 mod kubelet_api;
 mod membership;
+mod migration;
 mod node_library;
 mod outages;
 mod ownership;
@@ -28,6 +31,7 @@ mod room;
 mod serving;
 mod sharing;
 mod tampering;
+mod unattended;
 pub mod workload;
 
 use crate::scenario::Scenario;
@@ -89,6 +93,10 @@ pub const ALL: &[Scenario] = &[
     rivals::LEADERS,
     rivals::STOPPED,
     rivals::OLD_LIST,
+    unattended::KILLED,
+    unattended::RIVALS,
+    migration::FROM_A_DAEMON_SET,
+    migration::FROM_THE_ORIGINAL,
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,

@@ -53,8 +53,6 @@ async fn two_at_once(bed: &mut Bed) -> Result<()> {
     }
     let second = FaultProxy::start(bed).await?;
     let mut rival = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
-    let slow_writes = |request: &Request| if request.is_write() { Fault::Delay(Duration::from_millis(300)) } else { Fault::None };
-    let slow_view = |request: &Request| if request.watch { Fault::Delay(Duration::from_millis(800)) } else { Fault::None };
     let mut version = 10;
     for (round, (of_first, of_second)) in [(slow_writes as Rule, slow_view as Rule), (slow_view, slow_writes)].into_iter().enumerate() {
         first.inject(of_first);
@@ -74,7 +72,17 @@ async fn two_at_once(bed: &mut Bed) -> Result<()> {
     rival.check()
 }
 
-type Rule = fn(&Request) -> Fault;
+pub(super) type Rule = fn(&Request) -> Fault;
+
+/// What it does comes late.
+pub(super) fn slow_writes(request: &Request) -> Fault {
+    if request.is_write() { Fault::Delay(Duration::from_millis(300)) } else { Fault::None }
+}
+
+/// What it sees is of some time ago.
+pub(super) fn slow_view(request: &Request) -> Fault {
+    if request.watch { Fault::Delay(Duration::from_millis(800)) } else { Fault::None }
+}
 
 async fn roll(bed: &Bed, mode: &Mode, version: u32) -> Result<()> {
     product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
