@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Crd => print_crds(),
-        Command::Run(run) => start(*run).await,
+        Command::Run(run) => Box::pin(start(*run)).await,
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -788,7 +788,7 @@ fn replicas_gate(during: &str) -> Gate {
 }
 
 fn with_replicas(life: &mut Life, health: ReplicaHealth) {
-    let health = ReplicaHealth { node_uid: life.node.uid.clone(), ..health };
+    let health = ReplicaHealth { node_uid: life.node.uid.clone(), standing: life.node.standing(), ..health };
     life.world.replicas.insert(("edge".into(), "web".into()), Arc::new(BTreeMap::from([(NODE.to_owned(), health)])));
 }
 
@@ -815,6 +815,16 @@ fn replicas_of_a_node_must_be_ready_and_in_service_where_the_resource_chooses_it
     let mut life = Life::new(vec![half]);
     with_replicas(&mut life, ReplicaHealth { wanted: 3, ready: 1, ..serving() });
     assert!(life.settle().is_tainted(), "half of three is two");
+}
+
+#[test]
+fn what_was_seen_before_the_labels_changed_says_nothing() {
+    let mut life = Life::new(vec![replicas_gate("Hold")]);
+    with_replicas(&mut life, ReplicaHealth::default());
+    life.node.labels.insert("ingress".into(), "true".into());
+    assert!(life.settle().is_tainted(), "whether the node is chosen now is not known yet");
+    with_replicas(&mut life, serving());
+    assert!(!life.settle().is_tainted());
 }
 
 #[test]
