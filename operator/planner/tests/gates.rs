@@ -6,10 +6,11 @@ use k8s_openapi::api::core::v1::Taint;
 use planner::{
     gate::{
         Clocks, Gate, NodePlan, World,
-        decide::{Happened, decide},
+        decide::{Happened, View, decide},
         record::{Cause, Origin, Record, State, annotation_key, records},
         room::Room,
         satisfiable::unsatisfiable,
+        status::{Circumstances, status},
         world::{DaemonSet, Pod, PodSource, Pods, ReplicaHealth, Source},
     },
     snapshot::{NodeCondition, NodeFacts},
@@ -889,4 +890,35 @@ fn a_release_leaves_the_annotation_that_says_so_where_one_is_asked_for_and_a_nod
     let mut life = Life::new(vec![with()]);
     life.node.annotations.insert("startup.k8s.io/completedAt".into(), "1".into());
     assert!(!life.settle().is_tainted());
+}
+
+#[test]
+fn the_status_of_a_gate_over_five_thousand_nodes_has_counts_and_ten_names_and_less_than_four_kilobytes() {
+    let gate = gate("a", json!({}));
+    let held =
+        View { matched: true, held: true, blocked: vec![("warm".into(), "condition Warm is False, not True".into())], ..View::default() };
+    let names: Vec<_> = (0..5_000).map(|index| format!("ip-10-0-{index}.eu-central-1.compute.internal")).collect();
+    let status = status(&gate, &[], names.iter().map(|name| (name.as_str(), &held)), &Circumstances::default(), NOW);
+    assert_eq!(
+        (status.nodes.matched, status.nodes.held, status.blocked[0].nodes, status.blocked[0].sample.len()),
+        (5_000, 5_000, 5_000, 10)
+    );
+    let size = serde_json::to_string(&status).unwrap().len();
+    assert!(size < 4_096, "{size} bytes");
+    assert_eq!(status.summary, "5000 of 5000 nodes held by warm");
+}
+
+#[test]
+fn a_condition_of_a_gate_keeps_its_time_while_it_says_the_same() {
+    let gate = gate("a", json!({}));
+    let view = View { matched: true, released: true, ..View::default() };
+    let views = || [("n1", &view)].into_iter();
+    let first = status(&gate, &[], views(), &Circumstances::default(), NOW);
+    let second = status(&gate, &first.conditions, views(), &Circumstances::default(), NOW + 60);
+    assert_eq!(first, second);
+    let trouble = Circumstances { unsatisfiable: Some(("NotTolerated", "give them the toleration".into())), ..Circumstances::default() };
+    let third = status(&gate, &first.conditions, views(), &trouble, NOW + 60);
+    let condition = third.conditions.iter().find(|condition| condition.type_ == "Satisfiable").unwrap();
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "NotTolerated"));
+    assert_ne!(condition.last_transition_time, first.conditions[1].last_transition_time);
 }
