@@ -109,5 +109,7 @@ scenarios! {
         kubectl_speaks_to_a_virtual_node_as_to_any_other,
         clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow,
         simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history,
+        a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate,
+        the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later,
     }
 }
