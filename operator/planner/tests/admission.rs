@@ -176,8 +176,8 @@ fn a_policy_is_for_the_creation_of_selected_nodes_without_the_taint_and_never_hi
         ],
         "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression":
             "has(object.spec.taints) && size(object.spec.taints) > 0 \
-             ? [JSONPatch{op: 'add', path: '/spec/taints/-', value: Object.spec.taints{key: 'readiness.k8s.io/edge', effect: 'NoSchedule', value: 'pending'}}] \
-             : [JSONPatch{op: 'add', path: '/spec/taints', value: [Object.spec.taints{key: 'readiness.k8s.io/edge', effect: 'NoSchedule', value: 'pending'}]}]"
+             ? [JSONPatch{op: 'add', path: '/spec/taints/-', value: {'key': 'readiness.k8s.io/edge', 'effect': 'NoSchedule', 'value': 'pending'}}] \
+             : [JSONPatch{op: 'add', path: '/spec/taints', value: [{'key': 'readiness.k8s.io/edge', 'effect': 'NoSchedule', 'value': 'pending'}]}]"
         }}, {"patchType": "JSONPatch", "jsonPatch": {"expression": format!(
             "has(object.metadata.annotations) && size(object.metadata.annotations) > 0 \
              ? [JSONPatch{{op: 'add', path: '/metadata/annotations/ingressdaemonsets.mumoshu.github.io~1gate-0a1b', value: '{record}'}}] \

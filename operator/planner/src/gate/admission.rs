@@ -113,7 +113,7 @@ pub fn policies(gate: &Gate, enforced: bool, offers: Offers, owned: bool) -> Vec
 pub fn node_policy(gate: &Gate, owned: bool) -> Option<Policy> {
     let selected = selected(&gate.spec)?;
     let taint = &gate.spec.taint;
-    let value = object("Object.spec.taints", &[("key", &taint.key), ("effect", taint.effect.as_str())], taint.value.as_deref());
+    let value = map(&[("key", &taint.key), ("effect", taint.effect.as_str())], taint.value.as_deref());
     let spec = json!({
         "matchConstraints": {"resourceRules": [
             {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nodes"], "scope": "Cluster"},
@@ -163,7 +163,7 @@ fn toleration_policy(gate: &Gate, number: usize, (namespace, name): &Key, owned:
         "{pod}.tolerations.exists(t, has(t.key) && t.key == {key} && has(t.operator) && t.operator == 'Exists' && (!has(t.effect) || t.effect == {effect}))"
     );
     let entries = [("key", taint.key.as_str()), ("operator", "Exists"), ("effect", taint.effect.as_str())];
-    let value = object("Object.spec.template.spec.tolerations", &entries, None);
+    let value = map(&entries, None);
     let spec = json!({
         "matchConstraints": {"resourceRules": [
             {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["daemonsets"], "scope": "Namespaced"},
@@ -228,15 +228,12 @@ fn annotate(key: &str, text: &str) -> String {
     )
 }
 
-/// An object with these fields, and `value` where there is one.
-fn object(type_: &str, fields: &[(&str, &str)], value: Option<&str>) -> String {
-    let fields: Vec<_> = fields
-        .iter()
-        .copied()
-        .chain(value.filter(|value| !value.is_empty()).map(|value| ("value", value)))
-        .map(|(field, text)| format!("{field}: {}", quote(text)))
-        .collect();
-    format!("{type_}{{{}}}", fields.join(", "))
+/// A map of these, and of `value` where there is one. Not an `Object`: a list of such panics in the API server (1.36.3), and the
+/// request fails in spite of the failure policy.
+fn map(entries: &[(&str, &str)], value: Option<&str>) -> String {
+    let value = value.filter(|value| !value.is_empty()).map(|value| ("value", value));
+    let entries: Vec<_> = entries.iter().copied().chain(value).map(|(key, text)| format!("{}: {}", quote(key), quote(text))).collect();
+    format!("{{{}}}", entries.join(", "))
 }
 
 /// Name of the `MutatingWebhookConfiguration` and of the webhook in it.
