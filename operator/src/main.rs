@@ -120,7 +120,7 @@ async fn serve_webhook(
 
 /// Everything that only the replica that leads does.
 async fn act(context: Arc<Context>, resources: Store<Guarded>, gates: gate::Options, stop: CancellationToken) {
-    tokio::join!(decide_for_ever(context, resources), gate::Engine::new(gates).run(stop));
+    tokio::join!(decide_for_ever(context, resources), Box::pin(gate::Engine::new(gates).run(stop)));
 }
 
 /// Decides for one resource at a time each, whenever something that concerns it has changed.

@@ -139,3 +139,63 @@ fn certificates(secret: &Secret) -> Result<Certificates> {
     let [trusted, authority_key, leaf, leaf_key] = KEYS.map(text);
     Ok(Certificates { trusted: trusted?, authority_key: authority_key?, leaf: leaf?, leaf_key: leaf_key? })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::client::Body;
+    use serde_json::Value;
+    use std::sync::{Arc, Mutex};
+
+    const START: i64 = 1_767_225_600;
+    const DAY: i64 = 24 * 3600;
+
+    /// An API server that has one Secret, or none; what is written is noted.
+    fn server(secret: &Arc<Mutex<Option<Value>>>, writes: &Arc<Mutex<Vec<String>>>) -> Client {
+        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+        let (secret, writes) = (Arc::clone(secret), Arc::clone(writes));
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let mut secret = secret.lock().unwrap();
+                if parts.method != "GET" {
+                    let mut written: Value = serde_json::from_slice(&body).unwrap();
+                    let version = &written["metadata"]["resourceVersion"];
+                    writes.lock().unwrap().push(format!("{} {} {version}", parts.method, parts.uri.path()));
+                    written["metadata"] = json!({"name": "hook", "resourceVersion": "7"});
+                    *secret = Some(written);
+                }
+                let none = json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "none", "code": 404});
+                let (code, answer) = secret.clone().map_or((404, none), |secret| (200, secret));
+                reply.send_response(http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap());
+            }
+        });
+        Client::new(service, "system")
+    }
+
+    #[tokio::test]
+    async fn the_secret_is_made_once_renewed_in_time_on_what_was_read_and_made_anew_when_it_is_of_no_use() {
+        let (secret, writes) = (Arc::default(), Arc::default());
+        let metrics = crate::metrics::Metrics::default().gates;
+        let secrets = Secrets::new(server(&secret, &writes), "system", "hook", Serving::default(), metrics);
+        let written = || std::mem::take(&mut *writes.lock().unwrap());
+        let trusted = || {
+            let stored: Secret = serde_json::from_value(secret.lock().unwrap().clone().unwrap()).unwrap();
+            secrets.take(&stored).unwrap();
+            secrets.trusted().borrow().clone().unwrap()
+        };
+        secrets.look(START).await.unwrap();
+        assert_eq!(written(), ["POST /api/v1/namespaces/system/secrets null"]);
+        let first = trusted();
+        secrets.look(START + 19 * DAY).await.unwrap();
+        assert!(written().is_empty());
+        secrets.look(START + 21 * DAY).await.unwrap();
+        assert_eq!(written(), [r#"PATCH /api/v1/namespaces/system/secrets/hook "7""#]);
+        assert_eq!(trusted(), first, "another leaf of the same authority");
+        secret.lock().unwrap().as_mut().unwrap()["data"]["tls.crt"] = "bm8=".into();
+        secrets.look(START + 21 * DAY).await.unwrap();
+        assert_eq!(written().len(), 1);
+        assert_ne!(trusted(), first);
+    }
+}
