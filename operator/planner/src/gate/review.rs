@@ -141,7 +141,7 @@ mod tests {
         let patch: ByteString = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
         let operations: Vec<Value> = serde_json::from_slice(&patch.0).unwrap();
         let mut node = node.clone();
-        json_patch::patch(&mut node, &serde_json::from_slice(&patch.0).unwrap()).unwrap();
+        json_patch::patch(&mut node, &serde_json::from_slice::<json_patch::Patch>(&patch.0).unwrap()).unwrap();
         (operations.into_iter().filter(|operation| operation["path"].as_str().unwrap().starts_with("/spec")).collect(), node)
     }
 
