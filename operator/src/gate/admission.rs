@@ -64,6 +64,8 @@ struct Known {
     refused: BTreeMap<String, String>,
     /// The API server knows of the webhook, as far as is known.
     webhook: bool,
+    /// Something of it has changed that conditions tell.
+    news: bool,
 }
 
 /// Between the loop, which says what is wanted, and [`Keeper`], which says what is there.
@@ -99,6 +101,11 @@ impl Admission {
     pub fn is_present(&self, uid: &str) -> bool {
         let known = self.known();
         known.offers.is_none() || known.present.contains(uid)
+    }
+
+    /// Whether conditions have changed since this was asked last.
+    pub fn has_news(&self) -> bool {
+        std::mem::take(&mut self.known().news)
     }
 
     /// For condition `AdmissionActive`; nothing before the first look.
@@ -382,15 +389,20 @@ impl Keeper {
         done
     }
 
-    /// Says what is there and what was refused, where that was tried again, and wakes the loop when it is news.
+    /// Says what is there and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
     fn tell(&self, offers: Offers, refused: Option<BTreeMap<String, String>>) {
         let present: BTreeSet<_> = self.held.values().map(|held| held.uid.clone()).collect();
         let mut known = self.admission.known();
         let refused = refused.unwrap_or_else(|| known.refused.clone());
         let webhook = self.hook.as_ref().is_some_and(|held| held.body.is_some());
-        if known.offers != Some(offers) || known.present != present || known.refused != refused || known.webhook != webhook {
-            *known = Known { offers: Some(offers), present, refused, webhook };
-            drop(known);
+        if known.offers == Some(offers) && known.present == present && known.refused == refused && known.webhook == webhook {
+            return;
+        }
+        let frees = known.offers.is_none() || !known.present.is_subset(&present);
+        *known = Known { offers: Some(offers), present, refused, webhook, news: true };
+        drop(known);
+        if frees {
+            // Nodes of a gate that is being deleted may be released now.
             self.hub.gates();
         }
     }

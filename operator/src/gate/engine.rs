@@ -159,6 +159,7 @@ impl Engine {
                 Some(ended) = work.next() => self.ended(ended, &work),
                 _ = ticks.tick() => {
                     self.wake_due();
+                    self.status_due |= self.admission.has_news();
                     self.report().await;
                 }
             }

@@ -95,7 +95,9 @@ fn mutate<'a>(node: &Node, gates: impl Iterator<Item = &'a Gate>, now: i64) -> V
     }
     let add = |path: &str, value: Value| json!({"op": "add", "path": path, "value": value});
     let mut operations = Vec::new();
-    if there.is_empty() {
+    if node.spec.is_none() {
+        operations.push(add("/spec", json!({"taints": taints.into_values().collect::<Value>()})));
+    } else if there.is_empty() {
         operations.push(add("/spec/taints", taints.into_values().collect()));
     } else {
         operations.extend(taints.into_values().map(|taint| add("/spec/taints/-", taint)));
@@ -208,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_no_review_has_no_answer() {
-        for body in ["", "{", "no", "[]", "\"x\""] {
+        for body in ["", "{", "no", "7", "\"x\""] {
             assert!(review(body.as_bytes(), [].into_iter(), 0).is_none(), "{body}");
         }
     }
