@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn gates_that_share_a_taint_add_it_once_and_record_it_each() {
         let twin = Gate { name: "twin".into(), uid: "w".into(), ..startup() };
-        let (operations, node) = patched(&json!({"metadata": {"name": "n"}}), &[startup(), twin]);
+        let (operations, node) = patched(&json!({"metadata": {"name": "n"}, "spec": {}}), &[startup(), twin]);
         assert_eq!(operations[0]["value"].as_array().unwrap().len(), 1);
         assert_eq!(node["metadata"]["annotations"].as_object().unwrap().len(), 2);
     }
