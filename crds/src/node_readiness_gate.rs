@@ -444,7 +444,7 @@ pub enum OnCreate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tolerations {
-    /// Owned: those of an `IngressDaemonSet` that a requirement names. Referenced: those of a `DaemonSet` that one names, too, as they are created. None: no pods.
+    /// Owned: those of an `IngressDaemonSet` that a requirement names. Referenced: those of a `DaemonSet` that one names, too: its template gets the toleration whenever it is written, where the API server has `MutatingAdmissionPolicies`; its pods are replaced then. None: no pods.
     #[serde(default)]
     pub inject: Inject,
 }

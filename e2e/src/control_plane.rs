@@ -253,6 +253,8 @@ impl ControlPlane {
                 ("service-account-signing-key-file", text(signing_key)),
                 ("authorization-mode", "Node,RBAC".into()),
                 ("enable-admission-plugins", "NodeRestriction,OwnerReferencesPermissionEnforcement".into()),
+                // Webhooks are reached at their pods: nothing in the bed forwards a Service's address.
+                ("enable-aggregator-routing", "true".into()),
                 ("audit-policy-file", text(&policy)),
                 ("audit-log-path", text(&rights::audit_log(&self.state))),
                 ("allow-privileged", "true".into()),

@@ -30,6 +30,7 @@ const UNSEEN: [(&str, &str); 6] = [
     ("operator: get apps/controllerrevisions", "only when a revision's name is taken: by a process that died, or by somebody else"),
     ("operator: patch apps/controllerrevisions", "only when a former template becomes the newest again"),
     ("operator: delete apps/controllerrevisions", "only when there are more revisions than `revisionHistoryLimit`"),
+    ("operator: patch secrets ingress-daemonset-operator-webhook", "only when a certificate is two thirds through its life"),
     ("node-agent: get nodes", "only when the Node is there already, or after a conflict"),
 ];
 
@@ -81,7 +82,7 @@ pub struct Use {
     group: String,
     /// With its subresource, as in a rule.
     resource: String,
-    /// The object's name, where a rule may restrict it: leases and roles.
+    /// The object's name, where a rule may restrict it: leases, secrets, webhooks and roles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
 }
@@ -179,7 +180,8 @@ impl Requests {
         }
         // Without an object it is discovery or a health check, which everybody may ask for.
         let Some(object) = entry.object_ref.as_ref().filter(|object| !object.resource.is_empty()) else { return };
-        let name = (object.resource == "leases" && !object.name.is_empty() && role == Role::Operator).then(|| object.name.clone());
+        let named = matches!(object.resource.as_str(), "leases" | "secrets" | "mutatingwebhookconfigurations");
+        let name = (named && !object.name.is_empty() && role == Role::Operator).then(|| object.name.clone());
         let resource =
             if object.subresource.is_empty() { object.resource.clone() } else { format!("{}/{}", object.resource, object.subresource) };
         let used = Use { role, verb: entry.verb.clone(), group: object.api_group.clone(), resource, name };

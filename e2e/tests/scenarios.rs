@@ -123,5 +123,7 @@ scenarios! {
         a_gate_holds_new_nodes_releases_them_in_one_write_and_leaves_nothing_of_its_own_and_everything_of_others,
         gates_that_share_a_taint_never_flap_it_and_gates_that_run_dry_or_could_never_open_write_nothing,
         simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history,
+        a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate,
+        the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later,
     }
 }

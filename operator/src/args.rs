@@ -31,6 +31,14 @@ pub struct Run {
     /// Address of /livez, /readyz and /metrics.
     #[arg(long, env = "LISTEN_ADDRESS", default_value = "[::]:8080")]
     pub listen_address: SocketAddr,
+    /// Name of the Service, in the namespace of the lease, behind which the API server finds the webhook that taints nodes as
+    /// they are created, where it has no `MutatingAdmissionPolicies`. Without it there is no webhook. The certificates are
+    /// kept in a Secret of the same name.
+    #[arg(long, env = "WEBHOOK_SERVICE")]
+    pub webhook_service: Option<String>,
+    /// Address of that webhook; the Service's port 443 leads there.
+    #[arg(long, env = "WEBHOOK_ADDRESS", default_value = "[::]:8443")]
+    pub webhook_address: SocketAddr,
     /// Namespace of the lease with which replicas of the operator agree on one that acts.
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub lease_namespace: String,

@@ -12,3 +12,4 @@ pub mod observe;
 pub mod reconcile;
 pub mod telemetry;
 pub mod web;
+pub mod webhook;

@@ -20,7 +20,7 @@ use operator::{
     metrics::Metrics,
     observe::{Guarded, Observer},
     reconcile::{Context, back_off, forget, reconcile},
-    telemetry, web,
+    telemetry, web, webhook,
 };
 use std::{process::ExitCode, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,7 +55,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
     rustls::crypto::ring::default_provider().install_default().map_err(|_| anyhow::anyhow!("a TLS provider was installed before"))?;
     let terms = Terms::of(&run)?;
     let stop = stop_on_signal()?;
-    let listener = web::listen(run.listen_address).await?;
+    let listener = web::listen(run.listen_address, "--listen-address").await?;
     let patience = Duration::from_secs(run.request_timeout_seconds);
     let client = connect(patience).await?;
     // A lost answer must leave time for another try before the lease is lost, too.
@@ -65,12 +65,14 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
     let reporter = Reporter { controller: "ingressdaemonsets.mumoshu.github.io/operator".into(), instance: Some(run.identity.clone()) };
+    let webhook = serve_webhook(&run, &client, &observer, &metrics, &stop).await?;
     let gates = gate::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
         hub: observer.hub(),
         metrics: metrics.gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
+        webhook,
     };
     let context = Arc::new(Context {
         announcer: Announcer::new(EventRecorder::new(client.clone(), reporter)),
@@ -94,6 +96,26 @@ async fn start(run: Run) -> anyhow::Result<()> {
             anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it")
         }
     }
+}
+
+/// Serves the webhook, if it is asked for, whether this replica leads or not.
+async fn serve_webhook(
+    run: &Run,
+    client: &Client,
+    observer: &Arc<Observer>,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<webhook::Secrets>> {
+    let Some(service) = &run.webhook_service else { return Ok(None) };
+    let listener = web::listen(run.webhook_address, "--webhook-address").await?;
+    let serving = webhook::Serving::default();
+    let tls = webhook::tls(serving.clone())?;
+    let secrets = webhook::Secrets::new(client.clone(), &run.lease_namespace, service, serving, metrics.gates.clone());
+    let (answers, follow) = webhook::Answers::new(client.clone(), Arc::clone(observer), metrics.gates.clone());
+    tokio::spawn(follow);
+    tokio::spawn(secrets.clone().follow());
+    tokio::spawn(webhook::serve(listener, tls, webhook::router(answers), stop.clone()));
+    Ok(Some(secrets))
 }
 
 /// Everything that only the replica that leads does.

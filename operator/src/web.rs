@@ -13,14 +13,14 @@ struct Shared {
     observer: Arc<Observer>,
 }
 
-/// Takes the port; an error says what to do.
-pub async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+/// Takes the port; an error says what to do: choose another with `option`.
+pub async fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(address).await {
         // A host without IPv6 refuses the default address.
         Err(_) if address.ip().is_unspecified() && address.is_ipv6() => TcpListener::bind(("0.0.0.0", address.port())).await,
         result => result,
     }
-    .with_context(|| format!("port {address} cannot be taken; choose another with --listen-address"))
+    .with_context(|| format!("port {address} cannot be taken; choose another with {option}"))
 }
 
 /// Serves until `stop`.

@@ -12,6 +12,7 @@ mod failures;
 mod faults;
 mod fleet;
 mod flood;
+mod gate_admission;
 mod gate_races;
 mod gates;
 mod guide;
@@ -108,6 +109,8 @@ pub const ALL: &[Scenario] = &[
     fleet::HOLES,
     fleet::OUTAGES,
     plugin::STEERS,
+    gate_admission::POLICIES,
+    gate_admission::WEBHOOK,
     gates::LIFE,
     gates::TOGETHER,
     gates::JOINING,

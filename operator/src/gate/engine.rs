@@ -2,12 +2,16 @@
 
 use super::{
     act::{self, Outcome, Teller},
+    admission::{Admission, Keeper, Wanted, Wish},
     fronts,
     hub::{Changes, Hub},
     metrics::{Blocked, GateMetrics, Nodes, OfGate},
     sources::Sources,
 };
-use crate::observe::{Observer, PAGE, WATCH_SECONDS};
+use crate::{
+    observe::{Observer, PAGE, WATCH_SECONDS},
+    webhook::Secrets,
+};
 use crds::{NodeReadinessGate, NodeReadinessGateStatus, names};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
@@ -57,6 +61,8 @@ pub struct Options {
     pub metrics: GateMetrics,
     /// Events.
     pub recorder: EventRecorder,
+    /// The webhook that the operator serves, if it does.
+    pub webhook: Option<Secrets>,
 }
 
 /// The loop's state.
@@ -67,10 +73,14 @@ pub struct Engine {
     metrics: GateMetrics,
     told: UnboundedSender<Told>,
     sources: Sources,
+    admission: Arc<Admission>,
+    webhook: Option<Secrets>,
     /// Gates as they were read last, by name; one that cannot be decoded any more keeps what it said.
     objects: BTreeMap<String, NodeReadinessGate>,
     unreadable: BTreeSet<String>,
     listed: bool,
+    /// What was listed is what the hub knows: without its gates, records of theirs would seem to be left behind.
+    refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
     /// Nodes that came or changed, then all others that are to be looked at.
     urgent: BTreeSet<String>,
@@ -124,6 +134,8 @@ impl Engine {
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&options.hub)),
             told: announce(options.client.clone(), options.metrics.clone(), Teller::new(options.recorder)),
+            admission: Arc::new(Admission::new(options.webhook.is_some())),
+            webhook: options.webhook,
             client: options.client,
             observer: options.observer,
             hub: options.hub,
@@ -131,6 +143,7 @@ impl Engine {
             objects: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             listed: false,
+            refreshed: false,
             unsatisfiable: BTreeMap::new(),
             urgent: BTreeSet::new(),
             swept: BTreeSet::new(),
@@ -156,6 +169,12 @@ impl Engine {
         let mut ticks = tokio::time::interval(STATUS_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let hub = Arc::clone(&self.hub);
+        // Ends with this function.
+        let mut aside = tokio::task::JoinSet::new();
+        aside.spawn(Keeper::new(self.client.clone(), Arc::clone(&hub), Arc::clone(&self.admission), self.webhook.as_ref()).run());
+        if let Some(secrets) = self.webhook.clone() {
+            aside.spawn(secrets.keep());
+        }
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -164,6 +183,7 @@ impl Engine {
                 Some(ended) = work.next() => self.ended(ended),
                 _ = ticks.tick() => {
                     self.wake_due();
+                    self.status_due |= self.admission.has_news();
                     self.report().await;
                 }
             }
@@ -250,7 +270,11 @@ impl Engine {
             return;
         }
         let resources = self.observer.resources();
-        let gates = fronts::all(self.objects.values(), resources.iter().map(AsRef::as_ref));
+        let mut gates = fronts::all(self.objects.values(), resources.iter().map(AsRef::as_ref));
+        for gate in gates.values_mut() {
+            // Nodes are released when no new one can get the taint any more.
+            gate.deleting &= !self.admission.is_present(&gate.uid);
+        }
         let linked = {
             let mut world = self.hub.world();
             world.incomplete = !self.unreadable.is_empty() || self.observer.has_unreadable();
@@ -266,6 +290,7 @@ impl Engine {
             self.observer.dirty().mark(namespace, name);
         }
         self.sources.adjust();
+        self.refreshed = true;
         self.sweep();
         self.keep_finalizers().await;
     }
@@ -290,13 +315,13 @@ impl Engine {
 
     /// Looks at as many nodes as there is room for patches.
     fn look(&mut self, work: &Work) {
-        if !self.listed || !self.observer.missing().is_empty() || self.sources.are_listing() {
-            return;
-        }
-        if self.hub.world().gates.is_empty() && self.views.is_empty() && self.urgent.is_empty() && self.swept.is_empty() {
+        if !self.refreshed || !self.observer.missing().is_empty() || self.sources.are_listing() {
             return;
         }
         self.judge_gates();
+        if self.hub.world().gates.is_empty() && self.views.is_empty() && self.urgent.is_empty() && self.swept.is_empty() {
+            return;
+        }
         while work.len() < PARALLEL {
             let next = self.free(&self.urgent).or_else(|| self.free(&self.swept));
             let Some(name) = next else { break };
@@ -315,6 +340,13 @@ impl Engine {
         let world = self.hub.world();
         let found: BTreeMap<_, _> =
             world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect();
+        let wanted = world.gates.iter().map(|(uid, gate)| {
+            let object = self.objects.get(&gate.name).filter(|object| object.metadata.uid.as_ref() == Some(uid));
+            let deleting = gate.deleting || object.is_some_and(|object| object.metadata.deletion_timestamp.is_some());
+            let enforced = !found.contains_key(uid);
+            (uid.clone(), Wanted { gate: Arc::clone(gate), deleting, enforced, owned: object.is_some() })
+        });
+        self.admission.want(Wish { gates: wanted.collect(), incomplete: world.incomplete });
         drop(world);
         let same = found.keys().eq(self.unsatisfiable.keys());
         self.unsatisfiable = found;
@@ -470,7 +502,7 @@ impl Engine {
                 unsatisfiable: self.unsatisfiable.get(uid).cloned(),
                 unseen: unseen(&world, gate),
                 overlaps: overlaps(&world, &self.views, uid),
-                admission: None,
+                admission: self.admission.condition(gate, !self.unsatisfiable.contains_key(uid)),
             };
             let status = status(gate, &before.conditions, seen(), &circumstances, now);
             self.show(gate, &status, seen().filter(|(_, view)| view.no_room).count());

@@ -1,6 +1,9 @@
 //! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
 
-use planner::gate::decide::{Happened, Transition};
+use planner::gate::{
+    decide::{Happened, Transition},
+    review::Answered,
+};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -48,6 +51,13 @@ pub struct Refused {
     pub reason: &'static str,
 }
 
+/// How the webhook answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WebhookAnswer {
+    /// tainted, unchanged or undecodable.
+    pub answer: &'static str,
+}
+
 /// All of them.
 #[derive(Clone, Debug)]
 pub struct GateMetrics {
@@ -67,6 +77,8 @@ pub struct GateMetrics {
     pub patch_seconds: Histogram,
     /// Events on Nodes that were left out because there were too many at once.
     pub events_dropped: Counter,
+    webhook_answers: Family<WebhookAnswer, Counter>,
+    webhook_expiry: Gauge,
 }
 
 impl GateMetrics {
@@ -85,6 +97,8 @@ impl GateMetrics {
             }),
             patch_seconds: Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]),
             events_dropped: Counter::default(),
+            webhook_answers: Family::default(),
+            webhook_expiry: Gauge::default(),
         };
         registry.register("gate_nodes", "Nodes of a readiness gate by state", metrics.nodes.clone());
         registry.register("gate_blocked_nodes", "Nodes that a requirement of a gate holds", metrics.blocked.clone());
@@ -107,7 +121,28 @@ impl GateMetrics {
             "Events on Nodes that were left out because there were too many at once",
             metrics.events_dropped.clone(),
         );
+        registry.register("webhook_answers", "Answers of the webhook about new nodes", metrics.webhook_answers.clone());
+        registry.register(
+            "webhook_cert_expiry_seconds",
+            "Unix time until which the webhook's certificate is good; 0 without a webhook",
+            metrics.webhook_expiry.clone(),
+        );
         metrics
+    }
+
+    /// The webhook has answered.
+    pub fn webhook_answered(&self, answered: Answered) {
+        let answer = match answered {
+            Answered::Tainted => "tainted",
+            Answered::Unchanged => "unchanged",
+            Answered::Undecodable => "undecodable",
+        };
+        self.webhook_answers.get_or_create(&WebhookAnswer { answer }).inc();
+    }
+
+    /// Until when the certificate that the webhook serves is good, unix seconds.
+    pub fn webhook_expires(&self, at: i64) {
+        self.webhook_expiry.set(at);
     }
 
     /// Something came about for a gate.

@@ -1,6 +1,7 @@
 //! Node readiness gates: watches of what they ask for, one loop that decides node by node, one patch per node and change.
 
 mod act;
+mod admission;
 mod engine;
 mod facts;
 mod fronts;
@@ -9,5 +10,6 @@ mod metrics;
 mod sources;
 
 pub use engine::{Engine, Options};
+pub use fronts::all as gates_of;
 pub use hub::Hub;
 pub use metrics::GateMetrics;

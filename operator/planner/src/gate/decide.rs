@@ -142,7 +142,7 @@ pub fn decide(
         if judgement.asks_whether_idle {
             plan.asks_whether_idle.insert(uid.clone());
         }
-        note(&mut plan, &mut changes, gate, subject.record, &judgement, now);
+        note(&mut plan, &mut changes, gate, &subject, &judgement);
         plan.clocks.insert(uid.clone(), judgement.clock.clone());
         judged.push((gate.spec.taint.key.as_str(), gate.spec.taint.effect.as_str(), judgement));
     }
@@ -156,7 +156,8 @@ pub fn decide(
 }
 
 /// The record, what a release leaves behind, and what to tell of it.
-fn note(plan: &mut NodePlan, changes: &mut Changes, gate: &Gate, before: Option<&Record>, judgement: &Judgement, now: i64) {
+fn note(plan: &mut NodePlan, changes: &mut Changes, gate: &Gate, subject: &Subject<'_>, judgement: &Judgement) {
+    let now = subject.now;
     changes.annotations.insert(annotation_key(&gate.uid), judgement.record.as_ref().map(Record::text));
     let Some(happened) = judgement.happened else { return };
     let release = matches!(happened, Happened::Removed | Happened::TimedOut);
@@ -166,7 +167,7 @@ fn note(plan: &mut NodePlan, changes: &mut Changes, gate: &Gate, before: Option<
     plan.transitions.push(Transition {
         gate: gate.uid.clone(),
         happened,
-        held_for: before.filter(|record| release && record.is_held()).map(|record| now - record.time),
+        held_for: subject.record.filter(|record| release && record.is_held()).map(|record| now - subject.since(record)),
         since: if release { judgement.clock.passing_since } else { judgement.clock.failing_since },
         regression: judgement.record.as_ref().is_some_and(|record| record.cause == Cause::Regression) && !release,
     });

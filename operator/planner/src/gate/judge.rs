@@ -178,14 +178,14 @@ impl Case<'_> {
     fn held(&self, record: &Record) -> Judgement {
         let now = self.node.now;
         let release = self.gate.spec.release.as_ref();
-        let too_long = self.timeout().map(|after| record.time.saturating_add(after));
+        let too_long = self.timeout().map(|after| self.node.since(record).saturating_add(after));
         let stuck = too_long.is_some_and(|at| at <= now);
         let mut recheck_at = too_long.filter(|at| *at > now);
         let mut why = None;
         if self.finding.verdict.passes() {
             let stable = seconds(release.and_then(|release| release.stable_for.as_ref()), 0);
             let least = seconds(release.and_then(|release| release.min_hold.as_ref()), 0);
-            let due = self.clock.passing_since.unwrap_or(now).saturating_add(stable).max(record.time.saturating_add(least));
+            let due = self.clock.passing_since.unwrap_or(now).saturating_add(stable).max(self.node.since(record).saturating_add(least));
             if due > now {
                 recheck_at = [recheck_at, Some(due)].into_iter().flatten().min();
             } else if !self.is_unfinished() {

@@ -35,7 +35,7 @@ pub struct Record {
     /// Generation of the gate's spec.
     #[serde(rename = "n", default)]
     pub generation: i64,
-    /// Unix seconds of the last change of state.
+    /// Unix seconds of the last change of state; 0: the creation of the Node, by somebody who could not tell the time.
     #[serde(rename = "t")]
     pub time: i64,
 }

@@ -99,6 +99,13 @@ pub struct Subject<'a> {
     pub now: i64,
 }
 
+impl Subject<'_> {
+    /// Since when a record says what it says, unix seconds.
+    pub fn since(&self, record: &Record) -> i64 {
+        if record.time == 0 { self.facts.created } else { record.time }
+    }
+}
+
 fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
     if let Some(wanted) = &requirement.condition {
         return condition(wanted, node);
@@ -201,7 +208,7 @@ fn is_of_now(pod: &Pod, node: &Subject<'_>) -> bool {
     let started_at = node
         .record
         .filter(|record| record.is_held() && matches!(record.cause, Cause::Reboot | Cause::Replaced))
-        .map(|record| record.time - SKEW);
+        .map(|record| node.since(record) - SKEW);
     lost_at.max(started_at).is_none_or(|since| pod.fresh_since >= since)
 }
 

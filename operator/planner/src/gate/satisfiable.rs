@@ -2,7 +2,7 @@
 
 use super::world::{Gate, World, pod_source};
 use crate::eligibility::tolerates;
-use crds::node_readiness_gate::{Effect, Inject};
+use crds::node_readiness_gate::Effect;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeSet;
 
@@ -57,9 +57,9 @@ fn is_circular(world: &World, gate: &Gate) -> bool {
 }
 
 fn locked_out_daemon_set(world: &World, gate: &Gate, key: &(String, String)) -> bool {
-    let injected = gate.spec.tolerations.as_ref().is_some_and(|tolerations| tolerations.inject == Inject::Referenced);
     let Some(Some(found)) = world.daemon_sets.get(key).and_then(|source| source.found.as_ref()) else { return false };
-    !injected && !bears(gate, found.pod.tolerations.iter().flatten())
+    // Also where the operator is to see to it: it makes no difference to a node before the template says so.
+    !bears(gate, found.pod.tolerations.iter().flatten())
 }
 
 /// There are such pods, and none of them bears the taint. Pods of a `DaemonSet` that gets the toleration bear it.

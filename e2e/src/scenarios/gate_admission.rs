@@ -1,0 +1,374 @@
+//! Nodes that get a gate's taint as they are created: by policies inside the API server, compared with what the operator
+//! says of the same nodes.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{
+    NodeReadinessGate,
+    label_selector::{LabelOperator, LabelRequirement, LabelSelector},
+    names::{GATE_LABEL, GATE_RECORD_PREFIX},
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    auditor::Expectations,
+    bed::{Bed, Options},
+    eventually::eventually,
+    operator_process::{self, OperatorProcess},
+    scenario::Scenario,
+};
+
+/// For the operator to write policies, and for the API server, which reads them once a second, to follow them.
+const IN_FORCE: Duration = Duration::from_secs(30);
+/// The taint of most gates here.
+const TAINT: &str = "readiness.k8s.io/edge";
+/// Gates with a selector of chance, and nodes with labels of chance that are asked about.
+const SELECTORS: usize = 24;
+const NODES: usize = 80;
+
+/// Policies.
+pub const POLICIES: Scenario = Scenario {
+    name: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
+    options: || Options::default().with_infra(),
+    expected: || Expectations { unjudged: true, ..Expectations::budget(0) },
+    body: |bed| Box::pin(policies(bed)),
+};
+
+/// The webhook.
+pub const WEBHOOK: Scenario = Scenario {
+    name: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
+    options: || Options::default().with_infra(),
+    expected: || Expectations { unjudged: true, ..Expectations::budget(0) },
+    body: |bed| Box::pin(webhook(bed)),
+};
+
+async fn webhook(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    let by_webhook = json!({ "admission": { "onCreate": "Webhook" } });
+    bed.apply(&[gate("edge", json!({ "matchLabels": { "role": "edge" } }), TAINT, by_webhook)]).await?;
+    active(bed, "edge", "Webhook").await?;
+    in_force(bed, "role", "edge", TAINT).await?;
+    let policies = bed.kubectl(&["get", "mutatingadmissionpolicies", "-o", "name"]).await?;
+    ensure!(policies.trim().is_empty(), "a policy beside the webhook: {policies}");
+    bed.say("the webhook is in force");
+    created_nodes(bed).await?;
+
+    operator_process::stop_pods(bed).await?;
+    let began = Instant::now();
+    let node = create(bed, "unanswered", &[("role", "edge")], json!({}), false).await?;
+    bed.say(&format!("without a webhook a Node was created in {:.1} s", began.elapsed().as_secs_f32()));
+    ensure!(taints(&node, TAINT) == 0, "nobody could taint it: {:?}", node.spec);
+    ensure!(began.elapsed() < Duration::from_secs(5), "the webhook is given 2 s");
+    // It serves no webhook, so the gate has none.
+    let mut operator = OperatorProcess::start(bed, "scenario").await?;
+    eventually(IN_FORCE, "the Node is tainted when it is seen", async || {
+        operator.revive()?;
+        let node = nodes(bed).get("unanswered").await?;
+        ensure!(taints(&node, TAINT) == 1, "{:?}", node.spec);
+        Ok(())
+    })
+    .await?;
+    eventually(IN_FORCE, "the gate says so, and the API server asks nobody any more", async || {
+        let said = Api::<NodeReadinessGate>::all(bed.client.clone()).get("edge").await?.status.unwrap_or_default();
+        let said = said.conditions.into_iter().find(|condition| condition.type_ == "AdmissionActive").context("nothing is said")?;
+        ensure!(said.status == "False" && said.reason == "Reactive" && said.message.contains("--webhook-service"), "{said:?}");
+        let left = bed.kubectl(&["get", "mutatingwebhookconfigurations", "-o", "name"]).await?;
+        ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    })
+    .await?;
+    delete_gate(bed, "edge").await?;
+    ensure!(taints(&nodes(bed).get("unanswered").await?, TAINT) == 0, "the taint goes with the gate");
+    operator.check()
+}
+
+async fn policies(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    bed.apply(&[gate("edge", json!({ "matchLabels": { "role": "edge" } }), TAINT, json!({}))]).await?;
+    active(bed, "edge", "Policy").await?;
+    in_force(bed, "role", "edge", TAINT).await?;
+    bed.say("a policy is in force");
+    created_nodes(bed).await?;
+    shared_taint(bed).await?;
+    references(bed).await?;
+    chance(bed).await?;
+    implied(bed).await?;
+    gone(bed).await
+}
+
+/// What the answer to the creation of a Node says.
+async fn created_nodes(bed: &Bed) -> Result<()> {
+    let selected = create(bed, "selected", &[("role", "edge")], json!({}), false).await?;
+    ensure!(taints(&selected, TAINT) == 1, "selected: {:?}", selected.spec);
+    let record = selected.annotations().iter().find(|(key, _)| key.starts_with(GATE_RECORD_PREFIX)).context("the taint is recorded")?.1;
+    ensure!(record.contains(r#""s":"held","o":"applied""#), "{record}");
+    let other = create(bed, "other", &[("role", "web")], json!({}), false).await?;
+    ensure!(taints(&other, TAINT) == 0 && other.annotations().is_empty(), "not selected: {other:?}");
+    let plain = create(bed, "plain", &[], json!({}), false).await?;
+    ensure!(taints(&plain, TAINT) == 0, "without labels: {:?}", plain.spec);
+    let theirs = json!({
+        "metadata": { "annotations": { "example.com/theirs": "stays" } },
+        "spec": { "taints": [{ "key": "example.com/other", "value": "stays", "effect": "NoExecute" }, { "key": TAINT, "effect": "NoExecute" }] },
+    });
+    let tainted = create(bed, "tainted", &[("role", "edge")], theirs, false).await?;
+    ensure!(taints(&tainted, "example.com/other") == 1 && taints(&tainted, TAINT) == 2, "with taints of others: {:?}", tainted.spec);
+    ensure!(tainted.annotations().get("example.com/theirs").is_some_and(|value| value == "stays"), "{:?}", tainted.annotations());
+    let registered = json!({ "spec": { "taints": [{ "key": TAINT, "value": "by-the-kubelet", "effect": "NoSchedule" }] } });
+    let registered = create(bed, "registered", &[("role", "edge")], registered, false).await?;
+    ensure!(taints(&registered, TAINT) == 1, "tainted already: {:?}", registered.spec);
+    for name in ["selected", "tainted", "registered"] {
+        let patch = format!("{name} is ready");
+        bed.kubectl(&["annotate", "node", name, "example.com/ready=true"]).await?;
+        eventually(IN_FORCE, &patch, async || {
+            let node = nodes(bed).get(name).await?;
+            let ours = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+            ensure!(ours.filter(|taint| taint.key == TAINT && taint.effect == "NoSchedule").count() == 0, "{:?}", node.spec);
+            Ok(())
+        })
+        .await?;
+    }
+    let tainted = nodes(bed).get("tainted").await?;
+    ensure!(taints(&tainted, "example.com/other") == 1 && taints(&tainted, TAINT) == 1, "taints of others stay: {:?}", tainted.spec);
+    bed.say("exactly the selected nodes were born with the taint, and lost it when they were ready");
+    Ok(())
+}
+
+/// The second policy sees what the first one did.
+async fn shared_taint(bed: &Bed) -> Result<()> {
+    bed.apply(&[gate("twin", json!({ "matchExpressions": [{ "key": "twin", "operator": "Exists" }] }), TAINT, json!({}))]).await?;
+    active(bed, "twin", "Policy").await?;
+    in_force(bed, "twin", "", TAINT).await?;
+    let node = create(bed, "of-both", &[("role", "edge"), ("twin", "")], json!({}), true).await?;
+    ensure!(taints(&node, TAINT) == 1, "{:?}", node.spec);
+    delete_gate(bed, "twin").await
+}
+
+/// A DaemonSet that a gate waits for gets the toleration when it is written.
+async fn references(bed: &Bed) -> Result<()> {
+    let more = json!({
+        "requirements": [{ "name": "dns", "daemonSet": { "namespace": "default", "name": "dns" } }],
+        "tolerations": { "inject": "Referenced" },
+    });
+    let daemon_set = |name: &str| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": name, "namespace": "default" },
+            "spec": {
+                "selector": { "matchLabels": { "app": name } },
+                "template": {
+                    "metadata": { "labels": { "app": name } },
+                    "spec": { "nodeSelector": { "nowhere": "true" }, "containers": [{ "name": "c", "image": "busybox:1.36" }] },
+                },
+            },
+        })
+    };
+    bed.apply(&[daemon_set("dns")]).await?;
+    bed.apply(&[gate("referring", json!({ "matchLabels": { "role": "referring" } }), "readiness.k8s.io/dns", more)]).await?;
+    let tolerations = async |name: &str| {
+        bed.kubectl(&["get", "daemonset", name, "-n", "default", "-o", "jsonpath={.spec.template.spec.tolerations}"]).await
+    };
+    eventually(IN_FORCE, "the DaemonSet that was there has the toleration", async || {
+        let found = tolerations("dns").await?;
+        ensure!(found.matches("readiness.k8s.io/dns").count() == 1, "{found}");
+        Ok(())
+    })
+    .await?;
+    active(bed, "referring", "Policy").await?;
+    bed.kubectl(&["delete", "daemonset", "dns", "-n", "default"]).await?;
+    bed.apply(&[daemon_set("dns")]).await?;
+    let anew = tolerations("dns").await?;
+    ensure!(anew.matches("readiness.k8s.io/dns").count() == 1, "made anew: {anew}");
+    bed.apply(&[daemon_set("web")]).await?;
+    let others = tolerations("web").await?;
+    ensure!(others.is_empty(), "a DaemonSet that no gate refers to: {others}");
+    bed.say("the DaemonSet that a gate waits for bears its taint");
+    delete_gate(bed, "referring").await
+}
+
+/// Selectors and labels of chance: the API server says of each node what the operator would.
+async fn chance(bed: &Bed) -> Result<()> {
+    let seed = fastrand::u64(..);
+    bed.say(&format!("selectors and labels of chance, seed {seed}"));
+    let mut random = fastrand::Rng::with_seed(seed);
+    let selectors: Vec<_> = (0..SELECTORS).map(|_| selector(&mut random)).collect();
+    let key = |index: usize| format!("readiness.k8s.io/chance-{index}");
+    let mut gates = Vec::new();
+    for (index, selector) in selectors.iter().enumerate() {
+        gates.push(gate(&format!("chance-{index}"), serde_json::to_value(selector)?, &key(index), json!({})));
+    }
+    bed.apply(&gates).await?;
+    for index in 0..SELECTORS {
+        active(bed, &format!("chance-{index}"), "Policy").await?;
+    }
+    // Policies come into force together, at the next look of the API server; a node that every label is on may not be selected.
+    let label_sets: Vec<_> = (0..NODES).map(|_| labels(&mut random)).collect();
+    eventually(IN_FORCE, "the API server selects as the operator does", async || {
+        let mut wrong = Vec::new();
+        for labels in &label_sets {
+            let pairs: Vec<_> = labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            let node = create(bed, "by-chance", &pairs, json!({}), true).await?;
+            for (index, selector) in selectors.iter().enumerate() {
+                let (ours, theirs) = (selector.matches(|key| labels.get(key).map(String::as_str)), taints(&node, &key(index)) == 1);
+                if ours != theirs {
+                    wrong.push(format!("{selector:?} of {labels:?}: the operator says {ours}, the API server {theirs}"));
+                }
+            }
+        }
+        ensure!(wrong.is_empty(), "{} of {}, such as {}", wrong.len(), SELECTORS * NODES, wrong[0]);
+        Ok(())
+    })
+    .await?;
+    bed.say(&format!("{SELECTORS} selectors and {NODES} nodes: the API server and the operator agree on each"));
+    for index in 0..SELECTORS {
+        bed.kubectl(&["delete", "nodereadinessgate", &format!("chance-{index}"), "--wait=false"]).await?;
+    }
+    Ok(())
+}
+
+/// The gate of an `IngressDaemonSet`, which cannot own what is not in its namespace.
+async fn implied(bed: &Bed) -> Result<()> {
+    bed.apply(&[json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": { "name": "web", "namespace": "default" },
+        "spec": {
+            "nodeSelector": { "role": "implied" },
+            "nodeReadinessTaint": { "key": "readiness.k8s.io/web" },
+            "template": { "spec": { "automountServiceAccountToken": false, "containers": [{ "name": "c", "image": "busybox:1.36" }] } },
+        },
+    })])
+    .await?;
+    in_force(bed, "role", "implied", "readiness.k8s.io/web").await?;
+    create(bed, "implied", &[("role", "implied")], json!({}), false).await?;
+    bed.kubectl(&["delete", "ingressdaemonset", "web", "-n", "default", "--wait=false"]).await?;
+    eventually(IN_FORCE, "what is left of the resource's gate is gone", async || {
+        let node = nodes(bed).get("implied").await?;
+        ensure!(taints(&node, "readiness.k8s.io/web") == 0, "{:?}", node.spec);
+        ensure!(!node.annotations().keys().any(|key| key.starts_with(GATE_RECORD_PREFIX)), "{:?}", node.annotations());
+        Ok(())
+    })
+    .await
+}
+
+/// With the gate go its policy, its binding and its taints.
+async fn gone(bed: &Bed) -> Result<()> {
+    create(bed, "last", &[("role", "edge")], json!({}), false).await?;
+    delete_gate(bed, "edge").await?;
+    let last = nodes(bed).get("last").await?;
+    ensure!(taints(&last, TAINT) == 0, "{:?}", last.spec);
+    eventually(IN_FORCE, "no policy is left", async || {
+        let kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings";
+        let left = bed.kubectl(&["get", kinds, "-l", GATE_LABEL, "-o", "name"]).await?;
+        ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    })
+    .await
+}
+
+/// A gate that waits for an annotation.
+fn gate(name: &str, selector: Value, key: &str, more: Value) -> Value {
+    let mut spec = json!({
+        "nodeSelector": selector,
+        "taint": { "key": key, "effect": "NoSchedule" },
+        "requirements": [{ "name": "mark", "nodeAnnotation": { "key": "example.com/ready" } }],
+    });
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate",
+        "metadata": { "name": name }, "spec": spec,
+    })
+}
+
+fn nodes(bed: &Bed) -> Api<Node> {
+    Api::all(bed.client.clone())
+}
+
+/// Makes a Node, or asks what it would be; `more` has other fields of it.
+async fn create(bed: &Bed, name: &str, labels: &[(&str, &str)], more: Value, dry: bool) -> Result<Node> {
+    let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": more["spec"] });
+    if !labels.is_empty() {
+        node["metadata"]["labels"] =
+            labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<serde_json::Map<_, _>>().into();
+    }
+    if more["metadata"]["annotations"].is_object() {
+        node["metadata"]["annotations"] = more["metadata"]["annotations"].clone();
+    }
+    let params = PostParams { dry_run: dry, ..PostParams::default() };
+    nodes(bed).create(&params, &serde_json::from_value(node)?).await.with_context(|| format!("creating Node {name}"))
+}
+
+/// How many taints with this key the Node has.
+fn taints(node: &Node, key: &str) -> usize {
+    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).filter(|taint| taint.key == key).count()
+}
+
+/// Waits until the gate says that its nodes are tainted as they are created, and how.
+async fn active(bed: &Bed, name: &str, reason: &str) -> Result<()> {
+    let api = Api::<NodeReadinessGate>::all(bed.client.clone());
+    eventually(IN_FORCE, &format!("AdmissionActive of {name} is {reason}"), async || {
+        let status = api.get(name).await?.status.unwrap_or_default();
+        let said = status.conditions.iter().find(|condition| condition.type_ == "AdmissionActive").context("nothing is said")?;
+        ensure!(said.status == "True" && said.reason == reason, "{said:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until a new node with this label gets the taint.
+async fn in_force(bed: &Bed, label: &str, value: &str, key: &str) -> Result<()> {
+    eventually(IN_FORCE, "a new node gets the taint", async || {
+        let node = create(bed, "would-be", &[(label, value)], json!({}), true).await?;
+        ensure!(taints(&node, key) == 1, "{:?}", node.spec);
+        Ok(())
+    })
+    .await
+}
+
+async fn delete_gate(bed: &Bed, name: &str) -> Result<()> {
+    let api = Api::<NodeReadinessGate>::all(bed.client.clone());
+    api.delete(name, &DeleteParams::default()).await?;
+    eventually(IN_FORCE, &format!("gate {name} is gone"), async || {
+        ensure!(api.get_opt(name).await?.is_none(), "it is there");
+        Ok(())
+    })
+    .await
+}
+
+const KEYS: [&str; 4] = ["role", "topology.kubernetes.io/zone", "example.com/a.b", "X_y"];
+const VALUES: [&str; 5] = ["", "edge", "Edge", "a_b.c", "0"];
+/// In a selector, where nothing forbids them: no label can have them, and no literal may end at them.
+const ODD: [&str; 4] = ["it's", "\\", "'] || true || '' in ['", "a\nb\u{1f600}"];
+
+fn labels(random: &mut fastrand::Rng) -> BTreeMap<String, String> {
+    let any = |random: &mut fastrand::Rng, from: &[&str]| from[random.usize(..from.len())].to_owned();
+    (0..random.usize(..5)).map(|_| (any(random, &KEYS), any(random, &VALUES))).collect()
+}
+
+fn selector(random: &mut fastrand::Rng) -> LabelSelector {
+    let operators = [LabelOperator::In, LabelOperator::NotIn, LabelOperator::Exists, LabelOperator::DoesNotExist];
+    let mut match_labels = labels(random);
+    while match_labels.len() > 1 {
+        match_labels.pop_first();
+    }
+    let count = random.usize(usize::from(match_labels.is_empty())..4);
+    let match_expressions = (0..count)
+        .map(|_| {
+            let operator = operators[random.usize(..operators.len())];
+            let listed = matches!(operator, LabelOperator::In | LabelOperator::NotIn);
+            let all: Vec<_> = VALUES.iter().chain(&ODD).collect();
+            let values =
+                if listed { (0..random.usize(1..5)).map(|_| (*all[random.usize(..all.len())]).to_owned()).collect() } else { Vec::new() };
+            LabelRequirement { key: KEYS[random.usize(..KEYS.len())].to_owned(), operator, values }
+        })
+        .collect();
+    LabelSelector { match_labels, match_expressions }
+}

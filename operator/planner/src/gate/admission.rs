@@ -1,0 +1,335 @@
+//! Tainting nodes as they are created: what the API server is told to do by itself, as CEL.
+//!
+//! A `MutatingAdmissionPolicy` for each gate puts its taint on the nodes that the gate selects. The expressions say what
+//! [`NodeReadinessGateSpec::selects`] says; a property test compares them. Nothing is left to parameters that may be
+//! missing, so a policy can only fail by an error of its own, and then the node is created without the taint.
+
+use super::{
+    record::{Cause, Origin, Record, State, annotation_key},
+    world::{Gate, Key},
+};
+use crds::{
+    hash,
+    label_selector::{LabelOperator, LabelRequirement, LabelSelector},
+    names,
+    node_readiness_gate::{GateTaint, Inject, NodeReadinessGateSpec, OnCreate},
+};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, fmt::Write as _};
+
+/// Labels of a Node in CEL.
+const LABELS: &str = "object.metadata.labels";
+/// How much of a gate's name is in the name of its policy: with prefix, number and hash it stays below 63 characters.
+const NAME: usize = 32;
+/// API of policies and webhooks.
+pub const API: &str = "admissionregistration.k8s.io/v1";
+
+/// A policy with its binding, both of the same name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Their name.
+    pub name: String,
+    /// The `MutatingAdmissionPolicy`.
+    pub policy: Value,
+    /// The `MutatingAdmissionPolicyBinding`.
+    pub binding: Value,
+}
+
+/// What there is to taint nodes with as they are created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offers {
+    /// The API server has `MutatingAdmissionPolicies`.
+    pub policies: bool,
+    /// The operator serves a webhook.
+    pub webhook: bool,
+}
+
+/// How nodes of a gate are tainted as they are created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// By a policy inside the API server.
+    Policy,
+    /// By the operator's webhook.
+    Webhook,
+    /// When the operator sees the node, and why.
+    Reactive(&'static str),
+}
+
+/// How nodes of the gate are tainted as they are created. `enforced`: the gate could open.
+pub fn means(gate: &Gate, enforced: bool, offers: Offers) -> Means {
+    let wanted = gate.spec.admission.as_ref().map_or(OnCreate::Auto, |admission| admission.on_create);
+    if gate.deleting {
+        return Means::Reactive("the gate is being deleted");
+    }
+    if gate.spec.dry_run {
+        return Means::Reactive("dryRun: no node is tainted");
+    }
+    if !enforced {
+        return Means::Reactive("the gate could not open, so no node is tainted");
+    }
+    match (wanted, offers) {
+        (OnCreate::Auto | OnCreate::Policy, Offers { policies: true, .. }) => Means::Policy,
+        (OnCreate::Auto | OnCreate::Webhook, Offers { webhook: true, .. }) => Means::Webhook,
+        (OnCreate::None, _) => Means::Reactive("admission.onCreate: None: a node is tainted a moment after it was created"),
+        (OnCreate::Auto, _) => Means::Reactive(
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36) and the operator serves no webhook: a node is tainted a moment after it was created; start the operator with --webhook-service to close the gap",
+        ),
+        (OnCreate::Policy, _) => Means::Reactive(
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36): a node is tainted a moment after it was created; admission.onCreate: Auto allows the operator's webhook, too",
+        ),
+        (OnCreate::Webhook, _) => Means::Reactive(
+            "the operator serves no webhook: a node is tainted a moment after it was created; start it with --webhook-service",
+        ),
+    }
+}
+
+impl Means {
+    /// For condition `AdmissionActive`: a word for it, whether it works, and a sentence.
+    pub fn condition(&self) -> (&'static str, bool, String) {
+        match self {
+            Self::Policy => ("Policy", true, "a MutatingAdmissionPolicy taints nodes as they are created".into()),
+            Self::Webhook => ("Webhook", true, "the operator's webhook taints nodes as they are created, while it can be reached".into()),
+            Self::Reactive(why) => ("Reactive", false, (*why).into()),
+        }
+    }
+}
+
+/// Policies that a gate needs, where there are policies. `owned`: the gate is an object of its own that can own them; those of
+/// others must be deleted when their gate goes.
+pub fn policies(gate: &Gate, enforced: bool, offers: Offers, owned: bool) -> Vec<Policy> {
+    let mut policies = Vec::new();
+    if means(gate, enforced, offers) == Means::Policy {
+        policies.extend(node_policy(gate, owned));
+    }
+    // A gate that could not open for want of a toleration opens by these.
+    if offers.policies && !gate.deleting && !gate.spec.dry_run {
+        policies.extend(injected(gate).iter().enumerate().map(|(number, key)| toleration_policy(gate, number, key, owned)));
+    }
+    policies
+}
+
+/// Taints the nodes that the gate selects; nothing for a gate that selects none.
+pub fn node_policy(gate: &Gate, owned: bool) -> Option<Policy> {
+    let selected = selected(&gate.spec)?;
+    let taint = &gate.spec.taint;
+    let value = map(&[("key", &taint.key), ("effect", taint.effect.as_str())], taint.value.as_deref());
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nodes"], "scope": "Cluster"},
+        ]},
+        "matchConditions": [
+            {"name": "selected", "expression": selected},
+            {"name": "not-tainted", "expression": not_tainted(taint)},
+        ],
+        "mutations": [
+            {"patchType": "JSONPatch", "jsonPatch": {"expression": append("object.spec", "taints", "/spec", &value)}},
+            {"patchType": "JSONPatch", "jsonPatch": {"expression": annotate(&annotation_key(&gate.uid), &record(gate, 0).text())}},
+        ],
+    });
+    Some(rendered(gate, "", owned, spec))
+}
+
+/// What a gate records of a node that is tainted as it is created. Time 0 stands for the creation of the Node, which CEL cannot
+/// tell; that a node has no boot ID yet makes it no other one later.
+pub fn record(gate: &Gate, time: i64) -> Record {
+    Record {
+        gate: gate.name.clone(),
+        key: gate.spec.taint.key.clone(),
+        effect: gate.spec.taint.effect.as_str().to_owned(),
+        state: State::Held,
+        origin: Origin::Applied,
+        cause: Cause::Fresh,
+        boot: String::new(),
+        machine: String::new(),
+        generation: gate.generation,
+        time,
+    }
+}
+
+/// `DaemonSets` whose pods get a toleration.
+pub fn injected(gate: &Gate) -> BTreeSet<Key> {
+    let wanted = gate.spec.tolerations.as_ref().is_some_and(|tolerations| tolerations.inject == Inject::Referenced);
+    if wanted { gate.daemon_sets().collect() } else { BTreeSet::new() }
+}
+
+/// Gives the template of a `DaemonSet` the toleration, whenever it is written. Not its pods: where the template does not bear
+/// a taint, the `DaemonSet` controller makes no pod for the node in the first place.
+fn toleration_policy(gate: &Gate, number: usize, (namespace, name): &Key, owned: bool) -> Policy {
+    let taint = &gate.spec.taint;
+    let (key, effect) = (quote(&taint.key), quote(taint.effect.as_str()));
+    let pod = "object.spec.template.spec";
+    let bears = format!(
+        "{pod}.tolerations.exists(t, has(t.key) && t.key == {key} && has(t.operator) && t.operator == 'Exists' && (!has(t.effect) || t.effect == {effect}))"
+    );
+    let entries = [("key", taint.key.as_str()), ("operator", "Exists"), ("effect", taint.effect.as_str())];
+    let value = map(&entries, None);
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["daemonsets"], "scope": "Namespaced"},
+        ]},
+        "matchConditions": [
+            {"name": "referenced", "expression": format!("request.namespace == {} && object.metadata.name == {}", quote(namespace), quote(name))},
+            {"name": "not-tolerating", "expression": format!("!(has({pod}.tolerations) && {bears})")},
+        ],
+        "mutations": [{
+            "patchType": "JSONPatch",
+            "jsonPatch": {"expression": append(pod, "tolerations", "/spec/template/spec", &value)},
+        }],
+    });
+    rendered(gate, &format!("-t{number}"), owned, spec)
+}
+
+fn rendered(gate: &Gate, suffix: &str, owned: bool, mut spec: Value) -> Policy {
+    let name = format!("{}{suffix}", policy_name(gate));
+    spec["failurePolicy"] = "Ignore".into();
+    // Others may replace the whole list; what is there already is left alone.
+    spec["reinvocationPolicy"] = "IfNeeded".into();
+    let mut metadata = json!({"name": name, "labels": {names::GATE_LABEL: gate.uid}});
+    if owned {
+        let api = format!("{}/{}", names::GROUP, names::VERSION);
+        metadata["ownerReferences"] =
+            json!([{"apiVersion": api, "kind": "NodeReadinessGate", "name": gate.name, "uid": gate.uid, "controller": true}]);
+    }
+    Policy {
+        policy: json!({"apiVersion": API, "kind": "MutatingAdmissionPolicy", "metadata": metadata, "spec": spec}),
+        binding: json!({"apiVersion": API, "kind": "MutatingAdmissionPolicyBinding", "metadata": metadata, "spec": {"policyName": name}}),
+        name,
+    }
+}
+
+/// Name of a gate's policy: what people know it by, and a hash of its UID, so that a gate made anew has another.
+pub fn policy_name(gate: &Gate) -> String {
+    let known: String =
+        gate.name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }).collect();
+    let known: String = known.trim_matches('-').chars().take(NAME).collect();
+    format!("readiness-gate-{}-{}", known.trim_end_matches('-'), hash::hex(gate.uid.as_bytes(), 10))
+}
+
+/// Adds an element to a list that may not be there: the list is part of what `parent` is, and at `path` below it. An empty list
+/// is not stored, so it counts as none.
+fn append(parent: &str, list: &str, path: &str, value: &str) -> String {
+    format!(
+        "has({parent}.{list}) && size({parent}.{list}) > 0 \
+         ? [JSONPatch{{op: 'add', path: '{path}/{list}/-', value: {value}}}] \
+         : [JSONPatch{{op: 'add', path: '{path}/{list}', value: [{value}]}}]"
+    )
+}
+
+/// Sets an annotation, on an object that may have none.
+fn annotate(key: &str, text: &str) -> String {
+    let annotations = "object.metadata.annotations";
+    let path = quote(&format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1")));
+    let (key, text) = (quote(key), quote(text));
+    format!(
+        "has({annotations}) && size({annotations}) > 0 \
+         ? [JSONPatch{{op: 'add', path: {path}, value: {text}}}] \
+         : [JSONPatch{{op: 'add', path: '/metadata/annotations', value: {{{key}: {text}}}}}]"
+    )
+}
+
+/// A map of these, and of `value` where there is one. Not an `Object`: a list of such panics in the API server (1.36.3), and the
+/// request fails in spite of the failure policy.
+fn map(entries: &[(&str, &str)], value: Option<&str>) -> String {
+    let value = value.filter(|value| !value.is_empty()).map(|value| ("value", value));
+    let entries: Vec<_> = entries.iter().copied().chain(value).map(|(key, text)| format!("{}: {}", quote(key), quote(text))).collect();
+    format!("{{{}}}", entries.join(", "))
+}
+
+/// Name of the `MutatingWebhookConfiguration` and of the webhook in it.
+pub const WEBHOOK: (&str, &str) = ("ingress-daemonset-operator", "nodes.ingressdaemonsets.mumoshu.github.io");
+
+/// What the API server is told about the operator's webhook behind a Service, `(namespace, name)`: which authorities it trusts,
+/// in PEM, and for which nodes it asks, as [`asked`].
+pub fn webhook((namespace, service): (&str, &str), path: &str, trusted: &str, asked: &str) -> Value {
+    json!({
+        "apiVersion": API, "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": WEBHOOK.0},
+        "webhooks": [{
+            "name": WEBHOOK.1,
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {
+                "service": {"namespace": namespace, "name": service, "path": path, "port": 443},
+                "caBundle": ByteString(trusted.as_bytes().to_vec()),
+            },
+            // A node that cannot be tainted now is tainted when it is seen; one that cannot be created is lost.
+            "failurePolicy": "Ignore",
+            "timeoutSeconds": 2,
+            "sideEffects": "None",
+            "reinvocationPolicy": "IfNeeded",
+            "matchPolicy": "Equivalent",
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nodes"], "scope": "Cluster"}],
+            "matchConditions": [{"name": "selected-and-not-tainted", "expression": asked}],
+        }],
+    })
+}
+
+/// For which new nodes a webhook is asked, as one expression: those that miss the taint of a gate that selects them.
+pub fn asked<'a>(gates: impl Iterator<Item = &'a Gate>) -> Option<String> {
+    let each: Vec<_> = gates.filter_map(|gate| Some(format!("({}) && {}", selected(&gate.spec)?, not_tainted(&gate.spec.taint)))).collect();
+    (!each.is_empty()).then(|| each.join(" || "))
+}
+
+/// Whether a node is selected, as CEL; nothing for a gate that selects no node.
+pub fn selected(spec: &NodeReadinessGateSpec) -> Option<String> {
+    if spec.all_nodes {
+        return Some("true".into());
+    }
+    spec.node_selector.as_ref().filter(|selector| !selector.is_empty()).map(selector)
+}
+
+/// Whether a node does not have the taint yet, as CEL.
+pub fn not_tainted(taint: &GateTaint) -> String {
+    let (key, effect) = (quote(&taint.key), quote(taint.effect.as_str()));
+    format!("!(has(object.spec.taints) && object.spec.taints.exists(t, t.key == {key} && t.effect == {effect}))")
+}
+
+/// A selector as CEL about `object`.
+pub fn selector(selector: &LabelSelector) -> String {
+    let labels = selector.match_labels.iter().map(|(key, value)| {
+        let key = quote(key);
+        format!("({} && {LABELS}[{key}] == {})", exists(&key), quote(value))
+    });
+    labels.chain(selector.match_expressions.iter().map(requirement)).collect::<Vec<_>>().join(" && ")
+}
+
+fn requirement(requirement: &LabelRequirement) -> String {
+    let key = quote(&requirement.key);
+    let listed = || {
+        let values: Vec<_> = requirement.values.iter().map(|value| quote(value)).collect();
+        format!("({} && {LABELS}[{key}] in [{}])", exists(&key), values.join(", "))
+    };
+    match requirement.operator {
+        LabelOperator::In if requirement.values.is_empty() => "false".into(),
+        LabelOperator::NotIn if requirement.values.is_empty() => "true".into(),
+        LabelOperator::In => listed(),
+        LabelOperator::NotIn => format!("!{}", listed()),
+        LabelOperator::Exists => format!("({})", exists(&key)),
+        LabelOperator::DoesNotExist => format!("!({})", exists(&key)),
+    }
+}
+
+/// An object without labels has no map of them.
+fn exists(quoted_key: &str) -> String {
+    format!("has({LABELS}) && {quoted_key} in {LABELS}")
+}
+
+/// A text as a literal of CEL; what is not plain is escaped, so that no text ends the literal.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('\'');
+    for letter in text.chars() {
+        match letter {
+            '\'' | '\\' => quoted.extend(['\\', letter]),
+            ' '..='~' => quoted.push(letter),
+            _ if u32::from(letter) <= 0xffff => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(letter)); // writing to a String does not fail
+            }
+            _ => {
+                let _ = write!(quoted, "\\U{:08x}", u32::from(letter));
+            }
+        }
+    }
+    quoted.push('\'');
+    quoted
+}

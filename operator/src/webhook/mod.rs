@@ -1,0 +1,94 @@
+//! The webhook that taints nodes as they are created, for API servers without `MutatingAdmissionPolicies`.
+//!
+//! Every replica serves; the one that leads keeps certificates in a Secret, which all read. A Node whose creation cannot be
+//! answered is created without the taint, and tainted when it is seen.
+
+mod certificates;
+mod keep;
+mod serve;
+
+pub use certificates::Certificates;
+pub use keep::Secrets;
+pub use serve::{Serving, serve, tls};
+
+use crate::{
+    gate::{GateMetrics, gates_of},
+    observe::{Observer, PAGE, WATCH_SECONDS},
+};
+use axum::{Router, body::Bytes, extract::State, http::StatusCode, response::IntoResponse, routing::post};
+use crds::NodeReadinessGate;
+use futures::StreamExt as _;
+use kube::{
+    Api, Client,
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{self, Store},
+        watcher,
+    },
+};
+use planner::gate::{
+    Gate,
+    review::{is_for_webhook, review},
+};
+use std::sync::Arc;
+
+/// Where the API server finds the webhook.
+pub const PATH: &str = "/mutate-node";
+
+/// Gates as every replica reads them, whether it leads or not; one that cannot be decoded is left out.
+type Gates = Store<DeserializeGuard<NodeReadinessGate>>;
+
+/// What answers rest on.
+#[derive(Clone)]
+pub struct Answers {
+    gates: Gates,
+    observer: Arc<Observer>,
+    metrics: GateMetrics,
+}
+
+impl Answers {
+    /// With the task that follows the gates, which never ends.
+    pub fn new(client: Client, observer: Arc<Observer>, metrics: GateMetrics) -> (Self, impl Future<Output = ()>) {
+        let (gates, writer) = reflector::store();
+        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
+        let changes = watcher::watcher(Api::<DeserializeGuard<NodeReadinessGate>>::all(client), config).default_backoff();
+        let follow = reflector::reflector(writer, changes).for_each(async |event| {
+            if let Err(error) = event {
+                tracing::debug!(%error, "watch of NodeReadinessGates for the webhook failed; trying again");
+            }
+        });
+        (Self { gates, observer, metrics }, follow)
+    }
+
+    /// Gates that the webhook acts for. Those that could not open say so themselves.
+    fn gates(&self) -> Vec<Gate> {
+        let objects = self.gates.state();
+        let readable = objects.iter().filter_map(|object| object.0.as_ref().ok()).filter(|gate| !is_shut(gate));
+        let resources = self.observer.resources();
+        let mut gates: Vec<_> = gates_of(readable, resources.iter().map(AsRef::as_ref)).into_values().collect();
+        gates.retain(is_for_webhook);
+        gates
+    }
+}
+
+fn is_shut(gate: &NodeReadinessGate) -> bool {
+    let conditions = gate.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.type_ == "Satisfiable" && condition.status == "False")
+}
+
+/// Answers of [`PATH`].
+pub fn router(answers: Answers) -> Router {
+    Router::new().route(PATH, post(answer)).with_state(answers)
+}
+
+async fn answer(State(answers): State<Answers>, body: Bytes) -> impl IntoResponse {
+    let now = chrono::Utc::now().timestamp();
+    match review(&body, answers.gates().iter(), now) {
+        Some((review, answered)) => {
+            answers.metrics.webhook_answered(answered);
+            Ok(axum::Json(review))
+        }
+        None => Err((StatusCode::BAD_REQUEST, "the body is no AdmissionReview\n")),
+    }
+}

@@ -1,0 +1,204 @@
+//! The webhook over real TLS: its certificates are replaced under handshakes, and its answers are those of HTTP.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use kube::{Client, client::Body};
+use operator::{
+    metrics::Metrics,
+    observe::Observer,
+    webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring::default_provider,
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+    time_provider::TimeProvider,
+};
+use serde_json::{Value, json};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::sync::CancellationToken;
+
+const NAME: &str = "hook.system.svc";
+const DAY: i64 = 24 * 3600;
+/// 2026-01-01, unix seconds.
+const START: i64 = 1_767_225_600;
+/// How late an API server or a replica may learn of something here: less than certificates wait for.
+const LAG: i64 = 540;
+
+#[derive(Debug)]
+struct Clock(i64);
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(self.0.try_into().ok()?)))
+    }
+}
+
+fn names() -> Vec<String> {
+    vec![NAME.to_owned()]
+}
+
+/// A client that trusts what an API server was told to trust.
+async fn shake_hands(address: SocketAddr, trusted: &str, now: i64) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(trusted.as_bytes()) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let builder = ClientConfig::builder_with_details(Arc::new(default_provider()), Arc::new(Clock(now)));
+    let config = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots).with_no_client_auth();
+    let stream = TcpStream::connect(address).await?;
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(NAME).unwrap(), stream).await
+}
+
+/// The webhook with the certificates that `Serving` has, and gates that `client` reads.
+async fn start(serving: Serving, client: Client) -> (SocketAddr, CancellationToken) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let (answers, follow) = Answers::new(client, Arc::new(Observer::default()), Metrics::default().gates);
+    tokio::spawn(follow);
+    tokio::spawn(serve(listener, tls(serving).unwrap(), router(answers), stop.clone()));
+    (address, stop)
+}
+
+fn nobody() -> Client {
+    let (service, handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    drop(handle);
+    Client::new(service, "default")
+}
+
+#[tokio::test]
+async fn three_years_of_replaced_leaves_and_authorities_fail_no_handshake_of_who_learns_of_them_minutes_late() {
+    let serving = Serving::default();
+    let (address, _stop) = start(serving.clone(), nobody()).await;
+    let mut now = START;
+    let mut history = vec![(now, Certificates::new(&names(), now).unwrap())];
+    let (mut shaken, mut authorities, mut leaves) = (0, 0, 0);
+    while now < START + 3 * 365 * DAY {
+        let (_, newest) = history.last().unwrap();
+        let next = newest.next(&names(), now).unwrap();
+        if let Some(next) = next {
+            authorities += usize::from(next.authority_key != newest.authority_key);
+            leaves += usize::from(next.leaf != newest.leaf);
+            history.push((now, next));
+        }
+        // Whatever was the newest at some time of the last minutes, somebody still serves, and somebody still trusts.
+        while history.len() > 1 && history[1].0 <= now - LAG {
+            history.remove(0);
+        }
+        let changed_lately = now - history.last().unwrap().0 < 3600;
+        for (_, served) in history.iter().filter(|_| changed_lately) {
+            serving.set(served).unwrap();
+            for (_, known) in &history {
+                shake_hands(address, &known.trusted, now).await.unwrap_or_else(|error| panic!("day {}: {error}", (now - START) / DAY));
+                shaken += 1;
+            }
+        }
+        now += if changed_lately { 300 } else { DAY };
+    }
+    assert!(authorities >= 4 && leaves >= 50, "{authorities} authorities and {leaves} leaves followed the first ones");
+    assert!(shaken > 12 * leaves, "{shaken} handshakes");
+    let (_, last) = history.last().unwrap();
+    assert_eq!(last.trusted.matches("BEGIN CERTIFICATE").count(), 1, "former authorities are trusted no more");
+}
+
+#[tokio::test]
+async fn clients_that_come_all_the_time_notice_nothing_of_a_rotation() {
+    let serving = Serving::default();
+    let first = Certificates::new(&names(), START).unwrap();
+    serving.set(&first).unwrap();
+    let (address, _stop) = start(serving.clone(), nobody()).await;
+    let trusted = first.trusted.clone();
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let trusted = trusted.clone();
+            tokio::spawn(async move {
+                for _ in 0..50 {
+                    shake_hands(address, &trusted, START + 21 * DAY).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut newest = first;
+    while !clients.iter().all(tokio::task::JoinHandle::is_finished) {
+        newest = newest.next(&names(), START + 21 * DAY).unwrap().unwrap_or(newest);
+        serving.set(&newest).unwrap();
+        tokio::task::yield_now().await;
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+#[test]
+fn certificates_for_another_service_or_that_are_over_are_of_no_use() {
+    let certificates = Certificates::new(&names(), START).unwrap();
+    assert!(certificates.next(&["other.system.svc".to_owned()], START).is_err());
+    assert!(certificates.next(&names(), START + 31 * DAY).is_err());
+    assert!(Certificates { leaf: "no".into(), ..certificates.clone() }.next(&names(), START).is_err());
+    assert_eq!(certificates.next(&names(), START + 19 * DAY).unwrap(), None);
+    assert_eq!(certificates.expires().unwrap(), START + 30 * DAY);
+}
+
+/// One request over a connection of its own: the status, and the body.
+async fn post(address: SocketAddr, trusted: &str, body: &str) -> (u16, String) {
+    let mut stream = shake_hands(address, trusted, START).await.unwrap();
+    let head = format!("POST {PATH} HTTP/1.1\r\nhost: {NAME}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // The server may close without a word of TLS.
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+#[tokio::test]
+async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_what_is_no_review() {
+    let gate = |name: &str, satisfiable: &str| {
+        json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate",
+            "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+            "spec": {
+                "nodeSelector": {"matchLabels": {"role": "edge"}}, "taint": {"key": format!("readiness.k8s.io/{name}")},
+                "requirements": [{"name": "mark", "nodeAnnotation": {"key": "example.com/ready"}}],
+            },
+            "status": {"conditions": [{
+                "type": "Satisfiable", "status": satisfiable, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]},
+        })
+    };
+    let list = json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGateList", "metadata": {"resourceVersion": "1"},
+        "items": [gate("open", "True"), gate("shut", "False")],
+    });
+    let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let server = tokio::spawn(async move {
+        let (request, reply) = handle.next_request().await.unwrap();
+        assert!(request.uri().path().ends_with("/nodereadinessgates"), "{}", request.uri());
+        reply.send_response(http::Response::new(Body::from(serde_json::to_vec(&list).unwrap())));
+        // The watch that follows shows nothing more.
+        handle.next_request().await
+    });
+    let serving = Serving::default();
+    let certificates = Certificates::new(&names(), START).unwrap();
+    serving.set(&certificates).unwrap();
+    let (address, _stop) = start(serving, Client::new(service, "default")).await;
+    let _watch = server.await.unwrap();
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "r", "operation": "CREATE", "kind": {"group": "", "version": "v1", "kind": "Node"},
+        "object": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"role": "edge"}}},
+    }});
+    let (status, body) = post(address, &certificates.trusted, &review.to_string()).await;
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &answer["response"]["uid"], &answer["response"]["allowed"]), (200, &json!("r"), &json!(true)));
+    let patch: k8s_openapi::ByteString = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
+    let patch = String::from_utf8(patch.0).unwrap();
+    assert!(patch.contains("readiness.k8s.io/open") && !patch.contains("readiness.k8s.io/shut"), "{patch}");
+    assert_eq!(post(address, &certificates.trusted, "{").await.0, 400);
+    let (status, body) = post(address, &certificates.trusted, "{}").await;
+    assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()["response"]["allowed"].clone()), (200, json!(true)));
+}
