@@ -4,9 +4,12 @@
 //! any gate claims it, so two gates that share one cannot flap it. What a gate has decided about a node is recorded on the
 //! node in the same patch as the taint, see [`record`]: so no taint of ours is left behind when a gate or its selector goes.
 
+pub mod cleanup;
 pub mod decide;
 mod judge;
+pub mod legacy;
 pub mod patch;
+pub mod preset;
 pub mod record;
 pub mod requirement;
 pub mod room;
