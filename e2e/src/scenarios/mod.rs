@@ -11,6 +11,7 @@ mod failures;
 mod faults;
 mod fleet;
 mod flood;
+mod gate_originals;
 mod handover;
 mod health;
 mod kubelet_api;
@@ -91,4 +92,6 @@ pub const ALL: &[Scenario] = &[
     fleet::HOLES,
     fleet::OUTAGES,
     plugin::STEERS,
+    gate_originals::CONFIG_MAP,
+    gate_originals::STARTUP,
 ];

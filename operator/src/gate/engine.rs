@@ -70,6 +70,8 @@ pub struct Engine {
     objects: BTreeMap<String, NodeReadinessGate>,
     unreadable: BTreeSet<String>,
     listed: bool,
+    /// Gates were made from everything that they come from: without that, every record would seem to be of a gate that is gone.
+    made: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
     /// Nodes that came or changed, then all others that are to be looked at.
     urgent: BTreeSet<String>,
@@ -107,6 +109,7 @@ impl Engine {
             objects: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             listed: false,
+            made: false,
             unsatisfiable: BTreeMap::new(),
             urgent: BTreeSet::new(),
             swept: BTreeSet::new(),
@@ -222,14 +225,15 @@ impl Engine {
 
     /// Gates, what they ask for, and what they mean to resources.
     async fn refresh_gates(&mut self) {
-        if !self.listed || !self.observer.missing().is_empty() {
+        let fronts = self.hub.fronts();
+        if !self.listed || fronts.awaited || !self.observer.missing().is_empty() {
             return;
         }
         let resources = self.observer.resources();
-        let gates = fronts::all(self.objects.values(), resources.iter().map(AsRef::as_ref));
+        let gates = fronts::all(self.objects.values(), resources.iter().map(AsRef::as_ref), &fronts);
         let linked = {
             let mut world = self.hub.world();
-            world.incomplete = !self.unreadable.is_empty() || self.observer.has_unreadable();
+            world.incomplete = !self.unreadable.is_empty() || self.observer.has_unreadable() || fronts.unreadable;
             let changed = world.gates.len() != gates.len()
                 || gates.iter().any(|(uid, gate)| world.gates.get(uid).is_none_or(|known| **known != *gate));
             if changed {
@@ -242,6 +246,7 @@ impl Engine {
             self.observer.dirty().mark(namespace, name);
         }
         self.sources.adjust();
+        self.made = true;
         self.sweep();
         self.keep_finalizers().await;
     }
@@ -266,7 +271,7 @@ impl Engine {
 
     /// Looks at as many nodes as there is room for patches.
     fn look(&mut self, work: &Work) {
-        if !self.listed || !self.observer.missing().is_empty() || self.sources.are_listing() {
+        if !self.made || self.sources.are_listing() {
             return;
         }
         if self.hub.world().gates.is_empty() && self.views.is_empty() && self.urgent.is_empty() && self.swept.is_empty() {
@@ -291,6 +296,9 @@ impl Engine {
         let world = self.hub.world();
         let found: BTreeMap<_, _> =
             world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect();
+        for (uid, (reason, message)) in found.iter().filter(|(uid, _)| !self.unsatisfiable.contains_key(*uid)) {
+            tracing::warn!(gate = world.gates.get(uid).map(|gate| gate.name.as_str()), reason, "{message}");
+        }
         drop(world);
         let same = found.keys().eq(self.unsatisfiable.keys());
         self.unsatisfiable = found;

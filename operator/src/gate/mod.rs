@@ -1,13 +1,17 @@
 //! Node readiness gates: watches of what they ask for, one loop that decides node by node, one patch per node and change.
 
 mod act;
+pub mod cleanup;
 mod engine;
 mod facts;
 mod fronts;
 mod hub;
+mod legacy;
 mod metrics;
+pub mod once;
 mod sources;
 
 pub use engine::{Engine, Options};
 pub use hub::Hub;
+pub use legacy::Legacy;
 pub use metrics::GateMetrics;
