@@ -33,11 +33,11 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let (result, on_error) = match arguments.command {
         Command::Crd => (print_crds().map(done), ExitCode::FAILURE),
-        Command::CleanupNodes(options) => (clean_up(&options).await.map(done), ExitCode::FAILURE),
+        Command::CleanupNodes(options) => (Box::pin(clean_up(&options)).await.map(done), ExitCode::FAILURE),
         Command::Run(run) => match run.fronts.clone().or_environment(|name| std::env::var(name).ok()) {
             Err(error) => (Err(anyhow::anyhow!(error)), ExitCode::from(2)),
-            Ok(fronts) if fronts.run_as_daemon == Some(false) => (look_once(*run, fronts).await, ExitCode::from(2)),
-            Ok(fronts) => (start(Run { fronts, ..*run }).await.map(done), ExitCode::FAILURE),
+            Ok(fronts) if fronts.run_as_daemon == Some(false) => (Box::pin(look_once(*run, fronts)).await, ExitCode::from(2)),
+            Ok(fronts) => (Box::pin(start(Run { fronts, ..*run })).await.map(done), ExitCode::FAILURE),
         },
     };
     result.unwrap_or_else(|error| {

@@ -130,7 +130,7 @@ async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
     .await?;
     let before = bed.recorder.history().await?.len();
     bed.kubectl(&["rollout", "restart", "deployment", operator_process::NAME, "-n", operator_process::NAMESPACE]).await?;
-    bed.deployment_available(operator_process::NAMESPACE, operator_process::NAME).await?;
+    is_rolled_out(bed).await?;
     throughout(WHILE, "nodes stay as they are", async || is_held(bed, READINESS, held).await).await?;
     let changes = bed.recorder.history().await?;
     let lost = changes.iter().skip(before).filter(|seen| seen.kind == Kind::Node).find(|seen| {
@@ -297,9 +297,16 @@ async fn run_with(bed: &Bed, arguments: &[&str], key: &str) -> Result<()> {
         .map(|argument| json!({ "op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument }))
         .collect();
     patch.push(json!({ "op": "add", "path": "/spec/template/spec/tolerations", "value": [{ "key": key, "operator": "Exists", "effect": "NoSchedule" }] }));
+    // Pods share their node's ports here: new ones start when the old ones have ended.
+    patch.push(json!({ "op": "add", "path": "/spec/strategy", "value": { "type": "Recreate" } }));
     let patch = Value::from(patch).to_string();
     bed.kubectl(&["patch", "deployment", operator_process::NAME, "-n", operator_process::NAMESPACE, "--type=json", "-p", &patch]).await?;
-    bed.deployment_available(operator_process::NAMESPACE, operator_process::NAME).await
+    is_rolled_out(bed).await
+}
+
+async fn is_rolled_out(bed: &Bed) -> Result<()> {
+    let deployment = format!("deployment/{}", operator_process::NAME);
+    bed.kubectl(&["rollout", "status", &deployment, "-n", operator_process::NAMESPACE, "--timeout=60s"]).await.map(drop)
 }
 
 /// A `DaemonSet` in kube-system whose pods bear the taint, and are ready where the scenario says so.
