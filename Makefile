@@ -31,7 +31,7 @@ bench: deps control-plane build
 	@cargo build --release --locked -p health-checker -p operator -p virtual-kubelet -p e2e --bins
 	@for name in health-checker rollouts; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
 	@-$(MAKE) --no-print-directory kwok
-	@for name in scale fleet; do BED_PROGRAMS=target/release target/release/bed bench $$name || exit 1; done
+	@for name in scale gates fleet; do BED_PROGRAMS=target/release target/release/bed bench $$name || exit 1; done
 
 fuzz:
 	@.ci/fuzz

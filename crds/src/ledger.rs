@@ -25,6 +25,13 @@ pub struct Ledger {
     pub rolled_back: Option<RolledBack>,
 }
 
+impl crate::IngressDaemonSet {
+    /// The ledger in its status; absent when never written or wiped.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.status.as_ref()?.rollout.as_ref()
+    }
+}
+
 impl Ledger {
     /// Nothing that a decision rests on differs: counts and times of the course are seen again by whoever looks.
     pub fn says_the_same(&self, other: &Self) -> bool {

@@ -50,6 +50,8 @@ pub const TO_BE_UPDATED_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.com
 /// Prefix of the annotations of Nodes in which a readiness gate records what it has decided; the gate's UID follows.
 /// Writer: the operator.
 pub const GATE_RECORD_PREFIX: &str = "ingressdaemonsets.mumoshu.github.io/gate-";
+/// Label of the admission policies of a readiness gate: the gate's UID. Writer: the operator.
+pub const GATE_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/gate";
 /// Annotation of Nodes: resources, as `<namespace>/<name>` separated by commas, that leave this node as it is. Writer: people.
 pub const SKIP_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/skip";
 /// Annotation of Nodes: another value than at a node's failure lets the operator try the node again. Writer: people.

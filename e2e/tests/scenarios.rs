@@ -55,6 +55,7 @@ scenarios! {
         a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back,
         a_revision_that_fails_is_rolled_back_by_itself_and_any_former_one_by_its_number,
         a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted,
+        a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then,
         nodes_join_leave_and_come_back_while_serving,
         nodes_join_leave_and_come_back_during_a_rollout,
         the_template_changes_half_way_to_a_third_version_and_back,
@@ -82,6 +83,7 @@ scenarios! {
         two_operators_that_act_at_once_keep_the_budget_and_finish,
         a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease,
         a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on,
+        no_taint_of_others_is_lost_while_three_writers_add_remove_and_reorder_taints_on_200_gated_nodes_for_a_minute,
         virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server,
         a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change,
         a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
@@ -110,6 +112,8 @@ scenarios! {
         virtual_kubelet_keeps_what_the_original_promises,
         kubectl_speaks_to_a_virtual_node_as_to_any_other,
         clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow,
+        a_gate_holds_new_nodes_releases_them_in_one_write_and_leaves_nothing_of_its_own_and_everything_of_others,
+        gates_that_share_a_taint_never_flap_it_and_gates_that_run_dry_or_could_never_open_write_nothing,
         simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history,
     }
 }

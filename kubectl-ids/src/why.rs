@@ -33,7 +33,7 @@ pub struct Answer {
 
 /// Says why a node is as it is; `Err` where there is no such node, with what to do.
 pub fn why(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Result<Answer, String> {
-    let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let ledger = resource.ledger();
     let known = snapshot.nodes.contains_key(node) || snapshot.deployments.contains_key(node);
     if !known && ledger.is_none_or(|ledger| !ledger.grants.contains_key(node)) {
         return Err(unknown(snapshot, node));
@@ -108,7 +108,7 @@ fn unchosen(snapshot: &Snapshot, settings: &Settings, name: &str, node: &NodeFac
 fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let now = snapshot.now;
-    let grant = resource.status.as_ref().and_then(|status| status.rollout.as_ref()).and_then(|ledger| ledger.grants.get(node));
+    let grant = resource.ledger().and_then(|ledger| ledger.grants.get(node));
     if let Some(grant) = grant {
         let since = span(now.saturating_sub(grant.granted_at));
         let revision = if grant.revision.is_empty() { String::new() } else { format!(" to revision {}", grant.revision) };

@@ -136,7 +136,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
 
 /// Everything that only the replica that leads does.
 async fn act(context: Arc<Context>, resources: Store<Guarded>, gates: gate::Options, legacy: gate::Legacy, stop: CancellationToken) {
-    tokio::join!(decide_for_ever(context, resources), gate::Engine::new(gates).run(stop), legacy.follow());
+    tokio::join!(decide_for_ever(context, resources), Box::pin(gate::Engine::new(gates).run(stop)), Box::pin(legacy.follow()));
 }
 
 /// Decides for one resource at a time each, whenever something that concerns it has changed.

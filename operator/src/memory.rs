@@ -131,7 +131,7 @@ impl Memory {
 
     /// Notes when marks were first seen, and forgets those that are gone.
     pub fn note_marks(&mut self, snapshot: &Snapshot) {
-        let Some(ledger) = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref()) else { return };
+        let Some(ledger) = snapshot.resource.ledger() else { return };
         let under_way: BTreeSet<_> = ledger.grants.iter().map(|(node, grant)| (node.clone(), grant.id)).collect();
         self.first_seen.retain(|mark, _| under_way.contains(mark));
         let uid8 = snapshot.resource.uid8();

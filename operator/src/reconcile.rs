@@ -150,7 +150,7 @@ fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// While a ledger is rebuilt, the cache is replaced once by a consistent list; `true` when that happened.
 async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &Snapshot) -> Result<bool, Failed> {
-    let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let ledger = snapshot.resource.ledger();
     let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
     if ledger.is_none() || rebuilding.is_some() {
         // Ids of a ledger that was lost lie below its fence: a Deployment made with one could be claimed by a stale operator.

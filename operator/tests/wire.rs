@@ -19,10 +19,7 @@ use planner::{
     snapshot::{Resource, TEMPLATE},
 };
 use serde_json::{Value, json};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::BTreeMap;
 use tokio::sync::Mutex;
 
 /// A request as it was sent, and the answer to give.
@@ -50,41 +47,19 @@ fn server(expected: Vec<Exchange>) -> (Client, tokio::task::JoinHandle<()>) {
 fn snapshot() -> Snapshot {
     let spec: IngressDaemonSetSpec =
         serde_json::from_value(json!({"template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}}})).unwrap();
-    Snapshot {
-        now: 1_000,
-        resource: Resource {
-            name: "web".into(),
-            namespace: "edge".into(),
-            uid: "0a1b2c3d-0000".into(),
-            resource_version: "7".into(),
-            generation: 1,
-            created: 0,
-            deleting: false,
-            finalizers: Vec::new(),
-            spec,
-            status: None,
-        },
-        health_checker_image: "checker:1".into(),
-        nodes: Arc::default(),
-        deployments: BTreeMap::new(),
-        pods: BTreeMap::new(),
-        orphans: BTreeMap::new(),
-        daemon_sets: Vec::new(),
-        history: Vec::new(),
-        others: Vec::new(),
-        service_ports: Arc::default(),
-        port_conflicts: BTreeSet::new(),
-        foreign_names: BTreeSet::new(),
-        taken_names: BTreeSet::new(),
-        answers: BTreeMap::new(),
-        reserved: Vec::new(),
-        first_seen: BTreeMap::new(),
-        listed_since_rebuild: false,
-        asserted: BTreeSet::new(),
-        refusals: BTreeMap::new(),
-        written_generations: BTreeMap::new(),
-        gates: planner::snapshot::GateLinks::default(),
-    }
+    let resource = Resource {
+        name: "web".into(),
+        namespace: "edge".into(),
+        uid: "0a1b2c3d-0000".into(),
+        resource_version: "7".into(),
+        generation: 1,
+        created: 0,
+        deleting: false,
+        finalizers: Vec::new(),
+        spec,
+        status: None,
+    };
+    Snapshot::of(resource, 1_000)
 }
 
 /// Carries out one action against a server that expects exactly `expected`.

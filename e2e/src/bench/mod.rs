@@ -2,6 +2,7 @@
 //! machine to machine. A new one is written in its file and listed in [`ALL`].
 
 pub mod fleet;
+mod gates;
 mod health_checker;
 mod process_figures;
 mod rollouts;
@@ -52,7 +53,7 @@ pub struct Report {
 }
 
 /// Every benchmark.
-pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, scale::SCALE, fleet::FLEET];
+pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, scale::SCALE, gates::GATES, fleet::FLEET];
 
 /// What a figure ought to be.
 #[derive(Clone, Copy, Debug)]

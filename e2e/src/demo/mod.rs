@@ -2,6 +2,7 @@
 
 mod commentary;
 pub(crate) mod control;
+pub(crate) mod joining;
 pub(crate) mod outage;
 
 use std::time::Duration;
@@ -52,12 +53,12 @@ pub(crate) struct Column {
 
 /// Runs the demo inside the namespaces; with `keep`, leaves everything running for people outside.
 pub async fn run(keep: Option<Ports>) -> Result<()> {
-    let bed = Bed::start(Options::with_nodes(NODES).with_infra()).await.context("starting the bed")?;
+    let mut bed = Bed::start(Options::with_nodes(NODES).with_infra()).await.context("starting the bed")?;
     if let Some(ports) = keep {
         open_front(&bed, ports)?;
     }
-    let ours = product_part(&bed).await?;
-    product_is_gone(&bed).await?;
+    let ours = product_part(&mut bed).await?;
+    product_is_gone(&mut bed).await?;
     let violations = judge(&bed).await?;
     let plain = control::run(&bed, &node_names()).await?;
     bed.say("that was all; the two side by side:\n");
@@ -82,7 +83,7 @@ fn resource(version: u32) -> serde_json::Value {
 }
 
 /// Rolls out new templates under load until there were enough requests.
-async fn product_part(bed: &Bed) -> Result<Column> {
+async fn product_part(bed: &mut Bed) -> Result<Column> {
     let names = node_names();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     bed.say("installing the CRDs and the operator from deploy/");
@@ -99,6 +100,7 @@ async fn product_part(bed: &Bed) -> Result<Column> {
         product::is_complete(bed, names.len(), ROLLOUT).await?;
         bed.say(&format!("rollout {rollouts} is complete; {} requests so far", thousands(traffic.requests().await?)));
     }
+    joining::a_node_joins(bed, &names).await?;
     let outcome = traffic.stop().await?;
     let worst = outages.stop().await;
     drop(commentary);
@@ -112,9 +114,10 @@ fn load() -> LoadOptions {
     LoadOptions { at_most: Duration::from_mins(15), ..LoadOptions::default() }
 }
 
-async fn product_is_gone(bed: &Bed) -> Result<()> {
-    bed.say("now the same with a plain DaemonSet: the IngressDaemonSet is deleted");
-    bed.kubectl(&["delete", "ingressdaemonset", product::NAME, "--timeout=120s"]).await.map(drop)
+async fn product_is_gone(bed: &mut Bed) -> Result<()> {
+    bed.say("now the same with a plain DaemonSet: the IngressDaemonSet is deleted, and the node that joined goes");
+    bed.kubectl(&["delete", "ingressdaemonset", product::NAME, "--timeout=120s"]).await?;
+    bed.node(joining::JOINS)?.remove().await
 }
 
 async fn judge(bed: &Bed) -> Result<Vec<crate::auditor::Violation>> {

@@ -56,6 +56,13 @@ async fn stays(bed: &Bed, updated: u32, reason: &str) -> Result<IngressDaemonSet
     Ok(status)
 }
 
+/// Ends the load: no request was lost.
+async fn all_were_served(bed: &Bed, traffic: Traffic) -> Result<()> {
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1).context("requests were lost")
+}
+
 /// Steps, windows, partition, under load.
 pub const CANARY: Scenario = Scenario {
     name: "a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back",
@@ -96,9 +103,7 @@ async fn canary(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.say("a window and a partition hold nodes back and say so");
 
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1).context("requests were lost")
+    all_were_served(bed, traffic).await
 }
 
 /// Automatic rollback, history, rollback by number, under load.
@@ -123,8 +128,7 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
             && status.revisions.update != first
     })
     .await?;
-    let back = product::is_complete(bed, NODES.len(), MINUTE);
-    back.await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
     throughout(WHILE, "the failed revision is not tried again", async || {
         let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
         ensure!(
@@ -171,9 +175,7 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     ensure!(numbers == BTreeSet::from([1, 2, 3]), "{numbers:?}");
     bed.say("a former revision ran while it was pinned");
 
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1).context("requests were lost")
+    all_were_served(bed, traffic).await
 }
 
 /// Taints of autoscalers, and `OnDelete`.
@@ -216,9 +218,7 @@ async fn drained(bed: &mut Bed) -> Result<()> {
     product::roll_to(bed, "on-delete").await?;
     let waiting = stays(bed, 0, "OnDelete").await?;
     ensure!(held(&waiting, "OnDelete").len() == 4, "{}", product::summary(&waiting));
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1).context("requests were lost")?;
+    all_were_served(bed, traffic).await?;
     let one =
         pods.list(&ListParams::default().labels("app=nginx").fields("spec.nodeName=n2")).await?.items.pop().context("no pod on n2")?;
     pods.delete(one.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;

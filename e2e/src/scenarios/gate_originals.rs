@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use crds::names;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use nix::sys::signal::Signal;
@@ -27,7 +28,6 @@ use crate::{
 const MINUTE: Duration = Duration::from_mins(1);
 /// How long nothing may happen that must not.
 const WHILE: Duration = Duration::from_secs(3);
-const RECORDS: &str = "ingressdaemonsets.mumoshu.github.io/gate-";
 
 /// The example of istio-cni-taint's guide.
 const SINGLE: &str = r#"
@@ -76,7 +76,7 @@ pub const CONFIG_MAP: Scenario = Scenario {
 async fn config_map(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     bed.apply_path("deploy/optional/legacy-configmap.yaml").await?;
-    let nodes = names(bed);
+    let nodes = node_names(bed);
     let all: Vec<_> = nodes.iter().map(String::as_str).collect();
     apply_yaml(bed, SINGLE).await?;
     run_with(bed, &["--legacy-configmap=kube-system/istio-cni-taint"], "NodeReadiness").await?;
@@ -146,8 +146,7 @@ async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
 
 /// One pass as the original's flag and names of variables ask for it, an end in time, and nothing that is left.
 async fn once_and_cleaned_up(bed: &Bed, held: &[&str]) -> Result<()> {
-    let lease = ["--lease-namespace", operator_process::NAMESPACE, "--lease-name", operator_process::NAME];
-    let refused = operator(bed, &[&["cleanup-nodes"][..], &lease].concat(), &[]).await?;
+    let refused = clean_up(bed, &[]).await?;
     let error = String::from_utf8_lossy(&refused.stderr);
     ensure!(!refused.status.success() && error.contains("holds the lease"), "{refused:?}");
     let mut process = OperatorProcess::instead_of_pods(bed).await?;
@@ -204,18 +203,25 @@ async fn once_and_cleaned_up(bed: &Bed, held: &[&str]) -> Result<()> {
         Ok(())
     })
     .await?;
-    let dry = operator(bed, &[&["cleanup-nodes", "--dry-run"][..], &lease].concat(), &[]).await?;
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": { "name": "left-behind", "labels": { (names::GATE_LABEL): "gone" } }, "spec": { "policyName": "left-behind" },
+    });
+    bed.apply(&[policy]).await?;
+    let dry = clean_up(bed, &["--dry-run"]).await?;
     ensure!(
         dry.status.success() && String::from_utf8_lossy(&dry.stdout).contains("would: node n1: taint NodeReadiness:NoSchedule removed"),
         "{dry:?}"
     );
     is_held(bed, READINESS, &["n1"]).await?;
-    let cleaned = operator(bed, &[&["cleanup-nodes"][..], &lease].concat(), &[]).await?;
+    let cleaned = clean_up(bed, &[]).await?;
     ensure!(cleaned.status.success(), "{cleaned:?}");
     println!("{}", String::from_utf8_lossy(&cleaned.stdout));
     is_held(bed, READINESS, &[]).await?;
     let left = recorded(bed).await?;
     ensure!(left.is_empty(), "records are left on {left:?}");
+    let policies = bed.kubectl(&["get", "mutatingadmissionpolicybindings", "-o", "name"]).await?;
+    ensure!(policies.trim().is_empty(), "left: {policies}");
     bed.say("nothing is left on any node");
     Ok(())
 }
@@ -232,7 +238,7 @@ async fn startup(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     run_with(bed, &["--preset=startup.k8s.io"], INITIALIZING.0).await?;
     bed.apply(&[critical(bed, "init", INITIALIZING.0)]).await?;
-    let there = names(bed);
+    let there = node_names(bed);
     eventually(MINUTE, "nodes that were there count as released", async || {
         let known = recorded(bed).await?;
         ensure!(known == there, "{known:?} do");
@@ -281,7 +287,7 @@ async fn taint_writes(bed: &Bed) -> Result<BTreeMap<String, usize>> {
     Ok(changes)
 }
 
-fn names(bed: &Bed) -> BTreeSet<String> {
+fn node_names(bed: &Bed) -> BTreeSet<String> {
     bed.nodes().keys().cloned().collect()
 }
 
@@ -365,16 +371,31 @@ async fn held_are(bed: &Bed, taint: (&str, &str), wanted: &[&str]) -> Result<()>
 /// Nodes with a record of a gate.
 async fn recorded(bed: &Bed) -> Result<BTreeSet<String>> {
     let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await?.items;
-    Ok(nodes.iter().filter(|node| node.annotations().keys().any(|key| key.starts_with(RECORDS))).map(kube::ResourceExt::name_any).collect())
+    Ok(nodes
+        .iter()
+        .filter(|node| node.annotations().keys().any(|key| key.starts_with(names::GATE_RECORD_PREFIX)))
+        .map(kube::ResourceExt::name_any)
+        .collect())
 }
 
-/// Runs the operator's program to its end, with the operator's rights.
+/// Cleans up as admin, with the rights that uninstalling takes.
+async fn clean_up(bed: &Bed, more: &[&str]) -> Result<Output> {
+    let lease = ["--lease-namespace", operator_process::NAMESPACE, "--lease-name", operator_process::NAME];
+    let arguments = [&["cleanup-nodes"][..], more, &lease].concat();
+    to_its_end(bed, &bed.control_plane.admin_kubeconfig_for(&control_plane::server())?, &arguments, &[]).await
+}
+
+/// Runs the operator's program with the operator's rights.
 async fn operator(bed: &Bed, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
     let token = bed.kubectl(&["create", "token", operator_process::NAME, "-n", operator_process::NAMESPACE, "--duration=1h"]).await?;
     let mut config = bed.control_plane.admin_kubeconfig_for(&control_plane::server())?;
     config["users"][0]["user"] = json!({ "token": token.trim() });
+    to_its_end(bed, &config, arguments, variables).await
+}
+
+async fn to_its_end(bed: &Bed, config: &Value, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
     let kubeconfig = bed.state().join("operator-once.json");
-    tokio::fs::write(&kubeconfig, serde_json::to_vec(&config)?).await.context("writing the kubeconfig")?;
+    tokio::fs::write(&kubeconfig, serde_json::to_vec(config)?).await.context("writing the kubeconfig")?;
     let mut command = Command::new(images::workspace_binary("ingress-daemonset-operator")?);
     command.args(arguments).env("KUBECONFIG", &kubeconfig).envs(variables.iter().copied()).kill_on_drop(true);
     command.output().await.context("running the operator")

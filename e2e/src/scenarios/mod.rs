@@ -12,6 +12,8 @@ mod faults;
 mod fleet;
 mod flood;
 mod gate_originals;
+mod gate_races;
+mod gates;
 mod handover;
 mod health;
 mod kubelet_api;
@@ -94,4 +96,8 @@ pub const ALL: &[Scenario] = &[
     plugin::STEERS,
     gate_originals::CONFIG_MAP,
     gate_originals::STARTUP,
+    gates::LIFE,
+    gates::TOGETHER,
+    gates::JOINING,
+    gate_races::RACES,
 ];

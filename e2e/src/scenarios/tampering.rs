@@ -447,7 +447,7 @@ impl Lane {
     /// How tokens of the lane begin, and the next id of its ledger.
     async fn next_id(&self, bed: &Bed) -> Result<(String, u64)> {
         let resource = product::api(bed).get(self.name).await?;
-        let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref()).context("no ledger")?;
+        let ledger = resource.ledger().context("no ledger")?;
         Ok((names::uid8(&resource.uid().context("no UID")?).to_owned(), ledger.next_id))
     }
 

@@ -9,10 +9,9 @@ use planner::settings::{Mode, Settings, resolve};
 /// What to hold the operator to; nothing where the spec is not valid.
 pub fn expectations(resource: &IngressDaemonSet) -> Option<Expectations> {
     let settings = resolve(&resource.spec).ok()?;
-    let status = resource.status.as_ref();
-    let chosen = status.map_or(0, |status| usize::try_from(status.nodes.desired).unwrap_or(0));
+    let chosen = resource.status.as_ref().map_or(0, |status| usize::try_from(status.nodes.desired).unwrap_or(0));
     // What had been granted before the audit, or the budget, was there goes on.
-    let granted = status.and_then(|status| status.rollout.as_ref()).map_or(0, |ledger| ledger.grants.len());
+    let granted = resource.ledger().map_or(0, |ledger| ledger.grants.len());
     let domain = settings.topology.as_ref().and_then(|topology| Some((topology.key.clone(), topology.budget?.of(chosen).max(1))));
     let (claim_grace, detach_grace) = graces(&settings);
     Some(Expectations {

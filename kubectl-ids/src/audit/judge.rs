@@ -110,7 +110,7 @@ impl Judge {
         }
         let Some(now) = expectations(&resource) else { return };
         let uid8 = names::uid8(resource.metadata.uid.as_deref().unwrap_or_default()).to_owned();
-        let idle = resource.status.as_ref().and_then(|status| status.rollout.as_ref()).is_none_or(|ledger| ledger.grants.is_empty());
+        let idle = resource.ledger().is_none_or(|ledger| ledger.grants.is_empty());
         if let Some(case) = self.cases.get_mut(&uid8) {
             case.allowed = if idle { now } else { loosened(case.allowed.clone(), now) };
             case.audit.expect(case.allowed.clone());

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use chrono::{SecondsFormat, Utc};
-use crds::{ledger::Ledger, names};
+use crds::names;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt as _,
@@ -53,18 +53,18 @@ pub async fn skip(cluster: &Cluster, on: &OnNode, skip: bool) -> Result<()> {
 /// Asks for another try on a node on which the revision failed.
 pub async fn retry(cluster: &Cluster, on: &OnNode) -> Result<()> {
     let resource = cluster.find(on.name.as_deref()).await?;
-    let ledger = resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
-    let Some(course) = ledger.course.filter(|course| course.failed.contains_key(&on.node)) else {
+    let course = resource.ledger().and_then(|ledger| ledger.course.as_ref());
+    let Some((course, failure)) = course.and_then(|course| Some((course, course.failed.get(&on.node)?))) else {
         bail!("nothing has failed on node {}: there is nothing to try again (`kubectl ids why {}`)", on.node, on.node);
     };
     let now = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
     annotate(cluster, &on.node, names::RETRY_ANNOTATION, |_| Some(now.clone())).await?;
-    let reason = course.failed.get(&on.node).map(|failure| failure.reason.clone()).unwrap_or_default();
     print(&format!(
-        "node {} is tried again with revision {} by {}; it had failed: {reason}\n",
+        "node {} is tried again with revision {} by {}; it had failed: {}\n",
         on.node,
         course.revision,
-        title(&resource)
+        title(&resource),
+        failure.reason
     ))?;
     say_if_operator_is_down(cluster, &resource).await;
     Ok(())
@@ -74,8 +74,7 @@ pub async fn retry(cluster: &Cluster, on: &OnNode) -> Result<()> {
 pub async fn release(cluster: &Cluster, options: &Release) -> Result<()> {
     let node = &options.on.node;
     let resource = cluster.find(options.on.name.as_deref()).await?;
-    let ledger: Ledger = resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
-    let Some(grant) = ledger.grants.get(node) else {
+    let Some(grant) = resource.ledger().and_then(|ledger| ledger.grants.get(node)) else {
         bail!("node {node} has no place in the budget of {}: there is nothing to release (`kubectl ids why {node}`)", title(&resource));
     };
     let since = span(Utc::now().timestamp().saturating_sub(grant.granted_at));

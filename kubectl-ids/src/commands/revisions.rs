@@ -109,7 +109,7 @@ pub async fn promote(cluster: &Cluster, options: &Promote) -> Result<()> {
     let rolling = resource.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
     let steps = rolling.map_or(0, |rolling| rolling.steps.len());
     ensure!(steps > 0, "{} has no steps (spec.updateStrategy.rollingUpdate.steps): there is nothing to promote", title(&resource));
-    let course = resource.status.as_ref().and_then(|status| status.rollout.as_ref()).and_then(|ledger| ledger.course.as_ref());
+    let course = resource.ledger().and_then(|ledger| ledger.course.as_ref());
     let newest = crds::hash::revision(&resource.spec.template);
     let Some(course) = course.filter(|course| course.revision == newest) else {
         bail!("no rollout of revision {newest} is under way: see `kubectl ids status`");

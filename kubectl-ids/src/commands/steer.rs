@@ -37,7 +37,7 @@ pub async fn pause(cluster: &Cluster, one: &One, paused: bool) -> Result<()> {
 
 /// Nodes that have a grant.
 fn under_way(resource: &IngressDaemonSet) -> Vec<String> {
-    resource.status.iter().filter_map(|status| status.rollout.as_ref()).flat_map(|ledger| ledger.grants.keys().cloned()).collect()
+    resource.ledger().iter().flat_map(|ledger| ledger.grants.keys().cloned()).collect()
 }
 
 /// A merge patch of the resource.

@@ -185,7 +185,7 @@ impl Course {
     /// Grants that were given, and those that have ended.
     fn note_grants(&mut self, snapshot: &Snapshot, now: i64) {
         let nothing = Ledger::default();
-        let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref()).unwrap_or(&nothing);
+        let ledger = snapshot.resource.ledger().unwrap_or(&nothing);
         let given: Vec<_> = ledger.grants.iter().map(|(node, grant)| (node.clone(), grant.id, grant.kind)).collect();
         for (node, id, kind) in given {
             let under_way = self.forecast.turns.iter_mut().find(|turn| turn.node == node && turn.ends.is_none() && turn.kind.is_some());

@@ -44,41 +44,19 @@ fn node(zone: &str) -> NodeFacts {
 fn nothing_runs() -> Snapshot {
     let zones = ["a", "b", "a", "b"];
     let nodes = zones.iter().zip(1..).map(|(zone, index)| (format!("n{index}"), Arc::new(node(zone)))).collect();
-    Snapshot {
-        now: 1_767_225_600,
-        resource: Resource {
-            name: "edge".into(),
-            namespace: "web".into(),
-            uid: "0a1b2c3d-0000-4000-8000-000000000000".into(),
-            resource_version: "1".into(),
-            generation: 1,
-            created: 0,
-            deleting: false,
-            finalizers: vec![names::FINALIZER.into()],
-            spec: spec("1", json!({})),
-            status: None,
-        },
-        health_checker_image: String::new(),
-        history: Vec::new(),
-        nodes: Arc::new(nodes),
-        deployments: BTreeMap::new(),
-        pods: BTreeMap::new(),
-        orphans: BTreeMap::new(),
-        daemon_sets: Vec::new(),
-        port_conflicts: BTreeSet::new(),
-        others: Vec::new(),
-        service_ports: Arc::default(),
-        foreign_names: BTreeSet::new(),
-        taken_names: BTreeSet::new(),
-        answers: BTreeMap::new(),
-        reserved: Vec::new(),
-        first_seen: BTreeMap::new(),
-        listed_since_rebuild: false,
-        asserted: BTreeSet::new(),
-        refusals: BTreeMap::new(),
-        written_generations: BTreeMap::new(),
-        gates: planner::snapshot::GateLinks::default(),
-    }
+    let resource = Resource {
+        name: "edge".into(),
+        namespace: "web".into(),
+        uid: "0a1b2c3d-0000-4000-8000-000000000000".into(),
+        resource_version: "1".into(),
+        generation: 1,
+        created: 0,
+        deleting: false,
+        finalizers: vec![names::FINALIZER.into()],
+        spec: spec("1", json!({})),
+        status: None,
+    };
+    Snapshot { nodes: Arc::new(nodes), ..Snapshot::of(resource, 1_767_225_600) }
 }
 
 /// Four nodes serve version 1.

@@ -10,10 +10,7 @@ use crate::{
     target::Gates,
     wanted::Case,
 };
-use crds::{
-    hash,
-    ledger::{Grant, Kind, Marks},
-};
+use crds::ledger::{Course, Grant, Kind, Marks};
 use std::collections::BTreeMap;
 
 /// The outcome: grants without ids, and why the others wait.
@@ -34,8 +31,6 @@ pub struct Shut {
     pub opens: Option<i64>,
     /// Failures that halt the rollout.
     pub halt: Option<Halt>,
-    /// Nodes on which the revision failed, with the reason.
-    pub failed_nodes: BTreeMap<String, String>,
 }
 
 impl Shut {
@@ -59,32 +54,70 @@ impl Shut {
     }
 }
 
-/// Decides over all nodes that have no grant, and takes their places.
-pub fn admit(
-    snapshot: &Snapshot,
-    settings: &Settings,
-    cases: &[Case<'_>],
-    rivals: &Rivals<'_>,
-    shut: &Shut,
-    room: &mut Room<'_>,
-) -> Admission {
-    let mut admission = Admission::default();
-    for (case, kind) in candidates(snapshot, settings, cases, room) {
-        let wants = room.wants(case);
-        let marks = if matches!(kind, Kind::Remove | Kind::Drain) { case.removal_marks(settings) } else { settings.update_marks() };
-        let free = kind == Kind::Drain || kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
-        let hold = if free { None } else { gate(snapshot, rivals, case, kind, shut, &marks).or_else(|| room.lacks(wants)) };
-        if let Some(hold) = hold {
-            admission.waiting.insert(case.name.to_owned(), hold);
-            continue;
+/// The terms on which nodes are admitted, besides what they need and the room that there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// What was seen.
+    pub snapshot: &'a Snapshot,
+    /// The spec with the template of the rollout.
+    pub settings: &'a Settings,
+    /// Other resources that take nodes out.
+    pub rivals: &'a Rivals<'a>,
+    /// What holds back whole kinds of work.
+    pub shut: &'a Shut,
+    /// The rollout so far.
+    pub course: Option<&'a Course>,
+}
+
+impl Terms<'_> {
+    /// Decides over all nodes that have no grant, and takes their places.
+    pub fn admit(&self, cases: &[Case<'_>], room: &mut Room<'_>) -> Admission {
+        let (snapshot, settings) = (self.snapshot, self.settings);
+        let mut admission = Admission::default();
+        for (case, kind) in candidates(snapshot, settings, cases, room) {
+            let wants = room.wants(case);
+            let marks = if matches!(kind, Kind::Remove | Kind::Drain) { case.removal_marks(settings) } else { settings.update_marks() };
+            let free = kind == Kind::Drain || kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
+            let hold = if free { None } else { self.hold(case, kind, &marks).or_else(|| room.lacks(wants)) };
+            if let Some(hold) = hold {
+                admission.waiting.insert(case.name.to_owned(), hold);
+                continue;
+            }
+            // What leaves by itself takes a place all the same: nothing else may be begun in it.
+            if !free || kind == Kind::Drain {
+                room.take(wants);
+            }
+            admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
         }
-        // What leaves by itself takes a place all the same: nothing else may be begun in it.
-        if !free || kind == Kind::Drain {
-            room.take(wants);
-        }
-        admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
+        admission
     }
-    admission
+
+    /// Why the node must wait even if there is room.
+    fn hold(&self, case: &Case<'_>, kind: Kind, marks: &Marks) -> Option<Hold> {
+        if let Some(hold) = self.shut.hold(kind) {
+            return Some(hold);
+        }
+        if kind == Kind::Update {
+            if let Some(hold) = &case.held_back {
+                return Some(hold.clone());
+            }
+            if let Some(failure) = self.course.and_then(|course| course.failed.get(case.name)) {
+                return Some(Hold::FailedBefore(failure.reason.clone()));
+            }
+        }
+        if kind != Kind::Remove && is_skipped(self.snapshot, case) {
+            return Some(Hold::Skipped);
+        }
+        if matches!(kind, Kind::Update | Kind::Repair) && !case.node.is_some_and(|node| node.ready) {
+            return Some(Hold::NodeNotReady);
+        }
+        if marks.node.is_some()
+            && let Err(error) = &case.holders
+        {
+            return Some(Hold::HoldersUnreadable(error.clone()));
+        }
+        self.rivals.on(case, marks).map(Hold::DetachAnnotationConflict)
+    }
 }
 
 /// Unavailable nodes first, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
@@ -94,8 +127,7 @@ fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case
         cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| case.need(snapshot.now).map(|kind| (case, kind))).collect();
     candidates.sort_by_cached_key(|(case, _)| {
         let cordoned = case.node.is_some_and(|node| node.unschedulable);
-        let order = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
-        (!case.is_unavailable(), cordoned, order, case.name)
+        (!case.is_unavailable(), cordoned, case.lot(&settings.revision), case.name)
     });
     let Some(topology) = &settings.topology else { return candidates };
     if topology.one_at_a_time {
@@ -116,32 +148,6 @@ fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case
         .collect();
     turns.sort_by_key(|(urgency, turn, ..)| (*urgency, *turn));
     turns.into_iter().map(|(_, _, case, kind)| (case, kind)).collect()
-}
-
-fn gate(snapshot: &Snapshot, rivals: &Rivals<'_>, case: &Case<'_>, kind: Kind, shut: &Shut, marks: &Marks) -> Option<Hold> {
-    if let Some(hold) = shut.hold(kind) {
-        return Some(hold);
-    }
-    if kind == Kind::Update {
-        if let Some(hold) = &case.held_back {
-            return Some(hold.clone());
-        }
-        if let Some(reason) = shut.failed_nodes.get(case.name) {
-            return Some(Hold::FailedBefore(reason.clone()));
-        }
-    }
-    if kind != Kind::Remove && is_skipped(snapshot, case) {
-        return Some(Hold::Skipped);
-    }
-    if matches!(kind, Kind::Update | Kind::Repair) && !case.node.is_some_and(|node| node.ready) {
-        return Some(Hold::NodeNotReady);
-    }
-    if marks.node.is_some()
-        && let Err(error) = &case.holders
-    {
-        return Some(Hold::HoldersUnreadable(error.clone()));
-    }
-    rivals.on(case, marks).map(Hold::DetachAnnotationConflict)
 }
 
 fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {

@@ -2,13 +2,12 @@
 
 use crate::{
     hold::{Hold, StepState},
-    revisions::{Origin, Targets},
+    revisions::Targets,
     settings::{Settings, StepNodes},
     snapshot::Snapshot,
     wanted::{self, Case},
 };
 use crds::{
-    hash,
     ledger::{Course, Failure, Grant, Kind, Ledger, RolledBack},
     names,
     token::Phase,
@@ -29,23 +28,25 @@ pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
 pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [Case<'a>]) {
     let settings = &targets.effective;
     let course = stored(targets, ledger);
-    let sets = (!settings.rollout.lets_all_through() && targets.origin == Origin::Spec && targets.proven != settings.revision)
-        .then(|| reached(snapshot, targets, course, cases));
+    let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
+    if selective && !settings.rollout.on_delete {
+        let reached = reached(snapshot, targets, course, cases);
+        cases.iter_mut().enumerate().for_each(|(index, case)| case.reached = reached.contains(&index));
+    }
     let halt = course.and_then(|course| halt(settings, course));
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course);
-    for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
-        if case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) {
+    for case in cases.iter_mut().filter(|case| case.chosen) {
+        if case.is_at(&settings.revision) {
             continue;
         }
-        let out_of_turn = sets.as_ref().and_then(|reached| {
-            if settings.rollout.on_delete {
-                let since = course.map_or(i64::MAX, |course| course.since);
-                let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
-                return (!allowed).then_some(Hold::OnDelete);
-            }
-            (!reached.contains(&index)).then(|| step.clone().unwrap_or(Hold::Partition))
-        });
+        let out_of_turn = if selective && settings.rollout.on_delete {
+            let since = course.map_or(i64::MAX, |course| course.since);
+            let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
+            (!allowed).then_some(Hold::OnDelete)
+        } else {
+            (!case.reached).then(|| step.clone().unwrap_or(Hold::Partition))
+        };
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
         // was for is wanted no more; new nodes need no window.
         let changing = is_changing(case);
@@ -82,7 +83,7 @@ fn is_changing(case: &Case<'_>) -> bool {
 
 /// Runs the revision, or is about to.
 fn runs(case: &Case<'_>, settings: &Settings) -> bool {
-    case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision) || is_granted(case, settings)
+    case.is_at(&settings.revision) || is_granted(case, settings)
 }
 
 /// Somebody deleted a pod of an older revision since the newest became the wanted one.
@@ -100,9 +101,8 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
     let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
     order.sort_by_cached_key(|(_, case)| {
         let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
-        let hash = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 16);
         // Next come those that are out of service already: what failed is mended first.
-        (!runs(case, settings), !is_changing(case), !fit, hash, case.name)
+        (!runs(case, settings), !is_changing(case), !fit, case.lot(&settings.revision), case.name)
     });
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
     let mut reached: BTreeSet<usize> = BTreeSet::new();
@@ -127,8 +127,7 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
 /// Steps are for a revision of the spec that has another to fall back on.
 fn has_steps(targets: &Targets) -> bool {
     let rollout = &targets.effective.rollout;
-    let proven = !targets.proven.is_empty() && targets.proven != targets.effective.revision;
-    !rollout.steps.is_empty() && !rollout.on_delete && targets.origin == Origin::Spec && proven
+    !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
 }
 
 /// What the present step waits for, while there is one.
@@ -147,7 +146,7 @@ fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>) -
 
 /// The Node's annotation names the resource.
 pub fn is_skipped(snapshot: &Snapshot, case: &Case<'_>) -> bool {
-    let key = format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name);
+    let key = snapshot.resource.key();
     let listed = case.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
     listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
 }
@@ -204,8 +203,8 @@ fn is_retried(case: &Case<'_>, failure: &Failure) -> bool {
 pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
     let settings = &targets.effective;
     let chosen = || cases.iter().filter(|case| case.chosen);
-    let at_it = |case: &&Case<'_>| case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision);
-    let finished = chosen().filter(at_it).filter(|case| case.grant.is_none() && case.phase() == Some(Phase::Closed)).count();
+    let is_finished = |case: &&Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
+    let finished = chosen().filter(is_finished).count();
     let finished = u32::try_from(finished).unwrap_or(u32::MAX);
     let mut course = stored(targets, ledger).cloned().unwrap_or_else(|| Course {
         revision: settings.revision.clone(),
@@ -233,20 +232,18 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         match case.grant {
             Some(grant) if grant.refused.is_some() => wanted::is_kept(case, grant, snapshot.now),
             Some(_) => true,
-            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !at_it(case),
+            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision),
         }
     });
     if has_steps(targets) {
-        observe_step(snapshot, targets, cases, &mut course, forgiven);
+        observe_step(snapshot, settings, cases, &mut course, forgiven);
     }
     (course, retried)
 }
 
-fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
-    let settings = &targets.effective;
+fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
-    let nodes: Vec<_> = reached(snapshot, targets, Some(course), cases).into_iter().filter_map(|index| cases.get(index)).collect();
     if let Some(most) = step.max_restarts {
         let restarts = |case: &Case<'_>| -> i64 {
             let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
@@ -264,13 +261,8 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
             course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
         }
     }
-    let serves = |case: &&Case<'_>| {
-        case.deployment.is_some_and(|deployment| deployment.revision() == settings.revision)
-            && case.grant.is_none()
-            && !case.is_unavailable()
-            && case.served()
-    };
-    if !nodes.iter().all(serves) {
+    let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
+    if !cases.iter().filter(|case| case.reached).all(serves) {
         course.soaking_since = None;
         return;
     }
@@ -288,16 +280,19 @@ fn observe_step(snapshot: &Snapshot, targets: &Targets, cases: &[Case<'_>], cour
     }
 }
 
+/// Stops a clock or lets it go on; when it goes on, the seconds for which it stood still.
+fn stop(stopped_at: &mut Option<i64>, now: i64, stopped: bool) -> i64 {
+    if stopped {
+        stopped_at.get_or_insert(now);
+        return 0;
+    }
+    stopped_at.take().map_or(0, |at| now.saturating_sub(at))
+}
+
 /// Moves the clock of the progress deadline: it runs while a node is under way and nothing is shut.
 pub fn keep_time(course: &mut Course, now: i64, running: bool) {
-    match (running, course.stopped_at) {
-        (true, Some(at)) => {
-            course.progressed_at = course.progressed_at.saturating_add(now.saturating_sub(at));
-            course.stopped_at = None;
-        }
-        (false, None) => course.stopped_at = Some(now),
-        (true, None) | (false, Some(_)) => {}
-    }
+    let stood_still = stop(&mut course.stopped_at, now, !running);
+    course.progressed_at = course.progressed_at.saturating_add(stood_still);
 }
 
 /// No node was finished for too long.
@@ -308,14 +303,8 @@ pub fn is_late(settings: &Settings, course: &Course, now: i64) -> bool {
 /// Moves the clock of a node's deadline, and says when it is over; nothing before its pods change.
 pub fn node_deadline(settings: &Settings, case: &Case<'_>, grant: &mut Grant, now: i64, stopped: bool) -> Option<i64> {
     let since = case.token.as_ref().filter(|_| case.is_updated())?.since.min(now);
-    match (stopped, grant.stopped_at) {
-        (true, None) => grant.stopped_at = Some(now),
-        (false, Some(at)) => {
-            grant.stood_still = grant.stood_still.saturating_add(now.saturating_sub(at));
-            grant.stopped_at = None;
-        }
-        (true, Some(_)) | (false, None) => {}
-    }
+    let stood_still = stop(&mut grant.stopped_at, now, stopped);
+    grant.stood_still = grant.stood_still.saturating_add(stood_still);
     let standing = grant.stopped_at.map_or(0, |at| now.saturating_sub(at));
     Some(since.saturating_add(settings.rollout.node_deadline).saturating_add(grant.stood_still).saturating_add(standing))
 }
@@ -326,11 +315,7 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
     // A guess is no revision to go back to by oneself.
     let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
     let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven);
-    let possible = effective.rollout.auto_rollback
-        && targets.origin == Origin::Spec
-        && ledger.rolled_back.is_none()
-        && known
-        && targets.proven != effective.revision;
+    let possible = effective.rollout.auto_rollback && targets.is_unproven() && ledger.rolled_back.is_none() && known;
     possible.then(|| RolledBack {
         from: effective.revision.clone(),
         to: targets.proven.clone(),
@@ -341,6 +326,6 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
 
 /// The grant whose slot a person wants to be freed.
 pub fn is_released(snapshot: &Snapshot, case: &Case<'_>, grant: &Grant) -> bool {
-    let wanted = format!("{}/{}:{}", snapshot.resource.namespace, snapshot.resource.name, grant.id);
+    let wanted = format!("{}:{}", snapshot.resource.key(), grant.id);
     case.node.and_then(|node| node.annotations.get(names::RELEASE_ANNOTATION)).is_some_and(|asked| asked.trim() == wanted)
 }

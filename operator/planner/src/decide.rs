@@ -1,8 +1,11 @@
 //! The decision: one pass over one resource and all its nodes.
 
+mod progress;
+mod waits;
+
 use crate::{
-    admission::{self, Admission, Shut},
-    breaker, course, deployment_writes,
+    admission::{Admission, Shut, Terms},
+    course, deployment_writes,
     evidence::{Evidence, evidence},
     health_checker,
     hold::{Hold, StepState},
@@ -19,19 +22,17 @@ use crate::{
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::Gates,
-    timing::{self, Marked},
     trial,
     wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free},
-    window::Windows,
 };
 use crds::{
     holders::{EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
-    ledger::{Annotation, Failure, Grant, Kind, Ledger},
+    ledger::{Annotation, Grant, Kind, Ledger},
     names,
     token::Phase,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Seconds after which an unchanged resource is looked at again.
 const RESYNC: i64 = 300;
@@ -46,10 +47,10 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         plan.actions.push(Action::SetFinalizers(finalizers));
         return plan;
     }
-    let stored = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let stored = snapshot.resource.ledger();
     let nothing = Ledger::default();
     let ledger = stored.unwrap_or(&nothing);
-    let targets = Targets::of(snapshot, ledger).and_then(|targets| match health_checker::port_conflict(snapshot, &targets.effective) {
+    let targets = Targets::of(snapshot).and_then(|targets| match health_checker::port_conflict(snapshot, &targets.effective) {
         // A conflict is no reason to leave without detaching.
         Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
         Some(_) | None => trial::refusal(snapshot).map_or(Ok(targets), |refusal| Err(vec![refusal])),
@@ -115,7 +116,7 @@ pub(crate) struct Pass<'a> {
 impl<'a> Pass<'a> {
     fn new(snapshot: &'a Snapshot, targets: &'a Result<Targets, Vec<Invalid>>, plan: Plan) -> Self {
         let settings = targets.as_ref().ok().map(|targets| &targets.effective);
-        let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
+        let ledger = snapshot.resource.ledger().cloned().unwrap_or_default();
         Self {
             snapshot,
             targets,
@@ -167,7 +168,9 @@ impl<'a> Pass<'a> {
             self.supply(case);
         }
         if let Some(settings) = self.settings {
-            let admission = admission::admit(self.snapshot, settings, cases, &self.rivals, &self.shut, &mut self.room);
+            let course = self.ledger.course.as_ref();
+            let terms = Terms { snapshot: self.snapshot, settings, rivals: &self.rivals, shut: &self.shut, course };
+            let admission = terms.admit(cases, &mut self.room);
             self.grant(admission, cases);
             self.keep_time();
             health_checker::plan(self.snapshot, settings, &mut self.plan);
@@ -182,96 +185,6 @@ impl<'a> Pass<'a> {
             self.hold_for_spec(cases);
         }
         self.ledger.next_id += self.unserved;
-    }
-
-    /// Nodes that were not done yet when the spec ceased to be valid.
-    fn hold_for_spec(&mut self, cases: &[Case<'_>]) {
-        let resource = &self.snapshot.resource;
-        let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
-        for case in cases.iter().filter(|case| case.chosen && !self.plan.held.contains_key(case.name)).collect::<Vec<_>>() {
-            let as_wanted = case
-                .deployment
-                .is_some_and(|found| found.revision() == last && found.replicas() == resource.spec.pods_per_node && case.settled);
-            if !as_wanted {
-                self.hold(case.name, "Blocked", Hold::InvalidSpec);
-            }
-        }
-    }
-
-    fn look_at_windows(&mut self) {
-        let Ok(targets) = self.targets else { return };
-        let Some(opening) = targets.opening else { return };
-        self.shut.gates.closed = !opening.open;
-        self.shut.opens = opening.changes_at.filter(|_| !opening.open).map(|at| at.timestamp());
-        let sure_for = self.snapshot.now.saturating_add(Windows::SURE_FOR.num_seconds());
-        let again = opening.changes_at.map_or(sure_for, |at| at.timestamp());
-        self.plan.recheck(again.max(self.snapshot.now.saturating_add(1)));
-    }
-
-    /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
-    fn judge(&mut self, cases: &[Case<'_>]) -> BTreeSet<String> {
-        let Ok(targets) = self.targets else { return BTreeSet::new() };
-        let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, cases);
-        let now = self.snapshot.now;
-        for case in cases {
-            let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain))
-            else {
-                continue;
-            };
-            let stopped = self.shut.gates.paused || !case.node.is_some_and(|node| node.ready);
-            let Some(due) = course::node_deadline(&targets.effective, case, grant, now, stopped) else { continue };
-            let current = grant.revision == targets.effective.revision && !case.is_complete(grant);
-            if !current || retried.contains(case.name) {
-                continue;
-            }
-            if due > now {
-                self.plan.recheck(due);
-            } else if !course.failed.contains_key(case.name) {
-                let why = Hold::Failed(Box::new(self.incomplete(case, case.grant.unwrap_or(&Grant::default()))));
-                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, why.reason()));
-            }
-        }
-        self.shut.halt = course::halt(&targets.effective, &course);
-        self.shut.gates.failed = self.shut.halt.is_some();
-        self.shut.failed_nodes = course.failed.iter().map(|(node, failure)| (node.clone(), failure.reason.clone())).collect();
-        let newest = crds::hash::revision(&self.snapshot.resource.spec.template);
-        self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == newest);
-        if let Some(halt) = &self.shut.halt
-            && let Some(rolled_back) = course::roll_back(self.snapshot, targets, &self.ledger, halt)
-        {
-            self.ledger.rolled_back = Some(rolled_back);
-        }
-        self.ledger.course = Some(course);
-        retried
-    }
-
-    /// The clock of the progress deadline runs while nodes are under way and nothing is shut.
-    fn keep_time(&mut self) {
-        let running = !self.ledger.grants.is_empty() && !self.shut.gates.paused && !self.shut.gates.closed;
-        let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
-        course::keep_time(course, self.snapshot.now, running);
-        if running {
-            let due = course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1);
-            self.plan.recheck(due.max(self.snapshot.now.saturating_add(1)));
-        }
-    }
-
-    /// Until when a grant waits for its marks to work.
-    fn grace(&self, case: &Case<'_>) -> Option<Hold> {
-        let grant = case.grant?;
-        let token = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Claimed);
-        let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Detached);
-        if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || case.is_updated() {
-            return None;
-        }
-        let first_seen = self.snapshot.first_seen.get(&(case.name.to_owned(), grant.id)).copied().unwrap_or(self.snapshot.now);
-        let Some(settings) = self.settings else {
-            let stored = token.map(|token| token.since).max(entry.map(|entry| entry.time));
-            return stored.and_then(|stored| timing::default_grace(self.snapshot.now, first_seen, stored));
-        };
-        let hold = timing::grace(settings, &Marked { now: self.snapshot.now, first_seen, token, entry, node: case.node })?;
-        // Deletion is bounded: it never waits for a detacher for ever.
-        (!(self.snapshot.resource.deleting && hold == Hold::DetachTimeout)).then_some(hold)
     }
 
     /// One step of a node that has a grant.
@@ -327,7 +240,7 @@ impl<'a> Pass<'a> {
                 if grant.kind == Kind::Drain {
                     return self.hold(case.name, "Draining", Hold::Draining);
                 }
-                if self.shut.failed_nodes.contains_key(case.name) {
+                if self.has_failed(case) {
                     let why = self.incomplete(case, grant);
                     return self.hold(case.name, "Failed", Hold::Failed(Box::new(why)));
                 }
@@ -339,12 +252,6 @@ impl<'a> Pass<'a> {
                 self.hold(case.name, phase, self.incomplete(case, grant));
             }
             Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Hold::Granted)),
-        }
-    }
-
-    fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {
-        if let Some(course) = self.ledger.course.as_mut() {
-            course.failed.insert(case.name.to_owned(), failure);
         }
     }
 
@@ -390,42 +297,6 @@ impl<'a> Pass<'a> {
             pods_left: case.orphaned || case.pods.iter().any(|pod| !pod.ended),
             member: case.member.is_some(),
         }
-    }
-
-    fn soak(&self, case: &Case<'_>, grant: &Grant) -> Option<Hold> {
-        let settings = self.settings?;
-        let closed = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Closed)?;
-        let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Attached);
-        let key = entry.map(|entry| entry.key.as_str()).unwrap_or_default();
-        let alone = case
-            .holders
-            .as_ref()
-            .is_ok_and(|holders| !holders.values().any(|other| other.phase == EntryPhase::Detached && other.key == key))
-            && case.node.is_some_and(|node| !node.annotations.contains_key(key));
-        timing::soak(settings, self.snapshot.now, closed.since, entry, alone, case.node)
-    }
-
-    /// Why a grant waits for its pods.
-    fn incomplete(&self, case: &Case<'_>, grant: &Grant) -> Hold {
-        let Some(deployment) = case.deployment else { return Hold::Granted };
-        if let Some(breaker) = breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
-            return Hold::AdmissionRejected {
-                until: breaker.until,
-                message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
-            };
-        }
-        let wanted = match grant.kind {
-            Kind::Remove => 0,
-            _ => self.settings.map_or(deployment.replicas(), |settings| settings.pods_per_node),
-        };
-        let trouble = readiness::trouble(case.pods);
-        if let Some(message) = deployment.refusal.clone().filter(|_| trouble.is_none()) {
-            return Hold::PodsRefused(message);
-        }
-        if deployment.status.available >= wanted && trouble.is_none() {
-            return Hold::PodsTerminating;
-        }
-        Hold::PodsNotReady { ready: deployment.status.ready, wanted, trouble }
     }
 
     fn write_deployment(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {

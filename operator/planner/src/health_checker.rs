@@ -127,7 +127,7 @@ fn rights(snapshot: &Snapshot, plan: &mut Plan) {
         Supporting::ClusterRoleBinding(binding.clone()),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": format!("{}/{}", resource.namespace, resource.name)}},
+            "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": resource.key()}},
             "roleRef": role(names::HEALTH_CHECKER_NODE_ROLE), "subjects": subjects,
         }),
     ));

@@ -35,6 +35,8 @@ pub struct Targets {
     pub effective: Settings,
     /// Why this one.
     pub origin: Origin,
+    /// The revision of the template in the spec.
+    pub newest: String,
     /// The last revision that all nodes ran, as far as that is known; empty when there was none yet.
     pub proven: String,
     /// Whether a window is open, and until when; nothing where the clock is beyond all calendars.
@@ -45,9 +47,10 @@ pub struct Targets {
 
 impl Targets {
     /// What the spec, the history and the ledger say.
-    pub fn of(snapshot: &Snapshot, ledger: &Ledger) -> Result<Self, Vec<Invalid>> {
-        let (template, origin) = effective(snapshot, ledger).map_err(|invalid| vec![invalid])?;
+    pub fn of(snapshot: &Snapshot) -> Result<Self, Vec<Invalid>> {
         let spec = &snapshot.resource.spec;
+        let newest = hash::revision(&spec.template);
+        let (template, origin) = effective(snapshot, &newest).map_err(|invalid| vec![invalid])?;
         let resolved = |template: &Arc<Value>| {
             resolve_with(spec, template).map(|settings| Settings { gate_taints: snapshot.gates.taints.clone(), ..settings })
         };
@@ -65,7 +68,12 @@ impl Targets {
         let known = snapshot.history.iter().filter(wanted);
         let former = known.filter_map(|known| Some((known.revision.clone(), resolved(&known.template).ok()?))).collect();
         let opening = DateTime::from_timestamp(snapshot.now, 0).map(|now| effective.windows.at(now));
-        Ok(Self { effective, origin, proven, opening, former })
+        Ok(Self { effective, origin, newest, proven, opening, former })
+    }
+
+    /// The revision of the spec is on its way to nodes that have not all run it yet.
+    pub fn is_unproven(&self) -> bool {
+        self.origin == Origin::Spec && self.proven != self.effective.revision
     }
 
     /// Why no node is started now, when no window is open.
@@ -81,9 +89,8 @@ impl Targets {
 }
 
 /// The template that nodes are to run.
-fn effective(snapshot: &Snapshot, ledger: &Ledger) -> Result<(Arc<Value>, Origin), Invalid> {
+fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), Invalid> {
     let spec = &snapshot.resource.spec;
-    let newest = hash::revision(&spec.template);
     if let Some(rollback) = spec.rollback_to {
         let found = match rollback.revision {
             0 => snapshot.history.iter().filter(|known| known.revision != newest).max_by_key(|known| known.number),
@@ -94,8 +101,10 @@ fn effective(snapshot: &Snapshot, ledger: &Ledger) -> Result<(Arc<Value>, Origin
             None => Err(not_found(snapshot, rollback.revision)),
         };
     }
-    let failed = ledger.rolled_back.as_ref().filter(|rolled_back| rolled_back.from == newest);
-    let Some(rolled_back) = failed else { return Ok((Arc::new(spec.template.clone()), Origin::Spec)) };
+    let rolled_back = snapshot.resource.ledger().and_then(|ledger| ledger.rolled_back.as_ref());
+    let Some(rolled_back) = rolled_back.filter(|rolled_back| rolled_back.from == newest) else {
+        return Ok((Arc::new(spec.template.clone()), Origin::Spec));
+    };
     match snapshot.history.iter().find(|known| known.revision == rolled_back.to) {
         Some(known) => Ok((Arc::clone(&known.template), Origin::RolledBack)),
         None => Err(Invalid {
@@ -124,14 +133,14 @@ fn not_found(snapshot: &Snapshot, number: i64) -> Invalid {
 /// Records the revision of the spec as the newest, and forgets those beyond the limit that nothing uses.
 pub fn record(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, plan: &mut Plan) {
     let resource = &snapshot.resource;
-    let revision = hash::revision(&resource.spec.template);
+    let revision = targets.newest.as_str();
     let highest = snapshot.history.iter().map(|known| known.number).max().unwrap_or(0);
     match snapshot.history.iter().find(|known| known.revision == revision) {
         // What somebody else has under that name is left to them.
-        None if snapshot.foreign_names.contains(&object_name(snapshot, &revision)) => {}
+        None if snapshot.foreign_names.contains(&object_name(snapshot, revision)) => {}
         None => plan.actions.push(Action::RecordRevision {
-            name: object_name(snapshot, &revision),
-            body: Box::new(body(snapshot, &revision, highest.saturating_add(1))),
+            name: object_name(snapshot, revision),
+            body: Box::new(body(snapshot, revision, highest.saturating_add(1))),
         }),
         // A number that is pinned stays.
         Some(known) if known.number < highest && resource.spec.rollback_to.is_none_or(|pinned| pinned.revision != known.number) => {
@@ -141,7 +150,7 @@ pub fn record(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, plan: &mu
         Some(_) => {}
     }
     let mut used: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
-    used.extend([revision.as_str(), targets.effective.revision.as_str(), targets.proven.as_str()]);
+    used.extend([revision, targets.effective.revision.as_str(), targets.proven.as_str()]);
     used.extend(ledger.grants.values().map(|grant| grant.revision.as_str()));
     used.extend(ledger.rolled_back.iter().flat_map(|rolled_back| [rolled_back.from.as_str(), rolled_back.to.as_str()]));
     let mut unused: Vec<_> = snapshot.history.iter().filter(|known| !used.contains(known.revision.as_str())).collect();

@@ -69,7 +69,7 @@ impl<'a> Room<'a> {
             let here = room.domains.entry(case.domain(topology).to_owned()).or_default();
             here.nodes += usize::from(case.chosen);
             here.unavailable += usize::from(unavailable);
-            let updated = case.deployment.is_some_and(|found| found.revision() == settings.revision);
+            let updated = case.is_at(&settings.revision);
             here.updated += usize::from(case.chosen && updated);
             here.begun += usize::from(case.chosen && (updated || holds));
             // A node that has got another label since takes a place in both.

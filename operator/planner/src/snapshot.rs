@@ -4,6 +4,7 @@ use crate::{stored::StoredSpec, texts::Texts};
 use crds::{
     holders::Holders,
     ingress_daemon_set::IngressDaemonSetSpec,
+    ledger::Ledger,
     node_readiness_gate::ConditionStatus,
     status::IngressDaemonSetStatus,
     token::{ParseTokenError, Token},
@@ -103,6 +104,16 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The grant ledger; absent when never written or wiped.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.status.as_ref()?.rollout.as_ref()
+    }
+
     /// The first 8 characters of the UID.
     pub fn uid8(&self) -> &str {
         crds::names::uid8(&self.uid)
@@ -331,6 +342,34 @@ pub struct OtherResource {
 }
 
 impl Snapshot {
+    /// The resource alone: nothing else is known, and nothing is there.
+    pub fn of(resource: Resource, now: i64) -> Self {
+        Self {
+            now,
+            resource,
+            health_checker_image: String::new(),
+            nodes: Arc::default(),
+            deployments: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            daemon_sets: Vec::new(),
+            port_conflicts: BTreeSet::new(),
+            history: Vec::new(),
+            others: Vec::new(),
+            service_ports: Arc::default(),
+            foreign_names: BTreeSet::new(),
+            taken_names: BTreeSet::new(),
+            answers: BTreeMap::new(),
+            reserved: Vec::new(),
+            first_seen: BTreeMap::new(),
+            listed_since_rebuild: false,
+            asserted: BTreeSet::new(),
+            refusals: BTreeMap::new(),
+            written_generations: BTreeMap::new(),
+            gates: GateLinks::default(),
+        }
+    }
+
     /// The pods on a node.
     pub fn pods_on(&self, node: &str) -> &[PodFacts] {
         self.pods.get(node).map_or(&[], Vec::as_slice)

@@ -34,7 +34,7 @@ pub fn status(
     let valid = targets.as_ref().ok().map(|targets| &targets.effective);
     let nodes = counts(valid, cases, &ledger);
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
-    let update = valid.map_or_else(|| earlier.revisions.update.clone(), |_| crds::hash::revision(&snapshot.resource.spec.template));
+    let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
     let all_updated = nodes.desired > 0 && nodes.updated == nodes.desired;
     let blocked = valid.and_then(|settings| blocked(snapshot, settings, plan, &ledger, &nodes, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {

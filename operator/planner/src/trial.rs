@@ -26,8 +26,7 @@ pub enum Trial {
 /// The write to try; none when the template runs somewhere already, or the spec is not valid anyway.
 pub fn trial(snapshot: &Snapshot) -> Option<Trial> {
     let resource = &snapshot.resource;
-    let ledger = resource.status.as_ref().and_then(|status| status.rollout.clone()).unwrap_or_default();
-    let settings = Targets::of(snapshot, &ledger).ok().filter(|_| !resource.deleting)?.effective;
+    let settings = Targets::of(snapshot).ok().filter(|_| !resource.deleting)?.effective;
     let Some((node, deployment)) = snapshot.deployments.iter().next() else {
         let name = render::object_name(&resource.name, "trial", &snapshot.taken_names);
         let token = Token { uid8: resource.uid8().to_owned(), id: 0, phase: Phase::New, since: snapshot.now, keep_annotation: false };

@@ -12,6 +12,7 @@ use crate::{
     target::{self, Fit, FitView, Gates, NeedView},
 };
 use crds::{
+    hash,
     holders::{Entry, EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
     ledger::{Grant, Kind, Ledger, Marks},
@@ -57,6 +58,8 @@ pub struct Case<'a> {
     pub settings: Option<&'a Settings>,
     /// Why that is not the template of the rollout.
     pub held_back: Option<Hold>,
+    /// The steps and the partition of the rollout let it come to this node.
+    pub reached: bool,
 }
 
 /// All nodes that concern the resource, by name.
@@ -117,6 +120,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
         drifted: false,
         settings,
         held_back: None,
+        reached: true,
     }
 }
 
@@ -124,6 +128,16 @@ impl Case<'_> {
     /// Something of ours is on the node.
     pub fn has_anything(&self) -> bool {
         self.deployment.is_some() || self.orphaned || self.grant.is_some() || self.member.is_some() || self.entry.is_some()
+    }
+
+    /// Its Deployment says this revision of the template.
+    pub fn is_at(&self, revision: &str) -> bool {
+        self.deployment.is_some_and(|deployment| deployment.revision() == revision)
+    }
+
+    /// The lot by which nodes are ordered that are alike, drawn anew for each revision: the order of the input never matters.
+    pub fn lot(&self, revision: &str) -> String {
+        hash::hex(format!("{}/{revision}", self.name).as_bytes(), 16)
     }
 
     /// The token's phase; an unreadable one counts as Closed, and is repaired.
@@ -208,7 +222,7 @@ impl Case<'_> {
             readable: self.token.is_some(),
             granted: self.grant.is_some(),
             detached: self.holds_node(),
-            current: self.deployment.is_some_and(|deployment| deployment.revision() == settings.revision),
+            current: self.is_at(&settings.revision),
             drifted: self.drifted,
             broken: self.deployment.and_then(breaker::read).is_some_and(|breaker| breaker.until > now),
             replicas: replicas.cmp(&settings.pods_per_node),
@@ -228,7 +242,7 @@ impl Case<'_> {
                 Some(settings) if grant.revision == settings.revision => {
                     is_complete(deployment, self.pods, &grant.revision, settings.pods_per_node)
                 }
-                _ => deployment.revision() == grant.revision && self.settled,
+                _ => self.is_at(&grant.revision) && self.settled,
             },
         }
     }

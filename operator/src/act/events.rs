@@ -37,12 +37,8 @@ impl Announcer {
                 futures::stream::iter(events).buffer_unordered(PARALLEL).collect::<()>().await;
             }
             Action::PatchDeployment { node, write, .. } | Action::PatchNode { node, write, .. } => {
-                let detaches_by_node = snapshot
-                    .resource
-                    .status
-                    .as_ref()
-                    .and_then(|status| status.rollout.as_ref()?.grants.get(node))
-                    .is_some_and(|grant| grant.marks.node.is_some());
+                let grant = snapshot.resource.ledger().and_then(|ledger| ledger.grants.get(node));
+                let detaches_by_node = grant.is_some_and(|grant| grant.marks.node.is_some());
                 match write {
                     Write::Claim if !detaches_by_node => {
                         self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: its health check fails from now on")).await;
@@ -93,8 +89,7 @@ impl Announcer {
         }
         let news: Vec<_> = {
             let mut known = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
-            let before =
-                known.insert(format!("{}/{}", snapshot.resource.namespace, snapshot.resource.name), now.clone()).unwrap_or_default();
+            let before = known.insert(snapshot.resource.key(), now.clone()).unwrap_or_default();
             now.into_iter().filter(|(key, (reason, _))| before.get(key).is_none_or(|(earlier, _)| earlier != reason)).collect()
         };
         for (key, (reason, message)) in news {

@@ -131,7 +131,7 @@ impl Actor<'_> {
             Action::WriteStatus { reserve, status, .. } => {
                 memory.reserved.extend(reserve);
                 if let Some(ledger) = &status.rollout {
-                    let before = self.snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+                    let before = self.snapshot.resource.ledger();
                     self.metrics.ledger_written(before, ledger);
                 }
                 memory.status_written = Some(std::time::Instant::now());

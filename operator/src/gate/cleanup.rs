@@ -3,14 +3,23 @@
 use crate::{act, args::CleanupNodes, observe::Observer};
 use anyhow::{Context as _, bail};
 use crds::{NodeReadinessGate, names};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
+    coordination::v1::Lease,
+    core::v1::Node,
+};
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{ListParams, PartialObjectMeta, Patch, PatchParams},
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams},
+    core::ClusterResourceScope,
 };
 use planner::gate::cleanup::{Leftovers, leftovers};
+use serde::de::DeserializeOwned;
 use serde_json::json;
+use std::fmt::Debug;
 
+/// Name of the webhook's configuration.
+const WEBHOOK: &str = "ingress-daemonset-operator";
 /// How often a node is looked at that changes meanwhile.
 const ROUNDS: usize = 5;
 
@@ -24,6 +33,9 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
         println!("{holder} holds the lease {lease}: what it has a gate for may come back");
     }
     let prefix = if options.dry_run { "would: " } else { "" };
+    remove_policies::<MutatingAdmissionPolicyBinding>(client, options.dry_run, prefix).await?;
+    remove_policies::<MutatingAdmissionPolicy>(client, options.dry_run, prefix).await?;
+    remove_webhook(client, options.dry_run, prefix).await?;
     release_gates(client, options.dry_run, prefix).await?;
     let observer = Observer::default();
     observer.take(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
@@ -46,6 +58,50 @@ fn held_by(lease: Lease, now: i64) -> Option<String> {
     let spec = lease.spec?;
     let until = spec.renew_time?.0.as_second().saturating_add(i64::from(spec.lease_duration_seconds?));
     spec.holder_identity.filter(|holder| !holder.is_empty() && until >= now)
+}
+
+/// New nodes would get taints from them that nobody takes off any more. A server that does not know the kind has none.
+async fn remove_policies<K>(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let found = match api.list_metadata(&ListParams::default().labels(names::GATE_LABEL)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        result => result.with_context(|| format!("listing {}", K::plural(&())))?,
+    };
+    for object in found.items {
+        let named = format!("{} {}", K::kind(&()), object.name_any());
+        println!("{prefix}{named}: deleted");
+        if !dry_run {
+            api.delete(&object.name_any(), &DeleteParams::default())
+                .await
+                .map(drop)
+                .or_else(is_gone)
+                .with_context(|| format!("deleting {named}"))?;
+        }
+    }
+    Ok(())
+}
+
+async fn remove_webhook(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()> {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    if api.get_metadata_opt(WEBHOOK).await.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?.is_none() {
+        return Ok(());
+    }
+    println!("{prefix}MutatingWebhookConfiguration {WEBHOOK}: deleted");
+    if !dry_run {
+        let deleted = api.delete(WEBHOOK, &DeleteParams::default()).await.map(drop).or_else(is_gone);
+        deleted.with_context(|| format!("deleting MutatingWebhookConfiguration {WEBHOOK}"))?;
+    }
+    Ok(())
+}
+
+fn is_gone(error: kube::Error) -> kube::Result<()> {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => Ok(()),
+        error => Err(error),
+    }
 }
 
 /// Gates could not be deleted any more, once nobody is there to take their finalizer off.

@@ -70,8 +70,8 @@ pub struct Engine {
     objects: BTreeMap<String, NodeReadinessGate>,
     unreadable: BTreeSet<String>,
     listed: bool,
-    /// Gates were made from everything that they come from: without that, every record would seem to be of a gate that is gone.
-    made: bool,
+    /// What was listed is what the hub knows: without its gates, records of theirs would seem to be left behind.
+    refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
     /// Nodes that came or changed, then all others that are to be looked at.
     urgent: BTreeSet<String>,
@@ -109,7 +109,7 @@ impl Engine {
             objects: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             listed: false,
-            made: false,
+            refreshed: false,
             unsatisfiable: BTreeMap::new(),
             urgent: BTreeSet::new(),
             swept: BTreeSet::new(),
@@ -246,7 +246,7 @@ impl Engine {
             self.observer.dirty().mark(namespace, name);
         }
         self.sources.adjust();
-        self.made = true;
+        self.refreshed = true;
         self.sweep();
         self.keep_finalizers().await;
     }
@@ -271,7 +271,7 @@ impl Engine {
 
     /// Looks at as many nodes as there is room for patches.
     fn look(&mut self, work: &Work) {
-        if !self.made || self.sources.are_listing() {
+        if !self.refreshed || !self.observer.missing().is_empty() || self.sources.are_listing() {
             return;
         }
         if self.hub.world().gates.is_empty() && self.views.is_empty() && self.urgent.is_empty() && self.swept.is_empty() {
@@ -579,3 +579,6 @@ fn replaced(before: &NodeReadinessGateStatus, after: &NodeReadinessGateStatus) -
     }
     body
 }
+
+#[cfg(test)]
+mod tests;

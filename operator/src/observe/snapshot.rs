@@ -6,7 +6,7 @@ use crds::{hash, names};
 use planner::{
     Snapshot,
     render::object_name,
-    snapshot::{DeploymentFacts, OtherResource, PodFacts, Resource, RevisionFacts},
+    snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, Resource, RevisionFacts},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
     let orphans =
         index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && entry.controller.is_none());
     let orphans = orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.clone()))).collect();
-    let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let ledger = resource.ledger();
     let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
     let daemon_sets = index.daemon_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
     Some(Snapshot {
@@ -56,7 +56,7 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
         asserted: memory.asserted_lately(),
         refusals: memory.active_refusals(resource.metadata.generation.unwrap_or(0)),
         written_generations: memory.written_generations.clone(),
-        gates: planner::snapshot::GateLinks::default(),
+        gates: GateLinks::default(),
         deployments,
         resource: Resource {
             name: name.to_owned(),

@@ -13,8 +13,8 @@
 //!   the time counts from the start of its process. It has its name in the lease again, as a container has that is restarted.
 //! - The limits of the controller manager's and the scheduler's clients are lifted, as clusters of this size have it.
 
-mod audit;
-mod cluster;
+pub(super) mod audit;
+pub(super) mod cluster;
 mod large;
 mod resource;
 mod rollouts;

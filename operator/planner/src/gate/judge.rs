@@ -243,6 +243,9 @@ impl Case<'_> {
         if self.gate.spec.mode == Mode::Bootstrap || !matches!(self.finding.verdict, Verdict::Unmet(_)) {
             return kept;
         }
+        if self.finding.planned {
+            return self.hold(Cause::Planned);
+        }
         let failing_for = self.gate.spec.retaint.as_ref().and_then(|retaint| retaint.failing_for.as_ref());
         let due = self.clock.failing_since.unwrap_or(self.node.now).saturating_add(seconds(failing_for, FAILING_FOR));
         if due > self.node.now {

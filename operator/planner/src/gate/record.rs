@@ -68,6 +68,8 @@ pub enum Cause {
     Fresh,
     /// It had passed, and then its requirements were not met any more.
     Regression,
+    /// The operator itself updates it.
+    Planned,
     /// It was started again.
     Reboot,
     /// It is another machine.

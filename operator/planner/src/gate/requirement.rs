@@ -43,6 +43,8 @@ pub struct Finding {
     pub verdict: Verdict,
     /// Requirements that are not met, by name, with the reason.
     pub blocked: Vec<(String, String)>,
+    /// It is not met because the operator itself updates the node, and the gate asks for the taint then.
+    pub planned: bool,
     /// When to look again although nothing changes, unix seconds.
     pub recheck_at: Option<i64>,
 }
@@ -57,12 +59,17 @@ pub fn find(world: &World, gate: &Gate, node: &Subject<'_>) -> Finding {
         verdicts.push((requirement.name.as_str(), verdict));
     }
     let verdict = together(gate.spec.policy, &verdicts);
+    let planned = gate.spec.requirements.iter().filter_map(|wanted| wanted.ingress_daemon_set.as_ref()).any(|wanted| {
+        wanted.during_update == DuringUpdate::Taint
+            && health(world, wanted, node).is_some_and(|found| found.chosen && found.updating_since.is_some())
+    });
+    let planned = planned && matches!(verdict, Verdict::Unmet(_));
     let blocked = verdicts.into_iter().filter_map(|(name, verdict)| match verdict {
         Verdict::Unmet(reason) | Verdict::NoData(reason) => Some((name.to_owned(), reason)),
         Verdict::Met | Verdict::NotApplicable => None,
     });
     let blocked = if verdict.passes() { Vec::new() } else { blocked.collect() };
-    Finding { verdict, blocked, recheck_at }
+    Finding { verdict, blocked, planned, recheck_at }
 }
 
 fn together(policy: Policy, verdicts: &[(&str, Verdict)]) -> Verdict {
@@ -234,10 +241,15 @@ fn runs_on(world: &World, daemon_set: &super::world::DaemonSet, node: &Subject<'
     eligibility::daemon_set_runs(&daemon_set.pod, node.name, node.facts, ignored)
 }
 
+/// What a resource's own pass says of the node.
+fn health<'a>(world: &'a World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> Option<&'a ReplicaHealth> {
+    let nodes = world.replicas.get(&(wanted.namespace.clone(), wanted.name.clone()))?;
+    nodes.get(node.name).filter(|found| found.node_uid == node.facts.uid)
+}
+
 fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
     let name = || format!("IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
-    let found = world.replicas.get(&(wanted.namespace.clone(), wanted.name.clone())).and_then(|nodes| nodes.get(node.name));
-    let Some(found) = found.filter(|found| found.node_uid == node.facts.uid) else {
+    let Some(found) = health(world, wanted, node) else {
         return (Verdict::NoData(format!("{} was not looked at for this node yet", name())), None);
     };
     if !found.chosen {

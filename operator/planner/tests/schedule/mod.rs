@@ -412,7 +412,7 @@ fn held_without_a_reason(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     }
     let invalid = plan.status.conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "False");
     let revision = &plan.status.revisions.effective;
-    let ledger = snapshot.resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let ledger = snapshot.resource.ledger();
     let mut chosen = snapshot.nodes.iter().filter(|(_, node)| node.labels.get("ingress").map(String::as_str) == Some("true"));
     let silent = chosen.find(|(name, _)| {
         let done = snapshot.deployments.get(*name).is_some_and(|deployment| {

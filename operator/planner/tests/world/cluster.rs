@@ -182,7 +182,7 @@ impl Cluster {
     }
 
     pub fn ledger(&self) -> Option<&Ledger> {
-        self.resource.as_ref()?.status.as_ref()?.rollout.as_ref()
+        self.resource.as_ref()?.ledger()
     }
 
     pub fn budget(&self) -> usize {

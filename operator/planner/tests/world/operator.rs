@@ -87,8 +87,6 @@ impl Operator {
         let deployments = self.view(world, Store::Deployments).deployments.clone();
         self.notice_marks(world.cluster.now, &nodes, &deployments);
         Some(Snapshot {
-            now: world.cluster.now,
-            resource: (*resource).clone(),
             health_checker_image: "checker:1".into(),
             nodes,
             deployments: (*deployments).clone(),
@@ -96,25 +94,18 @@ impl Operator {
             orphans: (*self.view(world, Store::Deployments).orphans).clone(),
             daemon_sets: world.cluster.daemon_sets.clone(),
             history: self.view(world, Store::Resource).revisions.to_vec(),
-            others: Vec::new(),
-            service_ports: Arc::default(),
-            port_conflicts: BTreeSet::new(),
-            foreign_names: BTreeSet::new(),
-            taken_names: BTreeSet::new(),
-            answers: BTreeMap::new(),
             reserved: self.reserved.clone(),
             first_seen: self.first_seen.clone(),
             listed_since_rebuild: self.listed_for.is_some(),
             asserted: self.asserted.clone(),
-            refusals: BTreeMap::new(),
             written_generations: self.written_generations.clone(),
-            gates: planner::snapshot::GateLinks::default(),
+            ..Snapshot::of((*resource).clone(), world.cluster.now)
         })
     }
 
     /// Consistent lists, once the ledger says that it is being rebuilt; ids that were reserved before are void then.
     fn list_for_rebuilding(&mut self, world: &World, resource: &planner::snapshot::Resource) {
-        let ledger = resource.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let ledger = resource.ledger();
         let fence = ledger.and_then(|ledger| ledger.rebuilding);
         if ledger.is_none() || fence.is_some() {
             self.reserved.clear();

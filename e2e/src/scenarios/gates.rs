@@ -1,0 +1,389 @@
+//! Readiness gates of nodes on the real API server. The nodes are objects alone: what a kubelet would say of them, the scenario says.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::{NodeReadinessGate, names::GATE_RECORD_PREFIX};
+use k8s_openapi::{
+    api::core::v1::{Node, Taint},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    auditor::Expectations,
+    bed::{Bed, Options},
+    demo,
+    eventually::{eventually, throughout},
+    scenario::Scenario,
+    scenarios::{crashes::light_load, product},
+    traffic::Traffic,
+};
+
+const MINUTE: Duration = Duration::from_mins(1);
+/// Longer than the operator takes to see a change and to write what follows from it.
+const WHILE: Duration = Duration::from_secs(2);
+/// The condition that gates wait for here.
+const WARM: &str = "example.com/Warm";
+
+/// What a gate does with nodes that come, get ready, change their labels, start again and go.
+pub const LIFE: Scenario = Scenario {
+    name: "a_gate_holds_new_nodes_releases_them_in_one_write_and_leaves_nothing_of_its_own_and_everything_of_others",
+    options: || Options::default().with_infra(),
+    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    body: |bed| Box::pin(life(bed)),
+};
+
+/// What several gates do together, and gates that must not act.
+pub const TOGETHER: Scenario = Scenario {
+    name: "gates_that_share_a_taint_never_flap_it_and_gates_that_run_dry_or_could_never_open_write_nothing",
+    options: || Options::default().with_infra(),
+    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    body: |bed| Box::pin(together(bed)),
+};
+
+/// A node joins while others serve.
+pub const JOINING: Scenario = Scenario {
+    name: "a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then",
+    options: || Options::with_nodes(2).with_infra(),
+    expected: || Expectations::budget(1).claiming(Duration::from_secs(product::GRACE.into())),
+    body: |bed| Box::pin(joining(bed)),
+};
+
+async fn joining(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, product::rolling_update(1, product::deployment_mark()), &["n1", "n2"]).await?;
+    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    demo::joining::a_node_joins(bed, &["n1", "n2"]).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, 3, 2 * MINUTE).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1)?;
+    let history = bed.recorder.history().await?;
+    let nodes =
+        history.iter().filter(|seen| seen.kind == crate::auditor::Kind::Node && seen.object["metadata"]["name"] != demo::joining::JOINS);
+    let tainted = nodes.filter(|seen| seen.object["spec"]["taints"].to_string().contains("readiness.k8s.io/")).count();
+    ensure!(tainted == 0, "a planned update tainted a node");
+    bed.say("a planned update taints no node");
+    Ok(())
+}
+
+/// A gate with this spec; labels of the nodes that it selects are `gate=<name>`.
+pub fn gate(name: &str, key: &str, more: Value) -> Value {
+    let mut spec = json!({
+        "nodeSelector": { "matchLabels": { format!("gate-{name}"): "yes" } },
+        "taint": { "key": key, "value": "pending", "effect": "NoSchedule" },
+        "requirements": [{ "name": "warm", "condition": { "type": WARM } }],
+    });
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate",
+        "metadata": { "name": name }, "spec": spec,
+    })
+}
+
+fn nodes(bed: &Bed) -> Api<Node> {
+    Api::all(bed.client.clone())
+}
+
+/// Makes a Node that the gates of these names select.
+pub async fn node(bed: &Bed, name: &str, gates: &[&str], taints: Value) -> Result<Node> {
+    let labels: serde_json::Map<_, _> = gates.iter().map(|gate| (format!("gate-{gate}"), json!("yes"))).collect();
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels }, "spec": { "taints": taints },
+        "status": { "nodeInfo": info("boot-1") },
+    });
+    nodes(bed).create(&PostParams::default(), &serde_json::from_value(node)?).await.with_context(|| format!("creating Node {name}"))
+}
+
+fn info(boot: &str) -> Value {
+    let mut info = json!({ "bootID": boot, "machineID": "machine-1" });
+    let others = [
+        "architecture",
+        "containerRuntimeVersion",
+        "kernelVersion",
+        "kubeProxyVersion",
+        "kubeletVersion",
+        "operatingSystem",
+        "osImage",
+        "systemUUID",
+    ];
+    for key in others {
+        info[key] = "".into();
+    }
+    info
+}
+
+/// What the Node says of [`WARM`] from now on.
+pub async fn warm(bed: &Bed, name: &str, status: &str) -> Result<()> {
+    let now = Timestamp::now().to_string();
+    let condition =
+        json!({ "type": WARM, "status": status, "reason": "Bed", "message": "", "lastHeartbeatTime": now, "lastTransitionTime": now });
+    let patch = Patch::Strategic(json!({ "status": { "conditions": [condition] } }));
+    nodes(bed).patch_status(name, &PatchParams::default(), &patch).await.with_context(|| format!("condition of {name}")).map(drop)
+}
+
+async fn label(bed: &Bed, name: &str, gate: &str, on: bool) -> Result<()> {
+    let value = if on { json!("yes") } else { json!(null) };
+    let patch = Patch::Merge(json!({ "metadata": { "labels": { format!("gate-{gate}"): value } } }));
+    nodes(bed).patch(name, &PatchParams::default(), &patch).await.context("labelling a Node").map(drop)
+}
+
+/// Adds a taint as somebody would who knows nothing of gates.
+async fn add_taint(bed: &Bed, name: &str, taint: &str) -> Result<()> {
+    bed.kubectl(&["taint", "node", name, taint, "--overwrite"]).await.map(drop)
+}
+
+fn taints(node: &Node) -> Vec<Taint> {
+    node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default()
+}
+
+fn has_taint(node: &Node, key: &str) -> bool {
+    taints(node).iter().any(|taint| taint.key == key)
+}
+
+fn records(node: &Node) -> Vec<String> {
+    node.annotations().iter().filter(|(key, _)| key.starts_with(GATE_RECORD_PREFIX)).map(|(_, value)| value.clone()).collect()
+}
+
+/// Waits until a Node has a taint, or has it not, with so many records.
+pub async fn becomes(bed: &Bed, name: &str, key: &str, tainted: bool, recorded: usize) -> Result<Node> {
+    let what = format!("{name} has {}{key} and {recorded} records", if tainted { "" } else { "no " });
+    eventually(MINUTE, &what, async || {
+        let node = nodes(bed).get(name).await?;
+        let found = (has_taint(&node, key), records(&node).len());
+        ensure!(found == (tainted, recorded), "taints {:?}, records {:?}", taints(&node), records(&node));
+        Ok(node)
+    })
+    .await
+}
+
+/// A Node keeps a taint, or stays without it.
+async fn stays(bed: &Bed, name: &str, key: &str, tainted: bool) -> Result<()> {
+    throughout(WHILE, &format!("{name} {} {key}", if tainted { "keeps" } else { "stays without" }), async || {
+        let node = nodes(bed).get(name).await?;
+        ensure!(has_taint(&node, key) == tainted, "taints {:?}, records {:?}", taints(&node), records(&node));
+        Ok(())
+    })
+    .await
+}
+
+async fn says(bed: &Bed, name: &str, what: &str, test: impl Fn(&crds::NodeReadinessGateStatus) -> bool) -> Result<()> {
+    eventually(MINUTE, &format!("gate {name}: {what}"), async || {
+        let gate = Api::<NodeReadinessGate>::all(bed.client.clone()).get(name).await?;
+        let status = gate.status.context("no status")?;
+        ensure!(test(&status), "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn delete_gate(bed: &Bed, name: &str) -> Result<()> {
+    let api = Api::<NodeReadinessGate>::all(bed.client.clone());
+    api.delete(name, &DeleteParams::default()).await.context("deleting a gate")?;
+    eventually(MINUTE, &format!("gate {name} is gone"), async || {
+        ensure!(api.get_opt(name).await?.is_none(), "it is still there");
+        Ok(())
+    })
+    .await
+}
+
+fn has_condition(status: &crds::NodeReadinessGateStatus, type_: &str, value: &str, reason: &str) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == type_ && condition.status == value && condition.reason == reason)
+}
+
+async fn life(bed: &mut Bed) -> Result<()> {
+    const KEY: &str = "readiness.k8s.io/warm";
+    bed.install().await?;
+    node(bed, "old", &["warm"], json!([])).await?;
+    // A second is the finest that tells an older node from a newer one.
+    let made = Timestamp::now().as_second();
+    eventually(MINUTE, "another second", async || {
+        ensure!(Timestamp::now().as_second() > made, "the same");
+        Ok(())
+    })
+    .await?;
+    bed.apply(&[gate("warm", KEY, json!({ "regateOn": ["Reboot"] }))]).await?;
+    becomes(bed, "old", KEY, false, 1).await?;
+    bed.say("a node that is older than the gate counts as released");
+
+    let foreign = json!([{ "key": "example.com/theirs", "value": "x", "effect": "NoExecute" }]);
+    node(bed, "r1", &["warm"], foreign).await?;
+    node(bed, "other", &[], json!([])).await?;
+    let held = becomes(bed, "r1", KEY, true, 1).await?;
+    ensure!(has_taint(&held, "example.com/theirs"), "{:?}", taints(&held));
+    says(bed, "warm", "one of two nodes is held", |status| {
+        (status.nodes.matched, status.nodes.held, status.nodes.released) == (2, 1, 1)
+            && status.blocked.first().is_some_and(|blocked| blocked.requirement == "warm" && blocked.sample == ["r1"])
+    })
+    .await?;
+    stays(bed, "other", KEY, false).await?;
+    bed.say("a new node is held, and the status says why");
+
+    storm(bed, "r1").await?;
+    let released = becomes(bed, "r1", KEY, false, 1).await?;
+    ensure!(has_taint(&released, "example.com/theirs"), "{:?}", taints(&released));
+    let history: Vec<_> = bed.recorder.history().await?;
+    for seen in history.iter().filter(|seen| seen.kind == crate::auditor::Kind::Node && seen.object["metadata"]["name"] == "r1") {
+        let tainted = seen.object["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == KEY));
+        let annotations = seen.object["metadata"]["annotations"].as_object();
+        let held = annotations
+            .into_iter()
+            .flatten()
+            .any(|(key, text)| key.starts_with(GATE_RECORD_PREFIX) && text.as_str().is_some_and(|text| text.contains("\"held\"")));
+        ensure!(tainted == held, "taint and record did not travel together: {}", seen.object);
+    }
+    bed.say("released in one write beside fifty status writes a second, without a conflict");
+
+    warm(bed, "r1", "False").await?;
+    stays(bed, "r1", KEY, false).await?;
+    warm(bed, "r1", "True").await?;
+    add_taint(bed, "r1", &format!("{KEY}=pending:NoSchedule")).await?;
+    becomes(bed, "r1", KEY, false, 1).await?;
+    bed.say("a node that has passed stays so, and a taint that somebody puts back goes again");
+
+    let patch = Patch::Merge(json!({ "status": { "nodeInfo": info("boot-2") } }));
+    warm(bed, "r1", "False").await?;
+    nodes(bed).patch_status("r1", &PatchParams::default(), &patch).await?;
+    becomes(bed, "r1", KEY, true, 1).await?;
+    warm(bed, "r1", "True").await?;
+    becomes(bed, "r1", KEY, false, 1).await?;
+    bed.say("another start is another beginning");
+
+    nodes(bed).delete("r1", &DeleteParams::default()).await?;
+    node(bed, "r1", &["warm"], json!([{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }])).await?;
+    becomes(bed, "r1", KEY, true, 1).await?;
+    warm(bed, "r1", "True").await?;
+    stays(bed, "r1", KEY, true).await?;
+    add_taint(bed, "r1", "karpenter.sh/unregistered:NoExecute-").await?;
+    becomes(bed, "r1", KEY, false, 1).await?;
+    bed.say("another node of the same name is held anew, and not released before it is registered");
+
+    node(bed, "r2", &["warm"], json!([])).await?;
+    becomes(bed, "r2", KEY, true, 1).await?;
+    label(bed, "r2", "warm", false).await?;
+    becomes(bed, "r2", KEY, false, 0).await?;
+    node(bed, "r3", &["warm"], json!([])).await?;
+    becomes(bed, "r3", KEY, true, 1).await?;
+    bed.kubectl(&["delete", "deployment", "-n", "ingress-daemonset-system", "ingress-daemonset-operator", "--wait"]).await?;
+    label(bed, "r3", "warm", false).await?;
+    let deletion = Api::<NodeReadinessGate>::all(bed.client.clone()).delete("warm", &DeleteParams::default()).await;
+    deletion.context("deleting the gate")?;
+    bed.install().await?;
+    for name in ["old", "r1", "r2", "r3"] {
+        becomes(bed, name, KEY, false, 0).await?;
+    }
+    eventually(MINUTE, "the gate is gone", async || {
+        ensure!(Api::<NodeReadinessGate>::all(bed.client.clone()).get_opt("warm").await?.is_none(), "it is still there");
+        Ok(())
+    })
+    .await?;
+    bed.say("nothing is left, neither on a node that was relabelled nor of a gate that was deleted while no operator ran");
+    Ok(())
+}
+
+/// Says fifty times a second for three seconds what a kubelet says with its heartbeats, and in the middle that the node is warm.
+async fn storm(bed: &Bed, name: &str) -> Result<()> {
+    let mut beats = tokio::time::interval(Duration::from_millis(20));
+    for beat in 0..150_u32 {
+        beats.tick().await;
+        let now = Timestamp::now().to_string();
+        let heartbeat = json!({ "type": "MemoryPressure", "status": "False", "reason": "Bed", "message": beat.to_string(), "lastHeartbeatTime": now, "lastTransitionTime": now });
+        nodes(bed)
+            .patch_status(name, &PatchParams::default(), &Patch::Strategic(json!({ "status": { "conditions": [heartbeat] } })))
+            .await?;
+        if beat == 75 {
+            warm(bed, name, "True").await?;
+        }
+    }
+    let metrics = metrics(bed).await?;
+    let refused = metrics.lines().filter(|line| line.starts_with("ids_gate_patch_refusals_total"));
+    let refused: Vec<_> = refused.filter(|line| !line.ends_with(" 0")).collect();
+    ensure!(refused.is_empty(), "{refused:?}");
+    Ok(())
+}
+
+/// Metrics of the operator that leads.
+async fn metrics(bed: &Bed) -> Result<String> {
+    let names = bed.kubectl(&["get", "pods", "-n", "ingress-daemonset-system", "-o", "jsonpath={.items[*].metadata.name}"]).await?;
+    for name in names.split_whitespace() {
+        let path = format!("/api/v1/namespaces/ingress-daemonset-system/pods/{name}:8080/proxy/metrics");
+        let text = bed.kubectl(&["get", "--raw", &path]).await?;
+        if text.lines().any(|line| line == "ids_leader 1") {
+            return Ok(text);
+        }
+    }
+    anyhow::bail!("no operator leads: {names}")
+}
+
+async fn together(bed: &mut Bed) -> Result<()> {
+    const KEY: &str = "readiness.k8s.io/shared";
+    bed.install().await?;
+    let shared = json!({ "requirements": [{ "name": "mark", "nodeAnnotation": { "key": "example.com/mark", "value": "yes" } }] });
+    bed.apply(&[gate("one", KEY, json!({})), gate("two", KEY, shared)]).await?;
+    let dry = json!({ "dryRun": true, "existingNodes": "Gate" });
+    bed.apply(&[gate("dry", "readiness.k8s.io/dry", dry)]).await?;
+    node(bed, "s1", &["one", "two", "dry"], json!([])).await?;
+    becomes(bed, "s1", KEY, true, 2).await?;
+    says(bed, "one", "the taint is shared", |status| has_condition(status, "Overlapping", "True", "SharedTaint")).await?;
+    says(bed, "dry", "a dry run", |status| (status.nodes.matched, status.nodes.would_taint, status.nodes.held) == (1, 1, 0)).await?;
+    warm(bed, "s1", "True").await?;
+    says(bed, "one", "it has released the node", |status| status.nodes.released == 1).await?;
+    stays(bed, "s1", KEY, true).await?;
+    let annotate = Patch::Merge(json!({ "metadata": { "annotations": { "example.com/mark": "yes" } } }));
+    nodes(bed).patch("s1", &PatchParams::default(), &annotate).await?;
+    becomes(bed, "s1", KEY, false, 2).await?;
+    let history = bed.recorder.history().await?;
+    let versions = history.iter().filter(|seen| seen.kind == crate::auditor::Kind::Node && seen.object["metadata"]["name"] == "s1");
+    let tainted: Vec<_> = versions
+        .map(|seen| seen.object["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == KEY)))
+        .collect();
+    let changes = tainted.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    ensure!(changes == 2, "the taint came and went {changes} times: {tainted:?}");
+    bed.say("two gates with one taint: it stays until both have released the node");
+
+    let before = nodes(bed).get("s1").await?;
+    ensure!(!has_taint(&before, "readiness.k8s.io/dry"), "{:?}", taints(&before));
+    delete_gate(bed, "dry").await?;
+    let after = nodes(bed).get("s1").await?;
+    ensure!(before.resource_version() == after.resource_version(), "a dry run wrote to the node");
+    bed.say("a dry run writes nothing, and neither does its end");
+
+    let daemon_set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent", "namespace": "default" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "agent" } },
+            "template": {
+                "metadata": { "labels": { "app": "agent" } },
+                "spec": { "nodeSelector": { "gate-agent": "yes" }, "containers": [{ "name": "agent", "image": "agent:1" }] },
+            },
+        },
+    });
+    let wants = json!({ "requirements": [{ "name": "agent", "daemonSet": { "namespace": "default", "name": "agent" } }] });
+    bed.apply(&[daemon_set, gate("agent", "readiness.k8s.io/agent", wants)]).await?;
+    says(bed, "agent", "it could never open", |status| has_condition(status, "Satisfiable", "False", "NotTolerated")).await?;
+    node(bed, "s2", &["agent"], json!([])).await?;
+    stays(bed, "s2", "readiness.k8s.io/agent", false).await?;
+    let tolerate = json!([{ "key": "readiness.k8s.io/agent", "operator": "Exists" }]).to_string();
+    let patch = format!("{{\"spec\":{{\"template\":{{\"spec\":{{\"tolerations\":{tolerate}}}}}}}}}");
+    bed.kubectl(&["patch", "daemonset", "agent", "--type=merge", "-p", &patch]).await?;
+    says(bed, "agent", "it can open", |status| has_condition(status, "Satisfiable", "True", "Satisfiable")).await?;
+    becomes(bed, "s2", "readiness.k8s.io/agent", true, 1).await?;
+    bed.say("a gate whose pods could not start is not enforced before they can");
+
+    for name in ["one", "two", "agent"] {
+        delete_gate(bed, name).await?;
+    }
+    for name in ["s1", "s2"] {
+        let left = nodes(bed).get(name).await?;
+        ensure!(records(&left).is_empty() && !taints(&left).iter().any(|taint| taint.key.starts_with("readiness.k8s.io/")), "{left:?}");
+    }
+    bed.say("nothing is left");
+    Ok(())
+}

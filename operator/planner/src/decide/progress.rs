@@ -1,0 +1,88 @@
+//! How the rollout stands in a pass: windows, failures, deadlines.
+
+use super::Pass;
+use crate::{course, hold::Hold, wanted::Case, window::Windows};
+use crds::ledger::{Failure, Grant, Kind};
+use std::collections::BTreeSet;
+
+impl Pass<'_> {
+    pub(super) fn look_at_windows(&mut self) {
+        let Ok(targets) = self.targets else { return };
+        let Some(opening) = targets.opening else { return };
+        self.shut.gates.closed = !opening.open;
+        self.shut.opens = opening.changes_at.filter(|_| !opening.open).map(|at| at.timestamp());
+        let sure_for = self.snapshot.now.saturating_add(Windows::SURE_FOR.num_seconds());
+        let again = opening.changes_at.map_or(sure_for, |at| at.timestamp());
+        self.plan.recheck(again.max(self.snapshot.now.saturating_add(1)));
+    }
+
+    /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
+    pub(super) fn judge(&mut self, cases: &[Case<'_>]) -> BTreeSet<String> {
+        let Ok(targets) = self.targets else { return BTreeSet::new() };
+        let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, cases);
+        let now = self.snapshot.now;
+        for case in cases {
+            let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain))
+            else {
+                continue;
+            };
+            let stopped = self.shut.gates.paused || !case.node.is_some_and(|node| node.ready);
+            let Some(due) = course::node_deadline(&targets.effective, case, grant, now, stopped) else { continue };
+            let current = grant.revision == targets.effective.revision && !case.is_complete(grant);
+            if !current || retried.contains(case.name) {
+                continue;
+            }
+            if due > now {
+                self.plan.recheck(due);
+            } else if !course.failed.contains_key(case.name) {
+                let why = Hold::Failed(Box::new(self.incomplete(case, case.grant.unwrap_or(&Grant::default()))));
+                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, why.reason()));
+            }
+        }
+        self.shut.halt = course::halt(&targets.effective, &course);
+        self.shut.gates.failed = self.shut.halt.is_some();
+        self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == targets.newest);
+        if let Some(halt) = &self.shut.halt
+            && let Some(rolled_back) = course::roll_back(self.snapshot, targets, &self.ledger, halt)
+        {
+            self.ledger.rolled_back = Some(rolled_back);
+        }
+        self.ledger.course = Some(course);
+        retried
+    }
+
+    /// The clock of the progress deadline runs while nodes are under way and nothing is shut.
+    pub(super) fn keep_time(&mut self) {
+        let running = !self.ledger.grants.is_empty() && !self.shut.gates.paused && !self.shut.gates.closed;
+        let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
+        course::keep_time(course, self.snapshot.now, running);
+        if running {
+            let due = course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1);
+            self.plan.recheck(due.max(self.snapshot.now.saturating_add(1)));
+        }
+    }
+
+    /// The wanted revision failed on the node; while the spec is not valid none is wanted.
+    pub(super) fn has_failed(&self, case: &Case<'_>) -> bool {
+        self.settings.is_some() && self.ledger.course.as_ref().is_some_and(|course| course.failed.contains_key(case.name))
+    }
+
+    pub(super) fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {
+        if let Some(course) = self.ledger.course.as_mut() {
+            course.failed.insert(case.name.to_owned(), failure);
+        }
+    }
+
+    /// Nodes that were not done yet when the spec ceased to be valid.
+    pub(super) fn hold_for_spec(&mut self, cases: &[Case<'_>]) {
+        let resource = &self.snapshot.resource;
+        let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
+        for case in cases.iter().filter(|case| case.chosen && !self.plan.held.contains_key(case.name)).collect::<Vec<_>>() {
+            let scaled = case.deployment.is_some_and(|found| found.replicas() == resource.spec.pods_per_node);
+            let as_wanted = case.is_at(last) && scaled && case.settled;
+            if !as_wanted {
+                self.hold(case.name, "Blocked", Hold::InvalidSpec);
+            }
+        }
+    }
+}
