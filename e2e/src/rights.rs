@@ -21,7 +21,7 @@ pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingre
 const FLEET: &str = "system:serviceaccount:virtual-kubelet:fleet";
 
 /// Rights that scenarios need not show, with the reason.
-const UNSEEN: [(&str, &str); 6] = [
+const UNSEEN: [(&str, &str); 7] = [
     (
         "operator: update ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
         "no request of its own: asked for when an object with blockOwnerDeletion is made; `ownership.rs` takes it away and sees",
@@ -267,16 +267,18 @@ fn grants(right: &Use, one: &Use) -> bool {
 /// What `deploy/` grants, and what a node agent says it needs.
 fn granted() -> Result<BTreeSet<Use>> {
     let mut granted = BTreeSet::new();
-    let path = images::repository().join("deploy/10-rbac.yaml");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    for object in serde_saphyr::from_multiple::<Value>(&text).context("reading the rights")? {
-        let role = match object["metadata"]["name"].as_str() {
-            Some("ingress-daemonset-operator") => Role::Operator,
-            _ => Role::HealthChecker,
-        };
-        if matches!(object["kind"].as_str(), Some("ClusterRole" | "Role")) {
-            let rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).context("reading the rules")?;
-            granted.extend(rules.iter().flat_map(|rule| rights(role, rule)));
+    for (file, named) in [("deploy/10-rbac.yaml", true), ("deploy/optional/legacy-configmap.yaml", false)] {
+        let path = images::repository().join(file);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        for object in serde_saphyr::from_multiple::<Value>(&text).context("reading the rights")? {
+            let is_operator = object["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("ingress-daemonset-operator"));
+            let role = if is_operator { Role::Operator } else { Role::HealthChecker };
+            if matches!(object["kind"].as_str(), Some("ClusterRole" | "Role")) {
+                let mut rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).context("reading the rules")?;
+                // Which names there are is the user's choice.
+                rules.iter_mut().filter(|_| !named).for_each(|rule| rule.resource_names = None);
+                granted.extend(rules.iter().flat_map(|rule| rights(role, rule)));
+            }
         }
     }
     granted.extend(node_agent()?);

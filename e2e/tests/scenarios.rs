@@ -94,6 +94,8 @@ scenarios! {
     }
     sharing {
         the_plugin_shows_and_steers_a_rollout,
+        the_config_map_of_istio_cni_taint_works_unchanged_and_as_it_changes,
+        a_new_node_waits_for_its_startup_pod_as_with_nodetaintshandler,
         a_failed_node_halts_the_rollout_is_tried_again_when_asked_and_its_slot_is_freed_by_a_person_alone,
         marks_keys_budget_mode_and_pause_change_half_way,
         drift_is_repaired_within_the_budget,

@@ -1,6 +1,7 @@
 //! Command line and environment.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use planner::gate::legacy;
 use std::net::SocketAddr;
 
 /// Runs N pods on every chosen node behind an external load balancer, and takes a node out of the load balancer before it
@@ -18,6 +19,9 @@ pub struct Arguments {
 pub enum Command {
     /// Run the operator.
     Run(Box<Run>),
+    /// Take from every Node what gates have left there: taints that the operator put on, and records. For an operator that is
+    /// uninstalled.
+    CleanupNodes(CleanupNodes),
     /// Print the `CustomResourceDefinition`s as YAML, for `kubectl apply -f -`.
     Crd,
 }
@@ -67,6 +71,105 @@ pub struct Run {
     /// What is logged: a level (error, warn, info, debug, trace), or directives such as operator=debug,kube=info.
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub log_level: String,
+    /// Gates from other places than `NodeReadinessGate`s.
+    #[command(flatten)]
+    pub fronts: Fronts,
+}
+
+/// Gates from other places than `NodeReadinessGate`s.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Fronts {
+    /// `ConfigMap` of critical pods, as istio-cni-taint reads it: NAMESPACE/NAME; with NAMESPACE alone the first there is of
+    /// node.readiness and istio-cni-taint-configmap. Default: what `TAINT_CONFIGMAP_NAMESPACE` and `TAINT_CONFIGMAP_NAME` say, also
+    /// with hyphens as in `TAINT_CONFIGMAP-NAME`; none if neither is set.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = ConfigMaps::parse)]
+    pub legacy_configmap: Option<ConfigMaps>,
+    /// false: look at every node once, change what is to be changed, print a table and end, with exit code 1 while a node is held
+    /// and 2 when it could not be told. Also `TAINT_RUN_AS_DAEMON` or `TAINT_RUN-AS-DAEMON`.
+    #[arg(long, value_parser = parse_bool, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub run_as_daemon: Option<bool>,
+    /// A gate that is built in.
+    #[arg(long)]
+    pub preset: Option<Preset>,
+    /// Namespace of the preset's pods. Default: any, as with the original; whoever may make pods there can release nodes.
+    #[arg(long, requires = "preset", default_value = "")]
+    pub preset_namespace: String,
+}
+
+/// A gate that is built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    /// As nodetaintshandler: startup.k8s.io/initializing=wait:NoSchedule until a pod startup.k8s.io/component=init is ready.
+    /// `STARTUP_BACKFILL=1` includes nodes that are there and idle.
+    #[value(name = "startup.k8s.io")]
+    Startup,
+}
+
+/// Where a `ConfigMap` is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigMaps {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its names; the first that there is counts.
+    pub names: Vec<String>,
+}
+
+impl ConfigMaps {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (namespace, name) = text.split_once('/').unwrap_or((text, ""));
+        if namespace.is_empty() || name.contains('/') {
+            return Err("it must be NAMESPACE/NAME, or NAMESPACE".into());
+        }
+        Ok(Self::of(Some(namespace), Some(name).filter(|name| !name.is_empty())))
+    }
+
+    fn of(namespace: Option<&str>, name: Option<&str>) -> Self {
+        let names = name.map_or_else(|| legacy::NAMES.map(str::to_owned).to_vec(), |name| vec![name.to_owned()]);
+        Self { namespace: namespace.unwrap_or(legacy::NAMESPACE).to_owned(), names }
+    }
+}
+
+/// Go's spellings, which the original took.
+fn parse_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("it must be true or false".into()),
+    }
+}
+
+impl Fronts {
+    /// With what the environment says where the command line does not: the names of istio-cni-taint, which have hyphens and can be
+    /// set in a pod only, and the same names as a shell can set them, which come first.
+    pub fn or_environment(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let of = |posix: &str, original: &str| [posix, original].iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
+        let namespace = of("TAINT_CONFIGMAP_NAMESPACE", "TAINT_CONFIGMAP-NAMESPACE");
+        let name = of("TAINT_CONFIGMAP_NAME", "TAINT_CONFIGMAP-NAME");
+        if self.legacy_configmap.is_none() && (namespace.is_some() || name.is_some()) {
+            self.legacy_configmap = Some(ConfigMaps::of(namespace.as_deref(), name.as_deref()));
+        }
+        if let (None, Some(text)) = (self.run_as_daemon, of("TAINT_RUN_AS_DAEMON", "TAINT_RUN-AS-DAEMON")) {
+            self.run_as_daemon = Some(parse_bool(&text).map_err(|error| format!("TAINT_RUN_AS_DAEMON={text}: {error}"))?);
+        }
+        Ok(self)
+    }
+}
+
+/// Options of `cleanup-nodes`.
+#[derive(Clone, Debug, Args)]
+pub struct CleanupNodes {
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do it although an operator holds the lease: it would put back what it still has a gate for.
+    #[arg(long)]
+    pub force: bool,
+    /// Namespace of the operator's lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "ingress-daemonset-system")]
+    pub lease_namespace: String,
+    /// Name of that lease.
+    #[arg(long, env = "LEASE_NAME", default_value = "ingress-daemonset-operator")]
+    pub lease_name: String,
 }
 
 /// Format of the log.
@@ -86,5 +189,59 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    fn fronts(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Fronts, String> {
+        let line = ["operator", "run"].iter().chain(arguments);
+        let Command::Run(run) = Arguments::try_parse_from(line).map_err(|error| error.to_string())?.command else { unreachable!() };
+        run.fronts.or_environment(|name| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn a_config_map_is_named_by_the_flag_or_by_the_environment_in_both_spellings() {
+        let maps = |namespace: &str, names: &[&str]| {
+            Some(ConfigMaps { namespace: namespace.into(), names: names.iter().map(ToString::to_string).collect() })
+        };
+        for (arguments, environment, wanted) in [
+            (&[][..], &[][..], None),
+            (&["--legacy-configmap=istio-system/pods"], &[("TAINT_CONFIGMAP_NAME", "other")], maps("istio-system", &["pods"])),
+            (&["--legacy-configmap=kube-system"], &[], maps("kube-system", &["node.readiness", "istio-cni-taint-configmap"])),
+            (&[], &[("TAINT_CONFIGMAP-NAME", "single")], maps("kube-system", &["single"])),
+            (&[], &[("TAINT_CONFIGMAP-NAME", "single"), ("TAINT_CONFIGMAP_NAME", "other")], maps("kube-system", &["other"])),
+            (&[], &[("TAINT_CONFIGMAP-NAMESPACE", "istio-system")], maps("istio-system", &["node.readiness", "istio-cni-taint-configmap"])),
+            (
+                &[],
+                &[("TAINT_CONFIGMAP-NAMESPACE", "istio-system"), ("TAINT_CONFIGMAP-NAME", "istio-cni-taint-configmap")],
+                maps("istio-system", &["istio-cni-taint-configmap"]),
+            ),
+        ] {
+            assert_eq!(fronts(arguments, environment).unwrap().legacy_configmap, wanted, "{arguments:?} {environment:?}");
+        }
+        for wrong in ["--legacy-configmap=/name", "--legacy-configmap=a/b/c", "--legacy-configmap="] {
+            assert!(fronts(&[wrong], &[]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_pass_is_asked_for_by_the_flag_or_by_the_environment_in_both_spellings() {
+        for (arguments, environment, wanted) in [
+            (&[][..], &[][..], None),
+            (&["--run-as-daemon=false"], &[("TAINT_RUN_AS_DAEMON", "true")], Some(false)),
+            (&["--run-as-daemon"], &[], Some(true)),
+            (&[], &[("TAINT_RUN-AS-DAEMON", "False")], Some(false)),
+            (&[], &[("TAINT_RUN_AS_DAEMON", "0")], Some(false)),
+        ] {
+            assert_eq!(fronts(arguments, environment).unwrap().run_as_daemon, wanted, "{arguments:?} {environment:?}");
+        }
+        assert!(fronts(&[], &[("TAINT_RUN_AS_DAEMON", "no")]).unwrap_err().contains("TAINT_RUN_AS_DAEMON=no"));
+        assert!(fronts(&["--run-as-daemon=no"], &[]).is_err());
+    }
+
+    #[test]
+    fn a_preset_is_named_and_its_namespace_needs_it() {
+        let given = fronts(&["--preset=startup.k8s.io", "--preset-namespace=ops"], &[]).unwrap();
+        assert_eq!((given.preset, given.preset_namespace.as_str()), (Some(Preset::Startup), "ops"));
+        assert!(fronts(&["--preset=other"], &[]).is_err());
+        assert!(fronts(&["--preset-namespace=ops"], &[]).is_err());
     }
 }

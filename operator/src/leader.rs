@@ -88,7 +88,7 @@ mod tests {
         let line = ["operator", "run"].iter().chain(arguments);
         match Arguments::parse_from(line).command {
             Command::Run(run) => Terms::of(&run),
-            Command::Crd => unreachable!("not asked for"),
+            Command::CleanupNodes(_) | Command::Crd => unreachable!("not asked for"),
         }
     }
 

@@ -14,7 +14,7 @@ use kube::{
 };
 use operator::{
     act::Announcer,
-    args::{Arguments, Command, Run},
+    args::{Arguments, CleanupNodes, Command, Fronts, Run},
     gate,
     leader::{Outcome, Terms, act_while_leading},
     metrics::Metrics,
@@ -31,17 +31,23 @@ use tower::timeout::TimeoutLayer;
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let result = match arguments.command {
-        Command::Crd => print_crds(),
-        Command::Run(run) => Box::pin(start(*run)).await,
+    let (result, on_error) = match arguments.command {
+        Command::Crd => (print_crds().map(done), ExitCode::FAILURE),
+        Command::CleanupNodes(options) => (Box::pin(clean_up(&options)).await.map(done), ExitCode::FAILURE),
+        Command::Run(run) => match run.fronts.clone().or_environment(|name| std::env::var(name).ok()) {
+            Err(error) => (Err(anyhow::anyhow!(error)), ExitCode::from(2)),
+            Ok(fronts) if fronts.run_as_daemon == Some(false) => (Box::pin(look_once(*run, fronts)).await, ExitCode::from(2)),
+            Ok(fronts) => (Box::pin(start(Run { fronts, ..*run })).await.map(done), ExitCode::FAILURE),
+        },
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        on_error
+    })
+}
+
+fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
 }
 
 fn print_crds() -> anyhow::Result<()> {
@@ -50,9 +56,39 @@ fn print_crds() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn use_ring() -> anyhow::Result<()> {
+    rustls::crypto::ring::default_provider().install_default().map_err(|_| anyhow::anyhow!("a TLS provider was installed before"))
+}
+
+fn reporter(run: &Run) -> Reporter {
+    Reporter { controller: "ingressdaemonsets.mumoshu.github.io/operator".into(), instance: Some(run.identity.clone()) }
+}
+
+async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
+    use_ring()?;
+    gate::cleanup::run(&connect(Duration::from_secs(10)).await?, options).await
+}
+
+/// One look at every node; the code says whether one is held.
+async fn look_once(run: Run, fronts: Fronts) -> anyhow::Result<ExitCode> {
+    telemetry::start(run.log_format, &run.log_level)?;
+    use_ring()?;
+    let client = connect(Duration::from_secs(run.request_timeout_seconds)).await?;
+    let options = gate::once::Options {
+        recorder: EventRecorder::new(client.clone(), reporter(&run)),
+        client,
+        fronts,
+        backfill: std::env::var("STARTUP_BACKFILL").as_deref() == Ok("1"),
+        health_checker_image: run.health_checker_image,
+    };
+    let report = gate::once::run(options).await?;
+    print!("{report}");
+    Ok(if report.held { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
 async fn start(run: Run) -> anyhow::Result<()> {
     telemetry::start(run.log_format, &run.log_level)?;
-    rustls::crypto::ring::default_provider().install_default().map_err(|_| anyhow::anyhow!("a TLS provider was installed before"))?;
+    use_ring()?;
     let terms = Terms::of(&run)?;
     let stop = stop_on_signal()?;
     let listener = web::listen(run.listen_address, "--listen-address").await?;
@@ -64,7 +100,9 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let observer = Arc::new(Observer::default());
     let metrics = Arc::new(Metrics::default());
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
-    let reporter = Reporter { controller: "ingressdaemonsets.mumoshu.github.io/operator".into(), instance: Some(run.identity.clone()) };
+    let reporter = reporter(&run);
+    let recorder = EventRecorder::new(client.clone(), reporter.clone());
+    let legacy = gate::Legacy::new(client.clone(), observer.hub(), recorder, &run.fronts, |name| std::env::var(name).ok());
     let webhook = serve_webhook(&run, &client, &observer, &metrics, &stop).await?;
     let gates = gate::Options {
         client: client.clone(),
@@ -84,7 +122,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         failures: std::sync::Mutex::default(),
     });
     let outcome = tokio::select! {
-        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), act(context, resources, gates, stop.clone())) => outcome,
+        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), act(context, resources, gates, legacy, stop.clone())) => outcome,
         () = observer.follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();
@@ -119,8 +157,8 @@ async fn serve_webhook(
 }
 
 /// Everything that only the replica that leads does.
-async fn act(context: Arc<Context>, resources: Store<Guarded>, gates: gate::Options, stop: CancellationToken) {
-    tokio::join!(decide_for_ever(context, resources), Box::pin(gate::Engine::new(gates).run(stop)));
+async fn act(context: Arc<Context>, resources: Store<Guarded>, gates: gate::Options, legacy: gate::Legacy, stop: CancellationToken) {
+    tokio::join!(decide_for_ever(context, resources), Box::pin(gate::Engine::new(gates).run(stop)), Box::pin(legacy.follow()));
 }
 
 /// Decides for one resource at a time each, whenever something that concerns it has changed.

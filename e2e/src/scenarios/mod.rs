@@ -13,6 +13,7 @@ mod faults;
 mod fleet;
 mod flood;
 mod gate_admission;
+mod gate_originals;
 mod gate_races;
 mod gates;
 mod guide;
@@ -111,6 +112,8 @@ pub const ALL: &[Scenario] = &[
     plugin::STEERS,
     gate_admission::POLICIES,
     gate_admission::WEBHOOK,
+    gate_originals::CONFIG_MAP,
+    gate_originals::STARTUP,
     gates::LIFE,
     gates::TOGETHER,
     gates::JOINING,

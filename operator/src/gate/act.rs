@@ -96,8 +96,12 @@ pub async fn strangers(client: &Client, gate: &Gate, node: &Node) -> Option<usiz
 
 /// Nothing runs on the node but system pods and those that belong to it; `None` when that cannot be seen.
 pub async fn is_idle(client: &Client, node: &str) -> Option<bool> {
-    let system = |pod: &Pod| matches!(pod.metadata.namespace.as_deref(), Some("kube-system" | "kube-public"));
-    Some(pods_on(client, node).await?.iter().all(|pod| system(pod) || !is_workload(pod)))
+    Some(!pods_on(client, node).await?.iter().any(keeps_busy))
+}
+
+/// It is more than a system pod, and does not belong to the node.
+fn keeps_busy(pod: &Pod) -> bool {
+    is_workload(pod) && !matches!(pod.metadata.namespace.as_deref(), Some("kube-system" | "kube-public"))
 }
 
 /// Neither finished, nor of a `DaemonSet`, nor the node's own.
@@ -183,6 +187,26 @@ impl Teller {
         let event = Event { type_, reason: reason.into(), action: "Gate".into(), note: Some(words), related: None };
         if let Err(error) = self.recorder.publish(node, &event).await {
             tracing::warn!(%error, reason, "event not published");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_idle_beside_system_pods_pods_of_daemon_sets_and_what_has_ended() {
+        for (namespace, owner, phase, busy) in [
+            ("kube-system", "ReplicaSet", "Running", false),
+            ("kube-public", "ReplicaSet", "Running", false),
+            ("default", "ReplicaSet", "Running", true),
+            ("default", "DaemonSet", "Running", false),
+            ("default", "Job", "Succeeded", false),
+        ] {
+            let owner = json!([{"apiVersion": "v1", "kind": owner, "name": "o", "uid": "u"}]);
+            let pod = json!({"metadata": {"namespace": namespace, "ownerReferences": owner}, "status": {"phase": phase}});
+            assert_eq!(keeps_busy(&serde_json::from_value(pod.clone()).unwrap()), busy, "{pod}");
         }
     }
 }

@@ -266,18 +266,19 @@ impl Engine {
 
     /// Gates, what they ask for, and what they mean to resources.
     async fn refresh_gates(&mut self) {
-        if !self.listed || !self.observer.missing().is_empty() {
+        let fronts = self.hub.fronts();
+        if !self.listed || fronts.awaited || !self.observer.missing().is_empty() {
             return;
         }
         let resources = self.observer.resources();
-        let mut gates = fronts::all(self.objects.values(), resources.iter().map(AsRef::as_ref));
+        let mut gates = fronts::all(self.objects.values(), resources.iter().map(AsRef::as_ref), &fronts);
         for gate in gates.values_mut() {
             // Nodes are released when no new one can get the taint any more.
             gate.deleting &= !self.admission.is_present(&gate.uid);
         }
         let linked = {
             let mut world = self.hub.world();
-            world.incomplete = !self.unreadable.is_empty() || self.observer.has_unreadable();
+            world.incomplete = !self.unreadable.is_empty() || self.observer.has_unreadable() || fronts.unreadable;
             let changed = world.gates.len() != gates.len()
                 || gates.iter().any(|(uid, gate)| world.gates.get(uid).is_none_or(|known| **known != *gate));
             if changed {
@@ -340,6 +341,9 @@ impl Engine {
         let world = self.hub.world();
         let found: BTreeMap<_, _> =
             world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect();
+        for (uid, (reason, message)) in found.iter().filter(|(uid, _)| !self.unsatisfiable.contains_key(*uid)) {
+            tracing::warn!(gate = world.gates.get(uid).map(|gate| gate.name.as_str()), reason, "{message}");
+        }
         let wanted = world.gates.iter().map(|(uid, gate)| {
             let object = self.objects.get(&gate.name).filter(|object| object.metadata.uid.as_ref() == Some(uid));
             let deleting = gate.deleting || object.is_some_and(|object| object.metadata.deletion_timestamp.is_some());
@@ -615,3 +619,6 @@ fn replaced(before: &NodeReadinessGateStatus, after: &NodeReadinessGateStatus) -
     }
     body
 }
+
+#[cfg(test)]
+mod tests;

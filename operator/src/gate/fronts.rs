@@ -1,5 +1,6 @@
-//! What gates are made from: `NodeReadinessGates`, the field `nodeReadinessTaint` of `IngressDaemonSets`.
+//! What gates are made from: `NodeReadinessGates`, the field `nodeReadinessTaint` of `IngressDaemonSets`, a `ConfigMap`, a preset.
 
+use super::hub::Fronts;
 use crds::{
     IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec,
     label_selector::LabelSelector,
@@ -72,6 +73,8 @@ pub fn implied(resource: &IngressDaemonSet) -> Option<Gate> {
 pub fn all<'a>(
     objects: impl Iterator<Item = &'a NodeReadinessGate>,
     resources: impl Iterator<Item = &'a IngressDaemonSet>,
+    fronts: &Fronts,
 ) -> BTreeMap<String, Gate> {
-    objects.map(gate).chain(resources.filter_map(implied)).map(|gate| (gate.uid.clone(), gate)).collect()
+    let elsewhere = [&fronts.config_map, &fronts.preset].into_iter().flatten().cloned();
+    objects.map(gate).chain(resources.filter_map(implied)).chain(elsewhere).map(|gate| (gate.uid.clone(), gate)).collect()
 }

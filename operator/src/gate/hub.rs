@@ -3,7 +3,7 @@
 use crds::node_readiness_gate::Inject;
 use planner::{
     gate::{
-        World,
+        Gate, World,
         world::{Key, ReplicaHealth},
     },
     snapshot::GateLinks,
@@ -32,6 +32,20 @@ pub struct Hub {
     wake: Notify,
     world: Mutex<World>,
     links: Mutex<Option<BTreeMap<Key, GateLinks>>>,
+    fronts: Mutex<Fronts>,
+}
+
+/// Gates that come neither from `NodeReadinessGates` nor from `IngressDaemonSets`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fronts {
+    /// A `ConfigMap` is asked for that was neither read nor refused yet.
+    pub awaited: bool,
+    /// It cannot be read, and what it said before is not known: records of its gate stay.
+    pub unreadable: bool,
+    /// The gate of the `ConfigMap`, as it could be read last.
+    pub config_map: Option<Gate>,
+    /// The gate that is built in.
+    pub preset: Option<Gate>,
 }
 
 /// What has changed since the last look.
@@ -87,6 +101,17 @@ impl Hub {
     /// What is known of everything but Nodes.
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
         lock(&self.world)
+    }
+
+    /// Gates from elsewhere.
+    pub(crate) fn fronts(&self) -> Fronts {
+        lock(&self.fronts).clone()
+    }
+
+    /// Changes the gates from elsewhere.
+    pub(super) fn change_fronts(&self, change: impl FnOnce(&mut Fronts)) {
+        change(&mut lock(&self.fronts));
+        self.gates();
     }
 
     /// The replicas of a resource, as its pass sees them.

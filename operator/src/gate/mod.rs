@@ -2,14 +2,18 @@
 
 mod act;
 mod admission;
+pub mod cleanup;
 mod engine;
 mod facts;
 mod fronts;
 mod hub;
+mod legacy;
 mod metrics;
+pub mod once;
 mod sources;
 
 pub use engine::{Engine, Options};
 pub use fronts::all as gates_of;
 pub use hub::Hub;
+pub use legacy::Legacy;
 pub use metrics::GateMetrics;

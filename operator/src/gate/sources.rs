@@ -181,7 +181,8 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
     follow(api, config, seen, |broken| note(&hub, |world| world.pods.get_mut(&source).map(|source| &mut source.broken), broken)).await;
 }
 
-fn insert(pods: &mut Pods, pod: Pod) {
+/// Takes a pod in that is on a node.
+pub(super) fn insert(pods: &mut Pods, pod: Pod) {
     let key = (pod.namespace().unwrap_or_default(), pod.name_any());
     if let Some((node, facts)) = facts::pod(pod) {
         pods.on.entry(node).or_default().insert(key, facts);
@@ -250,7 +251,7 @@ async fn follow_daemon_set(client: Client, hub: Arc<Hub>, key: Key) {
 }
 
 /// The label `controller-revision-hash` of the newest pods of a `DaemonSet`.
-async fn newest(client: &Client, namespace: &str, daemon_set: &planner::gate::world::DaemonSet) -> Option<String> {
+pub(super) async fn newest(client: &Client, namespace: &str, daemon_set: &planner::gate::world::DaemonSet) -> Option<String> {
     let api: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace);
     let listed = api.list(&ListParams::default().labels(&daemon_set.selector.to_string())).await.ok()?;
     let own =

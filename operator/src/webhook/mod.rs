@@ -66,7 +66,8 @@ impl Answers {
         let objects = self.gates.state();
         let readable = objects.iter().filter_map(|object| object.0.as_ref().ok()).filter(|gate| !is_shut(gate));
         let resources = self.observer.resources();
-        let mut gates: Vec<_> = gates_of(readable, resources.iter().map(AsRef::as_ref)).into_values().collect();
+        let mut gates: Vec<_> =
+            gates_of(readable, resources.iter().map(AsRef::as_ref), &self.observer.hub().fronts()).into_values().collect();
         gates.retain(is_for_webhook);
         gates
     }

@@ -5,9 +5,12 @@
 //! node in the same patch as the taint, see [`record`]: so no taint of ours is left behind when a gate or its selector goes.
 
 pub mod admission;
+pub mod cleanup;
 pub mod decide;
 mod judge;
+pub mod legacy;
 pub mod patch;
+pub mod preset;
 pub mod record;
 pub mod requirement;
 pub mod review;

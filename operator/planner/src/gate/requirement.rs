@@ -2,7 +2,7 @@
 
 use super::{
     record::{Cause, Record},
-    world::{Gate, Key, Pod, Pods, ReplicaHealth, Source, World, daemon_set_pods, pod_source},
+    world::{Gate, Key, Pod, PodSource, ReplicaHealth, Source, World, daemon_set_pods, pod_source},
 };
 use crate::{eligibility, snapshot::NodeFacts};
 use crds::node_readiness_gate::{
@@ -111,7 +111,7 @@ fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (Ve
         return condition(wanted, node);
     }
     let verdict = if let Some(wanted) = &requirement.pods {
-        pod_source(requirement).map_or_else(unknown, |source| pods(world.pods.get(&source), wanted, node))
+        pod_source(requirement).map_or_else(unknown, |source| pods(world, &source, wanted, node))
     } else if let Some(wanted) = &requirement.daemon_set {
         daemon_set(world, wanted, node)
     } else if let Some(wanted) = &requirement.ingress_daemon_set {
@@ -171,8 +171,8 @@ fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (Verdict, Opt
     (verdict, recheck)
 }
 
-fn pods(source: Option<&Source<Pods>>, wanted: &PodsRequirement, node: &Subject<'_>) -> Verdict {
-    let pods = match live(source, || format!("pods {} in namespace {}", wanted.selector, wanted.namespace)) {
+fn pods(world: &World, source: &PodSource, wanted: &PodsRequirement, node: &Subject<'_>) -> Verdict {
+    let pods = match live(world.pods.get(source), || source.to_string()) {
         Ok(pods) => pods,
         Err(verdict) => return verdict,
     };
@@ -190,11 +190,7 @@ fn pods(source: Option<&Source<Pods>>, wanted: &PodsRequirement, node: &Subject<
         Some(IntOrString::Int(number)) => ready >= *number,
         None => ready >= 1,
     };
-    if enough {
-        Verdict::Met
-    } else {
-        Verdict::Unmet(format!("{ready} of {all} pods {} in namespace {} are ready", wanted.selector, wanted.namespace))
-    }
+    if enough { Verdict::Met } else { Verdict::Unmet(format!("{ready} of {all} {source} are ready")) }
 }
 
 fn live<T>(source: Option<&Source<T>>, what: impl Fn() -> String) -> Result<&T, Verdict> {

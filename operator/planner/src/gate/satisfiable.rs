@@ -23,7 +23,7 @@ pub fn unsatisfiable(world: &World, gate: &Gate) -> Option<(&'static str, String
             locked_out_daemon_set(world, gate, &key).then(|| format!("the pods of DaemonSet {}/{}", key.0, key.1))?
         } else if requirement.pods.is_some() {
             let source = pod_source(requirement)?;
-            locked_out_pods(world, gate, requirement).then(|| format!("the pods {} in namespace {}", source.selector, source.namespace))?
+            locked_out_pods(world, gate, requirement).then(|| format!("the {source}"))?
         } else {
             return None;
         };

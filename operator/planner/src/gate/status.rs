@@ -134,7 +134,7 @@ pub fn unseen(world: &World, gate: &Gate) -> Vec<String> {
     let mut unseen = Vec::new();
     for source in gate.pod_sources() {
         if let Some(why) = world.pods.get(&source).and_then(|source| source.broken.as_ref()) {
-            unseen.push(format!("pods {} in namespace {} cannot be seen: {why}", source.selector, source.namespace));
+            unseen.push(format!("{source} cannot be seen: {why}"));
         }
     }
     for key in gate.daemon_sets() {

@@ -90,6 +90,15 @@ pub struct PodSource {
     pub selector: LabelSelector,
 }
 
+impl std::fmt::Display for PodSource {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.namespace.as_str() {
+            "" => write!(formatter, "pods {} in any namespace", self.selector),
+            namespace => write!(formatter, "pods {} in namespace {namespace}", self.selector),
+        }
+    }
+}
+
 /// Pods, by node and name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pods {

@@ -1,0 +1,402 @@
+//! What istio-cni-taint and nodetaintshandler are used for, with the operator in their place: their objects, taints and annotations.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Output,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use crds::names;
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::{Api, ResourceExt as _, api::ListParams};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::{
+    auditor::{Expectations, Kind},
+    bed::{Bed, Options},
+    control_plane,
+    eventually::{eventually, throughout},
+    images,
+    node::NodeSpec,
+    operator_process::{self, OperatorProcess},
+    scenario::Scenario,
+};
+
+const MINUTE: Duration = Duration::from_mins(1);
+/// How long nothing may happen that must not.
+const WHILE: Duration = Duration::from_secs(3);
+
+/// The example of istio-cni-taint's guide.
+const SINGLE: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: "istio-cni-taint"
+  namespace: "kube-system"
+  labels:
+    app: istio-cni
+data:
+  config: |
+    - name: istio-cni
+      selector: app=istio
+      namespace: kube-system
+"#;
+
+/// The same with two labels in one selector.
+const MULTI: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: "istio-cni-taint"
+  namespace: "kube-system"
+  labels:
+    app: istio-cni
+data:
+  config: |
+    - name: istio-cni
+      selector: app=istio, app=istio-cni
+      namespace: kube-system
+"#;
+
+/// The taint of the `ConfigMap`, and that of the preset.
+const READINESS: (&str, &str) = ("NodeReadiness", "");
+const INITIALIZING: (&str, &str) = ("startup.k8s.io/initializing", "wait");
+
+/// istio-cni-taint.
+pub const CONFIG_MAP: Scenario = Scenario {
+    name: "the_config_map_of_istio_cni_taint_works_unchanged_and_as_it_changes",
+    options: || Options::with_nodes(2).with_infra(),
+    expected: || Expectations::budget(0),
+    body: |bed| Box::pin(config_map(bed)),
+};
+
+async fn config_map(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    bed.apply_path("deploy/optional/legacy-configmap.yaml").await?;
+    let nodes = node_names(bed);
+    let all: Vec<_> = nodes.iter().map(String::as_str).collect();
+    apply_yaml(bed, SINGLE).await?;
+    run_with(bed, &["--legacy-configmap=kube-system/istio-cni-taint"], "NodeReadiness").await?;
+    held_are(bed, READINESS, &all).await.context("without a critical pod")?;
+    bed.say("every node has the taint, none has a critical pod");
+
+    bed.apply(&[critical(bed, "istio", "NodeReadiness")]).await?;
+    eventually(MINUTE, "critical pods run on tainted nodes", async || {
+        let pods =
+            bed.kubectl(&["get", "pods", "-n", "kube-system", "-l", "app=istio", "--field-selector=status.phase=Running", "-o", "name"]);
+        let running = pods.await?.lines().count();
+        ensure!(running == nodes.len(), "{running} of {} do", nodes.len());
+        Ok(())
+    })
+    .await?;
+    held_are(bed, READINESS, &all).await?;
+    becomes_ready(bed, "istio", "n1", true).await?;
+    let others: Vec<_> = all.iter().copied().filter(|name| *name != "n1").collect();
+    held_are(bed, READINESS, &others).await.context("one critical pod is ready")?;
+    for name in &others {
+        becomes_ready(bed, "istio", name, true).await?;
+    }
+    held_are(bed, READINESS, &[]).await.context("each critical pod is ready")?;
+    becomes_ready(bed, "istio", "n2", false).await?;
+    held_are(bed, READINESS, &["n2"]).await.context("a critical pod is not ready any more")?;
+    becomes_ready(bed, "istio", "n2", true).await?;
+    held_are(bed, READINESS, &[]).await?;
+    bed.say("the taint goes where the critical pod is ready, and comes back where it is not");
+
+    apply_yaml(bed, MULTI).await?;
+    held_are(bed, READINESS, &all).await.context("the second label has no pod")?;
+    bed.apply(&[critical(bed, "istio-cni", "NodeReadiness")]).await?;
+    becomes_ready(bed, "istio-cni", "n1", true).await?;
+    held_are(bed, READINESS, &others).await.context("each label needs a pod of its own")?;
+    bed.say("a change of the ConfigMap took effect at once; the comma separates requirements");
+    cannot_be_read(bed, &others).await?;
+    once_and_cleaned_up(bed, &others).await
+}
+
+/// What it said last stays in force; after a start, nothing changes.
+async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
+    apply_yaml(bed, &MULTI.replace("app=istio, app=istio-cni", "app in (istio, istio-cni)")).await?;
+    let events = Api::<Event>::namespaced(bed.client.clone(), "kube-system");
+    eventually(MINUTE, "an event says what is wrong", async || {
+        let events = events.list(&ListParams::default()).await?.items;
+        let found = events.iter().find(|event| event.reason.as_deref() == Some("InvalidConfiguration")).context("there is none")?;
+        let note = found.message.clone().unwrap_or_default();
+        ensure!(found.involved_object.kind.as_deref() == Some("ConfigMap") && note.contains("cut at its commas"), "{note}");
+        Ok(())
+    })
+    .await?;
+    let before = bed.recorder.history().await?.len();
+    bed.kubectl(&["rollout", "restart", "deployment", operator_process::NAME, "-n", operator_process::NAMESPACE]).await?;
+    is_rolled_out(bed).await?;
+    throughout(WHILE, "nodes stay as they are", async || is_held(bed, READINESS, held).await).await?;
+    let changes = bed.recorder.history().await?;
+    let lost = changes.iter().skip(before).filter(|seen| seen.kind == Kind::Node).find(|seen| {
+        let name = seen.object["metadata"]["name"].as_str().unwrap_or_default();
+        held.contains(&name)
+            && !seen.object["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == READINESS.0))
+    });
+    ensure!(lost.is_none(), "a node lost its taint: {lost:?}");
+    apply_yaml(bed, MULTI).await?;
+    bed.say("a ConfigMap that cannot be read changes nothing, before and after a start of the operator");
+    Ok(())
+}
+
+/// One pass as the original's flag and names of variables ask for it, an end in time, and nothing that is left.
+async fn once_and_cleaned_up(bed: &Bed, held: &[&str]) -> Result<()> {
+    let refused = clean_up(bed, &[]).await?;
+    let error = String::from_utf8_lossy(&refused.stderr);
+    ensure!(!refused.status.success() && error.contains("holds the lease"), "{refused:?}");
+    let mut process = OperatorProcess::instead_of_pods(bed).await?;
+    eventually(MINUTE, "it leads", async || {
+        let holder = bed.kubectl(&[
+            "get",
+            "lease",
+            operator_process::NAME,
+            "-n",
+            operator_process::NAMESPACE,
+            "-o",
+            "jsonpath={.spec.holderIdentity}",
+        ]);
+        let holder = holder.await?;
+        ensure!(holder == process.identity(), "{holder} does");
+        Ok(())
+    })
+    .await?;
+    held_are(bed, READINESS, &[]).await.context("an operator without the flag takes its taints away")?;
+    let asked = Instant::now();
+    process.signal(Signal::SIGTERM)?;
+    eventually(Duration::from_secs(2), "it ends", async || if process.check().is_ok() { bail!("it runs") } else { Ok(()) }).await?;
+    bed.say(&format!("SIGTERM: ended after {:.2} s", asked.elapsed().as_secs_f32()));
+
+    let variables =
+        [("TAINT_RUN-AS-DAEMON", "false"), ("TAINT_CONFIGMAP-NAME", "istio-cni-taint"), ("TAINT_CONFIGMAP-NAMESPACE", "kube-system")];
+    let once = operator(bed, &["run"], &variables).await?;
+    let table = String::from_utf8_lossy(&once.stdout).into_owned();
+    ensure!(once.status.code() == Some(1), "{once:?}");
+    let line =
+        |name: &str, state: &str| table.lines().any(|line| line.split_whitespace().take(3).eq([name, "NodeReadiness:NoSchedule", state]));
+    ensure!(held.iter().all(|name| line(name, "held")) && line("n1", "released"), "{table}");
+    is_held(bed, READINESS, held).await?;
+    println!("{table}");
+    for name in held {
+        becomes_ready(bed, "istio-cni", name, true).await?;
+    }
+    let flag = ["run", "--run-as-daemon=false", "--legacy-configmap=kube-system/istio-cni-taint"];
+    eventually(MINUTE, "another pass releases every node", async || {
+        let once = operator(bed, &flag, &[]).await?;
+        ensure!(once.status.success(), "{}", String::from_utf8_lossy(&once.stdout));
+        Ok(())
+    })
+    .await?;
+    is_held(bed, READINESS, &[]).await?;
+    let missing = operator(bed, &["run", "--run-as-daemon=false", "--legacy-configmap=kube-system"], &[]).await?;
+    ensure!(missing.status.code() == Some(2) && String::from_utf8_lossy(&missing.stderr).contains("there is no ConfigMap"), "{missing:?}");
+    bed.say("one pass ends with 1 while a node is held, with 0 when none is, with 2 when it cannot be told");
+
+    becomes_ready(bed, "istio", "n1", false).await?;
+    eventually(MINUTE, "a pass holds the node", async || {
+        let once = operator(bed, &flag, &[]).await?;
+        ensure!(once.status.code() == Some(1), "{}", String::from_utf8_lossy(&once.stdout));
+        Ok(())
+    })
+    .await?;
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": { "name": "left-behind", "labels": { (names::GATE_LABEL): "gone" } }, "spec": { "policyName": "left-behind" },
+    });
+    bed.apply(&[policy]).await?;
+    let dry = clean_up(bed, &["--dry-run"]).await?;
+    ensure!(
+        dry.status.success() && String::from_utf8_lossy(&dry.stdout).contains("would: node n1: taint NodeReadiness:NoSchedule removed"),
+        "{dry:?}"
+    );
+    is_held(bed, READINESS, &["n1"]).await?;
+    let cleaned = clean_up(bed, &[]).await?;
+    ensure!(cleaned.status.success(), "{cleaned:?}");
+    println!("{}", String::from_utf8_lossy(&cleaned.stdout));
+    is_held(bed, READINESS, &[]).await?;
+    let left = recorded(bed).await?;
+    ensure!(left.is_empty(), "records are left on {left:?}");
+    let policies = bed.kubectl(&["get", "mutatingadmissionpolicybindings", "-o", "name"]).await?;
+    ensure!(policies.trim().is_empty(), "left: {policies}");
+    bed.say("nothing is left on any node");
+    Ok(())
+}
+
+/// nodetaintshandler.
+pub const STARTUP: Scenario = Scenario {
+    name: "a_new_node_waits_for_its_startup_pod_as_with_nodetaintshandler",
+    options: || Options::with_nodes(1).with_infra(),
+    expected: || Expectations::budget(0),
+    body: |bed| Box::pin(startup(bed)),
+};
+
+async fn startup(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    run_with(bed, &["--preset=startup.k8s.io"], INITIALIZING.0).await?;
+    bed.apply(&[critical(bed, "init", INITIALIZING.0)]).await?;
+    let there = node_names(bed);
+    eventually(MINUTE, "nodes that were there count as released", async || {
+        let known = recorded(bed).await?;
+        ensure!(known == there, "{known:?} do");
+        is_held(bed, INITIALIZING, &[]).await
+    })
+    .await?;
+    // One that nobody has tainted, and one that came with the taint, as by the original's webhook.
+    bed.add_node(NodeSpec::new("n5")).await?;
+    bed.add_node(NodeSpec::new("n6").taint("startup.k8s.io/initializing=wait:NoSchedule")).await?;
+    held_are(bed, INITIALIZING, &["n5", "n6"]).await?;
+    throughout(WHILE, "they wait", async || is_held(bed, INITIALIZING, &["n5", "n6"]).await).await?;
+    becomes_ready(bed, "init", "n6", true).await?;
+    held_are(bed, INITIALIZING, &["n5"]).await?;
+    becomes_ready(bed, "init", "n5", true).await?;
+    held_are(bed, INITIALIZING, &[]).await?;
+    let nodes = Api::<Node>::all(bed.client.clone());
+    let now = chrono::Utc::now().timestamp();
+    for name in ["n5", "n6"] {
+        let node = nodes.get(name).await?;
+        let at: i64 = node.annotations().get("startup.k8s.io/completedAt").context("no completion annotation")?.parse()?;
+        ensure!((now - 60..=now + 1).contains(&at), "{name} was completed at {at}, it is {now}");
+    }
+    ensure!(!nodes.get("n1").await?.annotations().contains_key("startup.k8s.io/completedAt"), "n1 was never initialized");
+    bed.say("new nodes were released, and annotated, when their startup pod was ready");
+    becomes_ready(bed, "init", "n5", false).await?;
+    throughout(WHILE, "a released node stays so", async || is_held(bed, INITIALIZING, &[]).await).await?;
+    let writes = taint_writes(bed).await?;
+    // It comes, unless the node was created with it, and goes.
+    ensure!(
+        writes.get("n5").is_some_and(|times| *times <= 2) && writes.get("n6") == Some(&1),
+        "the taint came or went so often: {writes:?}"
+    );
+    Ok(())
+}
+
+/// How often the taint of the preset came or went, by node.
+async fn taint_writes(bed: &Bed) -> Result<BTreeMap<String, usize>> {
+    let (mut had, mut changes) = (BTreeMap::new(), BTreeMap::<String, usize>::new());
+    for seen in bed.recorder.history().await?.iter().filter(|seen| seen.kind == Kind::Node) {
+        let name = seen.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let taints = seen.object["spec"]["taints"].as_array();
+        let has = taints.is_some_and(|taints| taints.iter().any(|taint| taint["key"] == INITIALIZING.0));
+        let before = had.insert(name.clone(), has);
+        *changes.entry(name).or_default() += usize::from(before.is_some_and(|before| before != has));
+    }
+    Ok(changes)
+}
+
+fn node_names(bed: &Bed) -> BTreeSet<String> {
+    bed.nodes().keys().cloned().collect()
+}
+
+async fn apply_yaml(bed: &Bed, yaml: &str) -> Result<()> {
+    let object: Value = serde_saphyr::from_str(yaml).context("reading the example")?;
+    bed.apply(&[object]).await
+}
+
+/// Gives the operator's Deployment further arguments, and the toleration without which it could not start where nothing else can.
+async fn run_with(bed: &Bed, arguments: &[&str], key: &str) -> Result<()> {
+    let mut patch: Vec<_> = arguments
+        .iter()
+        .map(|argument| json!({ "op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument }))
+        .collect();
+    patch.push(json!({ "op": "add", "path": "/spec/template/spec/tolerations", "value": [{ "key": key, "operator": "Exists", "effect": "NoSchedule" }] }));
+    // Pods share their node's ports here: new ones start when the old ones have ended.
+    patch.push(json!({ "op": "add", "path": "/spec/strategy", "value": { "type": "Recreate" } }));
+    let patch = Value::from(patch).to_string();
+    bed.kubectl(&["patch", "deployment", operator_process::NAME, "-n", operator_process::NAMESPACE, "--type=json", "-p", &patch]).await?;
+    is_rolled_out(bed).await
+}
+
+async fn is_rolled_out(bed: &Bed) -> Result<()> {
+    let deployment = format!("deployment/{}", operator_process::NAME);
+    bed.kubectl(&["rollout", "status", &deployment, "-n", operator_process::NAMESPACE, "--timeout=60s"]).await.map(drop)
+}
+
+/// A `DaemonSet` in kube-system whose pods bear the taint, and are ready where the scenario says so.
+fn critical(bed: &Bed, app: &str, taint: &str) -> Value {
+    let file = format!("{}/ready-{app}-", bed.state().display());
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": { "name": app, "namespace": "kube-system" },
+        "spec": {
+            "selector": { "matchLabels": { "app": app } },
+            "template": {
+                "metadata": { "labels": { "app": app, "startup.k8s.io/component": app } },
+                "spec": {
+                    "tolerations": [{ "key": taint, "operator": "Exists", "effect": "NoSchedule" }],
+                    "automountServiceAccountToken": false,
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [{
+                        "name": "c", "image": "busybox:1.36", "args": ["-c", "while sleep 1; do :; done"],
+                        "env": [{ "name": "NODE", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
+                        "readinessProbe": {
+                            "exec": { "command": ["/bin/sh", "-c", format!("test -e {file}$NODE")] },
+                            "periodSeconds": 1, "failureThreshold": 1,
+                        },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+async fn becomes_ready(bed: &Bed, app: &str, node: &str, ready: bool) -> Result<()> {
+    let file = bed.state().join(format!("ready-{app}-{node}"));
+    let done = if ready { tokio::fs::write(&file, "").await } else { tokio::fs::remove_file(&file).await };
+    done.with_context(|| format!("changing {}", file.display()))
+}
+
+/// Exactly these nodes have the taint, with the effect `NoSchedule`.
+async fn is_held(bed: &Bed, (key, value): (&str, &str), wanted: &[&str]) -> Result<()> {
+    let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await?.items;
+    let has = |node: &&Node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        taints
+            .into_iter()
+            .flatten()
+            .any(|taint| taint.key == key && taint.effect == "NoSchedule" && taint.value.as_deref().unwrap_or_default() == value)
+    };
+    let held: BTreeSet<_> = nodes.iter().filter(has).map(kube::ResourceExt::name_any).collect();
+    ensure!(held.iter().map(String::as_str).eq(wanted.iter().copied().collect::<BTreeSet<_>>()), "{key} is on {held:?}, not on {wanted:?}");
+    Ok(())
+}
+
+async fn held_are(bed: &Bed, taint: (&str, &str), wanted: &[&str]) -> Result<()> {
+    eventually(MINUTE, "the right nodes have the taint", async || is_held(bed, taint, wanted).await).await
+}
+
+/// Nodes with a record of a gate.
+async fn recorded(bed: &Bed) -> Result<BTreeSet<String>> {
+    let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await?.items;
+    Ok(nodes
+        .iter()
+        .filter(|node| node.annotations().keys().any(|key| key.starts_with(names::GATE_RECORD_PREFIX)))
+        .map(kube::ResourceExt::name_any)
+        .collect())
+}
+
+/// Cleans up as admin, with the rights that uninstalling takes.
+async fn clean_up(bed: &Bed, more: &[&str]) -> Result<Output> {
+    let lease = ["--lease-namespace", operator_process::NAMESPACE, "--lease-name", operator_process::NAME];
+    let arguments = [&["cleanup-nodes"][..], more, &lease].concat();
+    to_its_end(bed, &bed.control_plane.admin_kubeconfig_for(&control_plane::server())?, &arguments, &[]).await
+}
+
+/// Runs the operator's program with the operator's rights.
+async fn operator(bed: &Bed, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
+    let token = bed.kubectl(&["create", "token", operator_process::NAME, "-n", operator_process::NAMESPACE, "--duration=1h"]).await?;
+    let mut config = bed.control_plane.admin_kubeconfig_for(&control_plane::server())?;
+    config["users"][0]["user"] = json!({ "token": token.trim() });
+    to_its_end(bed, &config, arguments, variables).await
+}
+
+async fn to_its_end(bed: &Bed, config: &Value, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
+    let kubeconfig = bed.state().join("operator-once.json");
+    tokio::fs::write(&kubeconfig, serde_json::to_vec(config)?).await.context("writing the kubeconfig")?;
+    let mut command = Command::new(images::workspace_binary("ingress-daemonset-operator")?);
+    command.args(arguments).env("KUBECONFIG", &kubeconfig).envs(variables.iter().copied()).kill_on_drop(true);
+    command.output().await.context("running the operator")
+}

@@ -1,0 +1,193 @@
+//! Takes from every Node what gates have left there, for an operator that is uninstalled.
+
+use crate::{act, args::CleanupNodes, observe::Observer};
+use anyhow::{Context as _, bail};
+use crds::{NodeReadinessGate, names};
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
+    coordination::v1::Lease,
+    core::v1::Node,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams},
+    core::ClusterResourceScope,
+};
+use planner::gate::cleanup::{Leftovers, leftovers};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use std::fmt::Debug;
+
+/// Name of the webhook's configuration.
+const WEBHOOK: &str = "ingress-daemonset-operator";
+/// How often a node is looked at that changes meanwhile.
+const ROUNDS: usize = 5;
+
+/// Cleans up, and prints what it does.
+pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> {
+    if let Some(holder) = holder(client, options).await? {
+        let lease = format!("{}/{}", options.lease_namespace, options.lease_name);
+        if !options.force && !options.dry_run {
+            bail!("{holder} holds the lease {lease} and would put back what it has a gate for: stop the operator first, or use --force");
+        }
+        println!("{holder} holds the lease {lease}: what it has a gate for may come back");
+    }
+    let prefix = if options.dry_run { "would: " } else { "" };
+    remove_policies::<MutatingAdmissionPolicyBinding>(client, options.dry_run, prefix).await?;
+    remove_policies::<MutatingAdmissionPolicy>(client, options.dry_run, prefix).await?;
+    remove_webhook(client, options.dry_run, prefix).await?;
+    release_gates(client, options.dry_run, prefix).await?;
+    let observer = Observer::default();
+    observer.take(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
+    let mut cleaned = 0_usize;
+    for name in observer.nodes().keys() {
+        cleaned += usize::from(clean(client, &observer, name, options.dry_run, prefix).await?);
+    }
+    println!("{prefix}{cleaned} of {} nodes cleaned up", observer.nodes().len());
+    Ok(())
+}
+
+/// Who holds the lease, and has renewed it in time.
+async fn holder(client: &Client, options: &CleanupNodes) -> anyhow::Result<Option<String>> {
+    let api: Api<Lease> = Api::namespaced(client.clone(), &options.lease_namespace);
+    let lease = api.get_opt(&options.lease_name).await.context("reading the operator's lease")?;
+    Ok(lease.and_then(|lease| held_by(lease, chrono::Utc::now().timestamp())))
+}
+
+fn held_by(lease: Lease, now: i64) -> Option<String> {
+    let spec = lease.spec?;
+    let until = spec.renew_time?.0.as_second().saturating_add(i64::from(spec.lease_duration_seconds?));
+    spec.holder_identity.filter(|holder| !holder.is_empty() && until >= now)
+}
+
+/// New nodes would get taints from them that nobody takes off any more. A server that does not know the kind has none.
+async fn remove_policies<K>(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let found = match api.list_metadata(&ListParams::default().labels(names::GATE_LABEL)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        result => result.with_context(|| format!("listing {}", K::plural(&())))?,
+    };
+    for object in found.items {
+        let named = format!("{} {}", K::kind(&()), object.name_any());
+        println!("{prefix}{named}: deleted");
+        if !dry_run {
+            api.delete(&object.name_any(), &DeleteParams::default())
+                .await
+                .map(drop)
+                .or_else(is_gone)
+                .with_context(|| format!("deleting {named}"))?;
+        }
+    }
+    Ok(())
+}
+
+async fn remove_webhook(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()> {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    if api.get_metadata_opt(WEBHOOK).await.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?.is_none() {
+        return Ok(());
+    }
+    println!("{prefix}MutatingWebhookConfiguration {WEBHOOK}: deleted");
+    if !dry_run {
+        let deleted = api.delete(WEBHOOK, &DeleteParams::default()).await.map(drop).or_else(is_gone);
+        deleted.with_context(|| format!("deleting MutatingWebhookConfiguration {WEBHOOK}"))?;
+    }
+    Ok(())
+}
+
+fn is_gone(error: kube::Error) -> kube::Result<()> {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Gates could not be deleted any more, once nobody is there to take their finalizer off.
+async fn release_gates(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()> {
+    let api: Api<NodeReadinessGate> = Api::all(client.clone());
+    let gates = match api.list_metadata(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        result => result.context("listing NodeReadinessGates")?,
+    };
+    for gate in gates.items.iter().filter(|gate| has_finalizer(gate)) {
+        let name = gate.name_any();
+        println!("{prefix}NodeReadinessGate {name}: finalizer removed");
+        if dry_run {
+            continue;
+        }
+        let left: Vec<_> = gate.finalizers().iter().filter(|finalizer| *finalizer != names::FINALIZER).collect();
+        let body = json!({"metadata": {"finalizers": left, "resourceVersion": gate.metadata.resource_version}});
+        api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(body))
+            .await
+            .with_context(|| format!("removing the finalizer of NodeReadinessGate {name}"))?;
+    }
+    Ok(())
+}
+
+fn has_finalizer(gate: &PartialObjectMeta<NodeReadinessGate>) -> bool {
+    gate.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)
+}
+
+/// Whether there was something to take away.
+async fn clean(client: &Client, observer: &Observer, name: &str, dry_run: bool, prefix: &str) -> anyhow::Result<bool> {
+    let api: Api<Node> = Api::all(client.clone());
+    for round in 0..ROUNDS {
+        let Some(node) = observer.node(name) else { return Ok(false) };
+        let found = leftovers(&node);
+        if round == 0 {
+            tell(name, &found, prefix);
+        }
+        let Some(operations) = &found.patch else { return Ok(round > 0) };
+        if dry_run {
+            return Ok(true);
+        }
+        let patch = act::json_patch(operations).with_context(|| format!("the patch of node {name}"))?;
+        match api.patch(name, &PatchParams::default(), &patch).await.map_err(act::classify) {
+            Ok(_) => return Ok(true),
+            // Somebody else has changed taints or records meanwhile.
+            Err(act::Error::Conflict | act::Error::Invalid(_)) => match api.get_opt(name).await {
+                Ok(Some(now)) => observer.learn(now),
+                Ok(None) => return Ok(false),
+                Err(error) => return Err(error).with_context(|| format!("reading node {name}")),
+            },
+            Err(error) => return Err(error).with_context(|| format!("patching node {name}")),
+        }
+    }
+    bail!("node {name} changes faster than it can be cleaned up: run it again")
+}
+
+fn tell(name: &str, found: &Leftovers, prefix: &str) {
+    for taint in &found.taints {
+        println!("{prefix}node {name}: taint {taint} removed");
+    }
+    for taint in &found.adopted {
+        println!(
+            "{prefix}node {name}: taint {taint} left: it was there before the operator; kubectl taint node {name} {taint}- removes it"
+        );
+    }
+    for annotation in &found.annotations {
+        println!("{prefix}node {name}: annotation {annotation} removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, renewed: &str) -> Lease {
+        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 13, "renewTime": renewed});
+        serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn a_lease_is_held_until_its_time_is_over_or_it_was_released() {
+        let renewed = "2026-01-01T00:00:00.000000Z";
+        let at = 1_767_225_600;
+        assert_eq!(held_by(lease("operator-1", renewed), at + 13), Some("operator-1".into()));
+        assert_eq!(held_by(lease("operator-1", renewed), at + 14), None);
+        assert_eq!(held_by(lease("", renewed), at), None);
+        assert_eq!(held_by(Lease::default(), at), None);
+    }
+}
