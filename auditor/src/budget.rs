@@ -21,6 +21,8 @@ pub(super) struct Memory {
     out: BTreeMap<String, BTreeMap<String, DateTime<Utc>>>,
     /// What each resource allows itself.
     told: BTreeMap<String, usize>,
+    /// What it is held to in each domain.
+    domains: BTreeMap<(String, String), usize>,
 }
 
 impl Audit<'_> {
@@ -33,6 +35,7 @@ impl Audit<'_> {
             let goes = self.deleted_resources.contains_key(&name) || self.world.is_being_deleted(&name);
             let out = if goes { BTreeSet::new() } else { self.out_of_service(&name) };
             let told = self.told_budget(&name, out.len());
+            let domains = self.domains(&name, &out);
             let known = self.budget.out.entry(name.clone()).or_default();
             if out.len() == known.len() && out.iter().all(|node| known.contains_key(node)) {
                 continue;
@@ -55,7 +58,7 @@ impl Audit<'_> {
                 let what = format!("{} nodes of {name} are out of service, the budget is {budget}: {out:?}", out.len());
                 self.report(Property::Budget, what);
             }
-            self.judge_domains(&name, &out);
+            self.judge_domains(&name, domains);
         }
     }
 
@@ -73,19 +76,55 @@ impl Audit<'_> {
         allowed
     }
 
-    fn judge_domains(&mut self, resource: &str, out: &BTreeSet<String>) {
-        let Some((label, budget)) = self.expected.domain.clone() else { return };
-        let mut domains: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+    /// Nodes that are out in each domain, and how many may be: as with the budget of all nodes, a domain that has shrunk binds
+    /// what is granted from then on.
+    fn domains(&mut self, of: &str, out: &BTreeSet<String>) -> Vec<(String, Vec<String>, usize)> {
+        let Some((label, share)) = self.expected.domain.clone() else { return Vec::new() };
+        let mut nodes: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in out {
             let domain = self.world.node(node).and_then(|object| object.label(&label)).unwrap_or_default();
-            domains.entry(domain.to_owned()).or_default().push(node);
+            nodes.entry(domain.to_owned()).or_default().push(node.clone());
         }
-        for (domain, nodes) in domains {
-            if nodes.len() > budget {
-                let what = format!("in domain {label}={domain}, nodes of {resource} out of service are {nodes:?}, the budget is {budget}");
-                self.report(Property::DomainBudget, what);
-            }
+        let mut granted: BTreeMap<&str, usize> = BTreeMap::new();
+        let grants = self.world.resource(of).and_then(|owner| owner["status"]["rollout"]["grants"].as_object());
+        for (_, grant) in grants.into_iter().flatten() {
+            *granted.entry(grant["domain"].as_str().unwrap_or_default()).or_default() += 1;
         }
+        let mut found = Vec::new();
+        for (domain, size) in self.domain_sizes(of, &label) {
+            let (now, here) = (share.of(size), nodes.remove(&domain).unwrap_or_default());
+            let begun = here.len().max(granted.get(domain.as_str()).copied().unwrap_or(0));
+            let before = self.budget.domains.entry((of.to_owned(), domain.clone())).or_insert(now);
+            *before = now.max((*before).min(begun));
+            found.push((format!("{label}={domain}"), here, *before));
+        }
+        // Nodes on which only the mark is left are of no size that is known.
+        found.extend(nodes.into_iter().map(|(domain, here)| (format!("{label}={domain}"), here, share.of(0))));
+        found
+    }
+
+    fn judge_domains(&mut self, resource: &str, domains: Vec<(String, Vec<String>, usize)>) {
+        for (domain, nodes, budget) in domains.into_iter().filter(|(_, nodes, budget)| nodes.len() > *budget) {
+            let what = format!("in domain {domain}, nodes of {resource} out of service are {nodes:?}, the budget is {budget}");
+            self.report(Property::DomainBudget, what);
+        }
+    }
+
+    /// How many nodes of the resource each domain has. Of nodes that have joined and have no Deployment yet only the number is
+    /// known: each domain may have all of them.
+    fn domain_sizes(&self, of: &str, label: &str) -> BTreeMap<String, usize> {
+        let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
+        for deployment in self.world.members().filter(|deployment| resource(deployment) == of) {
+            let Some(node) = self.world.node(node_of(deployment)) else { continue };
+            *sizes.entry(node.label(label).unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        let desired = self.world.resource(of).and_then(|owner| owner["status"]["nodes"]["desired"].as_u64());
+        let known: usize = sizes.values().sum();
+        let joining = desired.and_then(|desired| usize::try_from(desired).ok()).unwrap_or(0).saturating_sub(known);
+        for size in sizes.values_mut() {
+            *size += joining;
+        }
+        sizes
     }
 
     /// Nodes that the operator holds out, and nodes that should serve and have too few ready pods.

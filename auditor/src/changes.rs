@@ -186,6 +186,6 @@ impl Audit<'_> {
 }
 
 /// A stored time in seconds since 1970, but never one of the future.
-fn earlier(stored: i64, now: DateTime<Utc>) -> DateTime<Utc> {
+pub(super) fn earlier(stored: i64, now: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp(stored, 0).map_or(now, |stored| stored.min(now))
 }

@@ -13,26 +13,26 @@ const UID8: &str = "0a1b2c3d";
 
 /// Writes a history: time in seconds, objects with just what the auditor reads.
 #[derive(Default)]
-struct Story {
+pub(super) struct Story {
     observations: Vec<Observation>,
 }
 
 impl Story {
-    fn see(mut self, second: i64, kind: Kind, object: Value) -> Self {
+    pub(super) fn see(mut self, second: i64, kind: Kind, object: Value) -> Self {
         let revision = self.observations.len() as u64 + 1;
         let at = DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds(second);
         self.observations.push(Observation { revision, at, kind, deleted: false, object });
         self
     }
 
-    fn gone(mut self, second: i64, kind: Kind, object: Value) -> Self {
+    pub(super) fn gone(mut self, second: i64, kind: Kind, object: Value) -> Self {
         self = self.see(second, kind, object);
         self.observations.last_mut().unwrap().deleted = true;
         self
     }
 
     /// Nodes `n1` and `n2`, attached and complete at revision `a` with id 1.
-    fn two_nodes() -> Self {
+    pub(super) fn two_nodes() -> Self {
         ["n1", "n2"].into_iter().fold(Self::default(), |story, name| {
             story
                 .see(0, Kind::Node, node(name, None))
@@ -43,12 +43,12 @@ impl Story {
         })
     }
 
-    fn violations(&self, expected: &Expectations) -> Vec<Property> {
+    pub(super) fn violations(&self, expected: &Expectations) -> Vec<Property> {
         audit(&self.observations, expected).violations.into_iter().map(|violation| violation.property).collect()
     }
 }
 
-fn node(name: &str, entry: Option<(u64, &str)>) -> Value {
+pub(super) fn node(name: &str, entry: Option<(u64, &str)>) -> Value {
     let holders = entry.map(|(id, phase)| json!({ UID8: { "id": id, "phase": phase, "key": "detached", "time": 0 } }).to_string());
     json!({ "metadata": {
         "name": name, "uid": format!("node-{name}"),
@@ -57,7 +57,7 @@ fn node(name: &str, entry: Option<(u64, &str)>) -> Value {
     } })
 }
 
-fn deployment(name: &str, token: &str, revision: &str) -> Value {
+pub(super) fn deployment(name: &str, token: &str, revision: &str) -> Value {
     json!({
         "metadata": {
             "name": format!("ids-{name}"), "uid": format!("deployment-{name}"), "generation": 1,
@@ -95,7 +95,7 @@ fn owned(name: &str, owner: &str, labels: Value) -> Value {
     json!({ "metadata": { "name": name, "uid": name, "labels": labels, "ownerReferences": [{ "uid": owner, "controller": true }] } })
 }
 
-fn resource(paused: bool, grants: Value) -> Value {
+pub(super) fn resource(paused: bool, grants: Value) -> Value {
     json!({
         "metadata": { "name": "ids", "uid": format!("{UID8}-0000") },
         "spec": { "paused": paused },
@@ -103,7 +103,7 @@ fn resource(paused: bool, grants: Value) -> Value {
     })
 }
 
-fn claiming() -> Expectations {
+pub(super) fn claiming() -> Expectations {
     Expectations::budget(1).claiming(Duration::from_secs(10))
 }
 
@@ -289,7 +289,7 @@ fn a_grant_given_while_paused_is_found_and_one_that_was_there_is_not() {
         Kind::IngressDaemonSet,
         resource(true, grant.clone()),
     );
-    assert_eq!(new.violations(&claiming()), [Property::PausedStartsNothing]);
+    assert_eq!(new.violations(&claiming()), [Property::HeldStartsNothing]);
     let old = Story::default()
         .see(0, Kind::IngressDaemonSet, resource(false, grant.clone()))
         .see(1, Kind::IngressDaemonSet, resource(true, grant.clone()))

@@ -14,6 +14,8 @@ pub mod watch;
 mod world;
 
 #[cfg(test)]
+mod grants_tests;
+#[cfg(test)]
 mod history_tests;
 
 use std::{
@@ -55,8 +57,8 @@ pub enum Property {
     OnlyOnce,
     /// Ids never fall, and phases only move forward within one.
     Monotone,
-    /// Nothing starts while the resource is paused.
-    PausedStartsNothing,
+    /// Nothing starts while the resource is paused, outside its windows, or while its rollout halts.
+    HeldStartsNothing,
     /// Nothing of ours remains after deletion.
     NothingRemains,
     /// The auditor itself missed something.
@@ -85,7 +87,7 @@ impl Property {
             Self::CloseWhenComplete => "P5",
             Self::OnlyOnce => "P6",
             Self::Monotone => "P7",
-            Self::PausedStartsNothing => "P8",
+            Self::HeldStartsNothing => "P8",
             Self::NothingRemains => "P12",
             Self::History => "P0",
         }
@@ -105,7 +107,7 @@ pub struct Expectations {
     /// resource itself says at the time is judged besides.
     pub budget: usize,
     /// Label of Nodes that names their topology domain, and the budget within one.
-    pub domain: Option<(String, usize)>,
+    pub domain: Option<(String, Share)>,
     /// Grace after the Deployment mark; none when that mark is not used.
     pub claim_grace: Option<Duration>,
     /// Grace after the Node mark; none when that mark is not used.
@@ -163,6 +165,25 @@ impl Expectations {
     pub fn except(mut self, property: Property) -> Self {
         self.except.insert(property);
         self
+    }
+}
+
+/// How many of some nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// This many.
+    Nodes(usize),
+    /// This percentage, rounded down, but at least one.
+    Percent(usize),
+}
+
+impl Share {
+    /// How many of `total`.
+    pub fn of(self, total: usize) -> usize {
+        match self {
+            Self::Nodes(nodes) => nodes,
+            Self::Percent(percent) => (total * percent / 100).max(1),
+        }
     }
 }
 
@@ -282,7 +303,7 @@ impl<'a> Audit<'a> {
                 self.judge_holders(before.as_ref(), observation);
             }
             Kind::Pod => self.judge_pod(observation),
-            Kind::IngressDaemonSet if !observation.deleted => self.judge_grants(before.as_ref(), &observation.object),
+            Kind::IngressDaemonSet if !observation.deleted => self.judge_grants(before.as_ref(), observation),
             _ => {}
         }
         self.world.apply(observation);

@@ -29,6 +29,8 @@ pub struct NodeSpec {
     pub name: String,
     /// Labels; those that a node may not give itself are put on by the admin.
     pub labels: BTreeMap<String, String>,
+    /// Whether it registers with them; else an administrator puts them on.
+    pub registers_labels: bool,
     /// Taints that it registers with, each `key=value:Effect`.
     pub taints: Vec<String>,
     /// It requests its serving certificate from the cluster, instead of being given one.
@@ -38,7 +40,14 @@ pub struct NodeSpec {
 impl NodeSpec {
     /// A node without labels and taints of its own.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), labels: BTreeMap::new(), taints: Vec::new(), requests_certificate: false }
+        Self { name: name.to_owned(), labels: BTreeMap::new(), registers_labels: false, taints: Vec::new(), requests_certificate: false }
+    }
+
+    /// Registering with its labels, as nodes of a pool do, instead of being labelled by an administrator later.
+    #[must_use]
+    pub fn registering(mut self) -> Self {
+        self.registers_labels = true;
+        self
     }
 
     /// With this label.
@@ -231,7 +240,7 @@ impl Node {
         let mut own = Vec::new();
         let mut of_admin = BTreeMap::new();
         for (key, value) in &self.spec.labels {
-            if may_label_itself(key) {
+            if self.spec.registers_labels || may_label_itself(key) {
                 own.push(format!("{key}={value}"));
             } else {
                 of_admin.insert(key.clone(), value.clone());

@@ -21,11 +21,12 @@ pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingre
 const FLEET: &str = "system:serviceaccount:virtual-kubelet:fleet";
 
 /// Rights that scenarios need not show, with the reason.
-const UNSEEN: [(&str, &str); 6] = [
+const UNSEEN: [(&str, &str); 7] = [
     (
         "operator: update ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
         "no request of its own: asked for when an object with blockOwnerDeletion is made; `ownership.rs` takes it away and sees",
     ),
+    ("operator: get nodes", "only after a patch of a gate that came too late"),
     ("operator: get apps/controllerrevisions", "only when a revision's name is taken: by a process that died, or by somebody else"),
     ("operator: patch apps/controllerrevisions", "only when a former template becomes the newest again"),
     ("operator: delete apps/controllerrevisions", "only when there are more revisions than `revisionHistoryLimit`"),

@@ -32,7 +32,7 @@ pub(crate) async fn a_node_joins(bed: &mut Bed, serving: &[&str]) -> Result<()> 
     bed.apply(&[workload()]).await?;
     bed.say(&format!("a workload waits for a node; {JOINS} joins, and keeps the taint {KEY} until both of its nginx serve"));
     let from = bed.recorder.history().await?.len();
-    bed.add_node(NodeSpec::new(JOINS).label("ingress", "true").label("joined", "yes")).await?;
+    bed.add_node(NodeSpec::new(JOINS).label("ingress", "true").label("joined", "yes").registering()).await?;
     let serving: Vec<_> = serving.iter().copied().chain([JOINS]).collect();
     bed.haproxy.serves(MINUTE, &serving).await?;
     product::is_complete(bed, serving.len(), MINUTE).await?;

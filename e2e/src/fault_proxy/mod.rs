@@ -62,6 +62,8 @@ pub enum Fault {
     /// It waits, also when nobody waits for its answer any more, until [`FaultProxy::let_go`]; [`FaultProxy::caught`]
     /// tells.
     Hold,
+    /// A list is answered as of this resourceVersion, as by an API server that lags behind.
+    Past(u64),
 }
 
 /// How far a request got whose answer is lost.
@@ -271,6 +273,10 @@ impl Shared {
                 never().await
             }
             Fault::Hold => self.hold(request, head, body).await,
+            Fault::Past(revision) => {
+                let head = request::as_of(head, revision).map_err(|error| Broken(error.to_string()))?;
+                self.pass(number, head, body, Duration::ZERO).await
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use http::{request::Parts, uri::InvalidUri};
 use hyper::{Method, body::Bytes};
 use serde_json::Value;
 
@@ -11,6 +12,10 @@ const LONG_NUMBER: usize = 5;
 /// Fields that differ between two attempts at the same.
 const VOLATILE: [&str; 8] =
     ["resourceVersion", "managedFields", "renewTime", "acquireTime", "leaseTransitions", "eventTime", "lastTransitionTime", "since"];
+
+/// Kinds of which the operator lists all objects.
+const KINDS: [&str; 8] =
+    ["ingressdaemonsets", "nodes", "deployments", "replicasets", "pods", "daemonsets", "services", "controllerrevisions"];
 
 /// One request of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +37,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// It asks for all objects of a kind.
+    pub fn is_list(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        self.method == Method::GET && !self.watch && KINDS.contains(&name)
+    }
+
     /// It is meant to change something.
     pub fn is_write(&self) -> bool {
         self.method != Method::GET && !self.dry_run
@@ -52,6 +63,14 @@ impl Request {
     pub fn is_first(&self) -> bool {
         self.attempt == 1
     }
+}
+
+/// The same list, as of this resourceVersion.
+pub(super) fn as_of(mut head: Parts, revision: u64) -> Result<Parts, InvalidUri> {
+    let asked = head.uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("resourceVersion"));
+    let query: Vec<_> = asked.map(str::to_owned).chain([format!("resourceVersion={revision}&resourceVersionMatch=Exact")]).collect();
+    head.uri = format!("{}?{}", head.uri.path(), query.join("&")).parse()?;
+    Ok(head)
 }
 
 /// What two requests have in common that ask for the same.
@@ -102,6 +121,13 @@ mod tests {
 
     fn patch(operations: &Value) -> u64 {
         identity(&Method::PATCH, "/x", false, &Bytes::from(operations.to_string()))
+    }
+
+    #[test]
+    fn a_list_of_the_past_keeps_what_else_was_asked_for() {
+        let request = http::Request::get("/api/v1/nodes?limit=100&resourceVersion=0&labelSelector=a%3Db").body(()).unwrap();
+        let head = as_of(request.into_parts().0, 7).unwrap();
+        assert_eq!(head.uri, "/api/v1/nodes?limit=100&labelSelector=a%3Db&resourceVersion=7&resourceVersionMatch=Exact");
     }
 
     #[test]

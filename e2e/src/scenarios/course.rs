@@ -31,7 +31,7 @@ fn claiming(budget: usize) -> Expectations {
 }
 
 /// Nodes that wait for this reason.
-fn held(status: &IngressDaemonSetStatus, reason: &str) -> BTreeSet<String> {
+pub(super) fn held(status: &IngressDaemonSetStatus, reason: &str) -> BTreeSet<String> {
     status.node_states.iter().filter(|node| node.reason == reason).map(|node| node.name.clone()).collect()
 }
 

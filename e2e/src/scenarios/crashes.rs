@@ -1,13 +1,13 @@
 //! The operator dies at every write of a rollout in turn, or is down in the middle of one.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     pin::pin,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use crds::names;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use crate::{
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{
+        effects::Effects,
         product::{self, both_marks, deployment_mark, node_mark, rolling_update},
         workload,
     },
@@ -86,7 +87,7 @@ impl Mode {
 
 /// What `HAProxy` needs to notice: the grace where no mark has one of its own, and how long a node must be back before the
 /// other one goes.
-fn load_balancer() -> Value {
+pub(super) fn load_balancer() -> Value {
     json!({ "preset": "Custom", "interval": "500ms", "unhealthyThreshold": 2, "healthyThreshold": 1, "timeout": "1s" })
 }
 
@@ -111,7 +112,7 @@ async fn after_every_write(bed: &mut Bed) -> Result<()> {
     }
     bed.say(&format!("{restarts} restarts"));
     ensure!(restarts >= 80, "only {restarts} writes were followed by a crash");
-    is_quiet(bed, &proxy).await
+    is_quiet(bed, &proxy, NODES.len()).await
 }
 
 /// The same, but the API server does not get the write.
@@ -131,7 +132,7 @@ async fn before_every_write(bed: &mut Bed) -> Result<()> {
     }
     bed.say(&format!("{restarts} restarts"));
     ensure!(restarts >= 20, "only {restarts} writes were prevented by a crash");
-    is_quiet(bed, &proxy).await
+    is_quiet(bed, &proxy, NODES.len()).await
 }
 
 /// The same from the first write for a resource to the last one, when it goes.
@@ -233,7 +234,12 @@ async fn down(bed: &mut Bed) -> Result<()> {
 
 /// Version 1 serves, made by an operator behind a proxy.
 pub(super) async fn serve(bed: &Bed, arguments: &[&str]) -> Result<(FaultProxy, OperatorProcess)> {
-    product::serve(bed, Mode::both().strategy, &NODES).await?;
+    serve_on(bed, &NODES, arguments).await
+}
+
+/// The same on these nodes.
+pub(super) async fn serve_on(bed: &Bed, nodes: &[&str], arguments: &[&str]) -> Result<(FaultProxy, OperatorProcess)> {
+    product::serve(bed, Mode::both().strategy, nodes).await?;
     product::change(bed, json!({ "loadBalancer": load_balancer() })).await?;
     operator_process::stop_pods(bed).await?;
     let proxy = FaultProxy::start(bed).await?;
@@ -279,7 +285,11 @@ pub(super) async fn all_served(traffic: Option<Traffic>) -> Result<String> {
 }
 
 /// Kills the operator at each write that is caught and starts it again, until this has come about; returns how often.
-async fn while_crashing(proxy: &mut FaultProxy, operator: &mut OperatorProcess, done: impl Future<Output = Result<()>>) -> Result<u32> {
+pub(super) async fn while_crashing(
+    proxy: &mut FaultProxy,
+    operator: &mut OperatorProcess,
+    done: impl Future<Output = Result<()>>,
+) -> Result<u32> {
     let mut restarts = 0;
     let mut done = pin!(done);
     loop {
@@ -311,51 +321,12 @@ pub(super) async fn completes(bed: &Bed, operator: &mut OperatorProcess, nodes: 
 
 /// Since `before` observations there was one rollout, in which every node got one grant, one new template and its pods once.
 pub(super) fn took_effect_once(history: &[Observation], before: usize) -> Result<()> {
-    let mut templates: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
-    let mut grants: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
-    let mut pods: BTreeSet<&str> = BTreeSet::new();
-    for (place, Observation { kind, object, .. }) in history.iter().enumerate() {
-        match kind {
-            Kind::Deployment => {
-                let Some(node) = object["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str() else { continue };
-                let (seen, template) = (templates.entry(node).or_default(), &object["spec"]["template"]);
-                if place < before {
-                    seen.clear();
-                }
-                if seen.last() != Some(&template) {
-                    seen.push(template);
-                }
-            }
-            Kind::IngressDaemonSet if place >= before => {
-                for (node, grant) in object["status"]["rollout"]["grants"].as_object().into_iter().flatten() {
-                    grants.entry(node).or_default().insert(grant["id"].as_u64().context("a grant without an id")?);
-                }
-            }
-            _ => {}
-        }
-    }
-    let revisions: BTreeSet<_> = templates.values().filter_map(|seen| Some(revision(seen.last()?))).collect();
-    for Observation { kind, object, .. } in history {
-        if *kind == Kind::Pod && object["metadata"]["labels"][names::REVISION_LABEL].as_str().is_some_and(|text| revisions.contains(text)) {
-            pods.extend(object["metadata"]["uid"].as_str());
-        }
-    }
-    // The first of each is what it was before.
-    let written: BTreeMap<_, _> = templates.iter().map(|(node, seen)| (*node, seen.len() - 1)).collect();
-    let once = NODES.iter().map(|node| (*node, 1)).collect();
-    ensure!(written == once, "templates were written {written:?} times");
-    ensure!(grants.values().all(|ids| ids.len() == 1) && grants.len() == NODES.len(), "grants were {grants:?}");
-    ensure!(pods.len() == 2 * NODES.len(), "{} pods of the new version were made for {} nodes of 2", pods.len(), NODES.len());
-    Ok(())
+    Effects::since(history, before)?.are_of_one_rollout(&NODES)
 }
 
-fn revision(template: &Value) -> &str {
-    template["metadata"]["labels"][names::REVISION_LABEL].as_str().unwrap_or_default()
-}
-
-/// Nothing more is written once everything is complete.
-async fn is_quiet(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+/// Nothing more is written once everything is complete on so many nodes.
+pub(super) async fn is_quiet(bed: &Bed, proxy: &FaultProxy, nodes: usize) -> Result<()> {
+    product::is_complete(bed, nodes, MINUTE).await?;
     let steps = || proxy.log().iter().filter(|exchange| exchange.request.is_step()).count();
     // What was complete may still be said, once.
     let before = steps();

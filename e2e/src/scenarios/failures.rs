@@ -70,6 +70,9 @@ pub const KUBELET_RESTART: Scenario = Scenario {
 
 async fn kubelet_restart(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    // With it pods are not available for a while after they are ready again.
+    product::change(bed, json!({ "minReadySeconds": 3 })).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
     for node in NODES {
         bed.node(node)?.forget_readiness()?;
     }
@@ -80,7 +83,12 @@ async fn kubelet_restart(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     // The auditor judges every moment between here and the end.
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let history = bed.recorder.history().await?;
+    let ours = history.iter().filter(|seen| seen.kind == Kind::Pod && seen.object["metadata"]["labels"][names::REVISION_LABEL].is_string());
+    let made: BTreeSet<_> = ours.filter_map(|seen| seen.object["metadata"]["uid"].as_str()).collect();
+    ensure!(made.len() == 4 * NODES.len(), "{} pods were made of two versions for 4 nodes of 2", made.len());
+    Ok(())
 }
 
 /// The detacher does not answer.

@@ -377,10 +377,22 @@ async fn together(bed: &mut Bed) -> Result<()> {
     becomes(bed, "s2", "readiness.k8s.io/agent", true, 1).await?;
     bed.say("a gate whose pods could not start is not enforced before they can");
 
-    for name in ["one", "two", "agent"] {
+    let wants = json!({ "requirements": [{ "name": "disks", "csiDriver": { "name": "disks.example.com" } }] });
+    bed.apply(&[gate("csi", "readiness.k8s.io/csi", wants)]).await?;
+    node(bed, "s3", &["csi"], json!([])).await?;
+    becomes(bed, "s3", "readiness.k8s.io/csi", true, 1).await?;
+    let driver = json!({ "name": "disks.example.com", "nodeID": "s3", "topologyKeys": [] });
+    bed.apply(&[
+        json!({ "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": { "name": "s3" }, "spec": { "drivers": [driver] } }),
+    ])
+    .await?;
+    becomes(bed, "s3", "readiness.k8s.io/csi", false, 1).await?;
+    bed.say("a node waits for its CSI driver");
+
+    for name in ["one", "two", "agent", "csi"] {
         delete_gate(bed, name).await?;
     }
-    for name in ["s1", "s2"] {
+    for name in ["s1", "s2", "s3"] {
         let left = nodes(bed).get(name).await?;
         ensure!(records(&left).is_empty() && !taints(&left).iter().any(|taint| taint.key.starts_with("readiness.k8s.io/")), "{left:?}");
     }

@@ -7,6 +7,7 @@ mod course;
 mod crashes;
 mod deletion;
 mod detachers;
+mod effects;
 mod failures;
 mod faults;
 mod fleet;
@@ -14,10 +15,13 @@ mod flood;
 mod gate_admission;
 mod gate_races;
 mod gates;
+mod guide;
 mod handover;
 mod health;
+mod incidents;
 mod kubelet_api;
 mod membership;
+mod migration;
 mod node_library;
 mod outages;
 mod ownership;
@@ -30,6 +34,7 @@ mod room;
 mod serving;
 mod sharing;
 mod tampering;
+mod unattended;
 pub mod workload;
 
 use crate::scenario::Scenario;
@@ -57,6 +62,11 @@ pub const ALL: &[Scenario] = &[
     failures::HAND_OVER,
     failures::REFUSED_PODS,
     failures::BAD_EDIT,
+    incidents::TWO_UPDATES,
+    incidents::BAD_UPDATES,
+    incidents::TERMINATING,
+    incidents::DEAD_NODE,
+    incidents::NO_MARK,
     bad_input::BAD_INPUT,
     flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
@@ -85,6 +95,11 @@ pub const ALL: &[Scenario] = &[
     rivals::TWO_AT_ONCE,
     rivals::LEADERS,
     rivals::STOPPED,
+    rivals::OLD_LIST,
+    unattended::KILLED,
+    unattended::RIVALS,
+    migration::FROM_A_DAEMON_SET,
+    migration::FROM_THE_ORIGINAL,
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,

@@ -144,7 +144,7 @@ async fn at_least_three_serve(haproxy: &crate::haproxy::HaProxy) -> Result<()> {
 }
 
 /// The first node whose token shows this phase.
-async fn shows(bed: &Bed, phase: Phase) -> Result<String> {
+pub(super) async fn shows(bed: &Bed, phase: Phase) -> Result<String> {
     let api = Api::<Deployment>::namespaced(bed.client.clone(), "default");
     eventually(MINUTE, &format!("a node is {phase:?}"), async || {
         let shows = |deployment: &Deployment| {
@@ -206,7 +206,7 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     bed.haproxy.serves(MINUTE, &NODES).await
 }
 
-async fn is_lost(bed: &Bed, node: &str) -> Result<()> {
+pub(super) async fn is_lost(bed: &Bed, node: &str) -> Result<()> {
     let lost = bed.kubectl(&["wait", "--for=condition=Ready=unknown", &format!("node/{node}"), "--timeout=90s"]).await;
     lost.map(drop)
 }

@@ -8,10 +8,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use crds::IngressDaemonSetStatus;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::{
@@ -65,13 +67,14 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     let followed = ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["edge  Complete: 4 of 4 nodes updated"]).await?;
     ensure!(!followed.contains('\x1b'), "control characters in a pipe: {followed:?}");
     drop(terminal);
-    let json: serde_json::Value = serde_json::from_str(&ids.prints(&["status", "-o", "json"], &[]).await?)?;
+    let json: Value = serde_json::from_str(&ids.prints(&["status", "-o", "json"], &[]).await?)?;
     ensure!(json["complete"] == true && json["counts"]["updated"] == 4, "{json}");
     let output = interrupted(audit).await?;
     ensure!(output.status.success(), "the audit of a good rollout: {}", shown(&output));
     ensure!(String::from_utf8_lossy(&output.stdout).contains(": 0 violations"), "{}", shown(&output));
     bed.say("the plugin's audit found nothing in the rollout");
     undoes(bed, &ids).await?;
+    promotes_and_retries(bed, &ids).await?;
     finds_what_was_done_by_hand(bed, &ids).await?;
     misses_the_operator(bed, &ids).await
 }
@@ -94,7 +97,7 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.fails(&["release", "n1"], "node n1 has no place in the budget").await?;
     ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (there are: 1, 2)").await?;
     product::roll_to_missing_image(bed).await?;
-    let stuck = |status: &crds::IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;
+    let stuck = |status: &IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;
     let status = product::status_says(bed, "two nodes lack the image", MINUTE, stuck).await?;
     let node = &status.node_states.iter().find(|state| state.reason == "ImagePull").context("no such node")?.name;
     ids.prints(&["why", node], &["ImagePull", "Permission", "Update to revision"]).await?;
@@ -113,6 +116,39 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.prints(&["undo", "--clear"], &["runs the revision of spec.template again"]).await?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.say("a stuck node was released, and a former revision ran");
+    Ok(())
+}
+
+/// A step that pauses goes on, and a node on which the revision has failed is tried again.
+async fn promotes_and_retries(bed: &Bed, ids: &Plugin) -> Result<()> {
+    let course = |steps: Value| product::change(bed, json!({ "updateStrategy": rolling_update(1, steps) }));
+    course(json!({ "steps": [{ "nodes": 1, "pause": true }] })).await?;
+    product::roll_to(bed, "3").await?;
+    let waits = |status: &IngressDaemonSetStatus| {
+        status.nodes.updated == 1 && status.node_states.iter().any(|state| state.reason == "AwaitingPromotion")
+    };
+    product::status_says(bed, "the first step waits for a person", MINUTE, waits).await?;
+    ids.fails(&["promote", "--step", "2"], "step 2 is none of those that are left: 1 to 1").await?;
+    ids.prints(&["promote"], &["goes on after step 1 of 1 (now in step 1, its nodes serve for"]).await?;
+    ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["Complete: 4 of 4"]).await?;
+    ids.fails(&["promote"], "all 1 steps of revision").await?;
+    bed.say("a step that paused went on");
+
+    course(json!({ "steps": null, "nodeDeadlineSeconds": 4 })).await?;
+    product::roll_to_missing_image(bed).await?;
+    let status = product::status_says(bed, "a node has failed", MINUTE, |status| status.nodes.failed == 1).await?;
+    let grants = |status: &IngressDaemonSetStatus| status.rollout.clone().map(|ledger| ledger.grants).unwrap_or_default();
+    let (node, before) = grants(&status).pop_first().context("its place was freed")?;
+    ids.prints(&["retry", &node], &[&format!("node {node} is tried again with revision"), "it had failed: ImagePull"]).await?;
+    product::status_says(bed, "it is tried again", MINUTE, |status| {
+        status.nodes.failed == 0 && grants(status).get(&node).is_some_and(|again| again.id > before.id)
+    })
+    .await?;
+    product::status_says(bed, "it fails again", MINUTE, |status| status.nodes.failed == 1).await?;
+    course(json!({ "nodeDeadlineSeconds": null })).await?;
+    product::roll_to(bed, "4").await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.say("a node that had failed was tried again");
     Ok(())
 }
 

@@ -1,14 +1,19 @@
 //! Two operators: both act, or one leads and the other takes over, also from one that only seems dead.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail, ensure};
+use crds::names;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
+    auditor::{Kind, Observation},
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::eventually,
@@ -17,7 +22,7 @@ use crate::{
     scenario::Scenario,
     scenarios::{
         crashes::{self, Mode, expected, took_effect_once, two_nodes},
-        product,
+        product, workload,
     },
 };
 
@@ -48,8 +53,6 @@ async fn two_at_once(bed: &mut Bed) -> Result<()> {
     }
     let second = FaultProxy::start(bed).await?;
     let mut rival = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
-    let slow_writes = |request: &Request| if request.is_write() { Fault::Delay(Duration::from_millis(300)) } else { Fault::None };
-    let slow_view = |request: &Request| if request.watch { Fault::Delay(Duration::from_millis(800)) } else { Fault::None };
     let mut version = 10;
     for (round, (of_first, of_second)) in [(slow_writes as Rule, slow_view as Rule), (slow_view, slow_writes)].into_iter().enumerate() {
         first.inject(of_first);
@@ -69,7 +72,17 @@ async fn two_at_once(bed: &mut Bed) -> Result<()> {
     rival.check()
 }
 
-type Rule = fn(&Request) -> Fault;
+pub(super) type Rule = fn(&Request) -> Fault;
+
+/// What it does comes late.
+pub(super) fn slow_writes(request: &Request) -> Fault {
+    if request.is_write() { Fault::Delay(Duration::from_millis(300)) } else { Fault::None }
+}
+
+/// What it sees is of some time ago.
+pub(super) fn slow_view(request: &Request) -> Fault {
+    if request.watch { Fault::Delay(Duration::from_millis(800)) } else { Fault::None }
+}
 
 async fn roll(bed: &Bed, mode: &Mode, version: u32) -> Result<()> {
     product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
@@ -251,6 +264,104 @@ async fn arrived(proxy: &FaultProxy, number: u64) -> Result<Exchange> {
         let exchange = proxy.log().into_iter().find(|exchange| exchange.request.number == number).context("not in the log")?;
         ensure!(exchange.forwarded.is_some(), "it has not arrived");
         Ok(exchange)
+    })
+    .await
+}
+
+/// kubernetes #54096: a controller that had just taken over listed what an API server that lags behind had, and made pods twice.
+pub const OLD_LIST: Scenario = Scenario {
+    name: "a_leader_that_takes_over_with_an_old_list_makes_nothing_twice",
+    options: two_nodes,
+    expected,
+    body: |bed| Box::pin(old_list(bed)),
+};
+
+/// How late the watches of a leader begin that has an old list, and what they deliver besides.
+const LATE: Duration = Duration::from_secs(3);
+
+async fn old_list(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    operator_process::stop_pods(bed).await?;
+    let mut first = OperatorProcess::start(bed, "first").await?;
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    bed.apply(&[workload::config_map("default"), product::resource("1", &Mode::both().strategy)]).await?;
+    product::is_complete(bed, 2, MINUTE).await?;
+    let made = first_of(bed, 0, |seen| seen.kind == Kind::Deployment && is_of_a_node(&seen.object)).await?;
+    ends(&mut first).await?;
+    let (proxy, mut second) = takes_over(bed, "second", made - 1).await?;
+    refused(&proxy).await?;
+    product::is_complete(bed, 2, MINUTE).await?;
+    let before = bed.recorder.history().await?.len();
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is updated, the other one is under way", MINUTE, |status| {
+        status.nodes.updated == 1 && status.rollout.as_ref().is_some_and(|ledger| !ledger.grants.is_empty())
+    })
+    .await?;
+    let granted = first_of(bed, before, |seen| {
+        let grants = seen.object["status"]["rollout"]["grants"].as_object();
+        seen.kind == Kind::IngressDaemonSet && grants.is_some_and(|grants| !grants.is_empty())
+    })
+    .await?;
+    ends(&mut second).await?;
+    let (proxy, mut third) = takes_over(bed, "third", granted - 1).await?;
+    refused(&proxy).await?;
+    product::is_complete(bed, 2, MINUTE).await?;
+    let history = bed.recorder.history().await?;
+    took_effect_once(&history, before)?;
+    let uids = |kind, is_ours: fn(&Value) -> bool| -> BTreeSet<&str> {
+        let ours = history.iter().filter(|seen| seen.kind == kind && is_ours(&seen.object));
+        ours.filter_map(|seen| seen.object["metadata"]["uid"].as_str()).collect()
+    };
+    let (deployments, pods) = (uids(Kind::Deployment, is_of_a_node).len(), uids(Kind::Pod, has_revision).len());
+    ensure!((deployments, pods) == (2, 8), "{deployments} Deployments and {pods} pods of two versions were made for 2 nodes of 2");
+    bed.say("from a list without Deployments and from one without grants nothing was made twice");
+    third.check()
+}
+
+fn is_of_a_node(object: &Value) -> bool {
+    object["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].is_string()
+}
+
+fn has_revision(object: &Value) -> bool {
+    object["metadata"]["labels"][names::REVISION_LABEL].is_string()
+}
+
+/// The resourceVersion of the first such change after the first `from`.
+async fn first_of(bed: &Bed, from: usize, test: impl Fn(&Observation) -> bool) -> Result<u64> {
+    let history = bed.recorder.history().await?;
+    history[from..].iter().find(|seen| test(seen)).map(|seen| seen.revision).context("no such change")
+}
+
+/// An operator ends, and with it its lease.
+async fn ends(operator: &mut OperatorProcess) -> Result<()> {
+    operator.signal(Signal::SIGTERM)?;
+    eventually(LEASE, "the operator has ended", async || match operator.check() {
+        Ok(()) => bail!("it runs"),
+        Err(_) => Ok(()),
+    })
+    .await
+}
+
+/// Another one leads, and sees what was at this resourceVersion; it hears late of what was since.
+async fn takes_over(bed: &Bed, name: &str, past: u64) -> Result<(FaultProxy, OperatorProcess)> {
+    let proxy = FaultProxy::start(bed).await?;
+    proxy.inject(move |request| match request {
+        _ if request.is_list() => Fault::Past(past),
+        _ if request.watch => Fault::Delay(LATE),
+        _ => Fault::None,
+    });
+    let operator = OperatorProcess::start_behind(bed, name, &proxy, &[]).await?;
+    Ok((proxy, operator))
+}
+
+/// It acted on what it saw, and the first write of all, which takes ids or gives grants, was refused because it was of the past.
+async fn refused(proxy: &FaultProxy) -> Result<()> {
+    eventually(MINUTE, "a status of the past is refused", async || {
+        let log = proxy.log();
+        let statuses = || log.iter().filter(|exchange| exchange.request.is_step() && exchange.request.path.ends_with("/status"));
+        let refused = statuses().filter(|exchange| matches!(exchange.forwarded, Some(409 | 422))).count();
+        ensure!(refused > 0, "of {} none was", statuses().count());
+        Ok(())
     })
     .await
 }

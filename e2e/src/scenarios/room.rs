@@ -40,7 +40,7 @@ fn zone(node: &str) -> &'static str {
 }
 
 /// What the ledger held at each moment since `from`, one set of nodes after the other.
-async fn ledgers(bed: &Bed, from: usize) -> Result<Vec<BTreeSet<String>>> {
+pub(super) async fn ledgers(bed: &Bed, from: usize) -> Result<Vec<BTreeSet<String>>> {
     let history = bed.recorder.history().await?;
     let seen = history[from..].iter().filter(|seen| seen.kind == Kind::IngressDaemonSet);
     let grants = seen.filter_map(|seen| seen.object["status"]["rollout"]["grants"].as_object());

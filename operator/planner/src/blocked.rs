@@ -28,7 +28,10 @@ pub fn blocked(
     if ledger.grants.keys().any(works) {
         return None;
     }
-    let obstacles = plan.held.iter().filter_map(|(node, held)| Some((rank(&held.hold)?, node, &held.hold)));
+    // A node that was lost with its place is what the others wait for when they wait for the budget.
+    let lost = |node: &String, hold: &Hold| *hold == Hold::NodeNotReady && ledger.grants.contains_key(node);
+    let rank_of = |node: &String, hold: &Hold| if lost(node, hold) { Some(LOST_WITH_ITS_PLACE) } else { rank(hold) };
+    let obstacles = plan.held.iter().filter_map(|(node, held)| Some((rank_of(node, &held.hold)?, node, &held.hold)));
     let (_, node, hold) = obstacles.min_by_key(|(rank, node, _)| (*rank, *node))?;
     let of_all = matches!(
         hold,
@@ -56,6 +59,9 @@ pub fn blocked(
     };
     Some(Blocked { reason, object, since: since.unwrap_or_else(|| clock(*now)), message })
 }
+
+/// Rank of a node that is not Ready and has a grant: with what is broken.
+const LOST_WITH_ITS_PLACE: u8 = 4;
 
 /// Order among reasons that do not pass by themselves or by a node that finishes: what people decided comes first, then
 /// what is broken. Nothing for the others.

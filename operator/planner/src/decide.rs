@@ -249,7 +249,8 @@ impl<'a> Pass<'a> {
                     _ if case.phase() == Some(Phase::Degrading) => "Degrading",
                     _ => "Updating",
                 };
-                self.hold(case.name, phase, self.incomplete(case, grant));
+                let why = if case.is_lost() { Hold::NodeNotReady } else { self.incomplete(case, grant) };
+                self.hold(case.name, phase, why);
             }
             Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Hold::Granted)),
         }
@@ -402,7 +403,12 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let by_others = case.taken_out().filter(|_| case.is_ready()).map(|key| Hold::TakenOut(key.to_owned()));
-            let unready = || Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble };
+            let unready = || {
+                if case.is_lost() {
+                    return Hold::NodeNotReady;
+                }
+                Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble }
+            };
             self.hold(case.name, "Unavailable", by_others.unwrap_or_else(unready));
         }
     }

@@ -123,6 +123,31 @@ pub fn open_breaker(deployment: &DeploymentFacts, breaker: Breaker, replicas: i3
         .into_value()
 }
 
+/// A field of the spec, tested to be as it was seen, where it is something else.
+fn set(patch: JsonPatch, deployment: &DeploymentFacts, key: &str, value: Value) -> JsonPatch {
+    let old = deployment.spec.get(key).unwrap_or(Value::Null);
+    if render::contains(&old, &value) {
+        return patch;
+    }
+    let at = format!("/spec/{key}");
+    patch.test(&at, old).add(&at, value)
+}
+
+/// For how long pods must be ready, in this order: the API server checks the deadline against the new minReadySeconds.
+fn min_ready(patch: JsonPatch, snapshot: &Snapshot, deployment: &DeploymentFacts) -> JsonPatch {
+    let seconds = snapshot.resource.spec.min_ready_seconds;
+    let deadline = render::progress_deadline(seconds).unwrap_or(DEFAULT_PROGRESS_DEADLINE);
+    let patch = set(patch, deployment, "progressDeadlineSeconds", deadline.into());
+    set(patch, deployment, "minReadySeconds", seconds.into())
+}
+
+/// What a node that waits for its pods would wait for in vain, or not for long enough; `None` when nothing is to be changed.
+pub fn patience(snapshot: &Snapshot, deployment: &DeploymentFacts) -> Option<Value> {
+    let untouched = fenced(deployment, None);
+    let patch = min_ready(untouched.clone(), snapshot, deployment);
+    (patch != untouched).then(|| patch.into_value())
+}
+
 /// Everything that needs no grant, in one patch; `None` when nothing is to be changed.
 ///
 /// Labels and strategy always; template and replicas of a `New` Deployment; replicas of one that has none.
@@ -142,16 +167,8 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
         }
         patch = patch.add(&annotation(names::NODE_NAME_ANNOTATION), case.name);
     }
-    let spec = |key: &str| deployment.spec.get(key).unwrap_or(Value::Null);
-    let set = |patch: JsonPatch, key: &str, value: Value| {
-        let at = format!("/spec/{key}");
-        if render::contains(&spec(key), &value) { patch } else { patch.test(&at, spec(key)).add(&at, value) }
-    };
-    patch = set(patch, "strategy", render::strategy(settings));
-    // Both in this order: the API server checks the deadline against the new minReadySeconds.
-    let deadline = render::progress_deadline(snapshot.resource.spec.min_ready_seconds).unwrap_or(DEFAULT_PROGRESS_DEADLINE);
-    patch = set(patch, "progressDeadlineSeconds", deadline.into());
-    patch = set(patch, "minReadySeconds", snapshot.resource.spec.min_ready_seconds.into());
+    patch = set(patch, deployment, "strategy", render::strategy(settings));
+    patch = min_ready(patch, snapshot, deployment);
     let new = case.phase() == Some(Phase::New);
     let behind = deployment.revision() != settings.revision || case.drifted;
     let shut = crate::breaker::read(deployment).is_some_and(|breaker| breaker.until > snapshot.now);
@@ -164,7 +181,7 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
     }
     let may_scale = new && (behind || !shut) || deployment.replicas() == 0 && !shut && !behind;
     if may_scale && case.grant.is_none() && deployment.replicas() != settings.pods_per_node {
-        patch = set(patch, "replicas", settings.pods_per_node.into());
+        patch = set(patch, deployment, "replicas", settings.pods_per_node.into());
     }
     let proven = case.settled && deployment.replicas() == settings.pods_per_node;
     if deployment.labels.contains_key(names::BREAKER_LABEL) && (proven || new && behind) {

@@ -243,7 +243,7 @@ impl Hold {
                 crds::names::RETRY_ANNOTATION
             ),
             Self::Draining => "the Node is about to be taken away: out of the load balancer, without pods".into(),
-            Self::NodeNotReady => "the Node is not Ready".into(),
+            Self::NodeNotReady => "the Node is not Ready: mend it, or delete it if the machine is gone".into(),
             Self::Granted => "may be updated now".into(),
             Self::GracePeriod { until } => format!("out of the load balancer, waiting for its grace period until {}", clock(*until)),
             Self::WaitingForDetacher { until } => format!(

@@ -38,10 +38,10 @@ pub mod texts;
 pub mod timing;
 pub mod trial;
 pub mod wanted;
-pub mod window;
 
 pub use decide::decide;
 pub use hold::Hold;
 pub use plan::{Action, Plan};
+pub use rollout_windows as window;
 pub use snapshot::Snapshot;
 pub use step::step;

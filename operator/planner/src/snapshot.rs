@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Taint;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
 
@@ -179,6 +180,18 @@ impl NodeFacts {
     /// The same to whom conditions other than Ready mean nothing.
     pub fn is_same_but_conditions(&self, other: &Self) -> bool {
         *self == Self { resource_version: self.resource_version.clone(), conditions: self.conditions.clone(), ..other.clone() }
+    }
+
+    /// What decides on who may use the node, its labels and taints, as a number; equal for equal ones within one process.
+    pub fn standing(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (key, value) in self.labels.entries() {
+            (key, value).hash(&mut hasher);
+        }
+        for taint in &self.taints {
+            (&taint.key, &taint.effect, &taint.value).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// The holders annotation; `Err` when somebody made it unreadable.

@@ -47,6 +47,10 @@ impl Pass<'_> {
                 return;
             }
             self.first_close(case, deployment, settings);
+        } else if case.is_updated()
+            && let Some(patch) = deployment_writes::patience(self.snapshot, deployment)
+        {
+            self.patch_directly(case, deployment, patch, Write::Direct);
         }
     }
 

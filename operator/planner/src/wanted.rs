@@ -165,6 +165,11 @@ impl Case<'_> {
         if self.serves() { settings.detach_marks() } else { Marks::default() }
     }
 
+    /// The Node is there and not Ready: what its pods are said to be is of the time when its kubelet was last heard of.
+    pub fn is_lost(&self) -> bool {
+        self.node.is_some_and(|node| !node.ready)
+    }
+
     /// Our entry holds the node out of the load balancer.
     pub fn holds_node(&self) -> bool {
         self.entry.as_ref().is_some_and(|entry| entry.phase == EntryPhase::Detached)

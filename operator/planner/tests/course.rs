@@ -197,6 +197,25 @@ fn a_node_past_its_deadline_fails_keeps_its_slot_and_halts_the_rollout() {
 }
 
 #[test]
+fn min_ready_seconds_that_change_reach_a_node_under_way_and_one_that_failed() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    for (min_ready, waited, failed) in [(300, 20, 0), (700, 5, 0), (5, 60, 1)] {
+        let plan = seconds(&mut world, &mut operator, waited);
+        assert_eq!((plan.status.nodes.failed, world.cluster.ledger().unwrap().grants.len()), (failed, 1));
+        world.change(|cluster| {
+            cluster.edit_resource(|resource| {
+                resource.spec.min_ready_seconds = min_ready;
+                resource.generation += 1;
+            });
+        });
+        seconds(&mut world, &mut operator, 3);
+        let told: Vec<_> = world.cluster.deployments.values().map(|deployment| deployment["spec"]["minReadySeconds"].as_i64()).collect();
+        assert_eq!(told, [Some(min_ready.into()); 3]);
+    }
+}
+
+#[test]
 fn a_rollout_with_more_failures_allowed_goes_on_past_the_first() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 2}), 4, 3);
     edit(&mut world, |wish| wish.image = 2);

@@ -144,6 +144,7 @@ fn a_node_whose_kubelet_is_lost_uses_up_the_budget_unless_told_to_be_ignored() {
             cluster.edit_node("n0", |node| node["status"]["ready"] = false.into());
         });
         world.fair_second(&mut operator);
+        assert_eq!(reason(&mut world, &mut operator, "n0"), Some("NodeNotReady"), "also while nothing is rolled out");
         world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
         let mut updated = BTreeSet::new();
         for _ in 0..120 {
@@ -152,6 +153,35 @@ fn a_node_whose_kubelet_is_lost_uses_up_the_budget_unless_told_to_be_ignored() {
         }
         assert_eq!(updated.len(), if ignored { 2 } else { 0 }, "ignored: {ignored}, {updated:?}");
         assert_eq!(reason(&mut world, &mut operator, "n0"), Some("NodeNotReady"));
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_node_that_is_lost_in_its_update_keeps_its_place_and_is_named_as_what_the_rollout_waits_for() {
+    for ignored in [false, true] {
+        let (mut world, mut operator) = settled(Wish { ignores_not_ready: ignored, ..Wish::new(Marks::Token, 1) }, 3);
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let updating = |world: &World| {
+            let token = |deployment: &serde_json::Value| deployment["metadata"]["labels"][crds::names::TOKEN_LABEL].to_string();
+            world.cluster.deployments.values().any(|deployment| token(deployment).contains(".Updating."))
+        };
+        world.run_until(&mut operator, 60, updating).unwrap();
+        let lost = granted(&world);
+        let node = lost.first().unwrap().clone();
+        let mut plan = None;
+        for _ in 0..60 {
+            world.change(|cluster| {
+                cluster.pods.iter_mut().filter(|pod| pod.node == node).for_each(|pod| pod.ready_at = i64::MAX);
+                cluster.edit_node(&node, |node| node["status"]["ready"] = false.into());
+            });
+            plan = world.fair_second(&mut operator).or(plan);
+            assert_eq!(granted(&world), lost);
+        }
+        let plan = plan.unwrap();
+        assert_eq!(plan.held[&node].hold.reason(), "NodeNotReady");
+        let blocked = plan.status.blocked.as_ref().unwrap();
+        assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("NodeNotReady", format!("Node/{node}").as_str()));
         assert_eq!(world.audit.violations, Vec::<String>::new());
     }
 }

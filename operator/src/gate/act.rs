@@ -18,6 +18,9 @@ use std::{sync::Mutex, time::Instant};
 /// Events a second, and at once, on Nodes: a thousand nodes that are released together need no thousand events.
 const EVENTS: (f64, f64) = (10.0, 50.0);
 
+/// Taint of a node whose kubelet has not said yet that it is ready.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
 /// What became of a patch.
 #[derive(Debug)]
 pub enum Outcome {
@@ -71,8 +74,13 @@ pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operation
 
 /// Pods on a node that do not bear the taint and are not their node's own: what came before the taint did. `None` when that
 /// cannot be seen.
-pub async fn strangers(client: &Client, gate: &Gate, node: &str) -> Option<usize> {
-    let pods = pods_on(client, node).await?;
+pub async fn strangers(client: &Client, gate: &Gate, node: &Node) -> Option<usize> {
+    let taints = || node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    if taints().any(|taint| taint.key == NOT_READY && taint.effect == "NoSchedule") {
+        // The API server gives it to each new Node: nothing has been able to come yet.
+        return Some(0);
+    }
+    let pods = pods_on(client, node.metadata.name.as_deref().unwrap_or_default()).await?;
     let taint = k8s_openapi::api::core::v1::Taint {
         key: gate.spec.taint.key.clone(),
         effect: gate.spec.taint.effect.as_str().to_owned(),

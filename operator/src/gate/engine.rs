@@ -37,6 +37,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
 /// Patches under way at once.
@@ -70,7 +71,7 @@ pub struct Engine {
     observer: Arc<Observer>,
     hub: Arc<Hub>,
     metrics: GateMetrics,
-    teller: Arc<Teller>,
+    told: UnboundedSender<Told>,
     sources: Sources,
     admission: Arc<Admission>,
     webhook: Option<Secrets>,
@@ -99,7 +100,30 @@ pub struct Engine {
 enum Ended {
     Patch { node: String, outcome: Outcome, transitions: Vec<Transition> },
     Idle { node: String, gates: BTreeSet<String>, idle: Option<bool> },
-    Told,
+}
+
+/// What came about on a node for a gate.
+struct Told {
+    node: Box<Node>,
+    gate: Arc<Gate>,
+    transition: Transition,
+}
+
+/// Counts and tells what came about, beside the loop: no decision waits for an event. Ends with its sender.
+fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> UnboundedSender<Told> {
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel::<Told>();
+    tokio::spawn(async move {
+        while let Some(Told { node, gate, transition }) = receiver.recv().await {
+            if transition.happened == (Happened::Added { late: true })
+                && let Some(strangers) = act::strangers(&client, &gate, &node).await
+            {
+                let late = metrics.late_pods.get_or_create(&OfGate { gate: gate.name.clone() });
+                late.inc_by(u64::try_from(strangers).unwrap_or(u64::MAX));
+            }
+            teller.tell(&metrics, &node, &gate, &transition).await;
+        }
+    });
+    sender
 }
 
 type Work = FuturesUnordered<BoxFuture<'static, Ended>>;
@@ -109,7 +133,7 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&options.hub)),
-            teller: Arc::new(Teller::new(options.recorder)),
+            told: announce(options.client.clone(), options.metrics.clone(), Teller::new(options.recorder)),
             admission: Arc::new(Admission::new(options.webhook.is_some())),
             webhook: options.webhook,
             client: options.client,
@@ -156,7 +180,7 @@ impl Engine {
                 () = stop.cancelled() => break,
                 Some(event) = gates.next() => self.gate_event(event, &mut listing),
                 changes = hub.changes() => self.note(changes).await,
-                Some(ended) = work.next() => self.ended(ended, &work),
+                Some(ended) = work.next() => self.ended(ended),
                 _ = ticks.tick() => {
                     self.wake_due();
                     self.status_due |= self.admission.has_news();
@@ -380,9 +404,8 @@ impl Engine {
         self.status_due |= self.views.remove(name).is_some();
     }
 
-    fn ended(&mut self, ended: Ended, work: &Work) {
+    fn ended(&mut self, ended: Ended) {
         match ended {
-            Ended::Told => {}
             Ended::Idle { node, gates, idle } => {
                 self.under_way.remove(&node);
                 let clocks = self.clocks.entry(node.clone()).or_default();
@@ -400,9 +423,9 @@ impl Engine {
                 match outcome {
                     Outcome::Done(now) => {
                         self.failures.remove(&node);
-                        self.tell(&now, transitions, work);
+                        self.tell(&now, transitions);
                         self.observer.learn(*now);
-                        self.swept.insert(node);
+                        self.urgent.insert(node);
                     }
                     Outcome::Stale(now) => {
                         self.observer.learn(*now);
@@ -443,25 +466,12 @@ impl Engine {
         self.timers.insert(node.to_owned(), 0);
     }
 
-    /// Events and counters; neither holds a decision up.
-    fn tell(&self, node: &Node, transitions: Vec<Transition>, work: &Work) {
+    fn tell(&self, node: &Node, transitions: Vec<Transition>) {
         for transition in transitions {
             let Some(gate) = self.hub.world().gates.get(&transition.gate).cloned() else { continue };
             self.metrics.happened(&gate.name, &transition);
-            let (client, metrics, teller, node) = (self.client.clone(), self.metrics.clone(), Arc::clone(&self.teller), node.clone());
-            work.push(
-                async move {
-                    if transition.happened == (Happened::Added { late: true })
-                        && let Some(strangers) = act::strangers(&client, &gate, &node.name_any()).await
-                    {
-                        let late = metrics.late_pods.get_or_create(&OfGate { gate: gate.name.clone() });
-                        late.inc_by(u64::try_from(strangers).unwrap_or(u64::MAX));
-                    }
-                    teller.tell(&metrics, &node, &gate, &transition).await;
-                    Ended::Told
-                }
-                .boxed(),
-            );
+            // Its receiver lives as long as this sender.
+            let _ = self.told.send(Told { node: Box::new(node.clone()), gate, transition });
         }
     }
 
@@ -481,7 +491,9 @@ impl Engine {
         }
         let world = self.hub.world().clone();
         let now = chrono::Utc::now().timestamp();
+        // Of gates that are gone nothing is shown.
         self.metrics.blocked.clear();
+        self.metrics.nodes.clear();
         for (uid, gate) in &world.gates {
             let seen = || self.views.iter().filter_map(|(node, views)| Some((node.as_str(), views.get(uid)?)));
             let object = self.objects.get(&gate.name).filter(|object| object.metadata.uid.as_deref() == Some(uid)).cloned();
@@ -533,8 +545,8 @@ impl Engine {
     async fn let_go(&mut self, object: &NodeReadinessGate, uid: &str) {
         let key = planner::gate::record::annotation_key(uid);
         let nodes = self.observer.nodes();
-        let busy = !self.urgent.is_empty() || !self.swept.is_empty() || !self.under_way.is_empty();
-        if busy || nodes.values().any(|node| node.annotations.contains_key(&key)) {
+        // Nodes that were tainted at their creation and not seen before are in the sweep that began with the deletion.
+        if !self.swept.is_empty() || nodes.values().any(|node| node.annotations.contains_key(&key)) {
             self.status_due = true;
             return;
         }

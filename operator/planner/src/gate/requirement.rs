@@ -255,7 +255,8 @@ fn runs_on(world: &World, daemon_set: &super::world::DaemonSet, node: &Subject<'
 /// What a resource's own pass says of the node.
 fn health<'a>(world: &'a World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> Option<&'a ReplicaHealth> {
     let nodes = world.replicas.get(&(wanted.namespace.clone(), wanted.name.clone()))?;
-    nodes.get(node.name).filter(|found| found.node_uid == node.facts.uid)
+    // Whether the node is chosen may have changed with its labels and taints; a pass that has seen them is on its way.
+    nodes.get(node.name).filter(|found| found.node_uid == node.facts.uid && found.standing == node.facts.standing())
 }
 
 fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {

@@ -139,6 +139,8 @@ pub struct DaemonSet {
 pub struct ReplicaHealth {
     /// UID of the Node that it speaks of.
     pub node_uid: String,
+    /// How the Node stood when it was looked at, see [`NodeFacts::standing`].
+    pub standing: u64,
     /// The resource chooses the node.
     pub chosen: bool,
     /// Pods that are to run.

@@ -5,8 +5,8 @@
 use chrono::{DateTime, Datelike as _, NaiveDateTime, TimeDelta, TimeZone as _, Timelike as _, Utc};
 use chrono_tz::Tz;
 use crds::ingress_daemon_set::Window;
-use planner::window::{Opening, Windows};
 use proptest::prelude::*;
+use rollout_windows::{Opening, Windows};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn allow(schedule: &str, duration: &str, zone: &str) -> Window {

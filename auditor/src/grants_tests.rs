@@ -1,0 +1,217 @@
+//! When nothing may be begun, and how many at once in a domain.
+#![allow(clippy::needless_pass_by_value)] // values are built in the call, by `json!`
+
+use chrono::DateTime;
+use serde_json::{Value, json};
+
+use super::{
+    Expectations, Kind, Property, Share,
+    history_tests::{Story, claiming, deployment, node, resource},
+};
+
+/// Seconds from 1970 to a day in the middle of a month; the windows are of that day.
+fn at(time: &str) -> i64 {
+    DateTime::parse_from_rfc3339(&format!("2026-03-12T{time}Z")).unwrap().timestamp()
+}
+
+fn grant(kind: &str) -> Value {
+    json!({ "n1": { "id": 2, "kind": kind, "revision": "b", "grantedAt": 0 } })
+}
+
+/// With these windows: open from 02:00 to 03:00, but not from 02:30 to 02:40.
+fn in_windows(grants: Value) -> Value {
+    let mut resource = resource(false, grants);
+    resource["spec"]["updateStrategy"]["rollingUpdate"]["windows"] = json!([
+        { "schedule": "0 2 * * *", "duration": "1h", "timeZone": "UTC" },
+        { "schedule": "30 2 * * *", "duration": "10m", "timeZone": "UTC", "deny": true },
+    ]);
+    resource
+}
+
+fn granted_at(time: &str, kind: &str) -> Vec<Property> {
+    let (empty, given) = (in_windows(json!({})), in_windows(grant(kind)));
+    let story = Story::default().see(at("00:00:00"), Kind::IngressDaemonSet, empty).see(at(time), Kind::IngressDaemonSet, given);
+    story.violations(&claiming())
+}
+
+#[test]
+fn a_node_that_is_begun_while_no_window_is_open_is_found() {
+    for time in ["01:00:00", "01:59:54", "02:30:11", "02:35:00", "03:00:11", "23:00:00"] {
+        assert_eq!(granted_at(time, "Update"), [Property::HeldStartsNothing], "at {time}");
+    }
+}
+
+#[test]
+fn a_grant_that_is_seen_within_ten_seconds_of_a_window_or_by_a_clock_that_is_five_late_is_none() {
+    // 02:30:00 and 03:00:00 are the seconds in which it closes.
+    for time in ["02:00:00", "02:10:00", "02:30:00", "02:30:09", "03:00:00", "03:00:09", "01:59:55", "02:39:55"] {
+        assert_eq!(granted_at(time, "Update"), [], "at {time}");
+    }
+}
+
+#[test]
+fn windows_are_for_updates_and_hold_nothing_else() {
+    for kind in ["Repair", "Shrink", "Grow", "Remove", "Drain", "Abort"] {
+        assert_eq!(granted_at("12:00:00", kind), [], "{kind}");
+    }
+}
+
+#[test]
+fn what_was_begun_in_a_window_goes_on_after_it_under_any_id() {
+    let again = |id: u64| json!({ "n1": { "id": id, "kind": "Update", "revision": "c" } });
+    let story = Story::default()
+        .see(at("02:10:00"), Kind::IngressDaemonSet, in_windows(json!({})))
+        .see(at("02:20:00"), Kind::IngressDaemonSet, in_windows(again(2)))
+        .see(at("04:00:00"), Kind::IngressDaemonSet, in_windows(again(3)));
+    assert_eq!(story.violations(&claiming()), []);
+}
+
+#[test]
+fn over_a_long_way_the_time_counts_that_a_grant_says() {
+    let given = |granted: i64| {
+        let mut grants = grant("Update");
+        grants["n1"]["grantedAt"] = granted.into();
+        let story = Story::default().see(at("00:00:00"), Kind::IngressDaemonSet, in_windows(json!({}))).see(
+            at("03:05:00"),
+            Kind::IngressDaemonSet,
+            in_windows(grants),
+        );
+        story.violations(&Expectations { marks_alone: true, ..claiming() })
+    };
+    assert_eq!(given(at("02:59:59")), []);
+    assert_eq!(given(at("03:00:11")), [Property::HeldStartsNothing]);
+    assert_eq!(given(at("04:00:00")), [Property::HeldStartsNothing], "a time of the future is none");
+}
+
+#[test]
+fn the_spec_that_was_written_over_counts_and_none_without_windows_is_ever_closed() {
+    let changed = Story::default()
+        .see(at("12:00:00"), Kind::IngressDaemonSet, resource(false, json!({})))
+        .see(at("12:00:01"), Kind::IngressDaemonSet, resource(false, grant("Update")))
+        .see(at("12:00:02"), Kind::IngressDaemonSet, in_windows(grant("Update")));
+    assert_eq!(changed.violations(&claiming()), []);
+}
+
+#[test]
+fn what_a_rebuilt_ledger_has_again_was_begun_before() {
+    let mut rebuilding = in_windows(json!({}));
+    rebuilding["status"]["rollout"]["rebuilding"] = 8.into();
+    let story = Story::default().see(at("12:00:00"), Kind::IngressDaemonSet, rebuilding).see(
+        at("12:00:01"),
+        Kind::IngressDaemonSet,
+        in_windows(grant("Update")),
+    );
+    assert_eq!(story.violations(&claiming()), []);
+}
+
+/// The course of revision `b`, in which these nodes have failed for these reasons; two of them halt it.
+fn failed(nodes: &[(&str, &str)], grants: Value) -> Value {
+    let mut resource = resource(false, grants);
+    resource["spec"]["updateStrategy"]["rollingUpdate"]["maxFailedNodes"] = 2.into();
+    let failed: serde_json::Map<_, _> = nodes.iter().map(|(node, reason)| ((*node).to_owned(), json!({ "reason": reason }))).collect();
+    resource["status"]["rollout"]["course"] = json!({ "revision": "b", "failed": failed });
+    resource
+}
+
+fn begun_after(before: &[(&str, &str)], after: &[(&str, &str)], kind: &str) -> Vec<Property> {
+    let story = Story::default().see(0, Kind::IngressDaemonSet, failed(before, json!({})));
+    story.see(1, Kind::IngressDaemonSet, failed(after, grant(kind))).violations(&claiming())
+}
+
+#[test]
+fn a_node_that_is_begun_although_its_revision_has_failed_is_found() {
+    let two = [("n2", "Progressing"), ("n3", "ImagePull")];
+    let restarts = [("n2", "Restarts")];
+    for failed in [&two[..], &restarts[..]] {
+        assert_eq!(begun_after(failed, failed, "Update"), [Property::HeldStartsNothing], "{failed:?}");
+        assert_eq!(begun_after(failed, failed, "Repair"), [], "repairs go on: {failed:?}");
+    }
+}
+
+#[test]
+fn one_failure_too_few_slots_that_were_freed_and_failures_of_the_same_write_halt_nothing() {
+    let two = [("n2", "Progressing"), ("n3", "ImagePull")];
+    assert_eq!(begun_after(&two[..1], &two[..1], "Update"), []);
+    let freed = [("n2", "Progressing"), ("n3", "Released")];
+    assert_eq!(begun_after(&freed, &freed, "Update"), []);
+    assert_eq!(begun_after(&two[..1], &two, "Update"), [], "it failed in the write in which the next one was begun");
+    assert_eq!(begun_after(&two, &two[..1], "Update"), [], "a person asked to try it again");
+    let other = |mut resource: Value| {
+        resource["status"]["rollout"]["course"]["revision"] = "a".into();
+        resource
+    };
+    let story = Story::default().see(0, Kind::IngressDaemonSet, other(failed(&two, json!({}))));
+    let story = story.see(1, Kind::IngressDaemonSet, other(failed(&two, grant("Update"))));
+    assert_eq!(story.violations(&claiming()), [], "another revision failed");
+}
+
+#[test]
+fn a_node_that_is_begun_while_a_detacher_is_silent_is_found_under_the_policy_halt_alone() {
+    let begun = |policy: Value, reasons: [&str; 2], kind: &str| {
+        let silent = |reason: &str, grants: Value| {
+            let mut resource = resource(false, grants);
+            resource["spec"]["updateStrategy"]["rollingUpdate"]["onDetachTimeout"] = policy.clone();
+            resource["status"]["nodeStates"] = json!([{ "name": "n2", "phase": "Blocked", "reason": reason }]);
+            resource
+        };
+        let story = Story::default().see(0, Kind::IngressDaemonSet, silent(reasons[0], json!({})));
+        story.see(1, Kind::IngressDaemonSet, silent(reasons[1], grant(kind))).violations(&claiming())
+    };
+    let still = ["DetachTimeout"; 2];
+    for (policy, kind) in [(json!("Halt"), "Update"), (Value::Null, "Update"), (json!("Halt"), "Repair")] {
+        assert_eq!(begun(policy, still, kind), [Property::HeldStartsNothing], "{kind}");
+    }
+    for (policy, kind) in [(json!("Abort"), "Update"), (json!("Proceed"), "Update"), (json!("Halt"), "Remove")] {
+        assert_eq!(begun(policy, still, kind), [], "{kind}");
+    }
+    assert_eq!(begun(json!("Halt"), ["DetachTimeout", "GracePeriod"], "Update"), [], "it has answered");
+}
+
+/// Four nodes in a zone, of which half may be out.
+fn half_of_a_zone(nodes: &[&str]) -> (Expectations, Story) {
+    let expected = Expectations { domain: Some(("zone".into(), Share::Percent(50))), ..Expectations::budget(9) };
+    let story = nodes.iter().fold(Story::default(), |story, name| {
+        story.see(0, Kind::Node, zoned(name)).see(0, Kind::Deployment, deployment(name, "1.Closed.1", "a"))
+    });
+    (expected, story)
+}
+
+/// Without the label of nodes that serve: only tokens count.
+fn zoned(name: &str) -> Value {
+    let mut node = node(name, None);
+    node["metadata"]["labels"] = json!({ "zone": "a" });
+    node
+}
+
+#[test]
+fn a_percentage_of_a_domain_is_of_the_nodes_in_it() {
+    let claimed = |story: Story, nodes: &[&str]| {
+        nodes.iter().fold(story, |story, name| story.see(10, Kind::Deployment, deployment(name, "2.Claimed.10", "a")))
+    };
+    let (expected, story) = half_of_a_zone(&["n1", "n2", "n3", "n4"]);
+    assert_eq!(claimed(story, &["n1", "n2"]).violations(&expected), []);
+    let (_, story) = half_of_a_zone(&["n1", "n2", "n3"]);
+    assert_eq!(claimed(story, &["n1", "n2"]).violations(&expected), [Property::DomainBudget], "half of three is one");
+    let (_, story) = half_of_a_zone(&["n1"]);
+    assert_eq!(claimed(story, &["n1"]).violations(&expected), [], "at least one");
+}
+
+#[test]
+fn a_domain_that_shrinks_binds_what_is_granted_afterwards() {
+    let told = |nodes: &[&str]| {
+        let grants: Value = nodes.iter().map(|node| ((*node).to_owned(), json!({ "id": 2, "domain": "a", "kind": "Update" }))).collect();
+        resource(false, grants)
+    };
+    let shrunk = |granted: &[&str]| {
+        let (expected, story) = half_of_a_zone(&["n1", "n2", "n3", "n4"]);
+        let story = story
+            .see(9, Kind::IngressDaemonSet, told(granted))
+            .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+            .gone(11, Kind::Deployment, deployment("n4", "1.Closed.1", "a"))
+            .see(12, Kind::IngressDaemonSet, told(&["n1", "n2"]))
+            .see(13, Kind::Deployment, deployment("n2", "2.Claimed.13", "a"));
+        story.violations(&expected)
+    };
+    assert_eq!(shrunk(&["n1", "n2"]), []);
+    assert_eq!(shrunk(&["n1"]), [Property::DomainBudget]);
+}

@@ -1,0 +1,126 @@
+//! The commands of `docs/rollouts.md`, run as they are written there.
+
+use std::{fmt::Write as _, os::unix::fs::symlink, path::PathBuf, process::Stdio, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{bed::Bed, images, network};
+
+/// How long a command may take.
+const COMMAND: Duration = Duration::from_mins(1);
+
+/// A section of the guide, and a directory in which its commands work.
+pub(super) struct Guide {
+    text: String,
+    programs: PathBuf,
+    directory: PathBuf,
+}
+
+impl Guide {
+    /// The section below this heading, on a bed with these nodes.
+    pub(super) fn of(bed: &Bed, heading: &str, nodes: &[&str]) -> Result<Self> {
+        let path = images::repository().join("docs/rollouts.md");
+        let all = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let (_, after) = all.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading} in the guide"))?;
+        let text = after.split("\n## ").next().unwrap_or_default().to_owned();
+        let (programs, directory) = (bed.state().join("programs"), bed.state().join("checkout"));
+        for made in [&programs, &directory] {
+            std::fs::create_dir_all(made).with_context(|| format!("creating {}", made.display()))?;
+        }
+        for shown in ["crds", "deploy"] {
+            let link = directory.join(shown);
+            if !link.exists() {
+                symlink(images::repository().join(shown), &link).with_context(|| format!("making {}", link.display()))?;
+            }
+        }
+        for (name, script) in [("kubectl", kubectl(bed)), ("curl", curl(nodes))] {
+            let path = programs.join(name);
+            std::fs::write(&path, format!("#!/bin/bash\n{script}\n")).with_context(|| format!("writing {}", path.display()))?;
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).context("making it executable")?;
+        }
+        Ok(Self { text, programs, directory })
+    }
+
+    /// The text of a step: from the bold words with which it begins to the next that begin a line.
+    fn step(&self, begins: &str) -> Result<&str> {
+        let (_, after) = self.text.split_once(&format!("\n**{begins}")).with_context(|| format!("no step `{begins}` in the guide"))?;
+        Ok(after.split("\n**").next().unwrap_or_default())
+    }
+
+    /// The resource that is to be made.
+    pub(super) fn example(&self) -> Result<Value> {
+        let (_, after) = self.text.split_once("```yaml\n").context("no example in the guide")?;
+        serde_saphyr::from_str(after.split("```").next().unwrap_or_default()).context("reading the example")
+    }
+
+    /// Runs the commands of a step, each as `changed`; returns what they print.
+    pub(super) async fn run(&self, step: &str, changed: impl Fn(String) -> String) -> Result<String> {
+        let mut printed = String::new();
+        let commands = commands(self.step(step)?);
+        ensure!(!commands.is_empty(), "step `{step}` has no commands");
+        for command in commands {
+            printed += &self.shell(&changed(command)).await?;
+        }
+        Ok(printed)
+    }
+
+    /// Runs a command in a shell.
+    pub(super) async fn shell(&self, command: &str) -> Result<String> {
+        let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap_or_default());
+        let mut shell = Command::new("/bin/bash");
+        shell.args(["-c", command]).current_dir(&self.directory).env("PATH", path).stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(COMMAND, shell.output()).await.with_context(|| format!("it does not end: {command}"))?;
+        let output = output.with_context(|| format!("running {command}"))?;
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{command}: {}: {told}", output.status);
+        Ok(told)
+    }
+}
+
+fn kubectl(bed: &Bed) -> String {
+    let (program, admin) = (bed.control_plane.program(), bed.control_plane.admin_kubeconfig());
+    format!("exec {} kubectl --kubeconfig {} \"$@\"", program.display(), admin.display())
+}
+
+/// As much of curl as the guide needs: no DNS knows the bed's nodes, and not every machine has the real one.
+fn curl(nodes: &[&str]) -> String {
+    let mut addresses = String::new();
+    for (index, node) in (1..).zip(nodes) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(addresses, "[ $host != {node} ] || host={}", network::node_address(index));
+    }
+    format!(
+        "url=${{@: -1}}; host=${{url#http://}}; host=${{host%%/*}}; port=${{host#*:}}; host=${{host%%:*}}\n{addresses}\
+         exec 3<>\"/dev/tcp/$host/$port\" || exit 7\nprintf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3\nread -r -t 5 line <&3\n\
+         [[ $line == *' 200 '* ]] || {{ echo \"$line\" >&2; exit 22; }}"
+    )
+}
+
+/// The commands of a text, each with the lines in which it goes on.
+fn commands(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            inside = line == "```console";
+        } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
+            found.push(command.to_owned());
+        } else if let Some(last) = found.last_mut().filter(|_| inside) {
+            *last = format!("{last}\n{line}");
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_goes_on_until_the_next_prompt() {
+        let text = "Do\n```console\n$ one \\\n  two\n$ three # n1\n```\nand\n```yaml\n$ no\n```\n";
+        assert_eq!(commands(text), ["one \\\n  two", "three # n1"]);
+    }
+}
