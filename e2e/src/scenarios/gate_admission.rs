@@ -54,7 +54,7 @@ pub const WEBHOOK: Scenario = Scenario {
 async fn webhook(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     let by_webhook = json!({ "admission": { "onCreate": "Webhook" } });
-    bed.apply(&[gate("edge", json!({ "matchLabels": { "role": "edge" } }), TAINT, by_webhook)]).await?;
+    bed.apply(&[gate("edge", &json!({ "matchLabels": { "role": "edge" } }), TAINT, by_webhook)]).await?;
     active(bed, "edge", "Webhook").await?;
     in_force(bed, "role", "edge", TAINT).await?;
     let policies = bed.kubectl(&["get", "mutatingadmissionpolicies", "-o", "name"]).await?;
@@ -93,7 +93,7 @@ async fn webhook(bed: &mut Bed) -> Result<()> {
 
 async fn policies(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
-    bed.apply(&[gate("edge", json!({ "matchLabels": { "role": "edge" } }), TAINT, json!({}))]).await?;
+    bed.apply(&[gate("edge", &json!({ "matchLabels": { "role": "edge" } }), TAINT, json!({}))]).await?;
     active(bed, "edge", "Policy").await?;
     in_force(bed, "role", "edge", TAINT).await?;
     bed.say("a policy is in force");
@@ -144,7 +144,7 @@ async fn created_nodes(bed: &Bed) -> Result<()> {
 
 /// The second policy sees what the first one did.
 async fn shared_taint(bed: &Bed) -> Result<()> {
-    bed.apply(&[gate("twin", json!({ "matchExpressions": [{ "key": "twin", "operator": "Exists" }] }), TAINT, json!({}))]).await?;
+    bed.apply(&[gate("twin", &json!({ "matchExpressions": [{ "key": "twin", "operator": "Exists" }] }), TAINT, json!({}))]).await?;
     active(bed, "twin", "Policy").await?;
     in_force(bed, "twin", "", TAINT).await?;
     let node = create(bed, "of-both", &[("role", "edge"), ("twin", "")], json!({}), true).await?;
@@ -152,7 +152,7 @@ async fn shared_taint(bed: &Bed) -> Result<()> {
     delete_gate(bed, "twin").await
 }
 
-/// A DaemonSet that a gate waits for gets the toleration when it is written.
+/// A `DaemonSet` that a gate waits for gets the toleration when it is written.
 async fn references(bed: &Bed) -> Result<()> {
     let more = json!({
         "requirements": [{ "name": "dns", "daemonSet": { "namespace": "default", "name": "dns" } }],
@@ -171,7 +171,7 @@ async fn references(bed: &Bed) -> Result<()> {
         })
     };
     bed.apply(&[daemon_set("dns")]).await?;
-    bed.apply(&[gate("referring", json!({ "matchLabels": { "role": "referring" } }), "readiness.k8s.io/dns", more)]).await?;
+    bed.apply(&[gate("referring", &json!({ "matchLabels": { "role": "referring" } }), "readiness.k8s.io/dns", more)]).await?;
     let tolerations = async |name: &str| {
         bed.kubectl(&["get", "daemonset", name, "-n", "default", "-o", "jsonpath={.spec.template.spec.tolerations}"]).await
     };
@@ -202,7 +202,7 @@ async fn chance(bed: &Bed) -> Result<()> {
     let key = |index: usize| format!("readiness.k8s.io/chance-{index}");
     let mut gates = Vec::new();
     for (index, selector) in selectors.iter().enumerate() {
-        gates.push(gate(&format!("chance-{index}"), serde_json::to_value(selector)?, &key(index), json!({})));
+        gates.push(gate(&format!("chance-{index}"), &serde_json::to_value(selector)?, &key(index), json!({})));
     }
     bed.apply(&gates).await?;
     for index in 0..SELECTORS {
@@ -273,7 +273,7 @@ async fn gone(bed: &Bed) -> Result<()> {
 }
 
 /// A gate that waits for an annotation.
-fn gate(name: &str, selector: Value, key: &str, more: Value) -> Value {
+fn gate(name: &str, selector: &Value, key: &str, more: Value) -> Value {
     let mut spec = json!({
         "nodeSelector": selector,
         "taint": { "key": key, "effect": "NoSchedule" },
