@@ -37,7 +37,7 @@ pub struct Hub {
 
 /// Gates that come neither from `NodeReadinessGates` nor from `IngressDaemonSets`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fronts {
+pub struct Fronts {
     /// A `ConfigMap` is asked for that was neither read nor refused yet.
     pub awaited: bool,
     /// It cannot be read, and what it said before is not known: records of its gate stay.

@@ -13,7 +13,7 @@ pub mod once;
 mod sources;
 
 pub use engine::{Engine, Options};
-pub use fronts::all as gates_of;
+pub(crate) use fronts::all as gates_of;
 pub use hub::Hub;
 pub use legacy::Legacy;
 pub use metrics::GateMetrics;
