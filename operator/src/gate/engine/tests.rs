@@ -38,6 +38,7 @@ async fn a_record_is_not_taken_for_that_of_a_gate_that_is_gone_before_gates_were
         hub: observer.hub(),
         observer,
         metrics: GateMetrics::registered(&mut Registry::default()),
+        webhook: None,
     });
     let work = Work::new();
     engine.urgent.insert("n1".into());
