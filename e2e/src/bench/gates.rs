@@ -235,22 +235,37 @@ async fn yardstick(client: Client) {
                 (true, false) | (false, true) => None,
             };
             let step = step.filter(|step| done.lock().unwrap_or_else(PoisonError::into_inner).insert((name.clone(), *step)));
-            let at = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).position(|taint| taint.key == KEY).unwrap_or(0);
-            let patch = match (step, node.spec.as_ref().is_some_and(|spec| spec.taints.as_ref().is_some_and(|taints| !taints.is_empty()))) {
-                (None, _) => None,
-                (Some(true), _) => Some(json!([{ "op": "test", "path": format!("/spec/taints/{at}/key"), "value": KEY }, { "op": "remove", "path": format!("/spec/taints/{at}") }])),
-                (Some(false), true) => Some(json!([{ "op": "add", "path": "/spec/taints/-", "value": { "key": KEY, "effect": "NoSchedule" } }])),
-                (Some(false), false) => Some(json!([{ "op": "add", "path": "/spec/taints", "value": [{ "key": KEY, "effect": "NoSchedule" }] }])),
-            };
             let api = api.clone();
             async move {
-                let Some(patch) = patch.and_then(|patch| serde_json::from_value(patch).ok()) else { return };
-                if let Err(error) = api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await {
-                    println!("the yardstick: {name}: {error}");
+                let (Some(release), mut node) = (step, node) else { return };
+                // Others add and remove taints of the node, too.
+                for _ in 0..5 {
+                    let Ok(patch) = serde_json::from_value(bare_patch(&node, release)) else { return };
+                    if api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await.is_ok() {
+                        return;
+                    }
+                    let Ok(now) = api.get(&name).await else { continue };
+                    node = now;
                 }
+                println!("the yardstick gave {name} up");
             }
         })
         .await;
+}
+
+/// The least that adds or removes the taint.
+fn bare_patch(node: &Node, release: bool) -> Value {
+    let taints: Vec<_> = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).collect();
+    let taint = json!({ "key": KEY, "effect": "NoSchedule" });
+    if release {
+        let at = taints.iter().position(|taint| taint.key == KEY).unwrap_or(0);
+        let path = format!("/spec/taints/{at}");
+        json!([{ "op": "test", "path": format!("{path}/key"), "value": KEY }, { "op": "remove", "path": path }])
+    } else if taints.is_empty() {
+        json!([{ "op": "add", "path": "/spec/taints", "value": [taint] }])
+    } else {
+        json!([{ "op": "add", "path": "/spec/taints/-", "value": taint }])
+    }
 }
 
 /// All nodes of a set come at once.
