@@ -1,5 +1,6 @@
 //! What the tests of the two originals assert, of the gates that stand for them: istio-cni-taint (a `ConfigMap` of critical pods) and
 //! nodetaintshandler (the preset `startup.k8s.io`). `docs/node-readiness-tests.md` says which test stands for which.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use crds::{
     label_selector::LabelSelector,
@@ -351,8 +352,10 @@ mod controller {
     #[test]
     fn a_node_is_ready_when_each_requirement_has_a_ready_pod_of_its_own() {
         const TWO: &str = "- {name: a, selector: 'critical=test1, app=istio', namespace: test1}";
+        /// What it is, the `ConfigMap`, the pods, and whether the node is ready.
+        type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Cluster<'a>, bool);
         let one = ("config", "- {name: a, selector: critical=test1, namespace: test1}");
-        let cases: [(&str, &[(&str, &str)], Cluster<'_>, bool); 9] = [
+        let cases: [Case<'_>; 9] = [
             (
                 "at least one pod satisfies",
                 &[one],
@@ -548,7 +551,7 @@ mod cleanup {
     fn what_gates_have_left_on_a_node_goes_and_nothing_else() {
         let waiting = world(startup(), &[]);
         let other = json!({"key": "other", "effect": "NoExecute"});
-        let (mut held, _) = after(&waiting, &tainted("n1", &[other.clone()]));
+        let (mut held, _) = after(&waiting, &tainted("n1", std::slice::from_ref(&other)));
         held["metadata"]["annotations"]["ingressdaemonsets.mumoshu.github.io/gate-broken"] = "no record".into();
         held["metadata"]["annotations"]["mine"] = "kept".into();
         let found = leftovers(&facts(&held));
