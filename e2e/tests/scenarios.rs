@@ -83,7 +83,6 @@ scenarios! {
         two_operators_that_act_at_once_keep_the_budget_and_finish,
         a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease,
         a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on,
-        no_taint_of_others_is_lost_while_three_writers_add_remove_and_reorder_taints_on_200_gated_nodes_for_a_minute,
         an_operator_killed_after_every_write_takes_a_canary_through_zones_and_a_bad_one_back,
         two_operators_that_act_at_once_take_a_canary_through_zones_and_a_bad_one_back,
         a_daemon_set_migrates_as_the_guide_says,
@@ -93,6 +92,7 @@ scenarios! {
         a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
     }
     sharing {
+        no_taint_of_others_is_lost_while_three_writers_add_remove_and_reorder_taints_on_200_gated_nodes_for_a_minute,
         the_plugin_shows_and_steers_a_rollout,
         the_config_map_of_istio_cni_taint_works_unchanged_and_as_it_changes,
         a_new_node_waits_for_its_startup_pod_as_with_nodetaintshandler,
