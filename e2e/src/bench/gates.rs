@@ -123,7 +123,7 @@ async fn measure() -> Result<Report> {
 fn figures(count: usize, phases: [(&Phase, &Phase); 2], writes: [usize; 2], refused: f64, memory: f64, before: f64) -> Vec<Figure> {
     let [(join, raw_join), (release, raw_release)] = phases;
     let figure = |what, value, unit, goal, yardstick: f64| Figure { what, value, unit, goal, yardstick: Some(("raw client", yardstick)) };
-    let at_most_raw = |factor: f64, raw: f64| Goal::AtMost(factor * raw);
+    let at_most_raw = |factor: f64, raw: f64| Goal::AtMost((factor * raw * 100.0).round() / 100.0);
     vec![
         figure("node there → tainted, p50", join.quantile(0.5), "s", Goal::None, raw_join.quantile(0.5)),
         figure("node there → tainted, p99", join.quantile(0.99), "s", Goal::AtMost(1.0), raw_join.quantile(0.99)),
@@ -179,7 +179,7 @@ fn patches(audit: &AuditLog) -> Result<usize> {
 
 fn refusals(metrics: &str) -> f64 {
     let lines = metrics.lines().filter(|line| line.starts_with("ids_gate_patch_refusals_total"));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).fold(0.0, std::ops::Add::add)
 }
 
 fn name(set: &str, index: usize) -> String {
