@@ -29,7 +29,7 @@ test: deps control-plane
 # Without KWOK, which a machine may be unable to fetch, the bench of fleets says so and goes on.
 bench: deps control-plane build
 	@cargo build --release --locked -p health-checker -p operator -p virtual-kubelet -p e2e --bins
-	@for name in health-checker rollouts; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
+	@for name in health-checker rollouts inplace; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
 	@-$(MAKE) --no-print-directory kwok
 	@for name in scale gates fleet; do BED_PROGRAMS=target/release target/release/bed bench $$name || exit 1; done
 

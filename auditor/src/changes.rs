@@ -43,7 +43,7 @@ impl Audit<'_> {
                 self.judge_change(change, after, held.as_ref(), observation.at);
             }
         }
-        match held.filter(|token| matches!(token.phase, Phase::Claimed | Phase::Updating)) {
+        match held.filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating)) {
             Some(token) => {
                 // Over a long way a watch may lag by more than is allowed for here: then the token's own time counts.
                 let since = if self.expected.marks_alone { earlier(token.since, observation.at) } else { observation.at };
@@ -57,15 +57,15 @@ impl Audit<'_> {
 
     fn judge_change(&mut self, change: &str, deployment: &Value, token: Option<&Token>, at: DateTime<Utc>) {
         let name = node_of(deployment);
+        let id = token.map_or(0, |token| token.id);
         match token.map(|token| token.phase) {
             // Never complete: the node has not served yet.
             Some(Phase::New) => {}
-            Some(Phase::Updating) => {
-                let id = token.map_or(0, |token| token.id);
+            Some(Phase::InPlace) if self.world.marks_of(deployment, id) != Some((false, false)) => {
                 self.judge_marks(change, deployment, id, at);
             }
-            Some(Phase::Degrading) => {
-                let id = token.map_or(0, |token| token.id);
+            Some(Phase::Updating) => self.judge_marks(change, deployment, id, at),
+            Some(Phase::Degrading | Phase::InPlace) => {
                 // A scenario may have gone over to degrade mode: then the grant has no marks.
                 let without_marks = self.world.marks_of(deployment, id) == Some((false, false));
                 if !without_marks && (self.expected.claim_grace.is_some() || self.expected.detach_grace.is_some()) {
@@ -144,7 +144,8 @@ impl Audit<'_> {
     /// Since when the mark of a Deployment stands that was there before, as its token says.
     pub(super) fn remember_claim(&mut self, observation: &Observation) {
         let object = &observation.object;
-        let held = token(object).filter(|token| is_member(object) && matches!(token.phase, Phase::Claimed | Phase::Updating));
+        let held =
+            token(object).filter(|token| is_member(object) && matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
         if let Some(token) = held {
             self.changes.claimed.insert(object.uid().to_owned(), earlier(token.since, observation.at));
         }
@@ -162,6 +163,43 @@ impl Audit<'_> {
     pub(super) fn remember_pod(&mut self, pod: &Value) {
         if pod.being_deleted() {
             self.changes.going.insert(pod.uid().to_owned());
+        }
+    }
+
+    /// Images of a pod change only while its Deployment is paused for that.
+    pub(super) fn judge_images(&mut self, before: Option<&Value>, observation: &Observation) {
+        let pod = &observation.object;
+        let images = |pod: &Value| -> Vec<String> {
+            let all = pod["spec"]["containers"].as_array().into_iter().flatten();
+            all.map(|container| container["image"].as_str().unwrap_or_default().to_owned()).collect()
+        };
+        let Some(before) = before.filter(|before| images(before) != images(pod)) else { return };
+        let Some(deployment) = self.world.deployment_of(before).filter(|deployment| is_member(deployment)).cloned() else { return };
+        if self.edited(node_of(&deployment)) {
+            return;
+        }
+        let held = token(&deployment);
+        if held.as_ref().is_some_and(|token| token.phase == Phase::InPlace) && deployment["spec"]["paused"] != true {
+            let what = format!("images of pod {} of node {} changed while its Deployment was not paused", pod.name(), node_of(&deployment));
+            self.report(Property::InPlace, what);
+        }
+        match held.as_ref().map(|token| token.phase) {
+            Some(Phase::InPlace) => self.judge_change("images of a pod changed", &deployment, held.as_ref(), observation.at),
+            phase => {
+                let what = format!("images of pod {} of node {} changed under {phase:?}", pod.name(), node_of(&deployment));
+                self.report(Property::NoBypass, what);
+            }
+        }
+    }
+
+    /// No `ReplicaSet` is made for a Deployment that is updated in place.
+    pub(super) fn judge_replica_set(&mut self, replica_set: &Value) {
+        let owner = replica_set.controller_uid().and_then(|uid| self.world.get(super::Kind::Deployment, uid));
+        let Some(deployment) = owner.filter(|deployment| is_member(deployment)) else { return };
+        let in_place = token(deployment).is_some_and(|token| token.phase == Phase::InPlace);
+        if in_place && !self.edited(node_of(deployment)) {
+            let what = format!("ReplicaSet {} of node {} was made while its pods change in place", replica_set.name(), node_of(deployment));
+            self.report(Property::InPlace, what);
         }
     }
 

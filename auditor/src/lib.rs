@@ -61,6 +61,8 @@ pub enum Property {
     HeldStartsNothing,
     /// Nothing of ours remains after deletion.
     NothingRemains,
+    /// Pods that are updated in place stay, and no `ReplicaSet` is made meanwhile.
+    InPlace,
     /// The auditor itself missed something.
     History,
 }
@@ -89,6 +91,7 @@ impl Property {
             Self::Monotone => "P7",
             Self::HeldStartsNothing => "P8",
             Self::NothingRemains => "P12",
+            Self::InPlace => "P14",
             Self::History => "P0",
         }
     }
@@ -302,7 +305,11 @@ impl<'a> Audit<'a> {
                 self.note_touch(&observation.object);
                 self.judge_holders(before.as_ref(), observation);
             }
-            Kind::Pod => self.judge_pod(observation),
+            Kind::Pod => {
+                self.judge_images(before.as_ref(), observation);
+                self.judge_pod(observation);
+            }
+            Kind::ReplicaSet if before.is_none() && !observation.deleted => self.judge_replica_set(&observation.object),
             Kind::IngressDaemonSet if !observation.deleted => self.judge_grants(before.as_ref(), observation),
             _ => {}
         }

@@ -112,7 +112,7 @@ pub(crate) fn token(deployment: &Value) -> Option<Token> {
 
 /// The health check fails because of the token, or pods change.
 pub(crate) fn holds(phase: Phase) -> bool {
-    matches!(phase, Phase::Claimed | Phase::Degrading | Phase::Updating)
+    matches!(phase, Phase::Claimed | Phase::InPlace | Phase::Degrading | Phase::Updating)
 }
 
 pub(crate) fn replicas(deployment: &Value) -> u64 {

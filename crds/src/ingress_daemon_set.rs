@@ -323,6 +323,12 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_surged_pods_per_node: Option<IntOrString>,
+    /// How the pods of a node get another image: Recreate, or in place, where a change of template asks for nothing but other images, labels and annotations. With `InPlaceIfPossible` other changes re-create the pods, with `InPlaceOnly` they wait.
+    #[serde(default)]
+    pub pod_update: PodUpdate,
+    /// Pull the images of a new revision on a node before it is taken out of service for the update.
+    #[serde(default)]
+    pub pre_pull: bool,
     /// Annotate the node's Deployment before its pods change; the health check fails from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotate_deployment_to_detach: Option<AnnotateDeployment>,
@@ -380,6 +386,18 @@ pub struct RollingUpdate {
     /// When the rollout halts, go back to the last revision that all nodes ran, within the same budget. spec.template stays as it is and is not tried again until it changes.
     #[serde(default)]
     pub auto_rollback: bool,
+}
+
+/// How the pods of a node get another image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PodUpdate {
+    /// Other pods take their place.
+    #[default]
+    Recreate,
+    /// They stay, where nothing but images, labels and annotations changes: their containers restart.
+    InPlaceIfPossible,
+    /// The same, and no update begins that would need other pods.
+    InPlaceOnly,
 }
 
 /// One step of a canary.

@@ -5,16 +5,19 @@
 pub mod duration;
 pub mod hash;
 pub mod holders;
+pub mod in_place;
 pub mod ingress_daemon_set;
 pub mod label_selector;
 pub mod ledger;
 pub mod manifest;
 pub mod names;
 pub mod node_readiness_gate;
+pub mod pod_readiness_gate;
 pub mod status;
 pub mod token;
 
 pub use duration::Duration;
 pub use ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec};
 pub use node_readiness_gate::{NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus};
+pub use pod_readiness_gate::{PodReadinessGate, PodReadinessGateSpec, PodReadinessGateStatus};
 pub use status::IngressDaemonSetStatus;

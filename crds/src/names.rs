@@ -52,6 +52,22 @@ pub const TO_BE_UPDATED_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.com
 pub const GATE_RECORD_PREFIX: &str = "ingressdaemonsets.mumoshu.github.io/gate-";
 /// Label of the admission policies of a readiness gate: the gate's UID. Writer: the operator.
 pub const GATE_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/gate";
+/// Type of the pod condition that lets a pod be ready: it is False while the pod is updated in place. Pods have it among their
+/// readiness gates where `podUpdate` is not Recreate. Writer: the operator.
+pub const IN_PLACE_GATE: &str = "ingressdaemonsets.mumoshu.github.io/in-place";
+/// On a `ReplicaSet` a label, on a pod an annotation: whose update in place changed it last, see [`crate::in_place`]. Writer: the
+/// operator.
+pub const IN_PLACE_TOKEN: &str = "ingressdaemonsets.mumoshu.github.io/in-place";
+/// Label of pods that pull images before a node's update: the revision whose images they pull. Writer: the operator.
+pub const PRE_PULL_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/pre-pull";
+/// Label of the admission policies of a readiness gate of pods: the gate's UID. Writer: the operator.
+pub const POD_GATE_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/pod-gate";
+/// Label of Namespaces, with the value [`INJECT_LABEL_VALUE`]: pods in it may get readiness gates as they are created. Writer: people.
+pub const INJECT_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/inject-readiness-gates";
+/// The value that [`INJECT_LABEL`] must have.
+pub const INJECT_LABEL_VALUE: &str = "enabled";
+/// Annotation of pods: who holds them out of readiness, as JSON. Writers: whoever holds a pod, each its own entries.
+pub const READINESS_HOLDS_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/readiness-holds";
 /// Annotation of Nodes: resources, as `<namespace>/<name>` separated by commas, that leave this node as it is. Writer: people.
 pub const SKIP_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/skip";
 /// Annotation of Nodes: another value than at a node's failure lets the operator try the node again. Writer: people.

@@ -2,7 +2,10 @@
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
 use crate::{duration::Duration, label_selector::LabelSelector};
-use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Condition, util::intstr::IntOrString};
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{Condition, Time},
+    util::intstr::IntOrString,
+};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,7 +60,7 @@ pub struct NodeReadinessGateSpec {
     /// Bootstrap: a node is released once. Continuous: the taint comes back when the requirements cease to be met.
     #[serde(default)]
     pub mode: Mode,
-    /// Nodes that were there before the gate. Gate: as new ones. Grandfather: they count as released. `GateIfIdle`: as new ones while nothing runs there but system pods and those of `DaemonSets`. Default: Grandfather with mode Bootstrap, Gate with Continuous.
+    /// Nodes that were there before the gate was in force for them, see status.inForce. Gate: as new ones, with mode Continuous as far as retaint.failingFor and retaint.budget allow. Grandfather: they count as released. `GateIfIdle`: as new ones while nothing runs there but system pods and those of `DaemonSets`. Default: Grandfather with mode Bootstrap, Gate with Continuous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing_nodes: Option<ExistingNodes>,
     /// With mode Bootstrap: what makes a released node a new one. Reboot: another boot ID. Replaced: another machine under the same Node. Generation: a change of this spec.
@@ -146,7 +149,7 @@ pub enum Mode {
     Continuous,
 }
 
-/// What the gate means to nodes that are older than itself.
+/// What the gate means to nodes that were there before it was in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ExistingNodes {
     /// As to new ones.
@@ -295,7 +298,7 @@ pub struct IngressDaemonSetRequirement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::min_ready_or_percent_schema")]
     pub min_ready: Option<IntOrString>,
-    /// While the operator itself updates the node. Hold: what was found before stays. Strict: as at any other time. Taint: not met, until the node is attached again.
+    /// While the operator itself updates the node. Hold: what was found before stays. Strict: as at any other time. Taint: the node is tainted before anything on it changes, until it is attached again.
     #[serde(default)]
     pub during_update: DuringUpdate,
     /// With Hold: how long at most. Default 10m.
@@ -478,10 +481,13 @@ pub struct NodeReadinessGateStatus {
     /// Generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Satisfiable, Overlapping, `BudgetExhausted`, `AdmissionActive`.
+    /// Ready, Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,
+    /// Since when the gate is in force; none while it taints no node, for dryRun or Satisfiable=False.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<InForce>,
     /// Numbers of nodes.
     #[serde(default)]
     pub nodes: GateCounts,
@@ -492,6 +498,17 @@ pub struct NodeReadinessGateStatus {
     /// The same in a few words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
+}
+
+/// Since when a gate is in force, and for which nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InForce {
+    /// Nodes that were created before it are existing ones to the gate, see spec.existingNodes.
+    pub since: Time,
+    /// Hash of the nodes that it selects: with another selector it is in force anew.
+    #[schemars(length(max = 16))]
+    pub scope: String,
 }
 
 /// Numbers of nodes.
@@ -529,6 +546,32 @@ pub struct BlockedRequirement {
 }
 
 impl NodeReadinessGateSpec {
+    /// A gate for every node, with nothing else said than which taint stays until what is there.
+    pub fn new(taint: GateTaint, requirements: Vec<Requirement>) -> Self {
+        Self {
+            node_selector: None,
+            all_nodes: true,
+            taint,
+            policy: Policy::default(),
+            mode: Mode::default(),
+            existing_nodes: None,
+            regate_on: Vec::new(),
+            requirements,
+            release: None,
+            retaint: None,
+            admission: None,
+            tolerations: None,
+            deletion_policy: DeletionPolicy::default(),
+            dry_run: false,
+        }
+    }
+
+    /// The same for nodes with these labels alone.
+    #[must_use]
+    pub fn on(self, nodes: LabelSelector) -> Self {
+        Self { node_selector: Some(nodes), all_nodes: false, ..self }
+    }
+
     /// What the gate means to nodes that are older than itself.
     pub fn existing_nodes(&self) -> ExistingNodes {
         self.existing_nodes.unwrap_or(match self.mode {

@@ -1,6 +1,6 @@
 //! Status of an `IngressDaemonSet`. Writer of every field: the operator.
 
-use crate::ledger::Ledger;
+use crate::{ledger::Ledger, node_readiness_gate::NodeReadinessGateStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,9 @@ pub struct IngressDaemonSetStatus {
     #[serde(default)]
     #[schemars(length(max = 100))]
     pub node_states: Vec<NodeState>,
+    /// With nodeReadinessTaint: which nodes keep the taint and why, as in the status of a `NodeReadinessGate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_readiness: Option<NodeReadinessGateStatus>,
     /// The grant ledger. Do not edit: it keeps the budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Ledger>,

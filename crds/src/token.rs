@@ -12,6 +12,8 @@ pub enum Phase {
     New,
     /// The health check fails; the pods are untouched.
     Claimed,
+    /// The Deployment is paused, and the images of its pods change in place. The health check fails.
+    InPlace,
     /// Pods change while the node stays attached (degrade mode).
     Degrading,
     /// Pods change on a node that is detached.
@@ -21,7 +23,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 5] = [Self::New, Self::Claimed, Self::Degrading, Self::Updating, Self::Closed];
+    const ALL: [Self; 6] = [Self::New, Self::Claimed, Self::InPlace, Self::Degrading, Self::Updating, Self::Closed];
 
     /// The phase of a word in a token.
     pub fn from_word(word: &str) -> Option<Self> {
@@ -33,6 +35,7 @@ impl Phase {
         match self {
             Self::New => "New",
             Self::Claimed => "Claimed",
+            Self::InPlace => "InPlace",
             Self::Degrading => "Degrading",
             Self::Updating => "Updating",
             Self::Closed => "Closed",
@@ -95,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_token_that_was_written_reads_back_as_itself(id: u64, since: i64, phase in 0..5usize, keep_annotation: bool) {
+        fn a_token_that_was_written_reads_back_as_itself(id: u64, since: i64, phase in 0..6usize, keep_annotation: bool) {
             let token = Token { uid8: "0a1b2c3d".into(), id, phase: Phase::ALL[phase], since, keep_annotation };
             prop_assert_eq!(token.to_string().parse::<Token>(), Ok(token.clone()));
             prop_assert!(token.to_string().len() <= 63 || !(0..=99_999_999_999).contains(&since) || id > 9_999_999_999_999);

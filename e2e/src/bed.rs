@@ -28,8 +28,8 @@ pub const INFRA_NODES: [&str; 2] = ["infra1", "infra2"];
 /// The label of [`INFRA_NODES`].
 pub const INFRA_LABEL: &str = "node-role.kubernetes.io/infra";
 
-/// How long a Deployment may take to become available.
-const AVAILABLE: Duration = Duration::from_mins(1);
+/// How long a Deployment may take to become available. It takes seconds on a machine that is idle.
+const AVAILABLE: Duration = Duration::from_mins(3);
 
 /// What a bed consists of.
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
-/// How often [`eventually`] looks.
+/// How often [`eventually`] looks at first, and [`throughout`] always.
 const INTERVAL: Duration = Duration::from_millis(50);
+/// How often [`eventually`] looks at what takes long: its looks are a part of what keeps the API server busy.
+const LONG_INTERVAL: Duration = Duration::from_millis(150);
 
 /// Repeats `attempt` until it succeeds, at most for `deadline`. The error says what was waited for and why the last
 /// attempt was not it; an attempt that hangs counts as one that failed.
@@ -22,7 +24,7 @@ pub async fn eventually<T>(deadline: Duration, what: &str, mut attempt: impl Asy
         if started.elapsed() >= deadline {
             return Err(last.context(format!("not within {} s: {what}", deadline.as_secs_f32())));
         }
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep((started.elapsed() / 20).clamp(INTERVAL, LONG_INTERVAL)).await;
     }
 }
 

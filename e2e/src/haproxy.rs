@@ -19,7 +19,8 @@ use crate::{eventually::eventually, namespaces::find_program, network, process::
 
 /// The one backend.
 const BACKEND: &str = "nodes";
-const START: Duration = Duration::from_secs(10);
+/// How long its start, and what it does with a server, may take. It takes a second on a machine that is idle.
+const START: Duration = Duration::from_mins(1);
 
 /// How nodes are asked for their health.
 #[derive(Clone, Debug)]

@@ -17,6 +17,8 @@ pub const INGRESS_CONTROLLER: &str = "quay.io/kubernetes-ingress-controller/ngin
 pub const NGINX: &str = "nginx:1.22";
 /// The same nginx under a newer tag.
 pub const NEWER_NGINX: &str = "nginx:1.23";
+/// The very image of [`NGINX`] under another tag.
+pub const SAME_NGINX: &str = "nginx:1.22-bookworm";
 
 /// The checkout that this program was built from.
 pub fn repository() -> &'static Path {
@@ -40,10 +42,11 @@ pub fn workspace_binary(name: &str) -> Result<PathBuf> {
 /// Writes the table that tells node agents what to run for an image; returns its path.
 pub fn write_table(state: &Path) -> Result<PathBuf> {
     let nginx = find_program("nginx").context("nginx is not installed; `make deps` installs it")?;
-    let nginx = json!({ "command": [nginx] });
+    let [old, new] = ["sha256:122", "sha256:123"].map(|digest| json!({ "command": [nginx], "digest": digest }));
     let table: Value = json!({
-        NGINX: nginx,
-        NEWER_NGINX: nginx,
+        NGINX: old,
+        SAME_NGINX: old,
+        NEWER_NGINX: new,
         OPERATOR: program("ingress-daemonset-operator")?,
         HEALTH_CHECKER: program("health-checker")?,
         INGRESS_CONTROLLER: {
@@ -54,6 +57,8 @@ pub fn write_table(state: &Path) -> Result<PathBuf> {
             "scratch": ["/scratch"],
         },
         "busybox:1.36": { "command": ["/bin/sh"] },
+        // Of the readiness-gate demo: an image without an entry point, whose arguments are the command.
+        "centos": { "command": ["/usr/bin/env"] },
     });
     let path = state.join("images.json");
     std::fs::write(&path, serde_json::to_string_pretty(&table)?).with_context(|| format!("writing {}", path.display()))?;

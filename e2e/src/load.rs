@@ -1,7 +1,7 @@
 //! Load from wrk, and what it counted.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -12,7 +12,7 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use crate::network;
+use crate::{namespaces, network};
 
 /// How much load, and for how long at most.
 #[derive(Clone, Debug)]
@@ -23,13 +23,29 @@ pub struct LoadOptions {
     pub connections: u32,
     /// When the load ends by itself, also when nobody stops it.
     pub at_most: Duration,
+    /// How long each connection waits between an answer and its next request.
+    pub pause: Duration,
     /// What is asked for.
     pub url: String,
 }
 
 impl Default for LoadOptions {
+    /// Some 1,000 requests per second: enough to notice a gap of a millisecond, and a small part of what a core can do.
     fn default() -> Self {
-        Self { threads: 1, connections: 32, at_most: Duration::from_mins(10), url: format!("http://{}/", network::BED) }
+        Self {
+            threads: 1,
+            connections: 32,
+            at_most: Duration::from_mins(10),
+            pause: Duration::from_millis(30),
+            url: format!("http://{}/", network::BED),
+        }
+    }
+}
+
+impl LoadOptions {
+    /// As many requests as the machine can do.
+    pub fn full() -> Self {
+        Self { pause: Duration::ZERO, ..Self::default() }
     }
 }
 
@@ -62,8 +78,16 @@ pub struct Summary {
 impl Load {
     /// Starts wrk.
     pub fn start(options: &LoadOptions) -> Result<Self> {
-        let wrk: PathBuf = crate::namespaces::find_program("wrk").context("wrk is not installed; `make deps` installs it")?;
-        let child = Command::new(wrk)
+        let wrk: PathBuf = namespaces::find_program("wrk").context("wrk is not installed; `make deps` installs it")?;
+        let mut command = Command::new(wrk);
+        if !options.pause.is_zero() {
+            let milliseconds = options.pause.as_millis();
+            let script = Path::new(namespaces::STATE).join(format!("pause-{milliseconds}ms.lua"));
+            std::fs::write(&script, format!("function delay() return {milliseconds} end\n"))
+                .with_context(|| format!("writing {}", script.display()))?;
+            command.arg("-s").arg(script);
+        }
+        let child = command
             .arg(format!("-t{}", options.threads))
             .arg(format!("-c{}", options.connections))
             // A machine that is shared may stand still for seconds: such an answer is late, not lost.

@@ -1,6 +1,6 @@
 //! `bed`: runs scenarios and the demo, each inside namespaces of its own.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, io::Write as _, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -36,6 +36,9 @@ enum Command {
     /// The yardstick of `bed bench fleet`, which starts it itself.
     #[command(hide = true)]
     FleetLimit(bench::fleet::limit::Arguments),
+    /// The yardstick of `bed bench gates`, which starts it itself.
+    #[command(hide = true)]
+    GatesLimit(bench::gates::limit::Arguments),
     /// Compares what the scenarios used with the rights in `deploy/`, after all of them have run.
     Rights,
     /// Rolling updates under load, beside a plain `DaemonSet`.
@@ -79,7 +82,8 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
     match command {
         Command::List => {
             for scenario in scenarios::ALL {
-                println!("{}", scenario.name);
+                // A reader that has seen enough is no error.
+                let _ = writeln!(std::io::stdout(), "{}", scenario.name);
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -87,6 +91,10 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
         Command::FleetLimit(limit) => {
             let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
             runtime.block_on(bench::fleet::limit::run(limit.clone())).map(|()| ExitCode::SUCCESS)
+        }
+        Command::GatesLimit(limit) => {
+            let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
+            runtime.block_on(bench::gates::limit::run(limit.clone())).map(|()| ExitCode::SUCCESS)
         }
         Command::Scenario { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
@@ -125,7 +133,7 @@ fn inside(command: Command) -> Result<ExitCode> {
                 demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;
                 Ok(ExitCode::SUCCESS)
             }
-            Command::List | Command::Rights | Command::FleetLimit(_) => Ok(ExitCode::SUCCESS),
+            Command::List | Command::Rights | Command::FleetLimit(_) | Command::GatesLimit(_) => Ok(ExitCode::SUCCESS),
         }
     })
 }

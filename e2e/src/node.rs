@@ -20,7 +20,7 @@ use tokio::process::Command;
 use crate::{certificates::Identity, eventually::eventually, images, network, process::Process};
 
 /// How long a node may take to register and become Ready.
-const READY: Duration = Duration::from_mins(1);
+const READY: Duration = Duration::from_mins(3);
 
 /// What a node is asked to be.
 #[derive(Clone, Debug)]

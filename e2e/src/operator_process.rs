@@ -2,11 +2,15 @@
 //!
 //! It has the `ServiceAccount` of `deploy/`, and so exactly its rights.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    process::Command,
+};
 
 use crate::{bed::Bed, control_plane, fault_proxy::FaultProxy, images, process::Process};
 
@@ -15,12 +19,18 @@ pub const NAMESPACE: &str = "ingress-daemonset-system";
 /// Name of the operator's Deployment, `ServiceAccount` and lease.
 pub const NAME: &str = "ingress-daemonset-operator";
 
+/// For an operator without a rival in a scenario that does not [`OperatorProcess::revive`] it: a machine that several beds share may stand
+/// still for as long as a lease lasts, and no kubelet starts again what ends because it could not renew it.
+pub const SOLE: &str = "--lease-duration-seconds=120";
+
 /// An operator that the scenario starts and kills.
 pub struct OperatorProcess {
     kubeconfig: PathBuf,
     logs: PathBuf,
     identity: String,
     arguments: Vec<String>,
+    /// Where it serves its metrics.
+    metrics: SocketAddr,
     process: Option<Process>,
 }
 
@@ -48,7 +58,10 @@ impl OperatorProcess {
         let kubeconfig = bed.state().join(format!("operator-{identity}.json"));
         tokio::fs::write(&kubeconfig, serde_json::to_vec(&config)?).await.context("writing the operator's kubeconfig")?;
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        let mut operator = Self { kubeconfig, logs: bed.state().join("logs"), identity: identity.to_owned(), arguments, process: None };
+        let logs = bed.state().join("logs");
+        // Free in the bed, where nobody else takes ports by chance; given back here for the operator to take.
+        let metrics = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).context("a port for metrics")?;
+        let mut operator = Self { kubeconfig, logs, identity: identity.to_owned(), arguments, metrics, process: None };
         operator.run()?;
         Ok(operator)
     }
@@ -56,7 +69,8 @@ impl OperatorProcess {
     /// Starts it again after it has ended. It has the same name in the lease, as a container has that is restarted.
     pub fn run(&mut self) -> Result<()> {
         let mut command = Command::new(images::workspace_binary("ingress-daemonset-operator")?);
-        command.args(["run", "--lease-namespace", NAMESPACE, "--identity", &self.identity, "--listen-address", "127.0.0.1:0"]);
+        let listen = self.metrics.to_string();
+        command.args(["run", "--lease-namespace", NAMESPACE, "--identity", &self.identity, "--listen-address", &listen]);
         command.args(["--log-level", "info,operator=debug"]).args(&self.arguments).env("KUBECONFIG", &self.kubeconfig);
         self.process = Some(Process::start(&format!("operator-{}", self.identity), &self.logs, command)?);
         Ok(())
@@ -66,6 +80,15 @@ impl OperatorProcess {
     /// happens on a machine that is slow.
     pub fn revive(&mut self) -> Result<()> {
         if self.check().is_err() { self.run() } else { Ok(()) }
+    }
+
+    /// Its metrics.
+    pub async fn metrics(&self) -> Result<String> {
+        let mut stream = TcpStream::connect(self.metrics).await.context("connecting to the operator's metrics")?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: metrics\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = String::new();
+        tokio::time::timeout(Duration::from_mins(1), stream.read_to_string(&mut answer)).await.context("the operator's metrics")??;
+        Ok(answer)
     }
 
     /// Its name in the lease.
@@ -95,5 +118,5 @@ impl OperatorProcess {
 /// Stops the operator that `deploy/` runs, for good.
 pub async fn stop_pods(bed: &Bed) -> Result<()> {
     bed.kubectl(&["scale", "deployment", NAME, "-n", NAMESPACE, "--replicas=0"]).await?;
-    bed.kubectl(&["wait", "--for=delete", "pod", "-n", NAMESPACE, "--all", "--timeout=60s"]).await.map(drop)
+    bed.kubectl(&["wait", "--for=delete", "pod", "-n", NAMESPACE, "--all", "--timeout=180s"]).await.map(drop)
 }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long the API server may take to show the recorder what a list shows.
-const SETTLE: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_mins(1);
 /// Observations that a slow reader of the live view may be behind.
 const LIVE_BUFFER: usize = 65_536;
 

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 /// How long an expected output may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A program on a terminal.
 pub struct Terminal {

@@ -3,9 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
+use backon::{ConstantBuilder, Retryable as _};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -20,6 +22,8 @@ use serde_json::{Value, json};
 
 /// Requests under way at once.
 const PARALLEL: usize = 32;
+/// How long after an answer that was refused it is given again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A fleet; dropping it stops its kubelet.
 #[derive(Debug)]
@@ -108,15 +112,23 @@ async fn answer(client: &Client, pod: Pod, rejecting: &BTreeSet<String>) -> kube
     }
     let api = Api::<Pod>::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let name = pod.name_any();
+    // A pod is seen for the first and for the last time once: an answer that the API server refused would be missing for good.
+    let again = ConstantBuilder::default().with_delay(AGAIN).without_max_times();
     if pod.metadata.deletion_timestamp.is_some() {
-        return api.delete(&name, &DeleteParams::default().grace_period(0)).await.map(drop);
+        let delete = async || api.delete(&name, &DeleteParams::default().grace_period(0)).await.map(drop);
+        return delete.retry(again).when(|error| !is_gone(error)).await;
     }
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
     if phase != "Pending" {
         return Ok(());
     }
-    let status = if rejecting.contains(&node) { rejected() } else { running(&pod) };
-    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await.map(drop)
+    let status = json!({ "status": if rejecting.contains(&node) { rejected() } else { running(&pod) } });
+    let patch = async || api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await.map(drop);
+    patch.retry(again).when(|error| !is_gone(error)).await
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 fn rejected() -> Value {

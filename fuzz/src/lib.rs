@@ -4,7 +4,7 @@
 //! which looks for bytes that reach new code (`guided`).
 #![allow(clippy::missing_panics_doc, reason = "a panic is a finding")]
 
-#[path = "../../operator/planner/tests/world/mod.rs"]
+#[path = "../../operator/planner/tests/all/world/mod.rs"]
 #[allow(missing_docs, clippy::unwrap_used, reason = "written for tests, which it is part of")]
 mod world;
 

@@ -26,7 +26,7 @@ pub enum Reason {
     NeverComplete,
     /// Token `Claimed`: the load balancer shall let go before pods change.
     DetachRequested,
-    /// Token `Updating`: pods change.
+    /// Token `Updating` or `InPlace`: pods change.
     Updating,
     /// Somebody annotated the Deployment.
     TakenOutByHand,
@@ -137,7 +137,7 @@ fn hold(deployment: &Deployment) -> Option<Reason> {
     match deployment.token.as_ref().map(|token| token.phase) {
         Some(Phase::New) => Some(Reason::NeverComplete),
         Some(Phase::Claimed) => Some(Reason::DetachRequested),
-        Some(Phase::Updating) => Some(Reason::Updating),
+        Some(Phase::InPlace | Phase::Updating) => Some(Reason::Updating),
         Some(Phase::Degrading | Phase::Closed) | None => deployment.to_be_updated.then_some(Reason::TakenOutByHand),
     }
 }

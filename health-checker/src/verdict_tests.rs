@@ -284,7 +284,7 @@ proptest! {
             for deployment in live {
                 prop_assert!(!deployment.to_be_updated);
                 let phase = deployment.token.as_ref().map(|token| token.phase);
-                prop_assert!(!matches!(phase, Some(Phase::New | Phase::Claimed | Phase::Updating)));
+                prop_assert!(!matches!(phase, Some(Phase::New | Phase::Claimed | Phase::InPlace | Phase::Updating)));
             }
             prop_assert!(view.node.objects.values().all(|node| !node.deleting && !node.to_be_deleted));
         }

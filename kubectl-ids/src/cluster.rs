@@ -1,9 +1,9 @@
 //! The cluster: the way to it, the resource that is meant, and everything around it at one moment.
 
-use std::{fmt::Debug, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow};
-use crds::{IngressDaemonSet, names};
+use crds::{IngressDaemonSet, NodeReadinessGate, names};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     coordination::v1::Lease,
@@ -16,10 +16,15 @@ use kube::{
     core::DeserializeGuard,
 };
 use operator::{
+    gate::{Fronts, fronts},
     memory::Memory,
     observe::{Guarded, Observed, Observer},
 };
-use planner::Snapshot;
+use planner::{
+    Snapshot,
+    gate::{links::links, world::Key},
+    snapshot::GateLinks,
+};
 use serde::de::DeserializeOwned;
 
 use crate::{
@@ -169,8 +174,28 @@ impl Cluster {
             resources.retain(|other| other.namespace() != resource.namespace() || other.name_any() != resource.name_any());
             resources.push(resource.clone());
         }
+        let gates = self.gates(&resources, &mut remarks).await?;
         observer.take::<Guarded>(resources.into_iter().map(|resource| DeserializeGuard(Ok(resource))).collect());
-        Ok((View { observer, timing }, remarks))
+        Ok((View { observer, gates, timing }, remarks))
+    }
+
+    /// How readiness gates of nodes bear on the resources. Those of a newer release, which cannot be read, are left out.
+    async fn gates(&self, resources: &[IngressDaemonSet], remarks: &mut Vec<String>) -> Result<BTreeMap<Key, GateLinks>> {
+        let api = Api::<DeserializeGuard<NodeReadinessGate>>::all(self.client.clone());
+        let request = Request::of("list", "ingressdaemonsets.mumoshu.github.io", "nodereadinessgates", None);
+        let listed = match list(&api, "").await {
+            Ok(listed) => listed,
+            // Without the definition there are none.
+            Err(error) if is_missing(&error) => Vec::new(),
+            Err(error) if is_forbidden(&error) => {
+                remarks.push(format!("you may not {request}: they are left out of account"));
+                Vec::new()
+            }
+            Err(error) => return Err(explain(error, request)),
+        };
+        let readable = listed.iter().filter_map(|guarded| guarded.0.as_ref().ok());
+        let gates: Vec<_> = fronts::all(readable, resources.iter(), &Fronts::default()).into_values().map(Arc::new).collect();
+        Ok(links(&gates, |_| false))
     }
 
     async fn take_if_allowed<K>(
@@ -206,8 +231,9 @@ impl Cluster {
 /// A moment of the cluster.
 pub struct View {
     observer: Observer,
+    gates: BTreeMap<Key, GateLinks>,
     /// Seconds that pods took to be ready, by the first 8 characters of their resource's UID.
-    pub timing: std::collections::BTreeMap<String, Vec<i64>>,
+    pub timing: BTreeMap<String, Vec<i64>>,
 }
 
 impl View {
@@ -216,7 +242,8 @@ impl View {
         let memory = Memory::of(resource.metadata.uid.as_deref().unwrap_or_default());
         let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
         let now = chrono::Utc::now().timestamp();
-        self.observer.snapshot(&namespace, &name, &memory, now, "").context("the resource went away")
+        let snapshot = self.observer.snapshot(&namespace, &name, &memory, now, "").context("the resource went away")?;
+        Ok(Snapshot { gates: self.gates.get(&(namespace, name)).cloned().unwrap_or_default(), ..snapshot })
     }
 }
 

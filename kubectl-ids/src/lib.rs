@@ -9,6 +9,8 @@ pub mod cluster;
 pub mod commands;
 pub mod completion;
 pub mod failure;
+#[cfg(test)]
+mod fixtures;
 pub mod history;
 pub mod output;
 pub mod plan;

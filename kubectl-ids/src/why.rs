@@ -8,10 +8,12 @@ use crds::{
     status::NodeState,
     token::{Phase, Token},
 };
+use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt as _;
 use planner::{
     Snapshot, decide,
     eligibility::is_chosen,
+    gate::record::{Record, records},
     settings::{Settings, resolve},
     snapshot::{DeploymentFacts, NodeFacts, PodFacts},
 };
@@ -59,7 +61,7 @@ fn unknown(snapshot: &Snapshot, node: &str) -> String {
 
 /// The status lists a hundred nodes at most, and none that are idle: the same planner decides what the operator would say.
 fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, String)) {
-    let settings = resolve(&snapshot.resource.spec);
+    let settings = resolve(&snapshot.resource.spec).map(|settings| Settings { gate_taints: snapshot.gates.taints.clone(), ..settings });
     if let Some(held) = decide(snapshot).held.get(node) {
         return (held.phase.to_owned(), None, (held.hold.reason().to_owned(), held.hold.message()));
     }
@@ -97,12 +99,38 @@ fn unchosen(snapshot: &Snapshot, settings: &Settings, name: &str, node: &NodeFac
             missing.join(" ")
         );
     }
-    let without_taints = NodeFacts { taints: Vec::new(), ..node.clone() };
-    if is_chosen(&snapshot.resource.spec, settings, name, &without_taints, false) {
-        let taints: Vec<_> = node.taints.iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
-        return format!("the pods do not tolerate all of the Node's taints ({}): add a toleration to the template", taints.join(", "));
+    let with = |taints: Vec<Taint>| is_chosen(&snapshot.resource.spec, settings, name, &NodeFacts { taints, ..node.clone() }, false);
+    if with(Vec::new()) {
+        let (of_gates, others): (Vec<_>, Vec<_>) =
+            node.taints.iter().filter(|taint| !with(vec![(*taint).clone()])).partition(|taint| held_by(node, taint).is_some());
+        let mut said: Vec<_> = of_gates.into_iter().filter_map(|taint| Some(held(&held_by(node, taint)?))).collect();
+        if !others.is_empty() {
+            let taints: Vec<_> = others.iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
+            said.push(format!(
+                "the pods do not tolerate all of the Node's taints ({}): add a toleration to the template",
+                taints.join(", ")
+            ));
+        }
+        return said.join("; ");
     }
     "the template's required node affinity does not match the Node".into()
+}
+
+/// What a gate recorded on the Node that keeps the taint there.
+fn held_by(node: &NodeFacts, taint: &Taint) -> Option<Record> {
+    let claims = |record: &Record| record.is_held() && (record.key.as_str(), record.effect.as_str()) == (&taint.key, &taint.effect);
+    records(&node.annotations).into_values().find(claims)
+}
+
+/// Which gate it is, and where it says what it waits for.
+fn held(record: &Record) -> String {
+    let Record { gate, key, effect, .. } = record;
+    let see = match gate.split_once('/') {
+        None => format!("`kubectl get nrg {gate} -o yaml`"),
+        Some(("configmap" | "preset", _)) => "the operator's log and metrics".into(),
+        Some((namespace, name)) => format!("status.nodeReadiness of `kubectl get ids {name} -n {namespace} -o yaml`"),
+    };
+    format!("readiness gate {gate} holds the node by {key}:{effect} until what it waits for is ready: see {see}")
 }
 
 fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<(&'static str, String)> {
@@ -116,6 +144,7 @@ fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<
     }
     if let Some(facts) = snapshot.nodes.get(node) {
         found.push(("Node", describe_node(snapshot, facts)));
+        found.extend(records(&facts.annotations).values().filter(|record| record.is_held()).map(|record| ("Gate", held(record))));
     }
     if let Some(deployment) = snapshot.deployments.get(node) {
         found.push(("Deployment", describe_deployment(deployment, now)));
@@ -153,6 +182,7 @@ fn health(phase: Phase) -> &'static str {
     match phase {
         Phase::New => "never complete yet, health check 503",
         Phase::Claimed => "taken out, health check 503",
+        Phase::InPlace => "updating in place, health check 503",
         Phase::Degrading => "updating while attached",
         Phase::Updating => "updating, health check 503",
         Phase::Closed => "attached",
@@ -194,5 +224,67 @@ impl Answer {
             let _ = writeln!(text, "{what:<11} {about}");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::edge;
+    use planner::gate::record::annotation_key;
+    use serde_json::json;
+    use std::{collections::BTreeMap, sync::Arc};
+
+    fn resource() -> IngressDaemonSet {
+        let pod = json!({ "containers": [{ "name": "nginx", "image": "nginx:1.29" }] });
+        serde_json::from_value(json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+            "metadata": { "name": "edge", "namespace": "web", "uid": "0a1b2c3d-0000-4000-8000-000000000000" },
+            "spec": { "nodeSelector": { "role": "edge" }, "template": { "spec": pod } },
+        }))
+        .unwrap()
+    }
+
+    fn taint(key: &str) -> Taint {
+        Taint { key: key.into(), effect: "NoSchedule".into(), ..Taint::default() }
+    }
+
+    /// What is said of a node with these taints, which gates of these names keep there.
+    fn asked(taints: &[(&str, Option<&str>)]) -> Answer {
+        let resource = resource();
+        let mut node = NodeFacts { uid: "u".into(), ready: true, ..NodeFacts::default() };
+        node.labels.insert("role".into(), "edge".into());
+        for (index, (key, gate)) in taints.iter().enumerate() {
+            node.taints.push(taint(key));
+            let record = json!({ "g": gate, "k": key, "e": "NoSchedule", "s": "held", "o": "applied", "c": "fresh", "t": 1 });
+            if gate.is_some() {
+                node.annotations.insert(annotation_key(&index.to_string()), record.to_string());
+            }
+        }
+        let nodes = Arc::new(BTreeMap::from([("n1".to_owned(), Arc::new(node))]));
+        why(&resource, &Snapshot { nodes, ..Snapshot::of(edge(resource.spec.clone()), 1_767_225_600) }, "n1").unwrap()
+    }
+
+    #[test]
+    fn a_node_that_a_gate_keeps_pods_away_from_names_the_gate_and_where_it_says_what_it_waits_for() {
+        for (gate, see) in [
+            ("network", "kubectl get nrg network"),
+            ("web/other", "kubectl get ids other -n web"),
+            ("configmap/kube-system/node.readiness", "the operator's log"),
+        ] {
+            let answer = asked(&[("example.com/network", Some(gate))]);
+            let (_, message) = &answer.reason;
+            assert_eq!(answer.phase, "NotChosen");
+            assert!(message.contains(&format!("readiness gate {gate} holds the node by example.com/network:NoSchedule")), "{message}");
+            assert!(message.contains(see) && !message.contains("add a toleration"), "{message}");
+            assert!(answer.details.iter().any(|(what, about)| *what == "Gate" && about.contains(gate)), "{:?}", answer.details);
+        }
+    }
+
+    #[test]
+    fn a_taint_of_nobody_known_is_to_be_tolerated_and_one_of_a_gate_beside_it_is_not() {
+        let (_, message) = asked(&[("example.com/gpu", None), ("example.com/network", Some("network"))]).reason;
+        assert!(message.contains("not tolerate all of the Node's taints (example.com/gpu:NoSchedule): add a toleration"), "{message}");
+        assert!(message.contains("gate network holds"), "{message}");
     }
 }

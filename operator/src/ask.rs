@@ -12,10 +12,13 @@ use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 
-/// Longest wait for one port: a pass in which a node is asked that cannot be reached takes so much longer.
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest wait for a connection: a pass in which a node is asked that cannot be reached takes so much longer.
+const CONNECT: Duration = Duration::from_millis(500);
+/// Longest wait for the answer of a port that is there. A starved health checker that is slow to say 200 may still be heard by a load
+/// balancer, most of which wait for some seconds; silence is no contradiction, so it must not come from impatience.
+const ANSWER: Duration = Duration::from_secs(2);
 /// Questions under way at once.
 const PARALLEL: usize = 64;
 /// Longest body that is read; a health checker's has some 300 bytes.
@@ -27,7 +30,8 @@ pub async fn ask(questions: &BTreeMap<String, Question>) -> BTreeMap<String, Vec
     let mut asked = Vec::new();
     for (node, question) in questions {
         for port in &question.ports {
-            asked.push(ask_in_time(node.clone(), question.clone(), *port).boxed());
+            let (node, question, port) = (node.clone(), question.clone(), *port);
+            asked.push(async move { (node, ask_one(&question, port).await) }.boxed());
         }
     }
     let mut heard = futures::stream::iter(asked).buffer_unordered(PARALLEL);
@@ -37,14 +41,14 @@ pub async fn ask(questions: &BTreeMap<String, Question>) -> BTreeMap<String, Vec
     answers
 }
 
-async fn ask_in_time(node: String, question: Question, port: u16) -> (String, Option<PortAnswer>) {
-    (node, tokio::time::timeout(TIMEOUT, ask_one(&question, port)).await.ok().flatten())
-}
-
 async fn ask_one(question: &Question, port: u16) -> Option<PortAnswer> {
     let address: IpAddr = question.address.parse().ok()?;
     let address = SocketAddr::new(address, port);
-    let stream = TcpStream::connect(address).await.ok()?;
+    let stream = timeout(CONNECT, TcpStream::connect(address)).await.ok()?.ok()?;
+    timeout(ANSWER, exchange(stream, question, address)).await.ok().flatten()
+}
+
+async fn exchange(stream: TcpStream, question: &Question, address: SocketAddr) -> Option<PortAnswer> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
     let request = Request::get("/").header(HOST, address.to_string()).body(Empty::<Bytes>::new()).ok()?;
     let answer = async {
@@ -54,7 +58,7 @@ async fn ask_one(question: &Question, port: u16) -> Option<PortAnswer> {
         let body = body.and_then(|body| serde_json::from_slice::<Body>(&body).ok());
         let body = body.filter(|body| body.service.namespace == question.namespace && body.service.name == question.name);
         let phase = body.and_then(|body| body.phase);
-        Some(PortAnswer { port, healthy, phase: phase.and_then(|phase| Phase::from_word(&phase)) })
+        Some(PortAnswer { port: address.port(), healthy, phase: phase.and_then(|phase| Phase::from_word(&phase)) })
     };
     tokio::pin!(answer);
     tokio::select! {

@@ -73,6 +73,9 @@ pub async fn act_while_leading(
         ended = election.with_lease(work) => if ended.is_some() { Outcome::Stopped } else { Outcome::LeaseLost },
     };
     if outcome == Outcome::Stopped {
+        // A renewal that was under way when the order came may arrive between the look at the lease and its release, which is
+        // refused then; the second look finds that.
+        election.release().await;
         election.release().await;
     }
     outcome

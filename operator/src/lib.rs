@@ -4,11 +4,15 @@
 pub mod act;
 pub mod args;
 pub mod ask;
+pub mod beside;
+pub mod client;
 pub mod gate;
 pub mod leader;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+pub mod pod_gate;
+mod readable;
 pub mod reconcile;
 pub mod telemetry;
 pub mod web;

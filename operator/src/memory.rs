@@ -1,7 +1,7 @@
 //! What one process remembers of a resource between two passes. Losing it costs time, never safety.
 
 use crate::observe::{Kind, Observer};
-use planner::Snapshot;
+use planner::snapshot::Sighting;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -37,8 +37,8 @@ pub struct Memory {
     pub uid: String,
     /// Ids taken from the ledger and not used.
     pub reserved: Vec<u64>,
-    /// When marks were first seen, by node and id.
-    pub first_seen: BTreeMap<(String, u64), i64>,
+    /// When marks that are there were first seen.
+    pub first_seen: BTreeMap<Sighting, i64>,
     /// The rebuilding id for which Deployments and Nodes were listed consistently.
     pub listed_for: Option<u64>,
     /// Names that belong to somebody else.
@@ -127,20 +127,5 @@ impl Memory {
     /// Supporting objects written lately.
     pub fn asserted_lately(&self) -> BTreeSet<String> {
         self.asserted.iter().filter(|(_, at)| at.elapsed() < ASSERT_EVERY).map(|(assertion, _)| assertion.clone()).collect()
-    }
-
-    /// Notes when marks were first seen, and forgets those that are gone.
-    pub fn note_marks(&mut self, snapshot: &Snapshot) {
-        let Some(ledger) = snapshot.resource.ledger() else { return };
-        let under_way: BTreeSet<_> = ledger.grants.iter().map(|(node, grant)| (node.clone(), grant.id)).collect();
-        self.first_seen.retain(|mark, _| under_way.contains(mark));
-        let uid8 = snapshot.resource.uid8();
-        for (node, id) in under_way {
-            let token = snapshot.deployments.get(&node).and_then(|deployment| deployment.readable_token());
-            let holders = snapshot.nodes.get(&node).and_then(|facts| facts.holders().ok()).unwrap_or_default();
-            if token.is_some_and(|token| token.id == id) || holders.get(uid8).is_some_and(|entry| entry.id == id) {
-                self.first_seen.entry((node, id)).or_insert(snapshot.now);
-            }
-        }
     }
 }

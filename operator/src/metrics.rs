@@ -1,6 +1,10 @@
 //! Prometheus metrics. Labels are enums and reasons from fixed lists, never names or error texts.
 
-use crate::gate::GateMetrics;
+mod shown;
+
+pub use shown::Shown;
+
+use crate::{gate::GateMetrics, pod_gate::PodGateMetrics};
 use crds::ledger::Ledger;
 use planner::plan::{Plan, Write};
 use prometheus_client::{
@@ -61,6 +65,8 @@ pub struct Metrics {
     leader: Gauge,
     /// Those of readiness gates.
     pub gates: GateMetrics,
+    /// Those of readiness gates of pods.
+    pub pod_gates: PodGateMetrics,
     latest: Mutex<BTreeMap<String, Plan>>,
 }
 
@@ -97,8 +103,10 @@ impl Default for Metrics {
         let leader = Gauge::default();
         registry.register("leader", "1 while this replica acts", leader.clone());
         let gates = GateMetrics::registered(&mut registry);
+        let pod_gates = PodGateMetrics::registered(&mut registry);
         Self {
             gates,
+            pod_gates,
             registry,
             nodes,
             grants,

@@ -82,7 +82,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     if relist_for_rebuild(&context, &mut memory, &snapshot).await? {
         return Ok(Requeue::requeue(Duration::ZERO));
     }
-    memory.note_marks(&snapshot);
+    snapshot.note_marks(&mut memory.first_seen);
     if !memory.foreign_names.is_empty() {
         let still = still_foreign(&context.client, &snapshot, &memory.foreign_names).await;
         // The snapshot knows further strangers, by their labels: only those that have gone leave it.
@@ -92,12 +92,13 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     if !try_template(&context.client, &mut memory, &mut snapshot).await {
         return Ok(Requeue::requeue(AFTER_CONFLICT));
     }
-    let Some(links) = context.observer.hub().links(&key.0, &key.1) else {
+    let labels = &snapshot.resource.spec.template["metadata"]["labels"];
+    let Some(links) = context.observer.hub().links(&key.0, &key.1, labels) else {
         // What the gates are decides which taints keep no pod away; the first list of gates wakes us.
         return Ok(Requeue::requeue(Duration::from_secs(1)));
     };
     snapshot.gates = links;
-    snapshot.first_seen = memory.first_seen.clone();
+    snapshot.node_readiness = context.observer.hub().status(&key.0, &key.1);
     snapshot.reserved = memory.reserved.clone();
     let mut plan = decide(&snapshot);
     if !plan.questions.is_empty() {
@@ -252,7 +253,10 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
 fn basis(action: &Action, snapshot: &Snapshot) -> Option<String> {
     match action {
         Action::WriteStatus { .. } | Action::SetFinalizers(_) => Some(snapshot.resource.resource_version.clone()),
-        Action::PatchDeployment { patch, .. } | Action::PatchNode { patch, .. } => {
+        Action::PatchDeployment { patch, .. }
+        | Action::PatchNode { patch, .. }
+        | Action::PatchReplicaSet { patch, .. }
+        | Action::PatchPod { patch, .. } => {
             let tests = patch.as_array()?.iter().filter(|operation| operation["op"] == "test");
             Some(tests.map(ToString::to_string).collect())
         }
@@ -312,7 +316,11 @@ fn brief(action: &Action) -> String {
         Action::Reclaim { name, .. } => format!("reclaim Deployment {name}"),
         Action::Apply { object, .. } => format!("apply {}", object.key()),
         Action::Delete { object, .. } => format!("delete {}", object.key()),
-        Action::DeletePod { name } => format!("delete refused pod {name}"),
+        Action::DeletePod { name, .. } => format!("delete pod {name}"),
+        Action::CreatePod { name, .. } => format!("create pod {name}"),
+        Action::PatchReplicaSet { name, .. } => format!("update in place ReplicaSet {name}"),
+        Action::PatchPod { name, .. } => format!("update in place pod {name}"),
+        Action::PatchPodStatus { name, .. } => format!("gate pod {name}"),
     }
 }
 

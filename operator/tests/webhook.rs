@@ -4,7 +4,7 @@
 use kube::{Client, client::Body};
 use operator::{
     metrics::Metrics,
-    observe::Observer,
+    observe::{Guarded, Observer},
     webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
 };
 use rustls::{
@@ -56,9 +56,13 @@ async fn shake_hands(address: SocketAddr, trusted: &str, now: i64) -> std::io::R
 
 /// The webhook with the certificates that `Serving` has, and gates that `client` reads.
 async fn start(serving: Serving, client: Client) -> (SocketAddr, CancellationToken) {
+    start_with(serving, client, Observer::default()).await
+}
+
+async fn start_with(serving: Serving, client: Client, observer: Observer) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-    let (answers, follow) = Answers::new(client, Arc::new(Observer::default()), Metrics::default().gates);
+    let (answers, follow) = Answers::new(client, Arc::new(observer), Metrics::default().gates);
     tokio::spawn(follow);
     tokio::spawn(serve(listener, tls(serving).unwrap(), router(answers), stop.clone()));
     (address, stop)
@@ -186,7 +190,25 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
     let serving = Serving::default();
     let certificates = Certificates::new(&names(), START).unwrap();
     serving.set(&certificates).unwrap();
-    let (address, _stop) = start(serving, Client::new(service, "default")).await;
+    let resource = |name: &str, satisfiable: &str| {
+        let condition = json!({
+            "type": "Satisfiable", "status": satisfiable, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let template = json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let resource = json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {
+                "nodeSelector": {"role": "edge"}, "selector": {"matchLabels": {"app": name}}, "template": template,
+                "nodeReadinessTaint": {"key": format!("readiness.k8s.io/of-{name}")},
+            },
+            "status": {"nodeReadiness": {"conditions": [condition]}},
+        });
+        serde_json::from_value::<Guarded>(resource).unwrap()
+    };
+    let observer = Observer::default();
+    observer.take(vec![resource("open", "True"), resource("shut", "False")]);
+    let (address, _stop) = start_with(serving, Client::new(service, "default"), observer).await;
     let _watch = server.await.unwrap();
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "r", "operation": "CREATE", "kind": {"group": "", "version": "v1", "kind": "Node"},
@@ -198,6 +220,7 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
     let patch: k8s_openapi::ByteString = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
     let patch = String::from_utf8(patch.0).unwrap();
     assert!(patch.contains("readiness.k8s.io/open") && !patch.contains("readiness.k8s.io/shut"), "{patch}");
+    assert!(patch.contains("readiness.k8s.io/of-open") && !patch.contains("readiness.k8s.io/of-shut"), "{patch}");
     assert_eq!(post(address, &certificates.trusted, "{").await.0, 400);
     let (status, body) = post(address, &certificates.trusted, "{}").await;
     assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()["response"]["allowed"].clone()), (200, json!(true)));

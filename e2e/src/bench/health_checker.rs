@@ -161,12 +161,8 @@ async fn paced(address: SocketAddr) -> Result<f64> {
 
 async fn throughput(node: Ipv4Addr) -> Result<Figure> {
     let per_second = async |port: u16| {
-        let options = LoadOptions {
-            connections: 32,
-            at_most: Duration::from_secs(8),
-            url: format!("http://{node}:{port}/"),
-            ..LoadOptions::default()
-        };
+        let options =
+            LoadOptions { connections: 32, at_most: Duration::from_secs(8), url: format!("http://{node}:{port}/"), ..LoadOptions::full() };
         let summary = Load::start(&options)?.finish().await?;
         ensure!(summary.failed() == 0, "{summary:?}");
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]

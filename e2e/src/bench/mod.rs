@@ -2,8 +2,9 @@
 //! machine to machine. A new one is written in its file and listed in [`ALL`].
 
 pub mod fleet;
-mod gates;
+pub mod gates;
 mod health_checker;
+mod in_place;
 mod process_figures;
 mod rollouts;
 mod scale;
@@ -53,7 +54,8 @@ pub struct Report {
 }
 
 /// Every benchmark.
-pub const ALL: &[Benchmark] = &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, scale::SCALE, gates::GATES, fleet::FLEET];
+pub const ALL: &[Benchmark] =
+    &[health_checker::HEALTH_CHECKER, rollouts::ROLLOUTS, in_place::IN_PLACE, scale::SCALE, gates::GATES, fleet::FLEET];
 
 /// What a figure ought to be.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! What the kernel counts of a process.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -70,6 +71,22 @@ impl ProcessFigures {
         }
         Ok(count)
     }
+}
+
+/// CPU seconds that each program has used so far, by its name and, where one file is several programs, its first word. Programs that have ended are left out.
+pub fn by_program() -> Result<BTreeMap<String, f64>> {
+    let mut programs = BTreeMap::new();
+    for entry in fs::read_dir("/proc").context("listing processes")? {
+        let directory = entry.context("listing processes")?.path();
+        let line = fs::read(directory.join("cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let Some(program) = words.next().filter(|program| !program.is_empty()) else { continue };
+        let name = program.rsplit('/').next().unwrap_or_default().to_owned();
+        let name = words.next().filter(|_| name == "control-plane").map_or(name, Into::into);
+        // It may end in this moment.
+        *programs.entry(name).or_default() += ProcessFigures::at(directory).cpu_seconds().unwrap_or_default();
+    }
+    Ok(programs)
 }
 
 /// User and system time from `/proc/PID/stat`. The name of the program, in parentheses, may contain anything.

@@ -41,7 +41,7 @@ async fn rollouts(bed: &mut Bed) -> Result<Vec<Figure>> {
     let mut operator = OperatorProcess::instead_of_pods(bed).await?;
     let mut random = fastrand::Rng::with_seed(20_261_121);
     let outages = Outages::start(&bed.haproxy);
-    let options = LoadOptions { at_most: Duration::from_hours(1), ..LoadOptions::default() };
+    let options = LoadOptions { at_most: Duration::from_hours(1), ..LoadOptions::full() };
     let traffic = Traffic::start(&bed.haproxy, &options).await?;
     let started = Instant::now();
     let (mut rollouts, mut kills) = (0_u32, 0_u32);

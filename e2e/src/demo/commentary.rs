@@ -61,6 +61,7 @@ fn line(observation: &Observation, phases: &mut BTreeMap<String, (u64, Phase)>) 
     let what = match token.phase {
         Phase::New => "is new: its pods start",
         Phase::Claimed => "detach: its health check fails, HAProxy takes it out",
+        Phase::InPlace => "update in place: its pods stay, their containers restart",
         Phase::Degrading => "degrade: its pods are replaced while it stays attached",
         Phase::Updating => "update: its pods are replaced",
         Phase::Closed => "attach: its pods are ready, its health check is good again",

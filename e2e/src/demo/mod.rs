@@ -111,7 +111,7 @@ async fn product_part(bed: &mut Bed) -> Result<Column> {
 }
 
 fn load() -> LoadOptions {
-    LoadOptions { at_most: Duration::from_mins(15), ..LoadOptions::default() }
+    LoadOptions { at_most: Duration::from_mins(15), ..LoadOptions::full() }
 }
 
 async fn product_is_gone(bed: &mut Bed) -> Result<()> {

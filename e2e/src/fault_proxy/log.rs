@@ -47,11 +47,12 @@ impl Log {
     pub(super) fn admit(&mut self, head: &http::request::Parts, body: &Bytes) -> Request {
         let (method, path) = (head.method.clone(), head.uri.path().to_owned());
         let watch = head.uri.query().is_some_and(|query| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1")));
+        let stream = head.uri.query().is_some_and(|query| query.contains("sendInitialEvents=true"));
         let dry_run = head.uri.query().is_some_and(|query| query.contains("dryRun="));
-        let attempt = self.attempts.entry(identity(&method, &path, watch, body)).or_default();
+        let attempt = self.attempts.entry(identity(&method, &path, watch, stream, body)).or_default();
         *attempt += 1;
         let attempt = *attempt;
-        let request = Request { number: self.next(), attempt, method, path, watch, dry_run, body: body.clone() };
+        let request = Request { number: self.next(), attempt, method, path, watch, stream, dry_run, body: body.clone() };
         let exchange = Exchange { request: request.clone(), at: Instant::now(), fault: Fault::None, forwarded: None, answered: None };
         self.exchanges.insert(request.number, exchange);
         request

@@ -143,6 +143,11 @@ impl FaultProxy {
         self.inject(|_| Fault::None);
     }
 
+    /// A request was caught for a crash, and the operator has not ended since: nothing passes.
+    pub fn is_crashing(&self) -> bool {
+        self.shared.state().crashing
+    }
+
     /// The next request that was caught for a crash, or is held.
     pub async fn caught(&mut self) -> Result<Request> {
         self.caught.recv().await.context("the proxy has ended")

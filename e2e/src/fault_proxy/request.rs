@@ -30,6 +30,8 @@ pub struct Request {
     pub path: String,
     /// It asks for a watch.
     pub watch: bool,
+    /// It asks for all objects in a stream, before what changes.
+    pub stream: bool,
     /// It is only tried.
     pub dry_run: bool,
     /// What it sends.
@@ -74,9 +76,9 @@ pub(super) fn as_of(mut head: Parts, revision: u64) -> Result<Parts, InvalidUri>
 }
 
 /// What two requests have in common that ask for the same.
-pub(super) fn identity(method: &Method, path: &str, watch: bool, body: &Bytes) -> u64 {
+pub(super) fn identity(method: &Method, path: &str, watch: bool, stream: bool, body: &Bytes) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (method.as_str(), path, watch).hash(&mut hasher);
+    (method.as_str(), path, watch, stream).hash(&mut hasher);
     let mut body = serde_json::from_slice(body).unwrap_or(Value::Null);
     normalize(&mut body);
     body.to_string().hash(&mut hasher);
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     fn patch(operations: &Value) -> u64 {
-        identity(&Method::PATCH, "/x", false, &Bytes::from(operations.to_string()))
+        identity(&Method::PATCH, "/x", false, false, &Bytes::from(operations.to_string()))
     }
 
     #[test]

@@ -59,7 +59,7 @@ async fn original_example(bed: &mut Bed) -> Result<()> {
     let mut without_ports = api.get(NAME).await?.spec.template;
     without_ports["spec"]["containers"][0].as_object_mut().context("no container")?.remove("ports");
     api.patch(NAME, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "template": without_ports } }))).await?;
-    let status = eventually(MINUTE, "both labelled nodes serve", async || {
+    let status = eventually(MINUTE * 2, "both labelled nodes serve", async || {
         let status = api.get(NAME).await?.status.context("no status")?;
         ensure!(status.nodes.desired == 2 && status.nodes.available == 2, "{:?} {:?}", status.nodes, status.node_states);
         Ok(status)

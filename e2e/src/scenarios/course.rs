@@ -11,11 +11,11 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::crashes::light_load;
 use crate::{
     auditor::Expectations,
     bed::Bed,
     eventually::{eventually, throughout},
+    load::LoadOptions,
     scenario::Scenario,
     scenarios::product::{self, GRACE, deployment_mark, four_nodes, has_condition, rolling_update},
     traffic::Traffic,
@@ -73,7 +73,7 @@ pub const CANARY: Scenario = Scenario {
 
 async fn canary(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
 
     course(bed, 2, json!({ "steps": [{ "nodes": 1, "soak": "5s" }, { "nodes": "50%", "pause": true }] })).await?;
     product::roll_to(bed, "2").await?;
@@ -118,7 +118,7 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     let automatic = json!({ "nodeDeadlineSeconds": 6, "autoRollback": true });
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
     let first = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
 
     course(bed, 2, automatic).await?;
     product::roll_to_missing_image(bed).await?;
@@ -189,7 +189,7 @@ pub const DRAINED: Scenario = Scenario {
 async fn drained(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     for taint in [names::CLUSTER_AUTOSCALER_TAINT, names::KARPENTER_TAINT, names::OUT_OF_SERVICE_TAINT] {
         bed.kubectl(&["taint", "node", "n4", &format!("{taint}=now:NoSchedule")]).await?;
         product::status_says(bed, "the node is drained", MINUTE, |status| {

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     pin::pin,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -41,11 +44,6 @@ pub(super) fn two_nodes() -> Options {
     Options::with_nodes(2).with_infra()
 }
 
-/// Enough to notice every gap, and not so much that the load starves what is tested.
-pub(super) fn light_load() -> LoadOptions {
-    LoadOptions { connections: 4, ..LoadOptions::default() }
-}
-
 /// A way to take a node out of service, and the update strategy for it.
 pub(super) struct Mode {
     pub(super) name: &'static str,
@@ -57,6 +55,13 @@ pub(super) struct Mode {
 impl Mode {
     pub(super) fn both() -> Self {
         Self { name: "both marks", strategy: rolling_update(1, both_marks()), detaches: true }
+    }
+
+    /// Without an annotation: the health check alone.
+    pub(super) fn token() -> Self {
+        let mut none = deployment_mark();
+        none["annotateDeploymentToDetach"] = Value::Null;
+        Self { name: "token alone", strategy: rolling_update(1, none), detaches: true }
     }
 
     pub(super) fn degrade() -> Self {
@@ -72,11 +77,9 @@ impl Mode {
         let mut node_alone = node_mark();
         node_alone["annotateNodeToDetach"] = json!({ "key": DETACHED_KEY, "value": "true", "gracePeriodSeconds": GRACE.as_secs() });
         node_alone["waitForDetachmentByAnnotatedTimestamp"] = Value::Null;
-        let mut none = deployment_mark();
-        none["annotateDeploymentToDetach"] = Value::Null;
         [
             detaching("Deployment mark", deployment_mark()),
-            detaching("token alone", none),
+            Self::token(),
             detaching("Node mark", node_alone),
             detaching("Node mark with the detacher's time", node_mark()),
             Self::both(),
@@ -148,12 +151,12 @@ async fn from_first_to_last(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     operator_process::stop_pods(bed).await?;
     let mut proxy = FaultProxy::start(bed).await?;
-    let mut operator = OperatorProcess::start_behind(bed, "scenario", &proxy, &[]).await?;
+    let mut operator = OperatorProcess::start_behind(bed, "scenario", &proxy, &[operator_process::SOLE]).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     // The health checker's objects are applied anew by each operator, so that only the first time is another step.
     let is_object = |request: &Request| request.is_write() && !["/leases", "/events"].iter().any(|other| request.path.contains(other));
     // Ids that a status write reserves are lost with the operator: dying at each of them it would do nothing but reserve.
-    let statuses = AtomicU32::new(0);
+    let statuses = Arc::new(AtomicU32::new(0));
     let rule = move |request: &Request| {
         let crashes = if request.path.ends_with("/status") {
             statuses.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
@@ -162,7 +165,7 @@ async fn from_first_to_last(bed: &mut Bed) -> Result<()> {
         };
         if crashes { Fault::Crash(Reached::ApiServer) } else { Fault::None }
     };
-    proxy.inject(rule);
+    proxy.inject(rule.clone());
     bed.apply(&[workload::config_map("default"), product::resource("1", &Mode::both().strategy)]).await?;
     let made = while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
     let seen = |history: &[Observation], kind| -> BTreeSet<String> {
@@ -177,6 +180,7 @@ async fn from_first_to_last(bed: &mut Bed) -> Result<()> {
     ensure!(deployments <= NODES.len(), "{deployments} Deployments were made");
     bed.haproxy.serves(MINUTE, &NODES).await?;
 
+    proxy.inject(rule);
     product::api(bed).delete(product::NAME, &DeleteParams::default()).await?;
     let gone = eventually(MINUTE * 4, "the resource and what belongs to it are gone", async || {
         ensure!(product::api(bed).get_opt(product::NAME).await?.is_none(), "the resource is still there");
@@ -201,7 +205,7 @@ pub const DOWN: Scenario = Scenario {
 async fn down(bed: &mut Bed) -> Result<()> {
     let (proxy, mut operator) = serve(bed, &[]).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let before = bed.recorder.history().await?.len();
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
@@ -211,7 +215,7 @@ async fn down(bed: &mut Bed) -> Result<()> {
         let servers = bed.haproxy.counters().await?.servers;
         Ok(servers.into_iter().filter(|(_, server)| server.takes_traffic()).map(|(name, _)| name).collect())
     };
-    eventually(GRACE * 5, "the load balancer has noticed", async || {
+    eventually(MINUTE, "the load balancer has noticed", async || {
         let now = serving().await?;
         ensure!(now.len() == 1, "{now:?} serve");
         Ok(())
@@ -225,7 +229,7 @@ async fn down(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     operator.run()?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    completes(bed, &mut operator, NODES.len(), MINUTE).await?;
     let outcome = traffic.stop().await?;
     bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
     outcome.expect_all_served(1000)?;
@@ -264,7 +268,6 @@ async fn roll_through_crashes(
     proxy.inject(rule);
     product::roll_to(bed, &version.to_string()).await?;
     let restarts = while_crashing(proxy, operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
-    proxy.pass();
     let history = bed.recorder.history().await?;
     took_effect_once(&history, before)?;
     bed.say(&format!("{}: {restarts} restarts, {}", mode.name, all_served(traffic).await?));
@@ -273,7 +276,7 @@ async fn roll_through_crashes(
 
 /// A light load, where nodes are detached first: elsewhere requests may fail.
 pub(super) async fn light_traffic(bed: &Bed, detaches: bool) -> Result<Option<Traffic>> {
-    Ok(if detaches { Some(Traffic::start(&bed.haproxy, &light_load()).await?) } else { None })
+    Ok(if detaches { Some(Traffic::start(&bed.haproxy, &LoadOptions::default()).await?) } else { None })
 }
 
 /// Ends the load, of which no request may have failed; in words.
@@ -284,7 +287,8 @@ pub(super) async fn all_served(traffic: Option<Traffic>) -> Result<String> {
     Ok(format!("0 of {} requests failed", outcome.clients.requests))
 }
 
-/// Kills the operator at each write that is caught and starts it again, until this has come about; returns how often.
+/// Kills the operator at each write that is caught and starts it again, until this has come about; then everything passes. Returns how
+/// often.
 pub(super) async fn while_crashing(
     proxy: &mut FaultProxy,
     operator: &mut OperatorProcess,
@@ -294,7 +298,19 @@ pub(super) async fn while_crashing(
     let mut done = pin!(done);
     loop {
         tokio::select! {
-            done = &mut done => return done.map(|()| restarts),
+            done = &mut done => {
+                done?;
+                proxy.pass();
+                // The last write itself may be what brought it about: it was caught, too.
+                if !proxy.is_crashing() {
+                    return Ok(restarts);
+                }
+                proxy.caught().await?;
+                operator.kill().await?;
+                proxy.forget_operator();
+                operator.run()?;
+                return Ok(restarts + 1);
+            }
             caught = proxy.caught() => caught?,
             () = tokio::time::sleep(REVIVE) => {
                 operator.revive()?;

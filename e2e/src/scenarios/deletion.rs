@@ -44,13 +44,13 @@ async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
     product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::api(bed).delete(product::NAME, &DeleteParams::default()).await?;
-    let gone = eventually(MINUTE * 2, "the resource is gone", async || {
+    let gone = eventually(MINUTE * 4, "the resource is gone", async || {
         ensure!(product::api(bed).get_opt(product::NAME).await?.is_none(), "it is still there");
         Ok(())
     });
     gone.await?;
     drop(traffic);
-    eventually(MINUTE, "nothing of the product is left", async || {
+    eventually(MINUTE * 2, "nothing of the product is left", async || {
         let left = bed.kubectl(&["get", "deployments,replicasets,daemonsets,serviceaccounts,rolebindings,pods", "-o", "name"]).await?;
         let left: Vec<_> = left.lines().filter(|line| *line != "serviceaccount/default").collect();
         ensure!(left.is_empty(), "{left:?}");
@@ -93,5 +93,5 @@ async fn name_taken(bed: &mut Bed) -> Result<()> {
         .await?;
     ensure!(owner == "busybox:1.36", "the foreign Deployment became {owner}");
     bed.kubectl(&["delete", "deployment", "edge-n1"]).await?;
-    product::is_complete(bed, 4, MINUTE * 2).await
+    product::is_complete(bed, 4, MINUTE * 4).await
 }

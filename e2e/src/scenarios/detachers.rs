@@ -13,7 +13,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
-    eventually::throughout,
+    eventually::{eventually, throughout},
     load::LoadOptions,
     node::NodeSpec,
     scenario::Scenario,
@@ -31,7 +31,7 @@ const TIMEOUT: u64 = 5;
 const ROW: &str = "example.com/row";
 /// Within the timeout, and beyond it.
 const SLOW: Variant = Variant::Slow(Duration::from_secs(1));
-const TOO_SLOW: Variant = Variant::Slow(Duration::from_secs(TIMEOUT + 5));
+const TOO_SLOW: Variant = Variant::Slow(Duration::from_secs(TIMEOUT + 15));
 
 /// What is expected of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,15 @@ impl Row {
             Outcome::Halts => self.ends(bed).await?,
             Outcome::Ends | Outcome::Proceeds | Outcome::GivesUp => {}
         }
-        self.rolls_out(bed, "3").await
+        self.rolls_out(bed, "3").await?;
+        // The detacher sees a little later than the status that the node is attached, and must not end before.
+        eventually(MINUTE, &format!("{node} gets requests again"), async || {
+            let counters = bed.haproxy.counters().await?;
+            let server = counters.servers.get(&node).context("no such server")?;
+            ensure!(server.takes_traffic(), "{server:?}");
+            Ok(())
+        })
+        .await
     }
 
     async fn roll(&self, bed: &Bed, version: &str) -> Result<()> {

@@ -4,8 +4,15 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::names;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
-use kube::{Api, api::DeleteParams};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    coordination::v1::Lease,
+    core::v1::Pod,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -17,7 +24,7 @@ use crate::{
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
-    scenarios::workload,
+    scenarios::{crashes::completes, incidents::STANDSTILL, workload},
     traffic::Traffic,
 };
 
@@ -47,10 +54,13 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
     .await?;
     bed.say(&format!("{:?}", status.node_states.first().map(|state| (&state.name, &state.reason))));
     throughout(Duration::from_secs(5), "three nodes serve", async || {
-        let counters = bed.haproxy.counters().await?;
-        let serving = counters.servers.values().filter(|server| server.takes_traffic()).count();
-        ensure!(serving == 3, "{serving} nodes take traffic");
-        Ok(())
+        eventually(STANDSTILL, "they do", async || {
+            let counters = bed.haproxy.counters().await?;
+            let serving = counters.servers.values().filter(|server| server.takes_traffic()).count();
+            ensure!(serving == 3, "{serving} nodes take traffic");
+            Ok(())
+        })
+        .await
     })
     .await?;
     product::roll_to(bed, "3").await?;
@@ -116,10 +126,11 @@ async fn silent_detacher(bed: &mut Bed) -> Result<()> {
     bed.say("halted");
     product::change(bed, json!({ "updateStrategy": strategy("Abort") })).await?;
     let aborted = product::status_says(bed, "the node is attached again and given up", MINUTE, |status| {
-        status.nodes.detached == 0 && status.node_states.iter().any(|state| state.phase == "Blocked" && state.reason == "DetachTimeout")
+        let given_up = status.node_states.iter().any(|state| state.phase == "Blocked" && state.reason == "DetachTimeout");
+        given_up && status.nodes.detached == 0 && status.nodes.available == 4
     })
     .await?;
-    ensure!(aborted.nodes.available == 4 && aborted.nodes.updated == 0, "{:?}", aborted.nodes);
+    ensure!(aborted.nodes.updated == 0, "{:?}", aborted.nodes);
     bed.say("aborted, its pods untouched");
     product::change(bed, json!({ "updateStrategy": strategy("Proceed") })).await?;
     product::roll_to(bed, "3").await?;
@@ -161,7 +172,7 @@ async fn operator_killed(bed: &mut Bed) -> Result<()> {
         }
     }
     bed.say("killed ten times");
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    completes(bed, &mut operator, NODES.len(), MINUTE * 2).await?;
     let outcome = traffic.stop().await?;
     bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
     outcome.expect_all_served(1000)?;
@@ -251,6 +262,24 @@ async fn refused_pods(bed: &mut Bed) -> Result<()> {
             .collect();
         Ok(pods.len())
     };
+    // Pods are made until the Deployment's ReplicaSet has heard of the breaker, and again at the next try.
+    eventually(MINUTE * 3, "the breaker of n1 is open, for longer than is looked at", async || {
+        let name = format!("{}-n1", product::NAME);
+        let deployment = Api::<Deployment>::namespaced(bed.client.clone(), "default").get(&name).await?;
+        let breaker = deployment.metadata.labels.as_ref().and_then(|labels| labels.get(names::BREAKER_LABEL)).context("it is closed")?;
+        let until: i64 = breaker.split_once('.').context("it has no end")?.1.parse()?;
+        ensure!(until > chrono::Utc::now().timestamp() + 20, "the next try is near: {breaker}");
+        let of_n1 = ListParams::default().labels(&format!("{}={name}", names::NODE_LABEL));
+        let sets = Api::<ReplicaSet>::namespaced(bed.client.clone(), "default").list(&of_n1).await?.items;
+        ensure!(!sets.is_empty(), "n1 has no ReplicaSet");
+        for set in sets {
+            let wanted = set.spec.and_then(|spec| spec.replicas);
+            let heard = set.status.and_then(|status| status.observed_generation) == set.metadata.generation;
+            ensure!(wanted == Some(0) && heard, "{wanted:?} pods are wanted, known: {heard}");
+        }
+        Ok(())
+    })
+    .await?;
     let first = made().await?;
     bed.say(&format!("{first} pods were made on n1 before the breaker opened"));
     ensure!(first <= FLOOD, "{first} pods were made");
@@ -310,7 +339,8 @@ async fn bad_edit(bed: &mut Bed) -> Result<()> {
     for (reason, edit, repair) in edits {
         product::change(bed, edit).await?;
         product::status_says(bed, reason, MINUTE, invalid(reason)).await?;
-        bed.haproxy.serves(Duration::from_secs(1), &NODES).await?;
+        // A machine that several beds share stands still for a moment now and then.
+        bed.haproxy.serves(Duration::from_secs(10), &NODES).await?;
         product::change(bed, repair).await?;
         product::is_complete(bed, NODES.len(), MINUTE).await?;
     }

@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// Nodes, unless the environment variable `BED_FLEET` names another number, of at most 1,000: the status names a hundred.
-const NODES: usize = 1000;
+const NODES: usize = 300;
 /// Every such node refuses.
 const EVERY: usize = 10;
 /// Pods on one refusing node until its breaker opens, and on average: a `ReplicaSet` makes the next one as soon as it sees the
-/// last one fail, so this bounds how long the operator takes to notice while it makes a thousand Deployments.
-const FLOOD: usize = 100;
-const FLOOD_ON_AVERAGE: usize = 40;
+/// last one fail, so this bounds how long the operator takes to notice while it makes all the Deployments.
+const FLOOD: usize = 60;
+const FLOOD_ON_AVERAGE: usize = 25;
 
 /// Every tenth node refuses.
 pub const FLEET: Scenario = Scenario {
@@ -56,11 +56,14 @@ async fn fleet(bed: &mut Bed) -> Result<()> {
     })])
     .await?;
     let available = u32::try_from(nodes - rejecting.len())?;
+    // Breakers close one by one for another try, so that those of many nodes are hardly ever all open.
+    let mut named = BTreeSet::new();
     let settled = |status: &crds::IngressDaemonSetStatus| {
         let refused = status.node_states.iter().filter(|state| state.reason == "AdmissionRejected" && state.message.contains("NodePorts"));
-        status.nodes.available == available && refused.count() == rejecting.len()
+        named.extend(refused.map(|state| state.name.clone()));
+        status.nodes.available == available && named == rejecting
     };
-    product::status_says(bed, "all others serve, those that refuse are named", Duration::from_mins(10), settled).await?;
+    product::status_says(bed, "all others serve, those that refuse are named", Duration::from_mins(2), settled).await?;
     bed.say(&format!("settled {:.1} s after the resource was made", started.elapsed().as_secs_f32()));
     let made = fleet.pods_made();
     let on_rejecting: Vec<_> = made.iter().filter(|(node, _)| rejecting.contains(*node)).map(|(_, count)| *count).collect();

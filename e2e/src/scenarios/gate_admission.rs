@@ -3,6 +3,10 @@
 
 use std::{
     collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,12 +16,16 @@ use crds::{
     label_selector::{LabelOperator, LabelRequirement, LabelSelector},
     names::{GATE_LABEL, GATE_RECORD_PREFIX},
 };
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, core::v1::Node},
+    jiff::Timestamp,
+};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, PostParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::{
     auditor::Expectations,
@@ -25,10 +33,13 @@ use crate::{
     eventually::eventually,
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
+    scenarios::gates::{self, delete_gate},
 };
 
 /// For the operator to write policies, and for the API server, which reads them once a second, to follow them.
-const IN_FORCE: Duration = Duration::from_secs(30);
+const IN_FORCE: Duration = Duration::from_mins(2);
+/// Longer than a webhook is given, which is 2 s, on a machine that is shared; shorter than the 10 s that it would get otherwise.
+const GIVEN: Duration = Duration::from_secs(9);
 /// The taint of most gates here.
 const TAINT: &str = "readiness.k8s.io/edge";
 /// Gates with a selector of chance, and nodes with labels of chance that are asked about.
@@ -65,18 +76,31 @@ async fn webhook(bed: &mut Bed) -> Result<()> {
     operator_process::stop_pods(bed).await?;
     let began = Instant::now();
     let node = create(bed, "unanswered", &[("role", "edge")], json!({}), false).await?;
-    bed.say(&format!("without a webhook a Node was created in {:.1} s", began.elapsed().as_secs_f32()));
+    let took = began.elapsed();
+    bed.say(&format!("without a webhook a Node was created in {:.1} s", took.as_secs_f32()));
     ensure!(taints(&node, TAINT) == 0, "nobody could taint it: {:?}", node.spec);
-    ensure!(began.elapsed() < Duration::from_secs(5), "the webhook is given 2 s");
+    ensure!(took < GIVEN, "the webhook is given 2 s, and it took {took:?}");
+    hangs(bed).await?;
+    a_pod_lands(bed, "hung").await?;
     // It serves no webhook, so the gate has none.
     let mut operator = OperatorProcess::start(bed, "scenario").await?;
-    eventually(IN_FORCE, "the Node is tainted when it is seen", async || {
-        operator.revive()?;
-        let node = nodes(bed).get("unanswered").await?;
-        ensure!(taints(&node, TAINT) == 1, "{:?}", node.spec);
+    for name in ["unanswered", "hung"] {
+        eventually(IN_FORCE, "the Node is tainted when it is seen", async || {
+            operator.revive()?;
+            let node = nodes(bed).get(name).await?;
+            ensure!(taints(&node, TAINT) == 1, "{:?}", node.spec);
+            Ok(())
+        })
+        .await?;
+    }
+    eventually(IN_FORCE, "exactly the pod that landed before the taint is counted", async || {
+        let metrics = operator.metrics().await?;
+        let late: Vec<_> = metrics.lines().filter(|line| line.starts_with("ids_gate_late_taint_pods_total")).collect();
+        ensure!(late == [r#"ids_gate_late_taint_pods_total{gate="edge"} 1"#], "{late:?}");
         Ok(())
     })
     .await?;
+    bed.say("what landed before the taint was counted");
     eventually(IN_FORCE, "the gate says so, and the API server asks nobody any more", async || {
         let said = Api::<NodeReadinessGate>::all(bed.client.clone()).get("edge").await?.status.unwrap_or_default();
         let said = said.conditions.into_iter().find(|condition| condition.type_ == "AdmissionActive").context("nothing is said")?;
@@ -87,8 +111,63 @@ async fn webhook(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     delete_gate(bed, "edge").await?;
-    ensure!(taints(&nodes(bed).get("unanswered").await?, TAINT) == 0, "the taint goes with the gate");
+    for name in ["unanswered", "hung"] {
+        ensure!(taints(&nodes(bed).get(name).await?, TAINT) == 0, "the taint goes with the gate");
+    }
     operator.check()
+}
+
+/// A webhook that takes connections and never answers keeps no node from joining.
+async fn hangs(bed: &Bed) -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.context("a port that never answers")?;
+    let url = format!("https://{}/mutate-node", listener.local_addr()?);
+    let taken = Arc::new(AtomicUsize::new(0));
+    let connections = Arc::clone(&taken);
+    // Ends with the bed.
+    let silent = tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            connections.fetch_add(1, Ordering::Relaxed);
+            held.push(connection);
+        }
+    });
+    let patch = json!([
+        { "op": "remove", "path": "/webhooks/0/clientConfig/service" },
+        { "op": "add", "path": "/webhooks/0/clientConfig/url", "value": url },
+    ]);
+    bed.kubectl(&["patch", "mutatingwebhookconfiguration", operator_process::NAME, "--type=json", "-p", &patch.to_string()]).await?;
+    // The API server reads the configuration once a second.
+    eventually(IN_FORCE, "the API server asks there", async || {
+        create(bed, "would-hang", &[("role", "edge")], json!({}), true).await?;
+        ensure!(taken.load(Ordering::Relaxed) > 0, "nobody has come");
+        Ok(())
+    })
+    .await?;
+    let began = Instant::now();
+    let node = create(bed, "hung", &[("role", "edge")], json!({}), false).await?;
+    let took = began.elapsed();
+    ensure!(took >= Duration::from_millis(1500) && took < GIVEN, "it is given 2 s, and took {took:?}");
+    ensure!(taints(&node, TAINT) == 0, "nobody could taint it: {:?}", node.spec);
+    bed.say(&format!("a webhook that hangs: the Node was created after {:.1} s", took.as_secs_f32()));
+    silent.abort();
+    Ok(())
+}
+
+/// The node becomes Ready, so that nothing keeps pods away, and one is bound to it that does not bear the taint of the gate.
+async fn a_pod_lands(bed: &Bed, node: &str) -> Result<()> {
+    let now = Timestamp::now().to_string();
+    let ready =
+        json!({ "type": "Ready", "status": "True", "reason": "Bed", "message": "", "lastHeartbeatTime": now, "lastTransitionTime": now });
+    let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+    nodes(bed).patch_status(node, &PatchParams::default(), &patch).await.context("a node that says that it is ready")?;
+    eventually(IN_FORCE, "the taint of a node that has not started is gone", async || {
+        let node = nodes(bed).get(node).await?;
+        ensure!(taints(&node, "node.kubernetes.io/not-ready") == 0, "{:?}", node.spec);
+        Ok(())
+    })
+    .await?;
+    let spec = json!({ "nodeName": node, "containers": [{ "name": "c", "image": "busybox:1.36" }] });
+    bed.apply(&[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "early", "namespace": "default" }, "spec": spec })]).await
 }
 
 async fn policies(bed: &mut Bed) -> Result<()> {
@@ -183,6 +262,16 @@ async fn references(bed: &Bed) -> Result<()> {
     .await?;
     active(bed, "referring", "Policy").await?;
     bed.kubectl(&["delete", "daemonset", "dns", "-n", "default"]).await?;
+    // The API server follows what the status tells of when it looks again. Nobody but the policy is there for a dry run.
+    let sets = Api::<DaemonSet>::namespaced(bed.client.clone(), "default");
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    eventually(IN_FORCE, "one that is made anew would have the toleration", async || {
+        let set = sets.create(&dry, &serde_json::from_value(daemon_set("dns"))?).await?;
+        let found = set.spec.and_then(|spec| spec.template.spec).and_then(|pod| pod.tolerations).unwrap_or_default();
+        ensure!(found.iter().any(|toleration| toleration.key.as_deref() == Some("readiness.k8s.io/dns")), "{found:?}");
+        Ok(())
+    })
+    .await?;
     bed.apply(&[daemon_set("dns")]).await?;
     let anew = tolerations("dns").await?;
     ensure!(anew.matches("readiness.k8s.io/dns").count() == 1, "made anew: {anew}");
@@ -261,8 +350,13 @@ async fn implied(bed: &Bed) -> Result<()> {
 async fn gone(bed: &Bed) -> Result<()> {
     create(bed, "last", &[("role", "edge")], json!({}), false).await?;
     delete_gate(bed, "edge").await?;
-    let last = nodes(bed).get("last").await?;
-    ensure!(taints(&last, TAINT) == 0, "{:?}", last.spec);
+    // The operator may have seen the end of the gate before it saw the node.
+    eventually(IN_FORCE, "the newest node has lost the taint", async || {
+        let last = nodes(bed).get("last").await?;
+        ensure!(taints(&last, TAINT) == 0, "{:?}", last.spec);
+        Ok(())
+    })
+    .await?;
     eventually(IN_FORCE, "no policy is left", async || {
         let kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings";
         let left = bed.kubectl(&["get", kinds, "-l", GATE_LABEL, "-o", "name"]).await?;
@@ -274,18 +368,12 @@ async fn gone(bed: &Bed) -> Result<()> {
 
 /// A gate that waits for an annotation.
 fn gate(name: &str, selector: &Value, key: &str, more: Value) -> Value {
-    let mut spec = json!({
-        "nodeSelector": selector,
-        "taint": { "key": key, "effect": "NoSchedule" },
-        "requirements": [{ "name": "mark", "nodeAnnotation": { "key": "example.com/ready" } }],
-    });
+    let mark = json!({ "name": "mark", "nodeAnnotation": { "key": "example.com/ready" } });
+    let mut spec = json!({ "nodeSelector": selector, "requirements": [mark] });
     if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
         spec.extend(more);
     }
-    json!({
-        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate",
-        "metadata": { "name": name }, "spec": spec,
-    })
+    gates::gate(name, key, spec)
 }
 
 fn nodes(bed: &Bed) -> Api<Node> {
@@ -293,7 +381,7 @@ fn nodes(bed: &Bed) -> Api<Node> {
 }
 
 /// Makes a Node, or asks what it would be; `more` has other fields of it.
-async fn create(bed: &Bed, name: &str, labels: &[(&str, &str)], more: Value, dry: bool) -> Result<Node> {
+pub async fn create(bed: &Bed, name: &str, labels: &[(&str, &str)], more: Value, dry: bool) -> Result<Node> {
     let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": more["spec"] });
     if !labels.is_empty() {
         node["metadata"]["labels"] =
@@ -324,20 +412,10 @@ async fn active(bed: &Bed, name: &str, reason: &str) -> Result<()> {
 }
 
 /// Waits until a new node with this label gets the taint.
-async fn in_force(bed: &Bed, label: &str, value: &str, key: &str) -> Result<()> {
+pub async fn in_force(bed: &Bed, label: &str, value: &str, key: &str) -> Result<()> {
     eventually(IN_FORCE, "a new node gets the taint", async || {
         let node = create(bed, "would-be", &[(label, value)], json!({}), true).await?;
         ensure!(taints(&node, key) == 1, "{:?}", node.spec);
-        Ok(())
-    })
-    .await
-}
-
-async fn delete_gate(bed: &Bed, name: &str) -> Result<()> {
-    let api = Api::<NodeReadinessGate>::all(bed.client.clone());
-    api.delete(name, &DeleteParams::default()).await?;
-    eventually(IN_FORCE, &format!("gate {name} is gone"), async || {
-        ensure!(api.get_opt(name).await?.is_none(), "it is there");
         Ok(())
     })
     .await

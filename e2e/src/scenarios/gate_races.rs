@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
-use super::gates::{gate, node, warm};
+use super::gates::{gate, node, refusals, warm};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
@@ -81,7 +81,7 @@ async fn races(bed: &mut Bed) -> Result<()> {
         warm(bed, &name(index), "True").await?;
     }
     let api = Api::<Node>::all(bed.client.clone());
-    eventually(Duration::from_mins(1), "every node is released, and has what the others wrote last", async || {
+    eventually(Duration::from_mins(3), "every node is released, and has what the others wrote last", async || {
         for node in api.list(&kube::api::ListParams::default()).await? {
             let name = node.metadata.name.clone().unwrap_or_default();
             if !name.starts_with("race-") {
@@ -101,7 +101,10 @@ async fn races(bed: &mut Bed) -> Result<()> {
         Ok(())
     })
     .await?;
-    bed.say("none was lost");
+    let refusals = refusals(bed).await?;
+    let late = refusals.iter().find(|line| line.contains("reason=\"test\"")).context("no patch of the operator came too late")?;
+    ensure!(!refusals.iter().any(|line| line.contains("forbidden") || line.contains("other")), "{refusals:?}");
+    bed.say(&format!("none was lost; patches of the operator that came too late, and were decided anew: {late}"));
     Ok(())
 }
 

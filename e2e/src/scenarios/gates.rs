@@ -3,24 +3,29 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::{NodeReadinessGate, names::GATE_RECORD_PREFIX};
+use crds::{
+    NodeReadinessGate,
+    names::{self, GATE_RECORD_PREFIX},
+};
 use k8s_openapi::{
-    api::core::v1::{Node, Taint},
+    api::core::v1::{Node, Pod, Taint},
     jiff::Timestamp,
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
     demo,
     eventually::{eventually, throughout},
+    load::LoadOptions,
+    operator_process::{self, OperatorProcess},
     scenario::Scenario,
-    scenarios::{crashes::light_load, product},
+    scenarios::{gate_budget, gate_upstream, product},
     traffic::Traffic,
 };
 
@@ -28,7 +33,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// Longer than the operator takes to see a change and to write what follows from it.
 const WHILE: Duration = Duration::from_secs(2);
 /// The condition that gates wait for here.
-const WARM: &str = "example.com/Warm";
+pub const WARM: &str = "example.com/Warm";
 
 /// What a gate does with nodes that come, get ready, change their labels, start again and go.
 pub const LIFE: Scenario = Scenario {
@@ -56,19 +61,93 @@ pub const JOINING: Scenario = Scenario {
 
 async fn joining(bed: &mut Bed) -> Result<()> {
     product::serve(bed, product::rolling_update(1, product::deployment_mark()), &["n1", "n2"]).await?;
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     demo::joining::a_node_joins(bed, &["n1", "n2"]).await?;
     product::roll_to(bed, "2").await?;
-    product::is_complete(bed, 3, 2 * MINUTE).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1)?;
+    product::is_complete(bed, 3, 4 * MINUTE).await?;
     let history = bed.recorder.history().await?;
-    let nodes =
-        history.iter().filter(|seen| seen.kind == crate::auditor::Kind::Node && seen.object["metadata"]["name"] != demo::joining::JOINS);
+    let nodes = history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] != demo::joining::JOINS);
     let tainted = nodes.filter(|seen| seen.object["spec"]["taints"].to_string().contains("readiness.k8s.io/")).count();
     ensure!(tainted == 0, "a planned update tainted a node");
     bed.say("a planned update taints no node");
+    product::status_says(bed, "nodeReadiness says that every node is released", MINUTE, |status| {
+        let said = status.node_readiness.clone().unwrap_or_default();
+        (said.nodes.matched, said.nodes.held, said.nodes.released) == (3, 0, 3)
+            && has_condition(&said, "Ready", "True", "NoNodeHeld")
+            && said.summary == "3 of 3 nodes released"
+    })
+    .await?;
+    followed_and_tainted_first(bed).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1)
+}
+
+/// What gates of the replicas do while a node is updated: with `Taint` it has the taint before anything of its replicas changes, with
+/// `Strict` when they have ceased to serve, in either case until all of them serve again.
+async fn followed_and_tainted_first(bed: &Bed) -> Result<()> {
+    const DRAIN: &str = "readiness.k8s.io/drain";
+    const STRICT: &str = "readiness.k8s.io/strict";
+    let of_replicas = |name: &str, key: &str, during: &str| {
+        let replicas = json!({ "namespace": "default", "name": product::NAME, "duringUpdate": during });
+        let spec = json!({
+            "nodeSelector": { "matchLabels": { "ingress": "true" } }, "mode": "Continuous", "retaint": { "failingFor": "0s" },
+            "requirements": [{ "name": "replicas", "ingressDaemonSet": replicas }],
+        });
+        gate(name, key, spec)
+    };
+    bed.apply(&[of_replicas("drain", DRAIN, "Taint"), of_replicas("strict", STRICT, "Strict")]).await?;
+    for name in ["drain", "strict"] {
+        says(bed, name, "every node is released", |status| status.nodes.released == 3).await?;
+    }
+    let from = bed.recorder.history().await?.len();
+    // One node is enough to see it.
+    product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "partition": 2 } } })).await?;
+    product::roll_to(bed, "3").await?;
+    product::status_says(bed, "one node is updated", 2 * MINUTE, |status| {
+        status.nodes.updated == 1 && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
+    })
+    .await?;
+    for (name, key) in [("drain", DRAIN), ("strict", STRICT)] {
+        says(bed, name, "every node is released again", |status| status.nodes.released == 3).await?;
+        // A status may tell of what is decided a moment before it is written, and of one second at a time.
+        eventually(MINUTE, "no node has the taint any more", async || {
+            let tainted: Vec<_> =
+                nodes(bed).list(&ListParams::default()).await?.items.into_iter().filter(|node| has_taint(node, key)).collect();
+            ensure!(tainted.is_empty(), "{:?} have", tainted.iter().map(kube::ResourceExt::name_any).collect::<Vec<_>>());
+            Ok(())
+        })
+        .await?;
+    }
+    let history = bed.recorder.history().await?;
+    let of = |kind| history.iter().skip(from).filter(move |seen| seen.kind == kind);
+    let token =
+        |seen: &&Observation| seen.object["metadata"]["labels"][names::TOKEN_LABEL].as_str().is_some_and(|token| token.contains("Claimed"));
+    let claimed = of(Kind::Deployment).find(token).context("no Deployment was claimed")?;
+    let updated = claimed.object["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str().context("its node")?;
+    for (key, before) in [(DRAIN, true), (STRICT, false)] {
+        let is_tainted = |seen: &Observation| {
+            seen.object["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == key))
+        };
+        let tainted = of(Kind::Node).find(|seen| is_tainted(seen)).with_context(|| format!("no node got {key}"))?;
+        ensure!(
+            tainted.object["metadata"]["name"] == updated,
+            "{updated} was updated, and {key} is on {}",
+            tainted.object["metadata"]["name"]
+        );
+        let order = (tainted.revision < claimed.revision) == before;
+        ensure!(order, "{key} came at {}, and the Deployment was claimed at {}", tainted.revision, claimed.revision);
+        let others = of(Kind::Node).filter(|seen| is_tainted(seen) && seen.object["metadata"]["name"] != updated).count();
+        ensure!(others == 0, "a node got {key} that was not updated");
+        let last = of(Kind::Node).rfind(|seen| seen.object["metadata"]["name"] == updated).context("the node")?;
+        ensure!(!is_tainted(last), "{}", last.object["spec"]);
+    }
+    bed.say(&format!(
+        "{updated}: with Taint it was tainted before its health check was turned, with Strict when its replicas stopped; neither stayed"
+    ));
+    for name in ["drain", "strict"] {
+        delete_gate(bed, name).await?;
+    }
     Ok(())
 }
 
@@ -174,7 +253,7 @@ async fn stays(bed: &Bed, name: &str, key: &str, tainted: bool) -> Result<()> {
     .await
 }
 
-async fn says(bed: &Bed, name: &str, what: &str, test: impl Fn(&crds::NodeReadinessGateStatus) -> bool) -> Result<()> {
+pub async fn says(bed: &Bed, name: &str, what: &str, test: impl Fn(&crds::NodeReadinessGateStatus) -> bool) -> Result<()> {
     eventually(MINUTE, &format!("gate {name}: {what}"), async || {
         let gate = Api::<NodeReadinessGate>::all(bed.client.clone()).get(name).await?;
         let status = gate.status.context("no status")?;
@@ -184,7 +263,7 @@ async fn says(bed: &Bed, name: &str, what: &str, test: impl Fn(&crds::NodeReadin
     .await
 }
 
-async fn delete_gate(bed: &Bed, name: &str) -> Result<()> {
+pub async fn delete_gate(bed: &Bed, name: &str) -> Result<()> {
     let api = Api::<NodeReadinessGate>::all(bed.client.clone());
     api.delete(name, &DeleteParams::default()).await.context("deleting a gate")?;
     eventually(MINUTE, &format!("gate {name} is gone"), async || {
@@ -194,7 +273,7 @@ async fn delete_gate(bed: &Bed, name: &str) -> Result<()> {
     .await
 }
 
-fn has_condition(status: &crds::NodeReadinessGateStatus, type_: &str, value: &str, reason: &str) -> bool {
+pub fn has_condition(status: &crds::NodeReadinessGateStatus, type_: &str, value: &str, reason: &str) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == type_ && condition.status == value && condition.reason == reason)
 }
 
@@ -230,7 +309,7 @@ async fn life(bed: &mut Bed) -> Result<()> {
     let released = becomes(bed, "r1", KEY, false, 1).await?;
     ensure!(has_taint(&released, "example.com/theirs"), "{:?}", taints(&released));
     let history: Vec<_> = bed.recorder.history().await?;
-    for seen in history.iter().filter(|seen| seen.kind == crate::auditor::Kind::Node && seen.object["metadata"]["name"] == "r1") {
+    for seen in history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] == "r1") {
         let tainted = seen.object["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == KEY));
         let annotations = seen.object["metadata"]["annotations"].as_object();
         let held = annotations
@@ -248,13 +327,25 @@ async fn life(bed: &mut Bed) -> Result<()> {
     becomes(bed, "r1", KEY, false, 1).await?;
     bed.say("a node that has passed stays so, and a taint that somebody puts back goes again");
 
+    // Bound by hand: it bears what somebody else put on the node, and not the gate's taint.
+    let bears = json!([{ "operator": "Exists", "effect": "NoExecute" }]);
+    let spec = json!({ "nodeName": "r1", "tolerations": bears, "containers": [{ "name": "c", "image": "busybox:1.36" }] });
+    bed.apply(&[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "bound", "namespace": "default" }, "spec": spec })])
+        .await?;
     let patch = Patch::Merge(json!({ "status": { "nodeInfo": info("boot-2") } }));
     warm(bed, "r1", "False").await?;
     nodes(bed).patch_status("r1", &PatchParams::default(), &patch).await?;
     becomes(bed, "r1", KEY, true, 1).await?;
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    throughout(WHILE, "the pod stays", async || {
+        let bound = pods.get("bound").await?;
+        ensure!(bound.metadata.deletion_timestamp.is_none(), "{:?}", bound.metadata);
+        Ok(())
+    })
+    .await?;
     warm(bed, "r1", "True").await?;
     becomes(bed, "r1", KEY, false, 1).await?;
-    bed.say("another start is another beginning");
+    bed.say("another start is another beginning, and what was bound there stays");
 
     nodes(bed).delete("r1", &DeleteParams::default()).await?;
     node(bed, "r1", &["warm"], json!([{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }])).await?;
@@ -271,11 +362,11 @@ async fn life(bed: &mut Bed) -> Result<()> {
     becomes(bed, "r2", KEY, false, 0).await?;
     node(bed, "r3", &["warm"], json!([])).await?;
     becomes(bed, "r3", KEY, true, 1).await?;
-    bed.kubectl(&["delete", "deployment", "-n", "ingress-daemonset-system", "ingress-daemonset-operator", "--wait"]).await?;
+    operator_process::stop_pods(bed).await?;
     label(bed, "r3", "warm", false).await?;
     let deletion = Api::<NodeReadinessGate>::all(bed.client.clone()).delete("warm", &DeleteParams::default()).await;
     deletion.context("deleting the gate")?;
-    bed.install().await?;
+    let mut operator = gates_come_last(bed, KEY).await?;
     for name in ["old", "r1", "r2", "r3"] {
         becomes(bed, name, KEY, false, 0).await?;
     }
@@ -285,7 +376,40 @@ async fn life(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     bed.say("nothing is left, neither on a node that was relabelled nor of a gate that was deleted while no operator ran");
-    Ok(())
+    operator.check()
+}
+
+/// An operator that knows the nodes, and not yet which gates there are, does nothing to them.
+async fn gates_come_last(bed: &Bed, key: &str) -> Result<OperatorProcess> {
+    let role: Value = serde_json::from_str(&bed.kubectl(&["get", "clusterrole", operator_process::NAME, "-o", "json"]).await?)?;
+    let rules = role["rules"].as_array().context("a role has rules")?;
+    let blind: Vec<_> = rules.iter().filter(|rule| rule["resources"] != json!(["nodereadinessgates"])).collect();
+    ensure!(blind.len() + 1 == rules.len(), "one rule lets gates be read: {role}");
+    let with = async |rules: Value| {
+        let patch = json!({ "rules": rules }).to_string();
+        bed.kubectl(&["patch", "clusterrole", operator_process::NAME, "--type=merge", "-p", &patch]).await
+    };
+    with(json!(blind)).await?;
+    eventually(MINUTE, "the operator may not read gates", async || {
+        let account = format!("--as=system:serviceaccount:{}:{}", operator_process::NAMESPACE, operator_process::NAME);
+        let may = bed.kubectl(&["auth", "can-i", "list", "nodereadinessgates", &account]).await;
+        ensure!(!may.is_ok_and(|may| may.trim() == "yes"), "it may");
+        Ok(())
+    })
+    .await?;
+    let operator = OperatorProcess::start(bed, "scenario").await?;
+    eventually(MINUTE, "it leads", async || {
+        let metrics = operator.metrics().await?;
+        ensure!(metrics.lines().any(|line| line == "ids_leader 1"), "it does not");
+        Ok(())
+    })
+    .await?;
+    stays(bed, "r3", key, true).await?;
+    let waiting = nodes(bed).get("r3").await?;
+    ensure!(records(&waiting).len() == 1, "{:?}", waiting.annotations());
+    bed.say("an operator that has seen the nodes and no list of gates leaves what it finds");
+    with(role["rules"].clone()).await?;
+    Ok(operator)
 }
 
 /// Says fifty times a second for three seconds what a kubelet says with its heartbeats, and in the middle that the node is warm.
@@ -310,13 +434,14 @@ async fn storm(bed: &Bed, name: &str) -> Result<()> {
 }
 
 /// Patches of the operator that had no effect.
-async fn refusals(bed: &Bed) -> Result<Vec<String>> {
-    let metrics = metrics(bed).await?;
+pub async fn refusals(bed: &Bed) -> Result<Vec<String>> {
+    // While the lease changes hands, nobody leads.
+    let metrics = eventually(MINUTE, "metrics of the operator that leads", async || metrics(bed).await).await?;
     Ok(metrics.lines().filter(|line| line.starts_with("ids_gate_patch_refusals_total")).map(str::to_owned).collect())
 }
 
 /// Metrics of the operator that leads.
-async fn metrics(bed: &Bed) -> Result<String> {
+pub async fn metrics(bed: &Bed) -> Result<String> {
     let names = bed.kubectl(&["get", "pods", "-n", "ingress-daemonset-system", "-o", "jsonpath={.items[*].metadata.name}"]).await?;
     for name in names.split_whitespace() {
         let path = format!("/api/v1/namespaces/ingress-daemonset-system/pods/{name}:8080/proxy/metrics");
@@ -331,6 +456,9 @@ async fn metrics(bed: &Bed) -> Result<String> {
 async fn together(bed: &mut Bed) -> Result<()> {
     const KEY: &str = "readiness.k8s.io/shared";
     bed.install().await?;
+    gate_upstream::is_refused(bed).await?;
+    gate_upstream::follows(bed).await?;
+    gate_upstream::grows_old(bed).await?;
     let shared = json!({ "requirements": [{ "name": "mark", "nodeAnnotation": { "key": "example.com/mark", "value": "yes" } }] });
     bed.apply(&[gate("one", KEY, json!({})), gate("two", KEY, shared)]).await?;
     let dry = json!({ "dryRun": true, "existingNodes": "Gate" });
@@ -346,7 +474,7 @@ async fn together(bed: &mut Bed) -> Result<()> {
     nodes(bed).patch("s1", &PatchParams::default(), &annotate).await?;
     becomes(bed, "s1", KEY, false, 2).await?;
     let history = bed.recorder.history().await?;
-    let versions = history.iter().filter(|seen| seen.kind == crate::auditor::Kind::Node && seen.object["metadata"]["name"] == "s1");
+    let versions = history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] == "s1");
     let tainted: Vec<_> = versions
         .map(|seen| seen.object["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == KEY)))
         .collect();
@@ -361,27 +489,8 @@ async fn together(bed: &mut Bed) -> Result<()> {
     ensure!(before.resource_version() == after.resource_version(), "a dry run wrote to the node");
     bed.say("a dry run writes nothing, and neither does its end");
 
-    let daemon_set = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent", "namespace": "default" },
-        "spec": {
-            "selector": { "matchLabels": { "app": "agent" } },
-            "template": {
-                "metadata": { "labels": { "app": "agent" } },
-                "spec": { "nodeSelector": { "gate-agent": "yes" }, "containers": [{ "name": "agent", "image": "agent:1" }] },
-            },
-        },
-    });
-    let wants = json!({ "requirements": [{ "name": "agent", "daemonSet": { "namespace": "default", "name": "agent" } }] });
-    bed.apply(&[daemon_set, gate("agent", "readiness.k8s.io/agent", wants)]).await?;
-    says(bed, "agent", "it could never open", |status| has_condition(status, "Satisfiable", "False", "NotTolerated")).await?;
-    node(bed, "s2", &["agent"], json!([])).await?;
-    stays(bed, "s2", "readiness.k8s.io/agent", false).await?;
-    let tolerate = json!([{ "key": "readiness.k8s.io/agent", "operator": "Exists" }]).to_string();
-    let patch = format!("{{\"spec\":{{\"template\":{{\"spec\":{{\"tolerations\":{tolerate}}}}}}}}}");
-    bed.kubectl(&["patch", "daemonset", "agent", "--type=merge", "-p", &patch]).await?;
-    says(bed, "agent", "it can open", |status| has_condition(status, "Satisfiable", "True", "Satisfiable")).await?;
-    becomes(bed, "s2", "readiness.k8s.io/agent", true, 1).await?;
-    bed.say("a gate whose pods could not start is not enforced before they can");
+    could_not_start(bed).await?;
+    gate_budget::bounds_regressions(bed).await?;
 
     let wants = json!({ "requirements": [{ "name": "disks", "csiDriver": { "name": "disks.example.com" } }] });
     bed.apply(&[gate("csi", "readiness.k8s.io/csi", wants)]).await?;
@@ -395,7 +504,7 @@ async fn together(bed: &mut Bed) -> Result<()> {
     becomes(bed, "s3", "readiness.k8s.io/csi", false, 1).await?;
     bed.say("a node waits for its CSI driver");
 
-    for name in ["one", "two", "agent", "csi"] {
+    for name in ["one", "two", "agent", "helpers", "csi"] {
         delete_gate(bed, name).await?;
     }
     for name in ["s1", "s2", "s3"] {
@@ -403,5 +512,63 @@ async fn together(bed: &mut Bed) -> Result<()> {
         ensure!(records(&left).is_empty() && !taints(&left).iter().any(|taint| taint.key.starts_with("readiness.k8s.io/")), "{left:?}");
     }
     bed.say("nothing is left");
+    Ok(())
+}
+
+/// A gate whose pods could not start on its nodes taints none of them.
+async fn could_not_start(bed: &Bed) -> Result<()> {
+    let pod = |labels: Value, on: Value| {
+        let container = json!({ "name": "agent", "image": "agent:1" });
+        json!({ "metadata": { "labels": labels }, "spec": { "nodeSelector": on, "containers": [container] } })
+    };
+    let daemon_set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent", "namespace": "default" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "agent" } },
+            "template": pod(json!({ "app": "agent" }), json!({ "gate-agent": "yes" })),
+        },
+    });
+    let mut helper = pod(json!({ "app": "helper" }), json!({ "gate-helpers": "yes" }));
+    helper["apiVersion"] = "v1".into();
+    helper["kind"] = "Pod".into();
+    helper["metadata"]["name"] = "helper".into();
+    helper["metadata"]["namespace"] = "default".into();
+    // On a node that the gate does not select: what its pods tolerate can be seen there.
+    helper["spec"]["nodeName"] = "s1".into();
+    helper["spec"]["nodeSelector"] = json!({});
+    let agent = json!({ "requirements": [{ "name": "agent", "daemonSet": { "namespace": "default", "name": "agent" } }] });
+    let labels = json!({ "matchLabels": { "app": "helper" } });
+    let helpers = json!({ "requirements": [{ "name": "helpers", "pods": { "namespace": "default", "selector": labels } }] });
+    bed.apply(&[daemon_set, helper, gate("agent", "readiness.k8s.io/agent", agent), gate("helpers", "readiness.k8s.io/helpers", helpers)])
+        .await?;
+    for name in ["agent", "helpers"] {
+        says(bed, name, "it could never open", |status| has_condition(status, "Satisfiable", "False", "NotTolerated")).await?;
+    }
+    node(bed, "s2", &["agent", "helpers"], json!([])).await?;
+    throughout(WHILE, "s2 is not tainted", async || {
+        let untouched = nodes(bed).get("s2").await?;
+        ensure!(!taints(&untouched).iter().any(|taint| taint.key.starts_with("readiness.k8s.io/")), "{:?}", taints(&untouched));
+        Ok(())
+    })
+    .await?;
+    let tolerate = json!([{ "key": "readiness.k8s.io/agent", "operator": "Exists" }]).to_string();
+    let patch = format!("{{\"spec\":{{\"template\":{{\"spec\":{{\"tolerations\":{tolerate}}}}}}}}}");
+    bed.kubectl(&["patch", "daemonset", "agent", "--type=merge", "-p", &patch]).await?;
+    // Those of a pod can be added to while it is there.
+    let tolerate =
+        json!([{ "op": "add", "path": "/spec/tolerations/-", "value": { "key": "readiness.k8s.io/helpers", "operator": "Exists" } }]);
+    bed.kubectl(&["patch", "pod", "helper", "--type=json", "-p", &tolerate.to_string()]).await?;
+    for name in ["agent", "helpers"] {
+        says(bed, name, "it can open", |status| has_condition(status, "Satisfiable", "True", "Satisfiable")).await?;
+    }
+    // It was there before the gates were in force.
+    for name in ["agent", "helpers"] {
+        becomes(bed, "s2", &format!("readiness.k8s.io/{name}"), false, 2).await?;
+    }
+    node(bed, "s9", &["agent", "helpers"], json!([])).await?;
+    for name in ["agent", "helpers"] {
+        becomes(bed, "s9", &format!("readiness.k8s.io/{name}"), true, 2).await?;
+    }
+    bed.say("a gate whose pods could not start is not enforced before they can");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The commands of `docs/rollouts.md`, run as they are written there.
+//! The commands of the guides in `docs/`, run as they are written there.
 
 use std::{fmt::Write as _, os::unix::fs::symlink, path::PathBuf, process::Stdio, time::Duration};
 
@@ -8,22 +8,31 @@ use tokio::process::Command;
 
 use crate::{bed::Bed, images, network};
 
-/// How long a command may take.
-const COMMAND: Duration = Duration::from_mins(1);
+/// How long a command may take; some wait for up to five minutes themselves.
+const COMMAND: Duration = Duration::from_mins(6);
 
 /// A section of the guide, and a directory in which its commands work.
 pub(super) struct Guide {
+    all: String,
     text: String,
     programs: PathBuf,
     directory: PathBuf,
 }
 
 impl Guide {
-    /// The section below this heading, on a bed with these nodes.
+    /// The section of `docs/rollouts.md` below this heading, on a bed with these nodes.
     pub(super) fn of(bed: &Bed, heading: &str, nodes: &[&str]) -> Result<Self> {
-        let path = images::repository().join("docs/rollouts.md");
+        Self::in_file(bed, "docs/rollouts.md", Some(heading), nodes)
+    }
+
+    /// The section of a file below this heading, or what comes before the first one.
+    pub(super) fn in_file(bed: &Bed, file: &str, heading: Option<&str>, nodes: &[&str]) -> Result<Self> {
+        let path = images::repository().join(file);
         let all = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let (_, after) = all.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading} in the guide"))?;
+        let after = match heading {
+            Some(heading) => all.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading} in the guide"))?.1,
+            None => &all,
+        };
         let text = after.split("\n## ").next().unwrap_or_default().to_owned();
         let (programs, directory) = (bed.state().join("programs"), bed.state().join("checkout"));
         for made in [&programs, &directory] {
@@ -40,7 +49,7 @@ impl Guide {
             std::fs::write(&path, format!("#!/bin/bash\n{script}\n")).with_context(|| format!("writing {}", path.display()))?;
             std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).context("making it executable")?;
         }
-        Ok(Self { text, programs, directory })
+        Ok(Self { all, text, programs, directory })
     }
 
     /// The text of a step: from the bold words with which it begins to the next that begin a line.
@@ -53,6 +62,26 @@ impl Guide {
     pub(super) fn example(&self) -> Result<Value> {
         let (_, after) = self.text.split_once("```yaml\n").context("no example in the guide")?;
         serde_saphyr::from_str(after.split("```").next().unwrap_or_default()).context("reading the example")
+    }
+
+    /// The object of this kind and name, wherever the file shows it.
+    pub(super) fn named(&self, kind: &str, name: &str) -> Result<Value> {
+        for block in self.all.split("```yaml\n").skip(1) {
+            let object: Value = serde_saphyr::from_str(block.split("```").next().unwrap_or_default()).context("reading an example")?;
+            if object["kind"] == kind && object["metadata"]["name"] == name {
+                return Ok(object);
+            }
+        }
+        anyhow::bail!("no {kind} {name} in the guide")
+    }
+
+    /// Runs all commands of the section; returns what they print.
+    pub(super) async fn run_all(&self) -> Result<String> {
+        let mut printed = String::new();
+        for command in commands(&self.text) {
+            printed += &self.shell(&command).await?;
+        }
+        Ok(printed)
     }
 
     /// Runs the commands of a step, each as `changed`; returns what they print.

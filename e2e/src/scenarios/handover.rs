@@ -21,7 +21,7 @@ use crate::{
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const ROLLOUTS: usize = 15;
 /// Of a rollout over four nodes, one at a time, whose readiness is asked every two seconds.
-const ROLLED_OUT: Duration = Duration::from_mins(2);
+const ROLLED_OUT: Duration = Duration::from_mins(5);
 
 /// Sixty hand-overs: each of four health checkers is replaced fifteen times.
 pub const NO_CHECK_LOST: Scenario = Scenario {
@@ -44,7 +44,7 @@ async fn no_check_is_lost(bed: &mut Bed) -> Result<()> {
     health_checkers_are(bed, &Value::Null).await?;
     let addresses = bed.nodes().values().filter(|node| NODES.contains(&node.name())).map(|node| (node.address(), HEALTH_PORT).into());
     let checks = Checks::start(addresses.collect());
-    let traffic = Traffic::start(&bed.haproxy, &LoadOptions { connections: 4, ..LoadOptions::default() }).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     for rollout in 1..=ROLLOUTS {
         let requests = json!({ "cpu": format!("{}m", 10 + rollout) });
         product::change(bed, json!({ "healthChecker": { "resources": { "requests": requests } } })).await?;
@@ -58,7 +58,7 @@ async fn no_check_is_lost(bed: &mut Bed) -> Result<()> {
     ensure!(asked > 1000, "only {asked} checks were made");
     outcome.expect_all_served(1000)?;
     // HAProxy asks on connections of its own.
-    bed.haproxy.serves(Duration::from_secs(1), &NODES).await
+    bed.haproxy.serves(Duration::from_secs(10), &NODES).await
 }
 
 /// Waits until each node has one health checker, ready and with these requests (`null`: any).
@@ -87,7 +87,7 @@ async fn port_taken(bed: &mut Bed) -> Result<()> {
     const TYPE: &str = "HealthCheckPortConflict";
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     product::change(bed, json!({ "healthCheckNodePorts": [HEALTH_PORT, 80] })).await?;
-    let status = product::status_says(bed, "a node names the port that is taken", Duration::from_mins(2), |status| {
+    let status = product::status_says(bed, "a node names the port that is taken", Duration::from_mins(3), |status| {
         product::has_condition(status, TYPE, "True", TYPE)
     })
     .await?;
@@ -96,7 +96,7 @@ async fn port_taken(bed: &mut Bed) -> Result<()> {
     bed.say(&message);
     ensure!(message.starts_with("node n") && message.contains("port 80 is taken: it is in use by another process"), "{message}");
     let events = Api::<Event>::namespaced(bed.client.clone(), "default");
-    eventually(Duration::from_secs(10), "there is an event", async || {
+    eventually(Duration::from_mins(1), "there is an event", async || {
         let events = events.list(&ListParams::default()).await?.items;
         ensure!(events.iter().any(|event| event.reason.as_deref() == Some(TYPE)), "none of {} events", events.len());
         Ok(())
@@ -104,7 +104,7 @@ async fn port_taken(bed: &mut Bed) -> Result<()> {
     .await?;
     throughout(Duration::from_secs(2), "all nodes serve", async || bed.haproxy.serves(Duration::from_secs(1), &NODES).await).await?;
     product::change(bed, json!({ "healthCheckNodePorts": [HEALTH_PORT] })).await?;
-    product::status_says(bed, "the condition is gone", Duration::from_mins(1), |status| {
+    product::status_says(bed, "the condition is gone", Duration::from_mins(2), |status| {
         status.conditions.iter().all(|condition| condition.type_ != TYPE)
     })
     .await

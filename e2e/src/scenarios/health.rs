@@ -160,5 +160,5 @@ async fn contradicted(bed: &mut Bed) -> Result<()> {
     .await?;
     bed.say("n1 is held");
     bed.kubectl(&["delete", "deployment", "nginx-n1"]).await?;
-    product::is_complete(bed, 4, Duration::from_mins(2)).await
+    product::is_complete(bed, 4, Duration::from_mins(4)).await
 }

@@ -1,6 +1,6 @@
 //! Incidents of other projects, set up as they happened there: the table in `docs/rollouts.md` names a scenario for each.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::{
@@ -15,15 +15,16 @@ use k8s_openapi::api::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::{
     course::held,
     health::ask,
-    outages::{is_lost, shows},
+    outages::{is_lost, roll_slowly_to, shows},
     room::ledgers,
 };
 use crate::{
-    auditor::{Expectations, Kind},
+    auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::{eventually, throughout},
@@ -36,7 +37,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// How long something must not happen.
 const WHILE: Duration = Duration::from_secs(4);
 /// A machine that several beds share stands still for a moment now and then; pods that are replaced are away for longer.
-const STANDSTILL: Duration = Duration::from_secs(2);
+pub(super) const STANDSTILL: Duration = Duration::from_secs(4);
 
 fn three_nodes() -> Options {
     Options::with_nodes(3).with_infra()
@@ -172,8 +173,13 @@ async fn bad_updates(bed: &mut Bed) -> Result<()> {
             let mut template = product::template(reason);
             mistake(&mut template["spec"]);
             product::change(bed, json!({ "template": template })).await?;
-            stays(bed, &format!("a node failed with {reason}, the others wait"), |status| {
-                let failed = status.node_states.iter().any(|state| state.phase == "Failed" && state.reason == reason);
+            product::status_says(bed, &format!("a node failed with {reason}"), MINUTE, |status| {
+                status.node_states.iter().any(|state| state.phase == "Failed" && state.reason == reason)
+            })
+            .await?;
+            // While a container that crashes is tried again, nothing is wrong with its pod but that it is not ready.
+            stays(bed, "the others wait for the node that failed", |status| {
+                let failed = status.node_states.iter().any(|state| state.phase == "Failed");
                 failed && under_way(status).len() == 1 && held(status, "Budget").len() == NODES.len() - 1
             })
             .await?;
@@ -202,11 +208,11 @@ pub const TERMINATING: Scenario = Scenario {
     body: |bed| Box::pin(terminating(bed)),
 };
 
-/// Seconds that a pod goes on serving after it was told to end, and its successor takes at least to be ready: three times
-/// [`LET_GO`].
-const ENDING: u64 = 6;
-/// How soon the load balancer must have let go of the node, and how long that is looked at.
-const LET_GO: Duration = Duration::from_secs(2);
+/// Seconds that a pod goes on serving after it was told to end, and its successor takes at least to be ready: four times
+/// [`LET_GO`], since the scenario looks by other programs, on a machine that is shared.
+const ENDING: u64 = 12;
+/// So long before its pods end the load balancer must have let go of the node at least; that time is looked at.
+const LET_GO: Duration = Duration::from_secs(3);
 
 async fn terminating(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
@@ -214,9 +220,10 @@ async fn terminating(bed: &mut Bed) -> Result<()> {
     let untouched =
         |status: &IngressDaemonSetStatus| under_way(status).is_empty() && status.nodes.available == 3 && status.nodes.detached == 0;
     stays(bed, "nothing is done about a cordon", untouched).await?;
-    bed.haproxy.serves(LET_GO, &NODES).await?;
+    bed.haproxy.serves(MINUTE, &NODES).await?;
     let from = bed.recorder.history().await?.len();
     let mut template = product::template("2");
+    template["spec"]["terminationGracePeriodSeconds"] = (2 * ENDING).into();
     let nginx = &mut template["spec"]["containers"][0];
     nginx["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": ENDING } } });
     nginx["readinessProbe"]["initialDelaySeconds"] = ENDING.into();
@@ -230,11 +237,13 @@ async fn terminating(bed: &mut Bed) -> Result<()> {
     let going = pods_on(bed, "n2").await?.first().map(ResourceExt::name_any).context("no pod on n2")?;
     bed.kubectl(&["delete", "pod", &going, "--wait=false"]).await?;
     is_out_before_pods_end(bed, "n2", &BTreeSet::from([going])).await?;
+    // The load balancer sees a little later than the status that it is back, and is looked at next.
+    bed.haproxy.serves(MINUTE, &NODES).await?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.say("one of two pods was deleted: 503 while it went on serving");
 
     let going = pods_on(bed, "n1").await?.iter().map(ResourceExt::name_any).collect();
-    let drain = ["drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s"];
+    let drain = ["drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s"];
     tokio::try_join!(bed.kubectl(&drain), is_out_before_pods_end(bed, "n1", &going))?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.haproxy.serves(MINUTE, &NODES).await?;
@@ -256,7 +265,15 @@ async fn is_out_before_pods_end(bed: &Bed, node: &str, going: &BTreeSet<String>)
     })
     .await?;
     let others: Vec<_> = NODES.into_iter().filter(|other| *other != node).collect();
-    bed.haproxy.serves(LET_GO, &others).await?;
+    // That this is soon enough is what is looked at next: pods that ended meanwhile fail it.
+    bed.haproxy.serves(MINUTE, &others).await?;
+    // A drain tells one pod after the other to end.
+    eventually(MINUTE, &format!("all pods of {node} are told to end"), async || {
+        let told = pods_on(bed, node).await?.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
+        ensure!(told == going.len(), "{told} of {going:?} are");
+        Ok(())
+    })
+    .await?;
     throughout(LET_GO, "503 while pods end that are ready", async || {
         let (code, body) = ask(bed, node).await?;
         ensure!(code == 503, "{code}: {body}");
@@ -283,7 +300,7 @@ pub const DEAD_NODE: Scenario = Scenario {
 
 async fn dead_node(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
-    product::roll_to(bed, "2").await?;
+    roll_slowly_to(bed, "2").await?;
     let node = shows(bed, Phase::Updating).await?;
     bed.node(&node)?.cut().await?;
     bed.say(&format!("{node} dies in the middle of its update"));
@@ -343,8 +360,11 @@ async fn no_mark(bed: &mut Bed) -> Result<()> {
     for (version, rolls_back) in [("3", false), ("4", true)] {
         let impatient = json!({ "nodeDeadlineSeconds": 5, "autoRollback": rolls_back });
         product::change(bed, json!({ "updateStrategy": rolling_update(1, impatient) })).await?;
+        // What is said from here on is of the next failure.
+        bed.recorder.history().await?;
+        let live = bed.recorder.live();
         product::roll_to_missing_image(bed).await?;
-        let node = fails_with_marks(bed).await?;
+        let node = fails_with_marks(bed, live).await?;
         if rolls_back {
             product::status_says(bed, "it is rolled back", MINUTE, |status| has_condition(status, "RolledBack", "True", "RevisionFailed"))
                 .await?;
@@ -360,28 +380,45 @@ async fn no_mark(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// The node that failed, which has every mark at that time.
-async fn fails_with_marks(bed: &Bed) -> Result<String> {
-    eventually(MINUTE, "a node has failed, with all marks", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        let node = under_way(&status).pop_first().context("no node is under way")?;
-        ensure!(status.nodes.failed == 1, "{}", product::summary(&status));
-        let marks = marks_on(bed, &node).await?;
-        ensure!(marks.len() == 5, "{node} has {marks:?}");
-        Ok(node)
-    })
-    .await
+/// The node that failed, which has every mark at that time: by the history, since a way back begins at once.
+async fn fails_with_marks(bed: &Bed, mut live: Receiver<Arc<Observation>>) -> Result<String> {
+    let failed = async {
+        loop {
+            let seen = match live.recv().await {
+                Ok(seen) => seen,
+                Err(RecvError::Lagged(_)) => continue,
+                Err(RecvError::Closed) => bail!("the recorder has ended"),
+            };
+            if seen.kind == Kind::IngressDaemonSet && seen.object["status"]["nodes"]["failed"] == 1 {
+                return Ok(seen);
+            }
+        }
+    };
+    let failed = tokio::time::timeout(MINUTE * 3, failed).await.context("no node fails")??;
+    let grants = failed.object["status"]["rollout"]["grants"].as_object();
+    let node = grants.and_then(|grants| grants.keys().next().cloned()).context("no node is under way")?;
+    let history = bed.recorder.history().await?;
+    let then = |kind, name: &str| {
+        let earlier = history.iter().filter(|seen| seen.revision <= failed.revision);
+        let mut of_it = earlier.filter(|seen| seen.kind == kind && seen.object["metadata"]["name"] == name);
+        of_it.next_back().map(|seen| seen.object.clone()).with_context(|| format!("{name} was not seen"))
+    };
+    let deployment: Deployment = serde_json::from_value(then(Kind::Deployment, &format!("{}-{node}", product::NAME))?)?;
+    let object: Node = serde_json::from_value(then(Kind::Node, &node)?)?;
+    let marks = marks_of(&deployment, &object)?;
+    ensure!(marks.len() == 5, "{node} has {marks:?}");
+    Ok(node)
 }
 
 async fn no_mark_of_ours_and_all_of_others(bed: &Bed) -> Result<()> {
     for node in NODES {
-        let marks = marks_on(bed, node).await?;
-        ensure!(marks.is_empty(), "{node} has {marks:?}");
         let object = Api::<Node>::all(bed.client.clone()).get(node).await?;
+        let deployment = deployment_of(bed, node).await?;
+        let marks = marks_of(&deployment, &object)?;
+        ensure!(marks.is_empty(), "{node} has {marks:?}");
         ensure!(object.annotations().contains_key(FOREIGN), "an annotation of somebody else has gone from Node {node}");
         let cordoned = object.spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
         ensure!(cordoned == (node == "n2"), "{node} is cordoned: {cordoned}");
-        let deployment = deployment_of(bed, node).await?;
         ensure!(deployment.annotations().contains_key(FOREIGN), "an annotation of somebody else has gone from the Deployment of {node}");
     }
     Ok(())
@@ -389,10 +426,8 @@ async fn no_mark_of_ours_and_all_of_others(bed: &Bed) -> Result<()> {
 
 /// What takes the node out of service: annotations, an entry of the Node that says detached, a token that says so. The entry
 /// itself stays, as the token does: what it says is attached.
-async fn marks_on(bed: &Bed, node: &str) -> Result<Vec<String>> {
-    let deployment = deployment_of(bed, node).await?;
+fn marks_of(deployment: &Deployment, object: &Node) -> Result<Vec<String>> {
     let token: Token = deployment.labels().get(names::TOKEN_LABEL).context("no token")?.parse()?;
-    let object = Api::<Node>::all(bed.client.clone()).get(node).await?;
     let holders = crds::holders::parse(object.annotations().get(names::HOLDERS_ANNOTATION).map(String::as_str))?;
     let keys = [(names::TO_BE_UPDATED_ANNOTATION, deployment.annotations())]
         .into_iter()

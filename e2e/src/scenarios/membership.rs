@@ -47,15 +47,15 @@ async fn while_serving(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     bed.add_node(NodeSpec::new(LONG_NAME).label("ingress", "true")).await?;
-    product::is_complete(bed, 5, MINUTE).await?;
+    product::is_complete(bed, 5, MINUTE * 3).await?;
     bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", LONG_NAME]).await?;
     bed.say("a fifth node joined");
     label(bed, "n1", false).await?;
     nothing_of_ours_is_on(bed, "n1").await?;
-    product::is_complete(bed, 4, MINUTE).await?;
+    product::is_complete(bed, 4, MINUTE * 3).await?;
     bed.say("n1 left by its label");
     label(bed, "n1", true).await?;
-    product::is_complete(bed, 5, MINUTE).await?;
+    product::is_complete(bed, 5, MINUTE * 3).await?;
     bed.say("n1 came back");
     let outcome = traffic.stop().await?;
     bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
@@ -68,11 +68,11 @@ async fn while_serving(bed: &mut Bed) -> Result<()> {
         Ok(())
     })
     .await?;
-    product::is_complete(bed, 5, MINUTE * 2).await?;
+    product::is_complete(bed, 5, MINUTE * 5).await?;
     bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", LONG_NAME]).await?;
     bed.node("n2")?.remove().await?;
     bed.say("n2 is gone");
-    product::is_complete(bed, 4, MINUTE * 2).await
+    product::is_complete(bed, 4, MINUTE * 5).await
 }
 
 async fn during_a_rollout(bed: &mut Bed) -> Result<()> {
@@ -85,9 +85,9 @@ async fn during_a_rollout(bed: &mut Bed) -> Result<()> {
     bed.node("n3")?.remove().await?;
     bed.say("n1 left, n2 was replaced, n3 is gone, n5 joined");
     nothing_of_ours_is_on(bed, "n1").await?;
-    product::is_complete(bed, 3, MINUTE * 3).await?;
+    product::is_complete(bed, 3, MINUTE * 6).await?;
     label(bed, "n1", true).await?;
-    product::is_complete(bed, 4, MINUTE * 2).await?;
+    product::is_complete(bed, 4, MINUTE * 5).await?;
     bed.haproxy.serves(MINUTE, &["n1", "n2", "n4", "n5"]).await
 }
 
@@ -100,7 +100,7 @@ async fn label(bed: &Bed, node: &str, on: bool) -> Result<()> {
 /// Waits until neither the Node nor a Deployment carries anything of the product.
 async fn nothing_of_ours_is_on(bed: &Bed, node: &str) -> Result<()> {
     // The pods of a Node that is gone hold its place in the budget until the control plane takes them away, for 40 s and more.
-    eventually(MINUTE * 3, &format!("nothing of the product is left on {node}"), async || {
+    eventually(MINUTE * 5, &format!("nothing of the product is left on {node}"), async || {
         let meta = Api::<ApiNode>::all(bed.client.clone()).get(node).await?.metadata;
         let keys: Vec<_> = meta.labels.iter().flatten().chain(meta.annotations.iter().flatten()).map(|(key, _)| key.clone()).collect();
         ensure!(!keys.iter().any(|key| key.starts_with("ingressdaemonsets.")), "the Node has {keys:?}");

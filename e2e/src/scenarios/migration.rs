@@ -7,13 +7,14 @@ use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 
-use super::crashes::{light_load, load_balancer};
+use super::crashes::load_balancer;
 use crate::{
     auditor::Expectations,
     bed::{Bed, INFRA_LABEL, Options},
     detacher::DETACHED_KEY,
     eventually::eventually,
     haproxy::Check,
+    load::LoadOptions,
     scenario::Scenario,
     scenarios::{
         guide::Guide,
@@ -38,7 +39,7 @@ async fn from_a_daemon_set(bed: &mut Bed) -> Result<()> {
     let guide = Guide::of(bed, "Moving from a DaemonSet", &NODES)?;
     bed.apply(&[workload::config_map("default"), daemon_set()]).await?;
     bed.haproxy.serves(MINUTE, &NODES).await?;
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     bed.install().await?;
     let old = pods(bed, "app=edge-old").await?;
     guide.run("2. ", |command| command).await?;
@@ -160,7 +161,7 @@ async fn from_the_original(bed: &mut Bed) -> Result<()> {
     as_of_the_original(bed).await?;
     bed.haproxy.serves(MINUTE, &NODES).await?;
     let old = pods(bed, "of=the-original").await?;
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
 
     guide.run("1. ", as_is).await?;
     ensure!(pods(bed, "of=the-original").await? == old, "step 1 touched a pod");
@@ -205,7 +206,9 @@ async fn from_the_original(bed: &mut Bed) -> Result<()> {
 async fn as_of_the_original(bed: &Bed) -> Result<()> {
     let mut edge = product::resource("1", &json!({ "type": "RollingUpdate" }));
     edge["metadata"]["finalizers"] = json!(["ingressdaemonsets.mumoshu.github.io"]);
-    bed.apply(&[workload::config_map("default"), edge]).await?;
+    // The API server serves a kind a moment after its CRD is there.
+    let first = [workload::config_map("default"), edge];
+    eventually(MINUTE, "the resource is taken", async || bed.apply(&first).await).await?;
     let uid = product::api(bed).get(product::NAME).await?.uid();
     let owner = json!([{
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet", "name": product::NAME, "uid": uid,

@@ -13,12 +13,17 @@ mod faults;
 mod fleet;
 mod flood;
 mod gate_admission;
+mod gate_budget;
+mod gate_once;
 mod gate_originals;
 mod gate_races;
+mod gate_startup;
+mod gate_upstream;
 mod gates;
 mod guide;
 mod handover;
 mod health;
+mod in_place;
 mod incidents;
 mod kubelet_api;
 mod membership;
@@ -27,6 +32,7 @@ mod node_library;
 mod outages;
 mod ownership;
 mod plugin;
+mod pod_gates;
 mod process_pods;
 pub mod product;
 mod rivals;
@@ -63,6 +69,9 @@ pub const ALL: &[Scenario] = &[
     failures::HAND_OVER,
     failures::REFUSED_PODS,
     failures::BAD_EDIT,
+    in_place::UNDER_LOAD,
+    in_place::MISHAPS,
+    in_place::CRASHES,
     incidents::TWO_UPDATES,
     incidents::BAD_UPDATES,
     incidents::TERMINATING,
@@ -112,10 +121,13 @@ pub const ALL: &[Scenario] = &[
     plugin::STEERS,
     gate_admission::POLICIES,
     gate_admission::WEBHOOK,
+    gate_once::ONCE,
     gate_originals::CONFIG_MAP,
-    gate_originals::STARTUP,
+    gate_startup::STARTUP,
     gates::LIFE,
     gates::TOGETHER,
     gates::JOINING,
     gate_races::RACES,
+    pod_gates::DEMO_AND_HOLDS,
+    pod_gates::SOURCES,
 ];

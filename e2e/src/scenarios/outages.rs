@@ -10,7 +10,7 @@ use crds::{
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, api::ListParams};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     auditor::{Expectations, Kind},
@@ -19,8 +19,8 @@ use crate::{
     load::LoadOptions,
     operator_process::OperatorProcess,
     scenario::Scenario,
-    scenarios::crashes::completes,
     scenarios::product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
+    scenarios::{crashes::completes, incidents::STANDSTILL},
     traffic::Traffic,
 };
 
@@ -138,15 +138,25 @@ async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<(
 }
 
 async fn at_least_three_serve(haproxy: &crate::haproxy::HaProxy) -> Result<()> {
-    let serving = haproxy.counters().await?.servers.values().filter(|server| server.takes_traffic()).count();
-    ensure!(serving >= 3, "{serving} do");
-    Ok(())
+    eventually(STANDSTILL, "they do", async || {
+        let serving = haproxy.counters().await?.servers.values().filter(|server| server.takes_traffic()).count();
+        ensure!(serving >= 3, "{serving} do");
+        Ok(())
+    })
+    .await
+}
+
+/// Rolls out a version whose pods take so long to be ready that what is done to a node in the middle of its update comes in time.
+pub(super) async fn roll_slowly_to(bed: &Bed, version: &str) -> Result<()> {
+    let mut template = product::template(version);
+    template["spec"]["containers"][0]["readinessProbe"]["initialDelaySeconds"] = 5.into();
+    product::change(bed, json!({ "template": template })).await
 }
 
 /// The first node whose token shows this phase.
 pub(super) async fn shows(bed: &Bed, phase: Phase) -> Result<String> {
     let api = Api::<Deployment>::namespaced(bed.client.clone(), "default");
-    eventually(MINUTE, &format!("a node is {phase:?}"), async || {
+    eventually(MINUTE * 3, &format!("a node is {phase:?}"), async || {
         let shows = |deployment: &Deployment| {
             let labels = deployment.metadata.labels.as_ref()?;
             let token: Token = labels.get(names::TOKEN_LABEL)?.parse().ok()?;
@@ -169,7 +179,7 @@ pub const LOST_NODES: Scenario = Scenario {
 async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-    product::roll_to(bed, "2").await?;
+    roll_slowly_to(bed, "2").await?;
     let node = shows(bed, Phase::Updating).await?;
     bed.node(&node)?.stop_agent().await?;
     bed.say(&format!("the agent of {node} is killed in the middle of its update"));
@@ -178,7 +188,7 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
     bed.say("its agent is back, and the rollout has ended");
 
-    product::roll_to(bed, "3").await?;
+    roll_slowly_to(bed, "3").await?;
     let node = shows(bed, Phase::Updating).await?;
     bed.node(&node)?.cut().await?;
     bed.say(&format!("{node} is cut off in the middle of its update"));
@@ -207,7 +217,7 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
 }
 
 pub(super) async fn is_lost(bed: &Bed, node: &str) -> Result<()> {
-    let lost = bed.kubectl(&["wait", "--for=condition=Ready=unknown", &format!("node/{node}"), "--timeout=90s"]).await;
+    let lost = bed.kubectl(&["wait", "--for=condition=Ready=unknown", &format!("node/{node}"), "--timeout=180s"]).await;
     lost.map(drop)
 }
 

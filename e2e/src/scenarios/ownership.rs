@@ -44,7 +44,7 @@ async fn needs_finalizers(bed: &mut Bed) -> Result<()> {
     ensure!(rules.len() + 1 == before, "one rule is about finalizers: {role}");
     let patch = json!({ "rules": rules }).to_string();
     bed.kubectl(&["patch", "clusterrole", ROLE, "--type=merge", "-p", &patch]).await?;
-    eventually(Duration::from_secs(10), "the Deployment is refused", async || match bed.kubectl(&create).await {
+    eventually(Duration::from_mins(1), "the Deployment is refused", async || match bed.kubectl(&create).await {
         Ok(_) => anyhow::bail!("it is accepted"),
         Err(error) => {
             ensure!(error.to_string().contains("cannot set blockOwnerDeletion"), "{error:#}");

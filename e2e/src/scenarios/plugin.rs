@@ -55,16 +55,22 @@ async fn steers(bed: &mut Bed) -> Result<()> {
             .map(drop)
     })
     .await?;
-    ids.prints(&["status", "edge"], &["Updated    [--------------------] 0 of 4 nodes", "Paused=True"]).await?;
+    eventually(MINUTE, "the plugin shows that it is paused", async || {
+        ids.prints(&["status", "edge"], &["Updated    [--------------------] 0 of 4 nodes", "Paused=True"]).await.map(drop)
+    })
+    .await?;
     let mut terminal = Terminal::start(ids.command(&["status", "-w"]), 100, 30)?;
     terminal.expect("Paused").await?;
     ids.prints(&["resume"], &["ingressdaemonset/edge resumed"]).await?;
     terminal.expect("Detaching").await?;
     bed.say("a table on a terminal shows a node that is detached");
     product::status_says(bed, "all but n4 are updated", MINUTE, |status| status.nodes.updated == 3 && status.nodes.available == 4).await?;
-    ids.prints(&["why", "n4"], &["Waiting", "Skipped: left as it is"]).await?;
+    eventually(MINUTE, "the plugin says that n4 is skipped", async || {
+        ids.prints(&["why", "n4"], &["Waiting", "Skipped: left as it is"]).await.map(drop)
+    })
+    .await?;
     ids.prints(&["skip", "n4", "--undo"], &["node n4 is updated by ingressdaemonset/edge again"]).await?;
-    let followed = ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["edge  Complete: 4 of 4 nodes updated"]).await?;
+    let followed = ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["edge  Complete: 4 of 4 nodes updated"]).await?;
     ensure!(!followed.contains('\x1b'), "control characters in a pipe: {followed:?}");
     drop(terminal);
     let json: Value = serde_json::from_str(&ids.prints(&["status", "-o", "json"], &[]).await?)?;
@@ -82,7 +88,7 @@ async fn steers(bed: &mut Bed) -> Result<()> {
 /// What is shown may be old when nobody is there to write it.
 async fn misses_the_operator(bed: &Bed, ids: &Plugin) -> Result<()> {
     bed.kubectl(&["scale", "deployment", "-n", "ingress-daemonset-system", "ingress-daemonset-operator", "--replicas=0"]).await?;
-    eventually(MINUTE, "the plugin misses the operator", async || {
+    eventually(MINUTE * 3, "the plugin misses the operator", async || {
         let output = ids.run(&["status"]).await?;
         ensure!(output.status.success() && shown(&output).contains("note: the operator does not run"), "{}", shown(&output));
         Ok(())
@@ -100,7 +106,10 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     let stuck = |status: &IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;
     let status = product::status_says(bed, "two nodes lack the image", MINUTE, stuck).await?;
     let node = &status.node_states.iter().find(|state| state.reason == "ImagePull").context("no such node")?.name;
-    ids.prints(&["why", node], &["ImagePull", "Permission", "Update to revision"]).await?;
+    eventually(MINUTE, "the plugin says what the node lacks", async || {
+        ids.prints(&["why", node], &["ImagePull", "Permission", "Update to revision"]).await.map(drop)
+    })
+    .await?;
     ids.prints(&["pause"], &["will finish"]).await?;
     ids.fails(&["release", node], "say --yes to do that").await?;
     ids.prints(&["release", node, "--yes"], &["is released by ingressdaemonset/edge"]).await?;
@@ -110,7 +119,7 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     .await?;
     ids.prints(&["undo"], &["goes to revision 2 (", "it is paused"]).await?;
     ids.prints(&["resume"], &["resumed"]).await?;
-    ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["Complete: 4 of 4"]).await?;
+    ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["Complete: 4 of 4"]).await?;
     ids.prints(&["history"], &["pinned by rollbackTo", "spec.template", "nginx:does-not-exist"]).await?;
     product::roll_to(bed, "2").await?;
     ids.prints(&["undo", "--clear"], &["runs the revision of spec.template again"]).await?;
@@ -130,7 +139,7 @@ async fn promotes_and_retries(bed: &Bed, ids: &Plugin) -> Result<()> {
     product::status_says(bed, "the first step waits for a person", MINUTE, waits).await?;
     ids.fails(&["promote", "--step", "2"], "step 2 is none of those that are left: 1 to 1").await?;
     ids.prints(&["promote"], &["goes on after step 1 of 1 (now in step 1, its nodes serve for"]).await?;
-    ids.prints(&["status", "--until-complete", "--timeout", "60s"], &["Complete: 4 of 4"]).await?;
+    ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["Complete: 4 of 4"]).await?;
     ids.fails(&["promote"], "all 1 steps of revision").await?;
     bed.say("a step that paused went on");
 

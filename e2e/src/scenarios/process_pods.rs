@@ -38,15 +38,18 @@ fn name(code: i32) -> String {
 /// Counts until it is told to end, and then has its exit code.
 fn pod(bed: &Bed, code: i32) -> Value {
     let told = bed.state().join(format!("told-{code}"));
-    let script =
-        format!("i=0; until [ -e {} ]; do i=$((i+1)); echo tick $i; sleep 0.05; done; echo over $i >&2; exit {code}", told.display());
+    // The last line comes later: output and errors are two pipes, and a supervisor that waits for a processor reads both at once.
+    let script = format!(
+        "i=0; until [ -e {} ]; do i=$((i+1)); echo tick $i; sleep 0.05; done; sleep 2; echo over $i >&2; exit {code}",
+        told.display()
+    );
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name(code), "namespace": "default" },
         "spec": {
             "nodeName": "n1", "restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
             "containers": [{
                 "name": "c", "image": "busybox:1.36", "args": ["-c", script],
-                "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 1 },
+                "readinessProbe": { "exec": { "command": ["true"] }, "periodSeconds": 1, "timeoutSeconds": 20 },
             }],
         },
     })
@@ -100,7 +103,7 @@ fn supervisors() -> Result<usize> {
 async fn adopted(bed: &mut Bed) -> Result<()> {
     let pods: Vec<Value> = PODS.iter().map(|code| pod(bed, *code)).collect();
     bed.apply(&pods).await?;
-    let before = eventually(MINUTE, "eight pods are ready", async || {
+    let before = eventually(MINUTE * 3, "eight pods are ready", async || {
         let pods = all(bed).await?;
         let ready = pods.iter().filter(|pod| is_ready(pod)).count();
         ensure!(ready == PODS.len(), "{ready} are");
@@ -117,7 +120,7 @@ async fn adopted(bed: &mut Bed) -> Result<()> {
         let between = BETWEEN.iter().any(|code| name(*code) == pod.name_any());
         let lines = log(bed, pod).await?.len();
         let what = format!("{} {}", pod.name_any(), if between { "ends" } else { "goes on" });
-        eventually(MINUTE, &what, async || {
+        eventually(MINUTE * 3, &what, async || {
             let log = log(bed, pod).await?;
             let over = log.last().is_some_and(|line| line.starts_with("over"));
             ensure!(if between { over } else { !over && log.len() > lines + 10 }, "{:?}", log.last());
@@ -127,7 +130,7 @@ async fn adopted(bed: &mut Bed) -> Result<()> {
     }
     let started = jiff_now();
     bed.node("n1")?.start_agent()?;
-    eventually(MINUTE, "the ends in between are reported", async || {
+    eventually(MINUTE * 3, "the ends in between are reported", async || {
         for pod in all(bed).await? {
             let Some(code) = BETWEEN.iter().find(|code| name(**code) == pod.name_any()) else { continue };
             let end = container(&pod)?.state.as_ref().and_then(|state| state.terminated.clone()).context("it has not ended")?;
@@ -155,7 +158,7 @@ async fn adopted(bed: &mut Bed) -> Result<()> {
     for code in PODS {
         tell(bed, code).await?;
     }
-    let after = eventually(MINUTE, "all have ended with their own exit codes", async || {
+    let after = eventually(MINUTE * 3, "all have ended with their own exit codes", async || {
         let pods = all(bed).await?;
         for code in PODS {
             let pod = pods.iter().find(|pod| pod.name_any() == name(code)).context("it is gone")?;
@@ -181,7 +184,7 @@ async fn adopted(bed: &mut Bed) -> Result<()> {
     for code in PODS {
         api(bed).delete(&name(code), &parameters).await?;
     }
-    eventually(MINUTE, "nothing is left", async || {
+    eventually(MINUTE * 3, "nothing is left", async || {
         ensure!(all(bed).await?.is_empty() && supervisors()? == 0, "{} supervisors", supervisors()?);
         Ok(())
     })

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use crds::names::SKIP_ANNOTATION;
 use serde_json::{Value, json};
 
-use super::crashes::light_load;
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},
+    load::LoadOptions,
     node::NodeSpec,
     scenario::Scenario,
     scenarios::product::{self, GRACE, deployment_mark, rolling_update},
@@ -53,7 +53,7 @@ async fn roll(bed: &Bed, version: &str, more: Value) -> Result<Vec<BTreeSet<Stri
     product::change(bed, json!({ "updateStrategy": rolling_update(3, more) })).await?;
     let from = bed.recorder.history().await?.len();
     product::roll_to(bed, version).await?;
-    product::is_complete(bed, ZONES.len(), 2 * MINUTE).await?;
+    product::is_complete(bed, ZONES.len(), 4 * MINUTE).await?;
     ledgers(bed, from).await
 }
 
@@ -67,7 +67,7 @@ fn in_zones(nodes: &BTreeSet<String>) -> BTreeMap<&'static str, usize> {
 
 async fn room(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(3, deployment_mark()), &ZONES.map(|(name, _)| name)).await?;
-    let traffic = Traffic::start(&bed.haproxy, &light_load()).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
 
     let seen = roll(bed, "2", json!({ "topology": { "key": ZONE_KEY, "maxUnavailableNodes": 1 } })).await?;
     ensure!(seen.iter().all(|nodes| in_zones(nodes).values().all(|count| *count <= 1)), "a zone had more than one node out: {seen:?}");
@@ -99,14 +99,14 @@ async fn room(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["annotate", "node", "n3", &annotation]).await?;
     product::change(bed, json!({ "updateStrategy": rolling_update(3, json!({ "minAvailableNodes": 0 })) })).await?;
     product::roll_to(bed, "6").await?;
-    let status = product::status_says(bed, "three are updated, the fourth is skipped", MINUTE, |status| {
+    let status = product::status_says(bed, "three are updated, the fourth is skipped", 3 * MINUTE, |status| {
         let rollout = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty());
         rollout && status.nodes.updated == 3 && status.nodes.available == 4
     })
     .await?;
     ensure!(waiting(&status, "Skipped") == BTreeSet::from(["n3".to_owned()]), "{:?}", status.node_states);
     bed.kubectl(&["annotate", "node", "n3", &format!("{SKIP_ANNOTATION}-")]).await?;
-    product::is_complete(bed, ZONES.len(), MINUTE).await?;
+    product::is_complete(bed, ZONES.len(), 3 * MINUTE).await?;
     bed.say("a node that a person left out stays as it is until it is not left out any more");
 
     let outcome = traffic.stop().await?;

@@ -31,10 +31,11 @@ async fn a_plain_deployment_serves_through_haproxy(bed: &mut Bed) -> Result<()> 
     for node in names {
         bed.deployment_available("default", &format!("nginx-{node}")).await?;
     }
-    bed.haproxy.serves(Duration::from_secs(10), &names).await?;
+    bed.haproxy.serves(Duration::from_mins(1), &names).await?;
     bed.say("both nodes serve; load for 5 s");
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     throughout(Duration::from_secs(5), "the bed is whole", async || bed.check()).await?;
+    traffic.reaches(2000, Duration::from_mins(1)).await?;
     let outcome = traffic.stop().await?;
     bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
     outcome.expect_all_served(1000)

@@ -15,7 +15,7 @@ use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
-    eventually::throughout,
+    eventually::{eventually, throughout},
     load::LoadOptions,
     node::NodeSpec,
     scenario::Scenario,
@@ -60,6 +60,7 @@ async fn shared_key(bed: &mut Bed) -> Result<()> {
     together(bed).await?;
     let by_hand = held_by_a_person(bed).await?;
     contradict(bed).await?;
+    each_keeps_new_nodes_tainted(bed).await?;
     key_follows_the_holders(bed, by_hand).await
 }
 
@@ -92,7 +93,7 @@ async fn status(bed: &Bed, name: &str) -> Result<IngressDaemonSetStatus> {
 /// Waits until every resource has rolled out what it says.
 async fn all_end(bed: &Bed) -> Result<()> {
     for (name, nodes) in SHARING.into_iter().map(|name| (name, NODES.len())).chain([(APART, 1)]) {
-        product::is_complete_named(bed, name, nodes, MINUTE * 2).await?;
+        product::is_complete_named(bed, name, nodes, MINUTE * 4).await?;
     }
     Ok(())
 }
@@ -116,7 +117,7 @@ async fn held_by_a_person(bed: &Bed) -> Result<(u64, u64)> {
     let from = annotate(bed, "n3", BY_HAND.into()).await?;
     roll(bed, &SHARING, "3").await?;
     for name in SHARING {
-        product::status_of_says(bed, name, "n3 is updated, and it says why it does not go on", MINUTE, |status| {
+        product::status_of_says(bed, name, "n3 is updated, and it says why it does not go on", MINUTE * 2, |status| {
             let taken_out = |state: &crds::status::NodeState| state.name == "n3" && state.reason == "TakenOut";
             status.nodes.updated == 1 && status.node_states.iter().any(taken_out)
         })
@@ -125,6 +126,13 @@ async fn held_by_a_person(bed: &Bed) -> Result<(u64, u64)> {
     let value = Api::<Node>::all(bed.client.clone()).get("n3").await?.annotations().get(DETACHED_KEY).cloned();
     ensure!(value.as_deref() == Some(BY_HAND), "the person's key is {value:?}");
     bed.say("a person's key stays");
+    // Somebody who still holds the node would have to put the key back.
+    eventually(MINUTE, "nobody holds n3", async || {
+        let node = serde_json::to_value(Api::<Node>::all(bed.client.clone()).get("n3").await?)?;
+        ensure!(holders(&node) == 0, "{}", node["metadata"]["annotations"]);
+        Ok(())
+    })
+    .await?;
     let to = annotate(bed, "n3", Value::Null).await?;
     all_end(bed).await?;
     Ok((from, to))
@@ -155,7 +163,8 @@ async fn contradict(bed: &Bed) -> Result<()> {
     roll(bed, &[APART], "4").await?;
     let stalled = |status: &IngressDaemonSetStatus| has_condition(status, "Stalled", "True", "DetachAnnotationConflict");
     for name in SHARING {
-        product::status_of_says(bed, name, "it is stalled", MINUTE, stalled).await?;
+        // The status of before the new template speaks of the conflict as well.
+        product::status_of_says(bed, name, "it is stalled", MINUTE, |status| stalled(status) && status.nodes.updated == 0).await?;
     }
     throughout(Duration::from_secs(5), "neither detaches, nothing is updated", async || {
         for name in SHARING {
@@ -166,13 +175,50 @@ async fn contradict(bed: &Bed) -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(product::has_ended(&product::api(bed).get(APART).await?, 1), "the resource on another node was held as well");
+    product::is_complete_named(bed, APART, 1, MINUTE * 2).await?;
+    for name in SHARING {
+        ensure!(stalled(&status(bed, name).await?), "{name} went on before the resource on another node had ended");
+    }
     bed.say("different values: neither detaches");
     product::change_named(bed, "two", value("true")).await?;
     all_end(bed).await?;
     for name in SHARING {
         ensure!(!conflict(&status(bed, name).await?), "{name} still has a conflict");
     }
+    Ok(())
+}
+
+/// A node that joins has a taint for each of the two, which wait for replicas that must not wait for each other.
+async fn each_keeps_new_nodes_tainted(bed: &mut Bed) -> Result<()> {
+    const JOINS: &str = "n5";
+    let key = |name: &str| format!("example.com/{name}-serves");
+    for name in SHARING {
+        product::change_named(bed, name, json!({ "nodeReadinessTaint": { "key": key(name), "effect": "NoSchedule" } })).await?;
+    }
+    for name in SHARING {
+        product::status_of_says(bed, name, "its gate is there", MINUTE, |status| {
+            status.node_readiness.as_ref().is_some_and(|said| said.nodes.matched == 3)
+        })
+        .await?;
+    }
+    bed.add_node(NodeSpec::new(JOINS).label("ingress", "true").registering()).await?;
+    bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", JOINS]).await?;
+    for name in SHARING {
+        product::is_complete_named(bed, name, NODES.len() + 1, MINUTE).await?;
+    }
+    let has = |node: &Value, name: &str| {
+        node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == key(name).as_str()))
+    };
+    eventually(MINUTE, "it has lost both taints", async || {
+        let node = serde_json::to_value(Api::<Node>::all(bed.client.clone()).get(JOINS).await?)?;
+        ensure!(SHARING.into_iter().all(|name| !has(&node, name)), "{}", node["spec"]["taints"]);
+        Ok(())
+    })
+    .await?;
+    let history = bed.recorder.history().await?;
+    let mut nodes = history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] == JOINS);
+    ensure!(nodes.any(|seen| SHARING.into_iter().all(|name| has(&seen.object, name))), "{JOINS} never had both taints");
+    bed.say(&format!("{JOINS} joined with a taint for each of the two, and lost both"));
     Ok(())
 }
 

@@ -38,8 +38,8 @@ use crate::{
     scenarios::{product, workload},
 };
 
-/// How long a phase, and the end of a rollout, may take.
-const DEADLINE: Duration = Duration::from_mins(2);
+/// How long a phase, and the end of a rollout, may take, beside five other lanes and two other beds.
+const DEADLINE: Duration = Duration::from_mins(5);
 /// How long the operator's writes take: the least time between two phases.
 const PHASE_LASTS: Duration = Duration::from_millis(250);
 /// The label by which a lane chooses its nodes.
@@ -227,7 +227,7 @@ async fn tampered(bed: &mut Bed, lanes: &'static [Lane]) -> Result<()> {
     bed.install().await?;
     operator_process::stop_pods(bed).await?;
     let proxy = FaultProxy::start(bed).await?;
-    let mut operator = OperatorProcess::start_behind(bed, "scenario", &proxy, &[]).await?;
+    let mut operator = OperatorProcess::start_behind(bed, "scenario", &proxy, &[operator_process::SOLE]).await?;
     // So long every phase lasts at least: the person comes in time.
     proxy.inject(|request| if request.is_step() { Fault::Delay(PHASE_LASTS) } else { Fault::None });
     let mut objects = vec![workload::config_map("default")];
@@ -523,7 +523,7 @@ fn excuse_of(status: &IngressDaemonSetStatus, action: Action) -> Option<String> 
 }
 
 /// Tells the auditor whose hands are on a node.
-async fn touch(bed: &Bed, node: &str, says: &str) -> Result<()> {
+pub(super) async fn touch(bed: &Bed, node: &str, says: &str) -> Result<()> {
     edit_node(bed, node, json!({ "metadata": { "annotations": { TOUCH_ANNOTATION: says } } })).await
 }
 

@@ -16,7 +16,7 @@ use crate::{
         crashes::{self, all_served, is_quiet, light_traffic, serve_on, while_crashing},
         effects::Effects,
         product::{self, both_marks, four_nodes, has_condition, rolling_update},
-        rivals::{Rule, slow_view, slow_writes},
+        rivals::{Rule, slow_view, slow_writes, watches},
     },
 };
 
@@ -62,7 +62,6 @@ async fn killed(bed: &mut Bed) -> Result<()> {
     proxy.inject(crash);
     product::roll_to(bed, "2").await?;
     let forth = while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
-    proxy.pass();
     went_through(&bed.recorder.history().await?, from)?;
     bed.say(&format!("a good revision went through steps and zones: {forth} restarts"));
 
@@ -70,7 +69,6 @@ async fn killed(bed: &mut Bed) -> Result<()> {
     proxy.inject(crash);
     let good = roll_to_a_bad_one(bed).await?;
     let back = while_crashing(&mut proxy, &mut operator, is_back(bed, &good)).await?;
-    proxy.pass();
     went_back(&bed.recorder.history().await?, from, &good)?;
     bed.say(&format!("a bad one failed on its canary and was taken back: {back} restarts"));
 
@@ -91,6 +89,7 @@ async fn rivals(bed: &mut Bed) -> Result<()> {
     let (first, mut operator) = serve_on(bed, &NODES, &["--no-leader-election"]).await?;
     let second = FaultProxy::start(bed).await?;
     let mut rival = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
+    watches(&second).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     let traffic = light_traffic(bed, true).await?;
     let both_act = |before: (usize, usize)| {

@@ -33,7 +33,9 @@ pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) 
     print(&format!("judging {names} in namespace {}{until}\n", cluster.namespace))?;
     let started = Instant::now();
     let end = sleep_until(started + options.duration.unwrap_or(FOR_EVER));
-    tokio::pin!(end);
+    // One for all rounds: a new one each time would miss a Ctrl-C that comes while changes are judged.
+    let interrupt = tokio::signal::ctrl_c();
+    tokio::pin!(end, interrupt);
     let mut violations = 0;
     loop {
         tokio::select! {
@@ -41,7 +43,7 @@ pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) 
                 remarks(&std::mem::take(&mut audit.remarks));
                 violations += report(&found, style)?;
             }
-            _ = tokio::signal::ctrl_c() => break,
+            _ = &mut interrupt => break,
             () = &mut end => break,
         }
     }

@@ -94,7 +94,9 @@ async fn follow(cluster: &Cluster, name: &str, following: &mut Following<'_>) ->
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let timeout = following.options.timeout;
     let end = sleep_until(Instant::now() + timeout.unwrap_or(FOR_EVER));
-    tokio::pin!(end);
+    // One for all rounds: a new one each time would miss a Ctrl-C that comes while the table is drawn.
+    let interrupt = tokio::signal::ctrl_c();
+    tokio::pin!(end, interrupt);
     let mut view: Option<View> = None;
     loop {
         tokio::select! {
@@ -110,7 +112,7 @@ async fn follow(cluster: &Cluster, name: &str, following: &mut Following<'_>) ->
                 }
             },
             _ = ticks.tick(), if following.style.size.is_some() => {}
-            _ = tokio::signal::ctrl_c() => return Ok(ExitCode::SUCCESS),
+            _ = &mut interrupt => return Ok(ExitCode::SUCCESS),
             () = &mut end => {
                 remark(&format!("not complete after {}", crate::output::span(i64::try_from(timeout.unwrap_or(FOR_EVER).as_secs()).unwrap_or(i64::MAX))));
                 return Ok(ExitCode::FAILURE);

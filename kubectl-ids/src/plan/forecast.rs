@@ -6,7 +6,7 @@ use std::{
 };
 
 use crds::ledger::{Kind, Ledger};
-use planner::{Action, Hold, Plan, Snapshot, decide, hold::StepState, settings::resolve};
+use planner::{Action, Hold, Plan, Snapshot, decide, hold::StepState, in_place::is_paused, plan::Write, settings::resolve};
 
 use super::{pace::Pace, world::World};
 use crate::output::{Style, Tone, span, table};
@@ -39,6 +39,10 @@ pub struct Turn {
     pub ends: Option<i64>,
     /// Reasons for which it waited before.
     pub waited: Vec<String>,
+    /// Its pods stay.
+    pub in_place: bool,
+    /// Why they do not, where they were to stay if possible.
+    pub recreated: Option<String>,
 }
 
 /// A node that does not get its turn.
@@ -178,6 +182,13 @@ impl Course {
             {
                 self.begin(snapshot, node, None, snapshot.now);
             }
+            let Action::PatchDeployment { node, write, .. } = action else { continue };
+            let under_way = self.forecast.turns.iter_mut().find(|turn| turn.node == *node && turn.ends.is_none());
+            match (under_way, write) {
+                (Some(turn), Write::Pause) => (turn.in_place, turn.recreated) = (true, None),
+                (Some(turn), Write::Recreate(why)) => (turn.in_place, turn.recreated) = (false, Some(why.to_string())),
+                _ => {}
+            }
         }
         self.forecast.budget = self.forecast.budget.max(plan.gauges.budget);
     }
@@ -217,7 +228,9 @@ impl Course {
             label.map(|topology| snapshot.nodes.get(node).and_then(|node| node.labels.get(&topology.key)).cloned().unwrap_or_default());
         self.waves.insert(now);
         let waited = self.waited.remove(node).unwrap_or_default();
-        self.forecast.turns.push(Turn { node: node.to_owned(), wave: 0, kind, domain, begins: now - self.start, ends: None, waited });
+        let (node, begins) = (node.to_owned(), now - self.start);
+        let in_place = snapshot.deployments.get(&node).is_some_and(|deployment| is_paused(deployment));
+        self.forecast.turns.push(Turn { node, wave: 0, kind, domain, begins, ends: None, waited, in_place, recreated: None });
     }
 
     fn end(mut self, snapshot: &Snapshot, last: &Plan) -> Forecast {
@@ -292,6 +305,14 @@ impl Forecast {
         if !self.turns.is_empty() {
             write!(text, "\n{}", self.order(style))?;
         }
+        let mut recreated: BTreeMap<&str, usize> = BTreeMap::new();
+        for why in self.turns.iter().filter_map(|turn| turn.recreated.as_deref()) {
+            *recreated.entry(why).or_default() += 1;
+        }
+        for (why, nodes) in recreated {
+            let nodes = if nodes == 1 { "a node".to_owned() } else { format!("{nodes} nodes") };
+            writeln!(text, "\nThe pods of {nodes} cannot stay: {why}")?;
+        }
         if !self.left.is_empty() {
             let rows =
                 self.left.iter().map(|left| vec![left.node.clone(), left.phase.clone(), left.reason.0.clone(), left.reason.1.clone()]);
@@ -321,6 +342,7 @@ impl Forecast {
             let takes = turn.ends.map_or_else(|| "-".into(), |ends| span(ends - turn.begins));
             let waited = if turn.waited.is_empty() { "-".into() } else { turn.waited.join(", ") };
             let kind = turn.kind.map_or_else(|| "Join".into(), |kind| format!("{kind:?}"));
+            let kind = if turn.in_place { format!("{kind} in place") } else { kind };
             let mut row = vec![turn.wave.to_string(), turn.node.clone(), kind, begins, takes, waited];
             if domains {
                 row.insert(2, turn.domain.clone().filter(|domain| !domain.is_empty()).unwrap_or_else(|| "-".into()));

@@ -7,17 +7,14 @@ use std::{
 
 use crds::{IngressDaemonSet, ingress_daemon_set::IngressDaemonSetSpec, names};
 use insta::assert_snapshot;
-use planner::{
-    Snapshot,
-    snapshot::{NodeFacts, Resource},
-};
+use planner::{Snapshot, snapshot::NodeFacts};
 use serde_json::{Value, json};
 
 use super::{
     forecast::{Forecast, simulate},
     pace::{Pace, Source},
 };
-use crate::output::Style;
+use crate::{fixtures::edge, output::Style};
 
 const PACE: Pace = Pace { pod_seconds: 4, source: Source::Given };
 
@@ -44,19 +41,7 @@ fn node(zone: &str) -> NodeFacts {
 fn nothing_runs() -> Snapshot {
     let zones = ["a", "b", "a", "b"];
     let nodes = zones.iter().zip(1..).map(|(zone, index)| (format!("n{index}"), Arc::new(node(zone)))).collect();
-    let resource = Resource {
-        name: "edge".into(),
-        namespace: "web".into(),
-        uid: "0a1b2c3d-0000-4000-8000-000000000000".into(),
-        resource_version: "1".into(),
-        generation: 1,
-        created: 0,
-        deleting: false,
-        finalizers: vec![names::FINALIZER.into()],
-        spec: spec("1", json!({})),
-        status: None,
-    };
-    Snapshot { nodes: Arc::new(nodes), ..Snapshot::of(resource, 1_767_225_600) }
+    Snapshot { nodes: Arc::new(nodes), ..Snapshot::of(edge(spec("1", json!({}))), 1_767_225_600) }
 }
 
 /// Four nodes serve version 1.
@@ -110,6 +95,54 @@ fn zones_one_at_a_time_are_finished_one_after_the_other() {
     assert_eq!(zones, ["a", "a", "b", "b"]);
     assert_eq!(forecast.turns.last().unwrap().wave, 4);
     assert_snapshot!(forecast.render(Style::default()));
+}
+
+/// Four nodes serve version 1, with pods that can be updated in place.
+fn serving_in_place() -> Snapshot {
+    let mut snapshot = nothing_runs();
+    snapshot.resource.spec = spec("1", staying("InPlaceIfPossible", &json!({})));
+    simulate(snapshot, PACE).1
+}
+
+fn staying(how: &str, more: &Value) -> Value {
+    let mut strategy = rolling(more);
+    strategy["updateStrategy"]["rollingUpdate"]["podUpdate"] = how.into();
+    strategy
+}
+
+#[test]
+fn pods_that_can_stay_do_and_the_plan_says_so() {
+    let forecast = update(serving_in_place(), spec("2", staying("InPlaceOnly", &json!({}))));
+    assert!(forecast.turns.len() == 4 && forecast.turns.iter().all(|turn| turn.in_place && turn.recreated.is_none()), "{forecast:#?}");
+    assert!(forecast.left.is_empty() && forecast.turns.iter().all(|turn| turn.ends.is_some()), "{forecast:#?}");
+    let text = forecast.render(Style::default());
+    assert_eq!(text.matches("Update in place").count(), 4, "{text}");
+}
+
+#[test]
+fn images_that_come_before_are_waited_for_and_take_their_time() {
+    let forecast = update(serving_in_place(), spec("2", staying("InPlaceIfPossible", &json!({ "prePull": true }))));
+    assert!(
+        forecast.turns.iter().all(|turn| turn.in_place && turn.waited.first().is_some_and(|reason| reason == "PrePulling")),
+        "{forecast:#?}"
+    );
+    assert!(forecast.turns.len() == 4 && forecast.turns.iter().all(|turn| turn.begins >= 4), "{forecast:#?}");
+}
+
+#[test]
+fn pods_that_cannot_stay_are_re_created_or_hold_their_nodes_and_the_plan_says_why() {
+    let change = |how: &str| {
+        let mut changed = spec("2", staying(how, &json!({})));
+        changed.template["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": "1" }]);
+        update(serving_in_place(), changed)
+    };
+    let recreated = change("InPlaceIfPossible");
+    assert!(recreated.turns.len() == 4 && recreated.turns.iter().all(|turn| !turn.in_place && turn.recreated.is_some()), "{recreated:#?}");
+    let text = recreated.render(Style::default());
+    assert!(text.contains("The pods of 4 nodes cannot stay: more than images"), "{text}");
+    let held = change("InPlaceOnly");
+    assert!(held.turns.is_empty() && held.left.len() == 4, "{held:#?}");
+    assert!(held.left.iter().all(|left| left.reason.0 == "NotInPlace"), "{held:#?}");
 }
 
 #[test]

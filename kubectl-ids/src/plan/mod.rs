@@ -3,6 +3,7 @@
 pub mod forecast;
 pub mod manifest;
 pub mod pace;
+mod staying;
 mod world;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crds::hash;
+use crds::{hash, token::Phase};
 use planner::{
     Action, Snapshot,
     plan::Supporting,
@@ -13,6 +13,8 @@ use planner::{
 };
 use serde_json::{Map, Value, json};
 
+use super::staying;
+
 /// Seconds that a detacher takes.
 const DETACHER: i64 = 2;
 
@@ -20,27 +22,32 @@ const DETACHER: i64 = 2;
 pub struct World {
     /// What the planner sees.
     pub snapshot: Snapshot,
-    pod_seconds: i64,
+    pub(super) pod_seconds: i64,
     min_ready_seconds: i64,
     timestamp: Option<(Timestamp, String)>,
     /// When the pods of a node will be ready.
-    ready_at: BTreeMap<String, i64>,
+    pub(super) ready_at: BTreeMap<String, i64>,
+    /// When the images that a node pulls will be there.
+    pub(super) pulled_at: BTreeMap<String, i64>,
     /// When a node's detacher will have answered, and with what.
     answers: BTreeMap<String, (i64, bool)>,
-    made: u64,
+    pub(super) made: u64,
 }
 
 impl World {
     /// As it is now. Pods that somebody makes, ends or starts already are on their way.
-    pub fn new(snapshot: Snapshot, pod_seconds: i64) -> Self {
+    pub fn new(mut snapshot: Snapshot, pod_seconds: i64) -> Self {
+        // Their taints come within moments.
+        snapshot.gates.tainting.clear();
         let settings = resolve(&snapshot.resource.spec).ok();
         let timestamp = settings.as_ref().and_then(asked_by);
         let min_ready_seconds = i64::from(snapshot.resource.spec.min_ready_seconds);
-        let mut world =
-            Self { snapshot, pod_seconds, min_ready_seconds, timestamp, ready_at: BTreeMap::new(), answers: BTreeMap::new(), made: 0 };
+        let (ready_at, pulled_at, answers) = Default::default();
+        let mut world = Self { snapshot, pod_seconds, min_ready_seconds, timestamp, ready_at, pulled_at, answers, made: 0 };
         let names: Vec<_> = world.snapshot.deployments.keys().cloned().collect();
         for node in names {
             world.go_on(&node);
+            world.go_on_pulling(&node);
         }
         world
     }
@@ -48,6 +55,9 @@ impl World {
     /// What is under way in the cluster itself when the simulation begins.
     fn go_on(&mut self, node: &str) {
         let Some(deployment) = self.snapshot.deployments.get(node) else { return };
+        if deployment.readable_token().is_some_and(|token| token.phase == Phase::InPlace) {
+            return self.go_on_in_place(node);
+        }
         let wanted = usize::try_from(deployment.replicas()).unwrap_or(0);
         let pods = self.snapshot.pods_on(node);
         let exact = pods.len() == wanted && pods.iter().all(|pod| !pod.terminating && !pod.ended && pod.revision == deployment.revision());
@@ -61,7 +71,7 @@ impl World {
     /// The node's present phase began lately: its pods are being started, not broken.
     fn is_young(&self, node: &str) -> bool {
         let token = self.snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
-        token.is_some_and(|token| token.phase != crds::token::Phase::Closed)
+        token.is_some_and(|token| token.phase != Phase::Closed)
     }
 
     /// Carries out an action; `true` when it changed something.
@@ -101,7 +111,12 @@ impl World {
                 self.snapshot.history.retain(|known| known.name != *name);
                 self.snapshot.history.len() < before
             }
-            Action::Reclaim { .. } | Action::Apply { .. } | Action::Delete { .. } | Action::DeletePod { .. } => false,
+            Action::DeletePod { name, .. } => self.delete_pod(name),
+            Action::CreatePod { node, name, body } => self.begin_pull(node, name, body),
+            Action::PatchReplicaSet { node, name, patch } => self.patch_replica_set(node, name, patch),
+            Action::PatchPod { node, name, patch } => self.patch_pod(node, name, patch),
+            Action::PatchPodStatus { node, name, patch } => self.patch_pod_status(node, name, patch),
+            Action::Reclaim { .. } | Action::Apply { .. } | Action::Delete { .. } => false,
         }
     }
 
@@ -167,7 +182,7 @@ impl World {
         facts.status.observed_generation = facts.generation;
         self.snapshot.written_generations.insert(facts.uid.clone(), facts.generation);
         self.snapshot.deployments.insert(node.to_owned(), Arc::new(facts));
-        if !same_pods {
+        if !same_pods && !self.has_pods_of(node, &after["spec"]) {
             self.replace_pods(node);
         }
         true
@@ -204,8 +219,8 @@ impl World {
     }
 
     /// The pods of a node begin to be those that its Deployment wants.
-    fn replace_pods(&mut self, node: &str) {
-        let Some(deployment) = self.snapshot.deployments.get(node) else { return };
+    pub(super) fn replace_pods(&mut self, node: &str) {
+        let Some(deployment) = self.snapshot.deployments.get(node).cloned() else { return };
         let wanted = deployment.replicas();
         let pod = |index| PodFacts {
             name: format!("{}-{index}", deployment.name),
@@ -214,8 +229,9 @@ impl World {
             ..PodFacts::default()
         };
         let pods: Vec<_> = (0..wanted).map(pod).collect();
-        let rounds = rounds(deployment);
+        let rounds = rounds(&deployment);
         self.snapshot.pods.insert(node.to_owned(), pods);
+        self.make_replica_set(node, &deployment);
         let begun = if wanted == 0 { 0 } else { self.pod_seconds.saturating_mul(rounds) };
         self.ready_at.insert(node.to_owned(), self.snapshot.now.saturating_add(begun));
         self.write_status(node);
@@ -230,14 +246,20 @@ impl World {
         let (ready, available) = (up && now >= ready_at, up && now >= ready_at.saturating_add(self.min_ready_seconds));
         for pod in self.snapshot.pods.get_mut(node).into_iter().flatten() {
             pod.ready = ready;
+            for container in pod.gated.iter_mut().flat_map(|gated| &mut gated.containers) {
+                (container.running, container.ready) = (ready, ready);
+            }
+            staying::look(pod);
         }
+        let serving = self.snapshot.pods.get(node).map_or(0, |pods| pods.iter().filter(|pod| pod.ready).count());
+        let serving = i32::try_from(serving).unwrap_or(i32::MAX);
         let deployment = Arc::make_mut(deployment);
         deployment.status = DeploymentCounts {
             observed_generation: deployment.generation,
             replicas: wanted,
             updated: wanted,
-            ready: if ready { wanted } else { 0 },
-            available: if available { wanted } else { 0 },
+            ready: serving,
+            available: if available { serving } else { 0 },
             terminating: 0,
         };
         deployment.refusal = None;
@@ -248,12 +270,14 @@ impl World {
         let now = self.snapshot.now;
         let ready = self.ready_at.values().flat_map(|at| [*at, at.saturating_add(self.min_ready_seconds)]);
         let answers = self.answers.values().map(|(at, _)| *at);
-        ready.chain(answers).filter(|at| *at > now).min()
+        let pulled = self.pulled_at.values().copied();
+        ready.chain(answers).chain(pulled).filter(|at| *at > now).min()
     }
 
     /// Time passes.
     pub fn advance(&mut self, to: i64) {
         self.snapshot.now = to;
+        self.pulls_end(to);
         let due: Vec<_> = self.ready_at.iter().filter(|(_, at)| **at <= to).map(|(node, _)| node.clone()).collect();
         for node in due {
             self.write_status(&node);
@@ -303,18 +327,18 @@ fn pods_of(spec: &Value) -> (Option<&Value>, Option<&Value>) {
 }
 
 /// The object after a patch; tests were made with what the planner saw, which is what there is.
-fn patched(mut object: Value, patch: &Value) -> Option<Value> {
+pub(super) fn patched(mut object: Value, patch: &Value) -> Option<Value> {
     let operations = patch.as_array()?.iter().filter(|operation| operation["op"] != "test").cloned();
     let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations.collect())).ok()?;
     json_patch::patch(&mut object, &patch).ok()?;
     Some(object)
 }
 
-fn object(texts: &Texts) -> Value {
+pub(super) fn object(texts: &Texts) -> Value {
     texts.entries().map(|(key, value)| (key.to_owned(), Value::from(value))).collect::<Map<_, _>>().into()
 }
 
-fn strings(value: &Value) -> BTreeMap<String, String> {
+pub(super) fn strings(value: &Value) -> BTreeMap<String, String> {
     let nothing = Map::new();
     let members = value.as_object().unwrap_or(&nothing).iter();
     members.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()

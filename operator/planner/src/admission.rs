@@ -3,6 +3,10 @@
 use crate::{
     course::{Halt, is_skipped},
     hold::Hold,
+    in_place,
+    plan::Action,
+    pre_pull::{self, Pull},
+    revisions::Targets,
     rivals::Rivals,
     room::Room,
     settings::Settings,
@@ -10,7 +14,10 @@ use crate::{
     target::Gates,
     wanted::Case,
 };
-use crds::ledger::{Course, Grant, Kind, Marks};
+use crds::{
+    ingress_daemon_set::PodUpdate,
+    ledger::{Course, Grant, Kind, Marks},
+};
 use std::collections::BTreeMap;
 
 /// The outcome: grants without ids, and why the others wait.
@@ -20,6 +27,8 @@ pub struct Admission {
     pub admitted: Vec<(String, Grant)>,
     /// Nodes that need one and wait.
     pub waiting: BTreeMap<String, Hold>,
+    /// Pods that pull images for nodes that come next.
+    pub pulls: Vec<Action>,
 }
 
 /// What holds back whole kinds of work.
@@ -61,6 +70,8 @@ pub struct Terms<'a> {
     pub snapshot: &'a Snapshot,
     /// The spec with the template of the rollout.
     pub settings: &'a Settings,
+    /// All templates that are wanted somewhere, when the spec is valid.
+    pub targets: Option<&'a Targets>,
     /// Other resources that take nodes out.
     pub rivals: &'a Rivals<'a>,
     /// What holds back whole kinds of work.
@@ -78,7 +89,13 @@ impl Terms<'_> {
             let wants = room.wants(case);
             let marks = if matches!(kind, Kind::Remove | Kind::Drain) { case.removal_marks(settings) } else { settings.update_marks() };
             let free = kind == Kind::Drain || kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
-            let hold = if free { None } else { self.hold(case, kind, &marks).or_else(|| room.lacks(wants)) };
+            let mut hold = None;
+            if !free {
+                hold = self.hold(case, kind, &marks);
+                // Images come before there is room: what waits for its turn gets them meanwhile.
+                hold = hold.or_else(|| self.pulling(case, kind, room, &mut admission));
+                hold = hold.or_else(|| room.lacks(wants)).or_else(|| self.not_in_place(case, kind));
+            }
             if let Some(hold) = hold {
                 admission.waiting.insert(case.name.to_owned(), hold);
                 continue;
@@ -90,6 +107,31 @@ impl Terms<'_> {
             admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
         }
         admission
+    }
+
+    /// The images come first, on as many nodes at once as may be under way, and as many again.
+    fn pulling(&self, case: &Case<'_>, kind: Kind, room: &Room<'_>, admission: &mut Admission) -> Option<Hold> {
+        let hold = match pre_pull::pull(self.snapshot, case, kind) {
+            Pull::Done => return None,
+            Pull::UnderWay(trouble) => Hold::PrePulling(trouble),
+            Pull::ToBegin => {
+                let under_way = self.snapshot.pulls.values().flatten().filter(|pull| !pull.pulled && !pull.terminating).count();
+                if let Some(settings) = case.settings.filter(|_| under_way + admission.pulls.len() < 2 * room.budget.max(1)) {
+                    admission.pulls.push(pre_pull::begin(self.snapshot, case, settings));
+                }
+                Hold::PrePulling(None)
+            }
+        };
+        Some(hold)
+    }
+
+    /// Nothing begins that would need other pods, where that is what was asked for. A pause is ended in any case.
+    fn not_in_place(&self, case: &Case<'_>, kind: Kind) -> Option<Hold> {
+        let only = case.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
+        if kind != Kind::Update || !only || case.deployment.is_some_and(in_place::is_paused) {
+            return None;
+        }
+        in_place::way(case, self.targets?).err().map(Hold::NotInPlace)
     }
 
     /// Why the node must wait even if there is room.

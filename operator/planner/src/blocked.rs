@@ -70,7 +70,7 @@ fn rank(hold: &Hold) -> Option<u8> {
         Hold::Paused => 0,
         Hold::TooManyFailed { .. } => 1,
         Hold::DetachTimeout | Hold::Halted | Hold::BadTimestamp(_) => 2,
-        Hold::Failed(_) | Hold::FailedBefore(_) | Hold::AdmissionRejected { .. } | Hold::PodsRefused(_) => 3,
+        Hold::Failed { .. } | Hold::FailedBefore(_) | Hold::AdmissionRejected { .. } | Hold::PodsRefused(_) => 3,
         Hold::Refused(_)
         | Hold::NameConflict(_)
         | Hold::HoldersUnreadable(_)

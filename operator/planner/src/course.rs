@@ -15,9 +15,9 @@ use crds::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The failure of a canary whose pods restart too often.
-const RESTARTS: &str = "Restarts";
+pub(crate) const RESTARTS: &str = "Restarts";
 /// A person freed the slot.
-const RELEASED: &str = "Released";
+pub(crate) const RELEASED: &str = "Released";
 
 /// The stored course, while it is the one of the effective revision.
 pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {

@@ -1,6 +1,7 @@
 //! The decision: one pass over one resource and all its nodes.
 
 mod progress;
+mod replace;
 mod waits;
 
 use crate::{
@@ -9,9 +10,10 @@ use crate::{
     evidence::{Evidence, evidence},
     health_checker,
     hold::{Hold, StepState},
+    in_place::{self, Progress, protocol::Move},
     node_writes,
     plan::{Action, Gauges, Held, Plan, Write},
-    readiness,
+    pre_pull, readiness,
     rebuild::{Rebuild, rebuild},
     render, replicas,
     revisions::{self, Targets},
@@ -23,7 +25,7 @@ use crate::{
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::Gates,
     trial,
-    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free},
+    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
 };
 use crds::{
     holders::{EntryPhase, Holders},
@@ -144,7 +146,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Everything but the rebuilding of a lost ledger.
-    fn rollout(&mut self, cases: &[Case<'_>]) {
+    fn rollout(&mut self, cases: &[Case<'a>]) {
         let graces: BTreeMap<&str, Option<Hold>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
         let policy = self.settings.map(|settings| settings.on_detach_timeout);
         self.shut.gates = Gates {
@@ -156,6 +158,8 @@ impl<'a> Pass<'a> {
         let retried = self.judge(cases);
         self.room = self.settings.map_or_else(|| Room::closed(cases), |settings| Room::of(settings, cases));
         for case in cases {
+            self.open_gates(case);
+            self.release_ownerless(case);
             if let Some(grant) = case.grant {
                 // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
                 let may_begin = case.is_updated() || !self.shut.gates.shut(grant.kind);
@@ -169,9 +173,13 @@ impl<'a> Pass<'a> {
         }
         if let Some(settings) = self.settings {
             let course = self.ledger.course.as_ref();
-            let terms = Terms { snapshot: self.snapshot, settings, rivals: &self.rivals, shut: &self.shut, course };
+            let terms =
+                Terms { snapshot: self.snapshot, settings, targets: self.valid_targets(), rivals: &self.rivals, shut: &self.shut, course };
             let admission = terms.admit(cases, &mut self.room);
+            self.plan.actions.extend(admission.pulls.iter().cloned());
             self.grant(admission, cases);
+            let over = pre_pull::over(self.snapshot, cases);
+            self.plan.actions.extend(over);
             self.keep_time();
             health_checker::plan(self.snapshot, settings, &mut self.plan);
             if let Ok(targets) = self.targets
@@ -188,7 +196,7 @@ impl<'a> Pass<'a> {
     }
 
     /// One step of a node that has a grant.
-    fn advance(&mut self, case: &Case<'_>, grace: Option<Hold>) {
+    fn advance(&mut self, case: &Case<'a>, grace: Option<Hold>) {
         let Some(grant) = case.grant else { return };
         if course::is_released(self.snapshot, case, grant) && !grant.released && !matches!(grant.kind, Kind::Remove | Kind::Drain) {
             self.note_failure(case, course::released(self.snapshot, case));
@@ -201,8 +209,22 @@ impl<'a> Pass<'a> {
         }
         let fit = fits(case, grant, self.shut.gates, self.snapshot.now);
         let soak = self.soak(case, grant).filter(|_| !grant.released);
-        let view = self.view(case, grant, fit.is_ok(), grace.is_none(), soak.is_none());
+        if fit.is_ok() && self.is_refused_in_place(case, grant) {
+            return self.retarget(case, turn_back(case, grant));
+        }
+        let progress = self.progress(case, grant);
+        let view = StepView {
+            wanted: fit.is_ok(),
+            graced: grace.is_none(),
+            soaked: soak.is_none(),
+            pauses: in_place::pauses(case, grant, self.valid_targets()),
+            replaced: progress.as_ref().is_some_and(|progress| matches!(progress.moves[..], [Move::Finish { .. }])),
+            ..self.view(case, grant)
+        };
         let next = step(&view);
+        if let Some(hold) = self.untainted(case, grant, next) {
+            return self.hold(case.name, "Granted", hold);
+        }
         let given_up = matches!(next, Step::Release { .. }) && is_kept(case, grant, self.snapshot.now);
         if given_up {
             return self.hold(case.name, "Blocked", Hold::GivenUp);
@@ -221,7 +243,14 @@ impl<'a> Pass<'a> {
             }
         }
         match next {
-            Step::Claim | Step::Update | Step::Close | Step::DeleteDeployment => self.write_deployment(case, grant, next),
+            Step::Claim | Step::Pause | Step::Update | Step::Close | Step::DeleteDeployment => {
+                self.write_deployment(case, grant, next, progress.as_ref());
+            }
+            Step::Replace => {
+                if let Some(progress) = progress {
+                    self.replace(case, grant, &progress);
+                }
+            }
             Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(case, grant, next),
             Step::Release { live } => {
                 if live {
@@ -237,12 +266,13 @@ impl<'a> Pass<'a> {
             Step::AwaitDeployment => self.hold(case.name, "Blocked", Hold::PodsTerminating),
             Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Hold::Granted)),
             Step::AwaitComplete => {
+                self.delete_stragglers(case);
                 if grant.kind == Kind::Drain {
                     return self.hold(case.name, "Draining", Hold::Draining);
                 }
-                if self.has_failed(case) {
-                    let why = self.incomplete(case, grant);
-                    return self.hold(case.name, "Failed", Hold::Failed(Box::new(why)));
+                if let Some(failure) = self.failure(case) {
+                    let hold = Hold::failed(&failure.reason, self.incomplete(case, grant));
+                    return self.hold(case.name, "Failed", hold);
                 }
                 let phase = match grant.kind {
                     Kind::Remove => "Removing",
@@ -256,7 +286,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn view(&self, case: &Case<'_>, grant: &Grant, wanted: bool, graced: bool, soaked: bool) -> StepView {
+    /// Without what is judged apart.
+    fn view(&self, case: &Case<'_>, grant: &Grant) -> StepView {
         let node = match case.node {
             None => NodeView::Absent,
             Some(node) if node.uid == grant.node_uid => NodeView::Same,
@@ -291,16 +322,18 @@ impl<'a> Pass<'a> {
                 other_key: grant.marks.node.as_ref().is_some_and(|mark| mark.key != entry.key),
             }),
             node,
-            wanted,
+            wanted: false,
+            pauses: false,
+            replaced: false,
             complete: grant.released || case.is_complete(grant),
-            graced,
-            soaked,
+            graced: false,
+            soaked: false,
             pods_left: case.orphaned || case.pods.iter().any(|pod| !pod.ended),
             member: case.member.is_some(),
         }
     }
 
-    fn write_deployment(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
+    fn write_deployment(&mut self, case: &Case<'a>, grant: &Grant, next: Step, progress: Option<&Progress<'a>>) {
         let Some(deployment) = case.deployment else { return };
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             self.plan.recheck(self.snapshot.now.saturating_add(5));
@@ -311,8 +344,18 @@ impl<'a> Pass<'a> {
             Step::Claim => {
                 (patch(deployment_writes::claim(self.snapshot, case.settings, case, deployment, grant), Write::Claim), "Granted")
             }
+            Step::Pause => (patch(deployment_writes::pause(self.snapshot, case, deployment, grant), Write::Pause), "Detached"),
             Step::Update => {
-                (patch(deployment_writes::update(self.snapshot, case.settings, case, deployment, grant), Write::Update), "Detached")
+                let resumed = progress.and_then(|progress| self.unpause(case, grant, deployment, progress));
+                if let Some(resumed) = resumed {
+                    (patch(resumed, Write::Resume), "UpdatingInPlace")
+                } else if case.is_in_place() && case.settings.is_none() {
+                    // The pause cannot end in another way without a template that is wanted.
+                    return self.hold(case.name, "Blocked", Hold::InvalidSpec);
+                } else {
+                    let write = self.recreates(case, grant, progress).map_or(Write::Update, Write::Recreate);
+                    (patch(deployment_writes::update(self.snapshot, case.settings, case, deployment, grant), write), "Detached")
+                }
             }
             Step::Close => {
                 (patch(deployment_writes::close(self.snapshot, case.settings, case, deployment, grant), Write::Close), "Attaching")
@@ -445,6 +488,7 @@ impl<'a> Pass<'a> {
     fn finish(mut self, cases: &[Case<'_>]) -> Plan {
         for held in self.plan.held.values() {
             let (Hold::GracePeriod { until: at }
+            | Hold::WaitingForTaint { until: at, .. }
             | Hold::Step { state: StepState::Soaking { until: at }, .. }
             | Hold::OutsideWindow { opens: Some(at) }
             | Hold::WaitingForDetacher { until: at }

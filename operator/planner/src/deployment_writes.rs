@@ -9,6 +9,7 @@ use crate::{
     wanted::Case,
 };
 use crds::{
+    ingress_daemon_set::PodUpdate,
     ledger::{Grant, Kind, Marks},
     names,
     token::{Phase, Token},
@@ -35,7 +36,7 @@ fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: i64, keep_annotation
 
 /// `id.Claimed` and the user's annotation, when one is configured.
 pub fn claim(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
-    let held = case.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
+    let held = case.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
     let mark = settings
         .and_then(|settings| settings.deployment_annotation.as_ref())
         .filter(|mark| grant.marks.deployment_keys.contains(&mark.key));
@@ -84,6 +85,40 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
         patch = patch.remove(&label(names::BREAKER_LABEL));
     }
     patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings)).into_value()
+}
+
+/// `id.InPlace`: the Deployment's controller makes no other pods until it goes on.
+pub fn pause(snapshot: &Snapshot, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
+    let patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::InPlace, snapshot.now, keep)));
+    // Former ReplicaSets go: the oldest whose template is the wanted one would be taken for the Deployment's own.
+    set(patch.add("/spec/paused", true), deployment, "revisionHistoryLimit", 0.into()).into_value()
+}
+
+/// `id.Updating`, or `id.Degrading` when no mark is in use: the Deployment goes on with the template that its `ReplicaSet` has,
+/// which `change` writes, and makes no other pods. The deadline of the node goes on, too.
+pub fn unpause(
+    snapshot: &Snapshot,
+    case: &Case<'_>,
+    deployment: &DeploymentFacts,
+    grant: &Grant,
+    change: impl FnOnce(JsonPatch) -> JsonPatch,
+) -> Value {
+    let marked = grant.marks != Marks::default() || case.holds_node();
+    let phase = if marked { Phase::Updating } else { Phase::Degrading };
+    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
+    let since = case.token.as_ref().map_or(snapshot.now, |token| token.since);
+    // A template that somebody has edited meanwhile would not be the ReplicaSet's.
+    let patch =
+        fenced(deployment, Some(&token(snapshot, grant.id, phase, since, keep))).test("/metadata/generation", deployment.generation);
+    let mut patch = change(patch).remove("/spec/paused");
+    if deployment.labels.contains_key(names::BREAKER_LABEL) {
+        patch = patch.remove(&label(names::BREAKER_LABEL));
+    }
+    if let Some(settings) = case.settings {
+        patch = patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings));
+    }
+    patch.into_value()
 }
 
 /// `id.Closed`, and our annotations away.
@@ -168,6 +203,9 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
         patch = patch.add(&annotation(names::NODE_NAME_ANNOTATION), case.name);
     }
     patch = set(patch, deployment, "strategy", render::strategy(settings));
+    if settings.pod_update != PodUpdate::Recreate {
+        patch = set(patch, deployment, "revisionHistoryLimit", 0.into());
+    }
     patch = min_ready(patch, snapshot, deployment);
     let new = case.phase() == Some(Phase::New);
     let behind = deployment.revision() != settings.revision || case.drifted;

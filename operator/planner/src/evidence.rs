@@ -31,7 +31,9 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_
     let phase = case.token.as_ref().filter(|token| token.id == grant.id).map(|token| token.phase);
     let asks = match next {
         // What the API server refuses is not written anyway.
-        Step::Update => phase == Some(Phase::Claimed) && grant.kind != Kind::Abort && !snapshot.refusals.contains_key(case.name),
+        Step::Update | Step::Pause => {
+            phase == Some(Phase::Claimed) && grant.kind != Kind::Abort && !snapshot.refusals.contains_key(case.name)
+        }
         Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen,
         _ => false,
     };
@@ -49,7 +51,7 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_
 /// A 503 for a reason of its own, such as a pod that is not ready, contradicts nothing.
 fn contradiction(answer: PortAnswer, next: Step) -> Option<Hold> {
     match (next, answer.healthy, answer.phase) {
-        (Step::Update, true, _) => Some(Hold::StillHealthy { port: answer.port }),
+        (Step::Update | Step::Pause, true, _) => Some(Hold::StillHealthy { port: answer.port }),
         (Step::Release { .. }, false, Some(phase)) if phase != Phase::Closed => Some(Hold::StillUnhealthy { port: answer.port, phase }),
         _ => None,
     }

@@ -1,5 +1,7 @@
 //! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
 
+use crate::{course, in_place::classify::Why};
+
 /// Why a node is not further than it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
@@ -71,14 +73,28 @@ pub enum Hold {
     },
     /// The revision failed on this node before, which has no slot any more.
     FailedBefore(String),
-    /// The revision failed on this node: why it is not complete.
-    Failed(Box<Self>),
+    /// The revision failed on this node.
+    Failed {
+        /// The word that was noted when it did: it stays while pods change what is wrong with them.
+        with: &'static str,
+        /// Why it is not complete now.
+        now: Box<Self>,
+    },
     /// The node is about to be taken away.
     Draining,
     /// The Node is not Ready.
     NodeNotReady,
     /// Granted; the next write follows.
     Granted,
+    /// Granted; a gate that taints nodes before they are updated has not tainted this one.
+    WaitingForTaint {
+        /// Name of the gate.
+        gate: String,
+        /// The taint, as `key:effect`.
+        taint: String,
+        /// When the update goes on without it, seconds since 1970.
+        until: i64,
+    },
     /// Detached; the grace period runs until this time.
     GracePeriod {
         /// Seconds since 1970.
@@ -102,6 +118,21 @@ pub enum Hold {
         /// Trouble of a pod: reason and message.
         trouble: Option<(String, String)>,
     },
+    /// The pods change in place.
+    UpdatingInPlace {
+        /// Pods that run what is wanted, and are ready.
+        updated: usize,
+        /// Pods.
+        of: usize,
+        /// Trouble of a pod: reason and message.
+        trouble: Option<(String, String)>,
+        /// Why they have to be re-created after all.
+        why: Option<Why>,
+    },
+    /// The new images are being pulled; with what is in the way.
+    PrePulling(Option<(String, String)>),
+    /// `podUpdate` is `InPlaceOnly`, and the pods would have to be re-created.
+    NotInPlace(Why),
     /// Somebody else's annotation, of this key, takes the node out of service.
     TakenOut(String),
     /// Old pods are still ending.
@@ -158,6 +189,14 @@ pub enum Hold {
 }
 
 impl Hold {
+    /// The revision failed on a node, for the reason noted then; `now` says why it is not complete.
+    pub(crate) fn failed(noted: &str, now: Self) -> Self {
+        // Neither says what is wrong with the pods.
+        let elsewhere = [course::RESTARTS, course::RELEASED].contains(&noted);
+        let with = failure_word(if elsewhere { now.reason() } else { noted });
+        Self::Failed { with, now: Box::new(now) }
+    }
+
     /// One stable word.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -176,16 +215,23 @@ impl Hold {
             Self::OutsideWindow { .. } => "OutsideWindow",
             Self::TooManyFailed { .. } => "MaxFailedNodes",
             Self::FailedBefore(_) => "FailedBefore",
-            Self::Failed(why) => failure_word(why),
+            Self::Failed { with, .. } => with,
             Self::Draining => "Draining",
             Self::NodeNotReady => "NodeNotReady",
             Self::Granted => "Granted",
+            Self::WaitingForTaint { .. } => "WaitingForTaint",
             Self::GracePeriod { .. } => "GracePeriod",
             Self::WaitingForDetacher { .. } => "WaitingForDetacher",
             Self::BadTimestamp(_) => "BadTimestamp",
             Self::DetachTimeout | Self::GivenUp => "DetachTimeout",
-            Self::PodsNotReady { trouble: Some((reason, _)), .. } | Self::Joining { trouble: Some((reason, _)) } => trouble_word(reason),
+            Self::PodsNotReady { trouble: Some((reason, _)), .. }
+            | Self::PrePulling(Some((reason, _)))
+            | Self::UpdatingInPlace { trouble: Some((reason, _)), .. }
+            | Self::Joining { trouble: Some((reason, _)) } => trouble_word(reason),
             Self::PodsNotReady { .. } => "PodsNotReady",
+            Self::UpdatingInPlace { .. } => "UpdatingInPlace",
+            Self::PrePulling(_) => "PrePulling",
+            Self::NotInPlace(_) => "NotInPlace",
             Self::TakenOut(_) => "TakenOut",
             Self::PodsTerminating => "PodsTerminating",
             Self::AttachSoak { .. } => "AttachSoak",
@@ -237,14 +283,18 @@ impl Hold {
                 "the revision failed on this node before ({reason}); it is tried again when the template changes or the Node's annotation {} does",
                 crds::names::RETRY_ANNOTATION
             ),
-            Self::Failed(why) => format!(
-                "failed, and stays out of the load balancer: {}; correct the template, or try again with the Node's annotation {}",
-                why.message(),
+            Self::Failed { with, now } => format!(
+                "failed ({with}), and stays out of the load balancer: {}; correct the template, or try again with the Node's annotation {}",
+                now.message(),
                 crds::names::RETRY_ANNOTATION
             ),
             Self::Draining => "the Node is about to be taken away: out of the load balancer, without pods".into(),
             Self::NodeNotReady => "the Node is not Ready: mend it, or delete it if the machine is gone".into(),
             Self::Granted => "may be updated now".into(),
+            Self::WaitingForTaint { gate, taint, until } => format!(
+                "nothing changes before gate {gate} has put {taint} on the Node (duringUpdate: Taint); without it, the update goes on at {}",
+                clock(*until)
+            ),
             Self::GracePeriod { until } => format!("out of the load balancer, waiting for its grace period until {}", clock(*until)),
             Self::WaitingForDetacher { until } => format!(
                 "waiting for the detacher to write its timestamp on the Node; the timeout policy applies at {}",
@@ -258,6 +308,7 @@ impl Hold {
                 Some((reason, message)) => format!("{ready} of {wanted} pods ready; {reason}: {message}"),
                 None => format!("{ready} of {wanted} pods ready"),
             },
+            Self::UpdatingInPlace { .. } | Self::PrePulling(_) | Self::NotInPlace(_) => self.message_in_place(),
             Self::TakenOut(key) => {
                 format!("annotation {key} was put on by somebody else and takes the node out of service; it counts against the budget until it is removed")
             }
@@ -294,6 +345,27 @@ impl Hold {
                 "the detacher did not answer in time and the node was attached again, its pods untouched; it is tried again when the template or the detach settings change".into()
             }
             Self::Writing => "waiting to see the last write".into(),
+        }
+    }
+
+    /// Of updates in place, and of what comes before them.
+    fn message_in_place(&self) -> String {
+        match self {
+            Self::UpdatingInPlace { why: Some(why), .. } => format!("the pods are about to be re-created after all: {why}"),
+            Self::UpdatingInPlace { updated, of, trouble, .. } => match trouble {
+                Some((reason, message)) => format!("{updated} of {of} pods updated in place; {reason}: {message}"),
+                None => format!("{updated} of {of} pods updated in place"),
+            },
+            Self::PrePulling(None) => "its new images are being pulled; the node serves meanwhile".into(),
+            Self::PrePulling(Some((reason, message))) => {
+                format!(
+                    "its new images cannot be pulled, and the node serves on: {reason}: {message}; correct the template, or the registry"
+                )
+            }
+            Self::NotInPlace(why) => format!(
+                "cannot be updated in place: {why}; set podUpdate to InPlaceIfPossible to let the pods be re-created, or take the change back"
+            ),
+            _ => String::new(),
         }
     }
 }
@@ -336,10 +408,15 @@ impl StepState {
 }
 
 /// Why a node failed, in the words of the API.
-fn failure_word(why: &Hold) -> &'static str {
-    match why.reason() {
-        known @ ("ImagePull" | "CrashLoop" | "ContainerConfig" | "Unschedulable" | "FailedCreate" | "AdmissionRejected"
-        | "DetachTimeout") => known,
+pub(crate) fn failure_word(reason: &str) -> &'static str {
+    match reason {
+        "ImagePull" => "ImagePull",
+        "CrashLoop" => "CrashLoop",
+        "ContainerConfig" => "ContainerConfig",
+        "Unschedulable" => "Unschedulable",
+        "FailedCreate" => "FailedCreate",
+        "AdmissionRejected" => "AdmissionRejected",
+        "DetachTimeout" => "DetachTimeout",
         _ => "NotReady",
     }
 }

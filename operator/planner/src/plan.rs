@@ -1,5 +1,6 @@
 //! What a decision says: what to do, what is held back and why, when to look again.
 
+use crate::in_place::classify::Why;
 use crate::{gate::world::ReplicaHealth, hold::Hold};
 use crds::status::IngressDaemonSetStatus;
 use serde_json::Value;
@@ -161,10 +162,50 @@ pub enum Action {
         /// UID, where it is known.
         uid: Option<String>,
     },
-    /// Delete pods that the kubelet refused, which nothing else cleans up.
+    /// Delete a pod that nothing else cleans up: one that the kubelet refused, or one of a former template.
     DeletePod {
         /// Object name.
         name: String,
+        /// UID, where it matters that it is no other.
+        uid: Option<String>,
+        /// `resourceVersion`, where it matters that it is as it was seen.
+        resource_version: Option<String>,
+    },
+    /// Create a pod that pulls images for a node.
+    CreatePod {
+        /// The node.
+        node: String,
+        /// Object name.
+        name: String,
+        /// The object.
+        body: Box<Value>,
+    },
+    /// JSON Patch of the `ReplicaSet` of a paused Deployment.
+    PatchReplicaSet {
+        /// The node.
+        node: String,
+        /// Object name.
+        name: String,
+        /// The operations.
+        patch: Value,
+    },
+    /// JSON Patch of a pod: its images, labels and annotations.
+    PatchPod {
+        /// The node.
+        node: String,
+        /// Object name.
+        name: String,
+        /// The operations.
+        patch: Value,
+    },
+    /// Strategic merge patch of a pod's status: the condition of its gate.
+    PatchPodStatus {
+        /// The node.
+        node: String,
+        /// Object name.
+        name: String,
+        /// The patch.
+        patch: Value,
     },
 }
 
@@ -175,8 +216,14 @@ pub enum Write {
     Claim,
     /// Node: `Detached`.
     Detach,
+    /// Deployment: `InPlace`, paused.
+    Pause,
+    /// Deployment: `Updating` or `Degrading`, after its pods have changed in place.
+    Resume,
     /// Deployment: `Updating` or `Degrading`, and what changes.
     Update,
+    /// The same, where pods should have changed in place, and why they do not.
+    Recreate(Why),
     /// Node: `Attached`.
     Unmark,
     /// Deployment: `Closed`.
@@ -201,7 +248,9 @@ impl Write {
         match self {
             Self::Claim => "claim",
             Self::Detach => "detach",
-            Self::Update => "update",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Update | Self::Recreate(_) => "update",
             Self::Unmark => "unmark",
             Self::Close => "close",
             Self::FirstClose => "first_close",

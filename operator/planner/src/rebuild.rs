@@ -61,13 +61,13 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.
 fn holds(case: &Case<'_>) -> bool {
-    matches!(case.phase(), Some(Phase::Claimed | Phase::Updating | Phase::Degrading)) || case.holds_node()
+    matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading)) || case.holds_node()
 }
 
 fn fences(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, fence: u64) -> Vec<Action> {
     let mut actions = Vec::new();
     if let Some(deployment) = case.deployment
-        && !matches!(case.phase(), Some(Phase::Claimed | Phase::Updating | Phase::Degrading))
+        && !matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading))
         && case.token.as_ref().is_none_or(|token| token.id < fence)
     {
         actions.push(fence_deployment(snapshot, case, deployment, fence));
@@ -102,7 +102,7 @@ fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>],
     let mut ledger = Ledger { next_id: fence + 1, ..Ledger::default() };
     for case in cases.iter().filter(|case| holds(case)) {
         let mut marks = settings.map(Settings::update_marks).unwrap_or_default();
-        if matches!(case.phase(), Some(Phase::Claimed | Phase::Updating)) {
+        if matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating)) {
             marks.deployment = true;
         }
         if let Some(entry) = case.entry.as_ref().filter(|entry| entry.phase == EntryPhase::Detached) {

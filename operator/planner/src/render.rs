@@ -7,7 +7,12 @@ use crate::{
     snapshot::{DeploymentFacts, Resource, Snapshot},
     stored::StoredSpec,
 };
-use crds::{hash, ingress_daemon_set::Placement, names, token::Token};
+use crds::{
+    hash,
+    ingress_daemon_set::{Placement, PodUpdate},
+    names,
+    token::Token,
+};
 use serde_json::{Map, Value, json};
 use std::{
     cell::OnceCell,
@@ -136,6 +141,10 @@ pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str
         Some(existing) => existing.extend(tolerations),
         None => spec["tolerations"] = tolerations.collect(),
     }
+    if settings.pod_update != PodUpdate::Recreate {
+        list_conditions(spec, &[names::IN_PLACE_GATE.to_owned()]);
+    }
+    list_conditions(spec, &settings.gate_conditions);
     if settings.placement == Placement::NodeName {
         spec["nodeName"] = node.into();
     } else {
@@ -144,11 +153,29 @@ pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str
     template
 }
 
+/// Lists conditions as readiness gates, those that are not listed yet.
+fn list_conditions(spec: &mut Value, conditions: &[String]) {
+    for type_ in conditions {
+        let gate = json!({"conditionType": type_});
+        match spec.get_mut("readinessGates").and_then(Value::as_array_mut) {
+            Some(listed) if listed.iter().any(|listed| listed["conditionType"] == type_.as_str()) => {}
+            Some(listed) => listed.push(gate),
+            None => spec["readinessGates"] = json!([gate]),
+        }
+    }
+}
+
 /// What distinguishes the operator's additions; the template that carries another value was rendered otherwise.
 pub fn rendered_by(settings: &Settings) -> String {
     let mut additions = format!("{RENDERING} {:?} {:?}", settings.placement, settings.pod.host_network);
     for (key, effect) in &settings.gate_taints {
         additions.extend([" ", key, ":", effect]);
+    }
+    if settings.pod_update != PodUpdate::Recreate {
+        additions.push_str(" gate");
+    }
+    for type_ in &settings.gate_conditions {
+        additions.extend([" gate ", type_]);
     }
     hash::hex(additions.as_bytes(), 10)
 }
@@ -235,6 +262,7 @@ impl<'a> Rendered<'a> {
         if let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut) {
             spec.remove("tolerations");
             spec.remove("affinity");
+            spec.remove("readinessGates");
         }
         !Compared { spec: Some(spec), own: None }.contains(stored, &wanted)
     }

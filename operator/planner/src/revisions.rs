@@ -6,7 +6,7 @@ use crate::{
     plan::{Action, Plan, Supporting},
     render,
     settings::{Invalid, Settings, resolve_with},
-    snapshot::{RevisionFacts, Snapshot},
+    snapshot::{GateLinks, RevisionFacts, Snapshot},
     window::Opening,
 };
 use chrono::DateTime;
@@ -52,7 +52,8 @@ impl Targets {
         let newest = hash::revision(&spec.template);
         let (template, origin) = effective(snapshot, &newest).map_err(|invalid| vec![invalid])?;
         let resolved = |template: &Arc<Value>| {
-            resolve_with(spec, template).map(|settings| Settings { gate_taints: snapshot.gates.taints.clone(), ..settings })
+            let GateLinks { taints, conditions, .. } = snapshot.gates.clone();
+            resolve_with(spec, template).map(|settings| Settings { gate_taints: taints, gate_conditions: conditions, ..settings })
         };
         let effective = resolved(&template)?;
         let mut running: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();

@@ -9,8 +9,8 @@ use crate::{load_balancer::Timing, window::Windows};
 use crds::{
     Duration,
     ingress_daemon_set::{
-        AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, ReadyPolicy, ReadyPolicyType,
-        RollingUpdate, WaitForTimestamp,
+        AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, PodUpdate, ReadyPolicy,
+        ReadyPolicyType, RollingUpdate, WaitForTimestamp,
     },
     ledger::{Annotation, Marks},
     names,
@@ -162,6 +162,10 @@ pub struct Settings {
     pub max_unavailable_pods: Count,
     /// Deployment strategy: maxSurge.
     pub max_surged_pods: Count,
+    /// Whether pods stay when their images change.
+    pub pod_update: PodUpdate,
+    /// Images are pulled before a node is taken out of service.
+    pub pre_pull: bool,
     /// The user's annotation on the Deployment, when configured.
     pub deployment_annotation: Option<Annotation>,
     /// Grace of the Deployment mark in seconds.
@@ -184,6 +188,8 @@ pub struct Settings {
     pub placement: Placement,
     /// Taints, by key and effect, of readiness gates that wait for the pods.
     pub gate_taints: Vec<(String, String)>,
+    /// Conditions that readiness gates ask to have listed in the pods.
+    pub gate_conditions: Vec<String>,
     /// The pod spec, typed, for eligibility.
     pub pod: PodSpec,
     /// The template, as in the spec or in its history.
@@ -292,6 +298,8 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         ready_policy: spec.health_checker.as_ref().and_then(|checker| checker.ready_policy).unwrap_or_default(),
         max_unavailable_pods: if mode == Mode::Detach { Count::Percent(100) } else { unavailable_pods.unwrap_or(Count::Number(1)) },
         max_surged_pods: if mode == Mode::Detach || host_ports { Count::Number(0) } else { surged.unwrap_or(Count::Number(0)) },
+        pod_update: rolling.pod_update,
+        pre_pull: rolling.pre_pull,
         deployment_annotation: deployment.map(on_deployment),
         deployment_grace: seconds(deployment.and_then(|annotation| annotation.grace_period_seconds)),
         node_annotation: node.map(on_node),
@@ -302,6 +310,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         attach_soak: rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from),
         host_ports,
         gate_taints: Vec::new(),
+        gate_conditions: Vec::new(),
         placement: match spec.placement {
             Placement::Auto if host_ports => Placement::NodeAffinity,
             Placement::Auto => Placement::NodeName,

@@ -1,13 +1,14 @@
 //! What the operator saw: the only input of a decision.
 
-use crate::{stored::StoredSpec, texts::Texts};
+use crate::{gate::Gate, stored::StoredSpec, texts::Texts};
 use crds::{
-    holders::Holders,
+    holders::{EntryPhase, Holders},
+    in_place::PodRecord,
     ingress_daemon_set::IngressDaemonSetSpec,
     ledger::Ledger,
-    node_readiness_gate::ConditionStatus,
+    node_readiness_gate::{ConditionStatus, GateTaint, NodeReadinessGateStatus},
     status::IngressDaemonSetStatus,
-    token::{ParseTokenError, Token},
+    token::{ParseTokenError, Phase, Token},
 };
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::Value;
@@ -32,6 +33,10 @@ pub struct Snapshot {
     pub deployments: BTreeMap<String, Arc<DeploymentFacts>>,
     /// The resource's pods, by the name of their node.
     pub pods: BTreeMap<String, Vec<PodFacts>>,
+    /// Pods that pull images, by the name of their node.
+    pub pulls: BTreeMap<String, Vec<PullFacts>>,
+    /// `ReplicaSets` whose pods have the gate for updates in place, by the name of their node.
+    pub replica_sets: BTreeMap<String, Vec<ReplicaSetFacts>>,
     /// `ReplicaSets` of ours without a Deployment above them: the template and node of each, by node name.
     pub orphans: BTreeMap<String, Value>,
     /// The resource's health-checker `DaemonSets`.
@@ -52,8 +57,9 @@ pub struct Snapshot {
     pub answers: BTreeMap<String, Vec<PortAnswer>>,
     /// Ids taken from the ledger by this process and not used yet.
     pub reserved: Vec<u64>,
-    /// When this process first saw a mark: by (node, id). For stored times that lie in the future.
-    pub first_seen: BTreeMap<(String, u64), i64>,
+    /// When this process first saw a mark, as long as it is there. A mark is known by the time stored with it, which a later grant that
+    /// takes it over copies.
+    pub first_seen: BTreeMap<Sighting, i64>,
     /// Deployments and Nodes were listed consistently after the ledger said `rebuilding`.
     pub listed_since_rebuild: bool,
     /// Supporting objects that this process has written lately.
@@ -63,17 +69,29 @@ pub struct Snapshot {
     /// Generation of each Deployment, by UID, that this process's last full write gave it: while it stands, nobody else
     /// has changed the spec, whatever the API server made of it.
     pub written_generations: BTreeMap<String, i64>,
-    /// How readiness gates of nodes bear on the resource.
+    /// How readiness gates bear on the resource.
     pub gates: GateLinks,
+    /// What is to be said of the gate that `nodeReadinessTaint` stands for; nothing before it was looked at.
+    pub node_readiness: Option<NodeReadinessGateStatus>,
 }
 
-/// How readiness gates of nodes bear on a resource.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How readiness gates, of nodes and of pods, bear on a resource.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct GateLinks {
     /// A gate asks for the resource's replicas.
     pub watched: bool,
-    /// Taints, by key and effect, of gates that ask for them: they keep no pod of the resource away.
+    /// Taints, by key and effect, of gates that ask for replicas: they keep no pod of the resource away.
     pub taints: Vec<(String, String)>,
+    /// Taints of all gates: they go by themselves, and are no statement about which pods a node is meant for.
+    pub passing: Vec<(String, String)>,
+    /// Gates that taint a node before it is updated (`duringUpdate: Taint`): nothing changes there before.
+    pub tainting: Vec<Arc<Gate>>,
+    /// Taints of gates that ask for them and evict what does not bear them (`NoExecute`).
+    pub evicting: Vec<GateTaint>,
+    /// Conditions that gates of pods ask to have listed in the pods, in order.
+    pub conditions: Vec<String>,
+    /// Conditions that gates of pods of the namespace keep; nothing while not all of these gates could be read.
+    pub kept: Option<BTreeSet<String>>,
 }
 
 /// Stands for the template among the refusals, where no node's name can.
@@ -299,10 +317,122 @@ pub struct PodFacts {
     pub restarts: i32,
     /// Seconds since 1970 when the kubelet refused it at admission.
     pub rejected_at: Option<i64>,
+    /// What an update in place reads, where the pod has the gate for it.
+    pub gated: Option<Box<GatedPod>>,
+    /// Conditions that it lists as readiness gates and that are not True, where there are any.
+    pub unmet: Option<Box<Unmet>>,
+    /// It is there to pull images.
+    pub pull: Option<Box<PullFacts>>,
     /// Why it does not run: reason and message of a waiting container, of scheduling, or of the refusal.
     pub trouble: Option<(String, String)>,
     /// It is a health checker that ended because its port belongs to somebody else: what it said, with its node.
     pub port_conflict: Option<String>,
+}
+
+/// What is read of a pod that pulls images before a node's update.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PullFacts {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Name of its node.
+    pub node: String,
+    /// Whose images it pulls.
+    pub revision: String,
+    /// All of them are there.
+    pub pulled: bool,
+    /// Is being deleted.
+    pub terminating: bool,
+    /// Why one is not: reason and message.
+    pub trouble: Option<(String, String)>,
+}
+
+/// What is read of a pod that can be updated in place: one that has the gate.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GatedPod {
+    /// UID.
+    pub uid: String,
+    /// `resourceVersion`.
+    pub resource_version: String,
+    /// Generation; 0 where the API server counts none for pods.
+    pub generation: i64,
+    /// The generation that the kubelet has seen; 0 where it does not say.
+    pub observed_generation: i64,
+    /// Which `ReplicaSet` made it: the label `pod-template-hash`.
+    pub hash: String,
+    /// The condition of the gate; absent when there is none.
+    pub gate: Option<bool>,
+    /// The containers, in the order of the spec.
+    pub containers: Vec<ContainerFacts>,
+    /// Seconds that its containers have to end.
+    pub termination_grace: i64,
+    /// Labels.
+    pub labels: Texts,
+    /// Annotations.
+    pub annotations: Texts,
+    /// What the last update in place left on it.
+    pub record: Option<PodRecord>,
+}
+
+/// Conditions that keep a pod from being ready, but for that of updates in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmet {
+    /// UID of the pod.
+    pub uid: String,
+    /// Its `resourceVersion`.
+    pub resource_version: String,
+    /// Their types.
+    pub conditions: Vec<String>,
+}
+
+/// What is read of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerFacts {
+    /// Name.
+    pub name: String,
+    /// Image in the pod's spec.
+    pub image: String,
+    /// Image that its status shows.
+    pub shown: String,
+    /// ID of that.
+    pub image_id: String,
+    /// ID of its run; empty when none has begun.
+    pub id: String,
+    /// When its run began, seconds since 1970 by the node's clock; 0 when none does.
+    pub started_at: i64,
+    /// It runs, and its startup probe has succeeded.
+    pub running: bool,
+    /// Ready.
+    pub ready: bool,
+    /// How often it was started again.
+    pub restarts: i32,
+}
+
+/// What is read of a `ReplicaSet` whose pods have the gate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaSetFacts {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// UID of its Deployment.
+    pub owner: String,
+    /// The label `pod-template-hash`.
+    pub hash: String,
+    /// Label by which updates in place are fenced.
+    pub token: Option<String>,
+    /// Pods that it wants, or has.
+    pub replicas: i32,
+    /// Holds `template`, without the label above.
+    pub spec: StoredSpec,
+}
+
+impl ReplicaSetFacts {
+    /// Its pod template, as its Deployment's is.
+    pub fn template(&self) -> Value {
+        self.spec.get("template").unwrap_or_default()
+    }
 }
 
 /// What is read of a health-checker `DaemonSet`.
@@ -354,7 +484,50 @@ pub struct OtherResource {
     pub spec: Arc<IngressDaemonSetSpec>,
 }
 
+/// Where a mark is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MarkOn {
+    /// On the node's Deployment.
+    Deployment,
+    /// On the Node.
+    Node,
+}
+
+/// A mark that takes a node out of the load balancer: node, where, and the time stored with it.
+pub type Sighting = (String, MarkOn, i64);
+
 impl Snapshot {
+    /// Notes which marks are there, in what a process remembers from pass to pass: new ones are seen now, those that are gone are forgotten.
+    pub fn note_marks(&mut self, remembered: &mut BTreeMap<Sighting, i64>) {
+        let there = self.marks();
+        remembered.retain(|mark, _| there.contains(mark));
+        for mark in there {
+            remembered.entry(mark).or_insert(self.now);
+        }
+        self.first_seen.clone_from(remembered);
+    }
+
+    /// The marks that take nodes with a grant out, as far as they can be read.
+    fn marks(&self) -> BTreeSet<Sighting> {
+        let (uid8, mut marks) = (self.resource.uid8(), BTreeSet::new());
+        for name in self.resource.ledger().iter().flat_map(|ledger| ledger.grants.keys()) {
+            let token = self.deployments.get(name).and_then(|deployment| deployment.readable_token());
+            let token = token.filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
+            marks.extend(token.map(|token| (name.clone(), MarkOn::Deployment, token.since)));
+            let holders = self.nodes.get(name).and_then(|node| node.holders().ok()).unwrap_or_default();
+            let entry = holders.get(uid8).filter(|entry| entry.phase == EntryPhase::Detached);
+            marks.extend(entry.map(|entry| (name.clone(), MarkOn::Node, entry.time)));
+        }
+        marks
+    }
+
+    /// Since when, for certain, a mark that was stored at a time has been there, as far as this process knows: the write may have
+    /// arrived long after the time that it says. A mark that was not looked for is taken at its word.
+    pub fn seen(&self, node: &str, on: MarkOn, stored: i64) -> i64 {
+        let seen = self.first_seen.get(&(node.to_owned(), on, stored)).copied();
+        seen.unwrap_or(stored).min(self.now)
+    }
+
     /// The resource alone: nothing else is known, and nothing is there.
     pub fn of(resource: Resource, now: i64) -> Self {
         Self {
@@ -364,6 +537,8 @@ impl Snapshot {
             nodes: Arc::default(),
             deployments: BTreeMap::new(),
             pods: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            replica_sets: BTreeMap::new(),
             orphans: BTreeMap::new(),
             daemon_sets: Vec::new(),
             port_conflicts: BTreeSet::new(),
@@ -380,6 +555,7 @@ impl Snapshot {
             refusals: BTreeMap::new(),
             written_generations: BTreeMap::new(),
             gates: GateLinks::default(),
+            node_readiness: None,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::{
     wanted::Case,
 };
 use crds::{
+    NodeReadinessGateStatus,
     ledger::{Kind, Ledger},
     status::{IngressDaemonSetStatus, NodeCounts, NodeState, Revisions},
     token::Phase,
@@ -49,9 +50,16 @@ pub fn status(
         eta: eta(&nodes, &ledger).filter(|_| blocked.is_none()),
         blocked,
         node_states: node_states(snapshot, plan, &earlier.node_states),
+        node_readiness: node_readiness(snapshot, earlier.node_readiness),
         nodes,
         rollout: Some(ledger),
     }
+}
+
+/// What the gate says that `nodeReadinessTaint` stands for, or said before it was looked at by this process.
+fn node_readiness(snapshot: &Snapshot, earlier: Option<NodeReadinessGateStatus>) -> Option<NodeReadinessGateStatus> {
+    let has_gate = snapshot.resource.spec.node_readiness_taint.is_some() && !snapshot.resource.deleting;
+    snapshot.node_readiness.clone().or(earlier).filter(|_| has_gate)
 }
 
 fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> NodeCounts {
@@ -78,7 +86,7 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
         unavailable: count(&|case| case.chosen && case.is_unavailable()),
         degraded: count(&|case| case.phase() == Some(Phase::Degrading)),
         detached: count(&|case| {
-            matches!(case.phase(), Some(Phase::Claimed | Phase::Updating))
+            matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating))
                 || case.holds_node()
                 || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == Kind::Remove && case.deployment.is_none())
         }),
@@ -245,7 +253,7 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
                 | Hold::Joining { trouble: Some(_) }
                 | Hold::AdmissionRejected { .. }
                 | Hold::NodeNotReady
-                | Hold::Failed(_)
+                | Hold::Failed { .. }
                 | Hold::FailedBefore(_)
                 | Hold::TooManyFailed { .. }
                 | Hold::PodsRefused(_)

@@ -65,6 +65,10 @@ pub struct StepView {
     pub wanted: bool,
     /// The Deployment runs exactly what the grant is to bring about, and nothing else.
     pub complete: bool,
+    /// The update begins with a pause of the Deployment, for pods that change in place.
+    pub pauses: bool,
+    /// The pods have changed in place, or cannot: the pause may end.
+    pub replaced: bool,
     /// Grace periods and the detacher's timestamp are over, each counted from the mark of this id.
     pub graced: bool,
     /// The attach soak is over, and the detacher has let go where no holder is left.
@@ -82,6 +86,10 @@ pub enum Step {
     Claim,
     /// Node: entry `id Detached`, the user's key.
     Detach,
+    /// Deployment: `id.InPlace`, paused.
+    Pause,
+    /// `ReplicaSet` and pods: what [`moves`](crate::in_place::protocol::moves) says.
+    Replace,
     /// Deployment: what the kind changes, and `id.Updating` or `id.Degrading`.
     Update,
     /// Node: entry `id Attached`.
@@ -134,12 +142,15 @@ pub fn step(view: &StepView) -> Step {
     if !view.wanted && !finished {
         return Step::Retarget;
     }
+    if ours && token.phase == Phase::InPlace {
+        return in_place(view);
+    }
     if updating { updated(view, token.phase) } else { marked(view, token) }
 }
 
 /// The marks in use: those of the grant, and a mark that is found holding.
 fn marks(view: &StepView, token: TokenView) -> (bool, bool) {
-    let holding = matches!(token.phase, Phase::Claimed | Phase::Updating);
+    let holding = matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating);
     let detached = view.entry.is_some_and(|entry| entry.phase == EntryPhase::Detached);
     (view.grant.deployment_mark || holding && token.id < view.grant.id, view.node == NodeView::Same && (view.grant.node_mark || detached))
 }
@@ -161,7 +172,24 @@ fn marked(view: &StepView, token: TokenView) -> Step {
             Some(_) | None => return Step::Detach,
         }
     }
-    if view.graced || view.grant.kind == Kind::Abort || !deployment_mark && !node_mark { Step::Update } else { Step::AwaitGrace }
+    let may_change = view.graced || view.grant.kind == Kind::Abort || !deployment_mark && !node_mark;
+    match may_change {
+        true if view.pauses => Step::Pause,
+        true => Step::Update,
+        false => Step::AwaitGrace,
+    }
+}
+
+/// Paused at this id: the pods change, then the Deployment goes on.
+fn in_place(view: &StepView) -> Step {
+    let id = view.grant.id;
+    let detached = view.entry.is_some_and(|entry| entry.phase == EntryPhase::Detached);
+    let held = view.entry.is_some_and(|entry| entry.id == id && entry.phase == EntryPhase::Detached);
+    if view.node == NodeView::Same && (view.grant.node_mark || detached) && !held {
+        // The mark of this id is gone before the pods were done: mark the node again under a new one.
+        return Step::Retarget;
+    }
+    if view.replaced { Step::Update } else { Step::Replace }
 }
 
 /// Updated at this id: wait for the pods, unmark, close.

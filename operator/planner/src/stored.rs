@@ -1,6 +1,7 @@
 //! A Deployment's `spec` as the API server stores it, without holding what all nodes have in common once for each of them.
 
 use crate::texts::Keys;
+use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
 use std::{
     collections::HashMap,
@@ -64,6 +65,17 @@ impl StoredSpec {
     pub fn template_label(&self, key: &str) -> Option<&str> {
         let text = self.common.get("template")?.get("metadata")?.get("labels")?.get(key)?.as_str()?;
         Some(self.own_text(text).unwrap_or(text))
+    }
+
+    /// Tolerations of the pod template; those that nobody can read are left out.
+    pub fn template_tolerations(&self) -> Vec<Toleration> {
+        let mut found = self.held("template").pointer("/spec/tolerations").cloned().unwrap_or_default();
+        each_text(&mut found, &mut |text| {
+            if let Some(own) = self.own_text(text) {
+                *text = own.to_owned();
+            }
+        });
+        serde_json::from_value(found).unwrap_or_default()
     }
 
     /// A field as it is held.

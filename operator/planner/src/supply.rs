@@ -23,7 +23,7 @@ impl Pass<'_> {
     /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
     pub(crate) fn supply(&mut self, case: &Case<'_>) {
         for name in breaker::leftovers(case.pods, self.snapshot.now) {
-            self.plan.actions.push(Action::DeletePod { name: name.to_owned() });
+            self.plan.actions.push(Action::DeletePod { name: name.to_owned(), uid: None, resource_version: None });
         }
         if !case.chosen && !case.orphaned {
             return;

@@ -102,6 +102,8 @@ pub struct FitView {
     pub phase: Option<Phase>,
     /// The token carries this grant's id and says that pods change.
     pub updated: bool,
+    /// The token carries this grant's id and says that pods change in place: the Deployment is paused, with its former template.
+    pub in_place: bool,
     /// What the node needs.
     pub need: Option<Kind>,
     /// It gave up the wanted revision after a detach timeout.
@@ -133,6 +135,10 @@ pub fn fit(view: &FitView) -> Fit {
     }
     if view.phase.is_none() && view.kind != Kind::Remove {
         return Fit::Fits; // It is made anew first, with a higher id.
+    }
+    if view.in_place {
+        let fits = view.current && view.marked && view.need.is_none_or(|need| need == view.kind);
+        return if fits { Fit::Fits } else { Fit::Take(view.need.unwrap_or(Kind::Repair)) };
     }
     if view.updated {
         let taken_away = matches!(view.kind, Kind::Remove | Kind::Drain);

@@ -12,7 +12,7 @@ const SKEW: i64 = 5;
 
 /// When a period that began at `stored` is over for certain: stored times are cut to whole seconds, and so is now, so that
 /// a mark may be almost a second younger than the difference says.
-fn after(stored: i64, seconds: i64) -> i64 {
+pub(crate) fn after(stored: i64, seconds: i64) -> i64 {
     stored.saturating_add(seconds).saturating_add(i64::from(seconds > 0))
 }
 
@@ -21,33 +21,39 @@ fn began(stored: i64, now: i64, first_seen: i64) -> i64 {
     if stored > now { first_seen.min(now) } else { stored }
 }
 
+/// Since when a load balancer can have heard of a mark: not before it was seen, for the write that set it may have been under way
+/// for long; and not before the time that it says, unless that is still to come. Seen in the very next second it is no later than
+/// [`after`] allows for.
+fn in_effect(stored: i64, now: i64, first_seen: i64) -> i64 {
+    began(stored, now, first_seen).max(first_seen.min(now).saturating_sub(1))
+}
+
 /// What the marks of a grant carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Marked<'a> {
     /// Now, seconds since 1970.
     pub now: i64,
-    /// Since when this process has known the marks of this id; for stored times that lie in the future.
-    pub first_seen: i64,
-    /// The Deployment's token, when the Deployment mark is in use.
-    pub token: Option<&'a Token>,
-    /// Our entry on the Node, when the Node mark is in use.
-    pub entry: Option<&'a Entry>,
+    /// The Deployment's token, when the Deployment mark is in use, and since when this process has seen it.
+    pub token: Option<(&'a Token, i64)>,
+    /// Our entry on the Node, when the Node mark is in use, and since when this process has seen it.
+    pub entry: Option<(&'a Entry, i64)>,
     /// The Node.
     pub node: Option<&'a NodeFacts>,
 }
 
 /// The grace of all marks: `None` when it is over.
 pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
-    let from = |stored: i64| began(stored, marked.now, marked.first_seen);
-    let by_deployment = marked.token.map(|token| after(from(token.since), settings.deployment_grace));
-    let by_node = marked.entry.map(|entry| after(from(entry.time), settings.node_grace));
+    let from = |stored, seen| in_effect(stored, marked.now, seen);
+    let by_deployment = marked.token.map(|(token, seen)| after(from(token.since, seen), settings.deployment_grace));
+    let by_node = marked.entry.map(|(entry, seen)| after(from(entry.time, seen), settings.node_grace));
     let until = by_deployment.max(by_node).unwrap_or(marked.now);
     let plain = || (marked.now < until).then_some(Hold::GracePeriod { until });
-    let (Some(entry), Some(timestamp)) = (marked.entry, &settings.timestamp) else { return plain() };
-    let started = from(entry.time);
+    let (Some((entry, seen)), Some(timestamp)) = (marked.entry, &settings.timestamp) else { return plain() };
+    // What a detacher answers is its own time: here the time counts at which it was asked, however late that arrived.
+    let started = began(entry.time, marked.now, seen);
     match detached_at(&timestamp.key, started, marked.node) {
         Answer::At(time) => {
-            let until = until.max(after(from(time), timestamp.grace));
+            let until = until.max(after(began(time, marked.now, seen), timestamp.grace));
             (marked.now < until).then_some(Hold::GracePeriod { until })
         }
         missing => {
@@ -68,7 +74,7 @@ pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
 
 /// The grace of a mark of this time when the spec, which would say it, is not valid.
 pub fn default_grace(now: i64, first_seen: i64, stored: i64) -> Option<Hold> {
-    let until = after(began(stored, now, first_seen), DEFAULT_GRACE);
+    let until = after(in_effect(stored, now, first_seen), DEFAULT_GRACE);
     (now < until).then_some(Hold::GracePeriod { until })
 }
 

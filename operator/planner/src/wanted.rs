@@ -8,7 +8,7 @@ use crate::{
     render::Rendered,
     revisions::Targets,
     settings::{Settings, Topology},
-    snapshot::{DeploymentFacts, NodeFacts, PodFacts, Snapshot},
+    snapshot::{DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, Resource, Snapshot},
     target::{self, Fit, FitView, Gates, NeedView},
 };
 use crds::{
@@ -34,8 +34,12 @@ pub struct Case<'a> {
     pub node: Option<&'a NodeFacts>,
     /// The Deployment.
     pub deployment: Option<&'a DeploymentFacts>,
+    /// The resource.
+    pub resource: &'a Resource,
     /// The pods.
     pub pods: &'a [PodFacts],
+    /// `ReplicaSets` whose pods have the gate for updates in place.
+    pub replica_sets: &'a [ReplicaSetFacts],
     /// A `ReplicaSet` of ours without its Deployment is there.
     pub orphaned: bool,
     /// The grant.
@@ -108,7 +112,9 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
         name,
         node,
         deployment,
+        resource: &snapshot.resource,
         pods,
+        replica_sets: snapshot.replica_sets.get(name).map_or(&[], Vec::as_slice),
         orphaned: snapshot.orphans.contains_key(name),
         grant: ledger.grants.get(name),
         chosen,
@@ -177,9 +183,14 @@ impl Case<'_> {
 
     /// The grant has written what it changes.
     pub fn is_updated(&self) -> bool {
-        self.grant
-            .zip(self.token.as_ref())
-            .is_some_and(|(grant, token)| token.id == grant.id && matches!(token.phase, Phase::Updating | Phase::Degrading))
+        self.grant.zip(self.token.as_ref()).is_some_and(|(grant, token)| {
+            token.id == grant.id && matches!(token.phase, Phase::InPlace | Phase::Updating | Phase::Degrading)
+        })
+    }
+
+    /// The grant has paused its Deployment, whose pods change in place.
+    pub fn is_in_place(&self) -> bool {
+        self.is_updated() && self.phase() == Some(Phase::InPlace)
     }
 
     /// The domain that the node is in: its label's value, empty without one.
@@ -274,7 +285,8 @@ pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<()
         marked_for_removal: carries(&grant.marks, &for_removal),
         detaches: for_update != Marks::default(),
         phase: case.phase(),
-        updated: case.is_updated(),
+        updated: case.is_updated() && !case.is_in_place(),
+        in_place: case.is_in_place(),
         need: case.need(now),
         given_up: gave_up(grant, settings),
         gates,
@@ -346,7 +358,7 @@ pub fn again(case: &Case<'_>, grant: &Grant, now: i64) -> Grant {
 }
 
 /// The way back: the node keeps what it runs.
-fn turn_back(case: &Case<'_>, grant: &Grant) -> Grant {
+pub fn turn_back(case: &Case<'_>, grant: &Grant) -> Grant {
     let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
     replace(case, grant, Kind::Abort, revision, &Marks::default())
 }

@@ -47,6 +47,13 @@ impl Announcer {
                         self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: annotated for its detacher")).await;
                     }
                     Write::Update => self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: its pods change now")).await,
+                    Write::Pause => {
+                        self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: its pods are updated in place")).await;
+                    }
+                    Write::Recreate(why) => {
+                        let note = format!("node {node}: its pods are re-created now, not updated in place: {why}");
+                        self.normal(snapshot, "NodeUpdated", "Update", note).await;
+                    }
                     Write::Close => {
                         self.normal(snapshot, "NodeAttached", "Attach", format!("node {node}: complete, and in service again")).await;
                     }
@@ -60,7 +67,7 @@ impl Announcer {
                         )
                         .await;
                     }
-                    Write::Claim | Write::Unmark | Write::Direct | Write::Fence | Write::Member | Write::Clean => {}
+                    Write::Claim | Write::Resume | Write::Unmark | Write::Direct | Write::Fence | Write::Member | Write::Clean => {}
                 }
             }
             _ => {}
@@ -82,7 +89,7 @@ impl Announcer {
         for (node, held) in &plan.held {
             let reason = held.hold.reason();
             let failed = matches!(&held.hold, Hold::PodsNotReady { trouble: Some(_), .. })
-                || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp | Hold::Failed(_));
+                || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp | Hold::Failed { .. });
             if failed {
                 now.insert(format!("node/{node}"), (reason.to_owned(), format!("node {node}: {}", held.hold.message())));
             }

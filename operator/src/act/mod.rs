@@ -13,7 +13,7 @@ use crate::{
 };
 use crds::{IngressDaemonSet, names};
 use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet, Deployment},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     core::v1::{Node, Pod, ServiceAccount},
     rbac::v1::{ClusterRoleBinding, RoleBinding},
 };
@@ -166,7 +166,7 @@ impl Actor<'_> {
             Action::PatchDeployment { name, patch, write, .. } => {
                 let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
                 let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
-                let full = matches!(write, Write::Update | Write::Direct)
+                let full = matches!(write, Write::Update | Write::Recreate(_) | Write::Direct)
                     && patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template"));
                 let generation = full.then(|| (patched.metadata.uid.clone().unwrap_or_default(), patched.metadata.generation.unwrap_or(0)));
                 Ok(Done { written: Some(written(Kind::Deployments, &patched.metadata)), generation })
@@ -198,8 +198,31 @@ impl Actor<'_> {
                 let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
                 gone(self.dynamic(object).delete(name_of(object), &DeleteParams { preconditions, ..DeleteParams::background() }).await)
             }
-            Action::DeletePod { name } => {
-                gone(Api::<Pod>::namespaced(self.client.clone(), namespace).delete(name, &DeleteParams::default()).await)
+            Action::DeletePod { name, uid, resource_version } => {
+                let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: resource_version.clone() });
+                let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+                gone(Api::<Pod>::namespaced(self.client.clone(), namespace).delete(name, &parameters).await)
+            }
+            Action::CreatePod { body, .. } => {
+                let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<Pod>(&()));
+                let object = serde_json::from_value((**body).clone()).map_err(|error| Error::Invalid(error.to_string()))?;
+                let created = api.create(&PostParams::default(), &object).await.map_err(classify)?;
+                Ok(Done { written: Some(written(Kind::Pods, &created.metadata)), generation: None })
+            }
+            Action::PatchReplicaSet { name, patch, .. } => {
+                let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: Some(written(Kind::ReplicaSets, &patched.metadata)), generation: None })
+            }
+            Action::PatchPod { name, patch, .. } => {
+                let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: Some(written(Kind::Pods, &patched.metadata)), generation: None })
+            }
+            Action::PatchPodStatus { name, patch, .. } => {
+                let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+                Ok(Done { written: Some(written(Kind::Pods, &patched.metadata)), generation: None })
             }
         }
     }
@@ -354,6 +377,10 @@ pub fn node_of(action: &Action) -> Option<&str> {
         | Action::PatchDeployment { node, .. }
         | Action::DeleteDeployment { node, .. }
         | Action::PatchNode { node, .. }
+        | Action::CreatePod { node, .. }
+        | Action::PatchReplicaSet { node, .. }
+        | Action::PatchPod { node, .. }
+        | Action::PatchPodStatus { node, .. }
         | Action::Reclaim { node, .. } => Some(node),
         Action::WriteStatus { .. }
         | Action::SetFinalizers(_)

@@ -1,64 +1,76 @@
 //! One API call per decision about a node.
 
 use super::metrics::{GateMetrics, Refused};
-use crate::act::{self, Error};
-use k8s_controller::events::{Event, EventRecorder, EventType};
+use crate::{
+    act::{self, Error},
+    observe::Lean,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams},
 };
-use planner::gate::{
-    Gate,
-    decide::{Happened, Transition},
-};
+use planner::gate::{Gate, force::NOT_READY};
 use serde_json::{Value, json};
-use std::{sync::Mutex, time::Instant};
-
-/// Events a second, and at once, on Nodes: a thousand nodes that are released together need no thousand events.
-const EVENTS: (f64, f64) = (10.0, 50.0);
-
-/// Taint of a node whose kubelet has not said yet that it is ready.
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
+use std::time::{Duration, Instant};
 
 /// What became of a patch.
 #[derive(Debug)]
 pub enum Outcome {
     /// It took effect: this is the Node now.
     Done(Box<Node>),
-    /// Something else was there than the decision was based on: this is the Node now.
-    Stale(Box<Node>),
+    /// Something else was there than the decision was based on, or the API server objects to the patch: this is the Node now, and
+    /// what was answered.
+    Stale(Box<Node>, String),
     /// There is no such Node any more.
     Gone,
     /// A right is missing.
     Forbidden(String),
-    /// Try again later.
-    Failed(String),
+    /// Try again later, and not before this time, where the API server asks for that.
+    Failed(String, Option<Duration>),
+}
+
+/// Under this name `managedFields` say what gates wrote.
+const FIELD_MANAGER: &str = "ingress-daemonset-operator/gates";
+
+/// How gates write.
+pub fn params() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// How long the API server asks to be left alone: a second at least where it is asked too much, which it says in a header that the
+/// client does not show.
+fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else { return None };
+    let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    let seconds = if status.code == 429 { asked.max(1) } else { asked };
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
 /// Patches a Node; where a test in the patch fails, reads what is there.
 pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operations: &Value) -> Outcome {
-    let api: Api<Node> = Api::all(client.clone());
+    let api: Api<Lean<Node>> = Api::all(client.clone());
     let began = Instant::now();
     let patch = match act::json_patch(operations) {
         Ok(patch) => patch,
-        Err(error) => return Outcome::Failed(error.to_string()),
+        Err(error) => return Outcome::Failed(error.to_string(), None),
     };
     metrics.patches.inc();
     let refused = |reason| {
         metrics.refused.get_or_create(&Refused { reason }).inc();
     };
-    let result = api.patch(name, &PatchParams::default(), &patch).await.map_err(act::classify);
+    let result = api.patch(name, &params(), &patch).await;
     metrics.patch_seconds.observe(began.elapsed().as_secs_f64());
-    match result {
-        Ok(node) => Outcome::Done(Box::new(node)),
-        Err(Error::Conflict | Error::Invalid(_)) => {
+    let after = result.as_ref().err().and_then(retry_after);
+    match result.map_err(act::classify) {
+        Ok(node) => Outcome::Done(Box::new(node.0)),
+        Err(error @ (Error::Conflict | Error::Invalid(_))) => {
             // A taint that somebody else added meanwhile is refused as a duplicate: with what is there, it is decided anew.
             refused("test");
             match api.get_opt(name).await {
-                Ok(Some(node)) => Outcome::Stale(Box::new(node)),
+                Ok(Some(node)) => Outcome::Stale(Box::new(node.0), error.to_string()),
                 Ok(None) => Outcome::Gone,
-                Err(error) => Outcome::Failed(error.to_string()),
+                Err(error) => Outcome::Failed(error.to_string(), retry_after(&error)),
             }
         }
         Err(Error::Forbidden(message)) => {
@@ -67,7 +79,7 @@ pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operation
         }
         Err(error) => {
             refused("other");
-            Outcome::Failed(error.to_string())
+            Outcome::Failed(error.to_string(), after)
         }
     }
 }
@@ -127,7 +139,7 @@ pub async fn merge<K>(api: &Api<K>, name: &str, status: bool, body: &Value) -> k
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    let (params, patch) = (PatchParams::default(), Patch::Merge(body));
+    let (params, patch) = (params(), Patch::Merge(body));
     if status { api.patch_status(name, &params, &patch).await } else { api.patch(name, &params, &patch).await }
 }
 
@@ -136,64 +148,23 @@ pub fn finalizers(names: &[String], version: Option<&str>) -> Value {
     json!({"metadata": {"finalizers": names, "resourceVersion": version}})
 }
 
-/// Tells of what came about on Nodes, not too often.
-#[derive(Debug)]
-pub struct Teller {
-    recorder: EventRecorder,
-    /// Events that may be written now, and when that was counted.
-    left: Mutex<(f64, Instant)>,
-}
-
-impl Teller {
-    /// Through this recorder.
-    pub fn new(recorder: EventRecorder) -> Self {
-        Self { recorder, left: Mutex::new((EVENTS.1, Instant::now())) }
-    }
-
-    fn may_tell(&self) -> bool {
-        let mut left = self.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let now = Instant::now();
-        let tokens = now.duration_since(left.1).as_secs_f64().mul_add(EVENTS.0, left.0).min(EVENTS.1);
-        let may = tokens >= 1.0;
-        *left = (if may { tokens - 1.0 } else { tokens }, now);
-        may
-    }
-
-    /// An event on a Node, for each thing that came about.
-    pub async fn tell(&self, metrics: &GateMetrics, node: &Node, gate: &Gate, transition: &Transition) {
-        let taint = format!("{}:{}", gate.spec.taint.key, gate.spec.taint.effect.as_str());
-        let name = &gate.name;
-        let (type_, reason, words) = match transition.happened {
-            Happened::Added { .. } if transition.regression => {
-                (EventType::Warning, "TaintAdded", format!("gate {name}: not ready any more, {taint} added"))
-            }
-            Happened::Added { .. } => (EventType::Normal, "TaintAdded", format!("gate {name}: {taint} added until the node is ready")),
-            Happened::Adopted => {
-                (EventType::Normal, "TaintAdopted", format!("gate {name}: {taint} was there and stays until the node is ready"))
-            }
-            Happened::PutBack => {
-                (EventType::Warning, "TaintAdded", format!("gate {name}: {taint} was taken away by somebody else and is back"))
-            }
-            Happened::Removed => (EventType::Normal, "TaintRemoved", format!("gate {name}: ready, {taint} removed")),
-            Happened::TimedOut => {
-                (EventType::Warning, "ReleaseTimedOut", format!("gate {name}: held for too long, {taint} removed as release.timeout says"))
-            }
-        };
-        tracing::info!(node = node.metadata.name, gate = name, reason, "{words}");
-        if !self.may_tell() {
-            metrics.events_dropped.inc();
-            return;
-        }
-        let event = Event { type_, reason: reason.into(), action: "Gate".into(), note: Some(words), related: None };
-        if let Err(error) = self.recorder.publish(node, &event).await {
-            tracing::warn!(%error, reason, "event not published");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_api_server_that_is_asked_too_much_is_left_alone_for_a_second_or_as_long_as_it_says() {
+        let error = |code: u16, seconds: Option<u32>| {
+            let details = seconds.map(|seconds| json!({"retryAfterSeconds": seconds}));
+            let status = json!({"status": "Failure", "message": "m", "reason": "r", "code": code, "details": details});
+            kube::Error::Api(serde_json::from_value(status).unwrap())
+        };
+        for (code, said, waits) in
+            [(429, None, Some(1)), (429, Some(0), Some(1)), (429, Some(7), Some(7)), (500, Some(2), Some(2)), (500, None, None)]
+        {
+            assert_eq!(retry_after(&error(code, said)), waits.map(Duration::from_secs), "{code} {said:?}");
+        }
+    }
 
     #[test]
     fn a_node_is_idle_beside_system_pods_pods_of_daemon_sets_and_what_has_ended() {

@@ -26,9 +26,10 @@ use tokio::sync::watch;
 
 /// Field manager of policies and bindings.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/admission";
-/// How often it is looked whether somebody else changed or removed a policy, or the API server was replaced by one that has them.
+/// How often it is looked whether somebody else changed or removed a policy, or the API server was replaced by one that has them: a
+/// watch of either would be held open for years for what happens at an upgrade, and could not tell of a kind that is not there yet.
 const RESYNC: Duration = Duration::from_mins(1);
-/// First and longest wait after a failed round; doubled in between.
+/// First and longest wait after a failed round, doubled in between: nothing tells when a server that refused would not.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// A gate, as admission sees it.

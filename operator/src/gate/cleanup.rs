@@ -16,41 +16,63 @@ use kube::{
 use planner::gate::cleanup::{Leftovers, leftovers};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use std::fmt::Debug;
+use std::{
+    fmt::{self, Debug},
+    io::{self, Write as _},
+    time::Duration,
+};
 
 /// Name of the webhook's configuration.
 const WEBHOOK: &str = "ingress-daemonset-operator";
+/// How long an API server may go by a policy that was deleted: it looks at them about once a second.
+const POLICIES_LAST: Duration = Duration::from_secs(3);
 /// How often a node is looked at that changes meanwhile.
 const ROUNDS: usize = 5;
 
 /// Cleans up, and prints what it does.
 pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> {
-    if let Some(holder) = holder(client, options).await? {
+    if let Some(holder) = holder(client, &options.lease_namespace, &options.lease_name).await? {
         let lease = format!("{}/{}", options.lease_namespace, options.lease_name);
         if !options.force && !options.dry_run {
             bail!("{holder} holds the lease {lease} and would put back what it has a gate for: stop the operator first, or use --force");
         }
-        println!("{holder} holds the lease {lease}: what it has a gate for may come back");
+        say(format_args!("{holder} holds the lease {lease}: what it has a gate for may come back"));
     }
     let prefix = if options.dry_run { "would: " } else { "" };
     remove_policies::<MutatingAdmissionPolicyBinding>(client, options.dry_run, prefix).await?;
     remove_policies::<MutatingAdmissionPolicy>(client, options.dry_run, prefix).await?;
     remove_webhook(client, options.dry_run, prefix).await?;
     release_gates(client, options.dry_run, prefix).await?;
+    let (mut cleaned, nodes) = clean_all(client, options.dry_run, prefix).await?;
+    if !options.dry_run {
+        // What came before the last API server knew that the policies are gone.
+        tokio::time::sleep(POLICIES_LAST).await;
+        cleaned += clean_all(client, false, prefix).await?.0;
+    }
+    say(format_args!("{prefix}{cleaned} of {nodes} nodes cleaned up"));
+    Ok(())
+}
+
+/// Prints a line. A reader that has seen enough, such as `head`, is no reason to stop half-way.
+fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Cleans up every Node that there is now; how many had something of ours, and how many there are.
+async fn clean_all(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<(usize, usize)> {
     let observer = Observer::default();
     observer.take(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
     let mut cleaned = 0_usize;
     for name in observer.nodes().keys() {
-        cleaned += usize::from(clean(client, &observer, name, options.dry_run, prefix).await?);
+        cleaned += usize::from(clean(client, &observer, name, dry_run, prefix).await?);
     }
-    println!("{prefix}{cleaned} of {} nodes cleaned up", observer.nodes().len());
-    Ok(())
+    Ok((cleaned, observer.nodes().len()))
 }
 
 /// Who holds the lease, and has renewed it in time.
-async fn holder(client: &Client, options: &CleanupNodes) -> anyhow::Result<Option<String>> {
-    let api: Api<Lease> = Api::namespaced(client.clone(), &options.lease_namespace);
-    let lease = api.get_opt(&options.lease_name).await.context("reading the operator's lease")?;
+pub async fn holder(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<String>> {
+    let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    let lease = api.get_opt(name).await.context("reading the operator's lease")?;
     Ok(lease.and_then(|lease| held_by(lease, chrono::Utc::now().timestamp())))
 }
 
@@ -72,7 +94,7 @@ where
     };
     for object in found.items {
         let named = format!("{} {}", K::kind(&()), object.name_any());
-        println!("{prefix}{named}: deleted");
+        say(format_args!("{prefix}{named}: deleted"));
         if !dry_run {
             api.delete(&object.name_any(), &DeleteParams::default())
                 .await
@@ -89,7 +111,7 @@ async fn remove_webhook(client: &Client, dry_run: bool, prefix: &str) -> anyhow:
     if api.get_metadata_opt(WEBHOOK).await.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?.is_none() {
         return Ok(());
     }
-    println!("{prefix}MutatingWebhookConfiguration {WEBHOOK}: deleted");
+    say(format_args!("{prefix}MutatingWebhookConfiguration {WEBHOOK}: deleted"));
     if !dry_run {
         let deleted = api.delete(WEBHOOK, &DeleteParams::default()).await.map(drop).or_else(is_gone);
         deleted.with_context(|| format!("deleting MutatingWebhookConfiguration {WEBHOOK}"))?;
@@ -113,7 +135,7 @@ async fn release_gates(client: &Client, dry_run: bool, prefix: &str) -> anyhow::
     };
     for gate in gates.items.iter().filter(|gate| has_finalizer(gate)) {
         let name = gate.name_any();
-        println!("{prefix}NodeReadinessGate {name}: finalizer removed");
+        say(format_args!("{prefix}NodeReadinessGate {name}: finalizer removed"));
         if dry_run {
             continue;
         }
@@ -144,7 +166,7 @@ async fn clean(client: &Client, observer: &Observer, name: &str, dry_run: bool, 
             return Ok(true);
         }
         let patch = act::json_patch(operations).with_context(|| format!("the patch of node {name}"))?;
-        match api.patch(name, &PatchParams::default(), &patch).await.map_err(act::classify) {
+        match api.patch(name, &super::act::params(), &patch).await.map_err(act::classify) {
             Ok(_) => return Ok(true),
             // Somebody else has changed taints or records meanwhile.
             Err(act::Error::Conflict | act::Error::Invalid(_)) => match api.get_opt(name).await {
@@ -160,15 +182,15 @@ async fn clean(client: &Client, observer: &Observer, name: &str, dry_run: bool, 
 
 fn tell(name: &str, found: &Leftovers, prefix: &str) {
     for taint in &found.taints {
-        println!("{prefix}node {name}: taint {taint} removed");
+        say(format_args!("{prefix}node {name}: taint {taint} removed"));
     }
     for taint in &found.adopted {
-        println!(
+        say(format_args!(
             "{prefix}node {name}: taint {taint} left: it was there before the operator; kubectl taint node {name} {taint}- removes it"
-        );
+        ));
     }
     for annotation in &found.annotations {
-        println!("{prefix}node {name}: annotation {annotation} removed");
+        say(format_args!("{prefix}node {name}: annotation {annotation} removed"));
     }
 }
 

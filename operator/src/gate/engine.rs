@@ -1,21 +1,26 @@
 //! The loop: what has changed, what follows for which node, one patch for each.
 
+mod report;
+
 use super::{
-    act::{self, Outcome, Teller},
+    act::{self, Outcome},
     admission::{Admission, Keeper, Wanted, Wish},
     fronts,
     hub::{Changes, Hub},
-    metrics::{Blocked, GateMetrics, Nodes, OfGate},
+    metrics::GateMetrics,
     sources::Sources,
+    tell::{Teller, Told, announce},
 };
 use crate::{
     observe::{Observer, PAGE, WATCH_SECONDS},
+    readable::Readable,
     webhook::Secrets,
 };
-use crds::{NodeReadinessGate, NodeReadinessGateStatus, names};
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use crds::{NodeReadinessGate, NodeReadinessGateStatus, node_readiness_gate::InForce};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Api, Client, ResourceExt as _,
     core::DeserializeGuard,
@@ -24,29 +29,36 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::gate::{
-    Clocks, Gate, Transition,
-    decide::{Happened, View, decide},
-    room::Room,
-    satisfiable::unsatisfiable,
-    status::{Circumstances, status, unseen},
+use planner::{
+    gate::{
+        Clocks, Gate, Transition, World,
+        decide::{View, decide},
+        force::in_force,
+        links::links,
+        record::{Cause, records},
+        room::Room,
+        satisfiable::unsatisfiable,
+        world::Key,
+    },
+    snapshot::NodeFacts,
 };
-use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::Sender;
 use tokio_util::sync::CancellationToken;
 
 /// Patches under way at once.
-const PARALLEL: usize = 32;
+const PARALLEL: usize = 64;
 /// Least time between two writes of status of one gate.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How long a room that was counted is believed, less what was given away of it.
 const ROOM_FOR: Duration = Duration::from_secs(1);
-/// First and longest wait after a failed patch; doubled in between.
+/// So many refusals of patches of one node in a row are told in the status of its gates: one or two are the course of things.
+const TOLD_AFTER: u32 = 5;
+/// First and longest wait after a failed patch; doubled in between, and up to twice that, by chance.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
 /// What the loop needs.
@@ -71,17 +83,18 @@ pub struct Engine {
     observer: Arc<Observer>,
     hub: Arc<Hub>,
     metrics: GateMetrics,
-    told: UnboundedSender<Told>,
+    told: Sender<Told>,
     sources: Sources,
     admission: Arc<Admission>,
     webhook: Option<Secrets>,
     /// Gates as they were read last, by name; one that cannot be decoded any more keeps what it said.
-    objects: BTreeMap<String, NodeReadinessGate>,
-    unreadable: BTreeSet<String>,
+    known: Readable<String, NodeReadinessGate>,
     listed: bool,
     /// What was listed is what the hub knows: without its gates, records of theirs would seem to be left behind.
     refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
+    /// Since when gates are in force, by UID.
+    in_force: BTreeMap<String, Option<InForce>>,
     /// Nodes that came or changed, then all others that are to be looked at.
     urgent: BTreeSet<String>,
     swept: BTreeSet<String>,
@@ -90,10 +103,30 @@ pub struct Engine {
     views: BTreeMap<String, BTreeMap<String, View>>,
     under_way: BTreeSet<String>,
     failures: BTreeMap<String, (u32, Instant)>,
+    /// Nodes that cannot be written to: whether somebody does not allow it, and what was answered.
+    refusals: BTreeMap<String, (bool, String)>,
     rooms: BTreeMap<String, (Instant, Room)>,
     regressed: BTreeMap<String, VecDeque<i64>>,
     reported: BTreeMap<String, NodeReadinessGateStatus>,
+    /// What conditions of gates said last that have no status, by UID.
+    said: BTreeMap<String, Vec<Condition>>,
+    /// Names of gates of which there are metrics.
+    shown: BTreeSet<String>,
     status_due: bool,
+    finalizers: Finalizers,
+    /// UIDs of gates that have not got it.
+    unfinalized: BTreeSet<String>,
+}
+
+/// Whether gates have their finalizers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finalizers {
+    /// They have.
+    Kept,
+    /// One was read that may lack it.
+    Due,
+    /// It could not be given to one: the tick tries again.
+    Failed,
 }
 
 /// What ended.
@@ -102,31 +135,9 @@ enum Ended {
     Idle { node: String, gates: BTreeSet<String>, idle: Option<bool> },
 }
 
-/// What came about on a node for a gate.
-struct Told {
-    node: Box<Node>,
-    gate: Arc<Gate>,
-    transition: Transition,
-}
-
-/// Counts and tells what came about, beside the loop: no decision waits for an event. Ends with its sender.
-fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> UnboundedSender<Told> {
-    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel::<Told>();
-    tokio::spawn(async move {
-        while let Some(Told { node, gate, transition }) = receiver.recv().await {
-            if transition.happened == (Happened::Added { late: true })
-                && let Some(strangers) = act::strangers(&client, &gate, &node).await
-            {
-                let late = metrics.late_pods.get_or_create(&OfGate { gate: gate.name.clone() });
-                late.inc_by(u64::try_from(strangers).unwrap_or(u64::MAX));
-            }
-            teller.tell(&metrics, &node, &gate, &transition).await;
-        }
-    });
-    sender
-}
-
 type Work = FuturesUnordered<BoxFuture<'static, Ended>>;
+/// What is being written of gates: at most one at a time.
+type Writing = FuturesUnordered<BoxFuture<'static, Vec<(report::Write, bool)>>>;
 
 impl Engine {
     /// Nothing is known yet.
@@ -140,11 +151,11 @@ impl Engine {
             observer: options.observer,
             hub: options.hub,
             metrics: options.metrics,
-            objects: BTreeMap::new(),
-            unreadable: BTreeSet::new(),
+            known: Readable::default(),
             listed: false,
             refreshed: false,
             unsatisfiable: BTreeMap::new(),
+            in_force: BTreeMap::new(),
             urgent: BTreeSet::new(),
             swept: BTreeSet::new(),
             timers: BTreeMap::new(),
@@ -152,20 +163,26 @@ impl Engine {
             views: BTreeMap::new(),
             under_way: BTreeSet::new(),
             failures: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             rooms: BTreeMap::new(),
             regressed: BTreeMap::new(),
             reported: BTreeMap::new(),
+            said: BTreeMap::new(),
+            shown: BTreeSet::new(),
             status_due: false,
+            finalizers: Finalizers::Kept,
+            unfinalized: BTreeSet::new(),
         }
     }
 
-    /// Decides for ever, or until it is to stop; patches under way are finished then.
+    /// Decides for ever, or until it is to stop; what is being written is finished then.
     pub async fn run(mut self, stop: CancellationToken) {
         let api: Api<DeserializeGuard<NodeReadinessGate>> = Api::all(self.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
         let mut gates = watcher::watcher(api, config).default_backoff().boxed();
         let mut listing = BTreeMap::new();
         let mut work: Work = FuturesUnordered::new();
+        let mut writing: Writing = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(STATUS_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let hub = Arc::clone(&self.hub);
@@ -181,58 +198,41 @@ impl Engine {
                 Some(event) = gates.next() => self.gate_event(event, &mut listing),
                 changes = hub.changes() => self.note(changes).await,
                 Some(ended) = work.next() => self.ended(ended),
+                Some(writes) = writing.next() => self.written(writes),
                 _ = ticks.tick() => {
                     self.wake_due();
+                    if self.finalizers == Finalizers::Failed {
+                        self.keep_finalizers().await;
+                    }
                     self.status_due |= self.admission.has_news();
-                    self.report().await;
+                    self.report(&writing);
                 }
             }
             self.look(&work);
         }
-        while work.next().await.is_some() {}
+        while work.next().await.is_some() || writing.next().await.is_some() {}
     }
 
     fn gate_event(
         &mut self,
         event: watcher::Result<Event<DeserializeGuard<NodeReadinessGate>>>,
-        listing: &mut BTreeMap<String, NodeReadinessGate>,
+        listing: &mut BTreeMap<String, DeserializeGuard<NodeReadinessGate>>,
     ) {
-        let take = |guarded: DeserializeGuard<NodeReadinessGate>,
-                    known: &mut BTreeMap<String, NodeReadinessGate>,
-                    unreadable: &mut BTreeSet<String>| {
-            let name = guarded.name_any();
-            match guarded.0 {
-                Ok(gate) => {
-                    unreadable.remove(&name);
-                    known.insert(name, gate);
-                }
-                Err(error) => {
-                    tracing::error!(gate = name, %error, "the gate cannot be decoded; what it said last stays in force");
-                    unreadable.insert(name);
-                }
-            }
-        };
+        self.finalizers = Finalizers::Due;
         match event {
             Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(gate)) => take(gate, listing, &mut self.unreadable),
+            Ok(Event::InitApply(gate)) => drop(listing.insert(gate.name_any(), gate)),
             Ok(Event::InitDone) => {
-                let mut objects = std::mem::take(listing);
-                for name in &self.unreadable {
-                    if let Some(last) = self.objects.remove(name) {
-                        objects.entry(name.clone()).or_insert(last);
-                    }
-                }
-                self.objects = objects;
+                self.known.replace(std::mem::take(listing));
                 self.listed = true;
                 self.hub.gates();
             }
             Ok(Event::Apply(gate)) => {
-                take(gate, &mut self.objects, &mut self.unreadable);
+                self.known.take(gate.name_any(), gate);
                 self.hub.gates();
             }
             Ok(Event::Delete(gate)) => {
-                self.unreadable.remove(&gate.name_any());
-                self.objects.remove(&gate.name_any());
+                self.known.remove(&gate.name_any());
                 self.hub.gates();
             }
             // Without the definition there are no gates; resources with a taint of their own still have theirs.
@@ -270,47 +270,46 @@ impl Engine {
         if !self.listed || fronts.awaited || !self.observer.missing().is_empty() {
             return;
         }
+        if self.finalizers == Finalizers::Due {
+            self.keep_finalizers().await;
+        }
         let resources = self.observer.resources();
-        let mut gates = fronts::all(self.objects.values(), resources.iter().map(AsRef::as_ref), &fronts);
+        let mut gates = fronts::all(self.known.objects.values(), resources.iter().map(AsRef::as_ref), &fronts);
         for gate in gates.values_mut() {
             // Nodes are released when no new one can get the taint any more.
             gate.deleting &= !self.admission.is_present(&gate.uid);
         }
-        let linked = {
-            let mut world = self.hub.world();
-            world.incomplete = !self.unreadable.is_empty() || self.observer.has_unreadable() || fronts.unreadable;
+        let incomplete = !self.known.unreadable.is_empty() || self.observer.has_unreadable() || fronts.unreadable;
+        let changed = {
+            // Also where no gate has changed: who owns it, and whether it is being deleted, is told to admission.
+            let world = &mut *self.hub.changing_world();
+            // What one without a finalizer writes would stay when it is deleted: it does not begin, and one that has begun goes on.
+            let all = gates.len();
+            gates.retain(|uid, _| world.gates.contains_key(uid) || !self.unfinalized.contains(uid));
+            let incomplete = incomplete || gates.len() < all;
             let changed = world.gates.len() != gates.len()
                 || gates.iter().any(|(uid, gate)| world.gates.get(uid).is_none_or(|known| **known != *gate));
             if changed {
                 world.gates = gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect();
             }
-            let world = world.clone();
-            self.hub.link(&world)
+            let absent = absent(world, &self.observer);
+            let changed = std::mem::replace(&mut world.absent, absent.clone()) != absent || changed;
+            std::mem::replace(&mut world.incomplete, incomplete) != incomplete || changed
         };
-        for (namespace, name) in linked {
-            self.observer.dirty().mark(namespace, name);
-        }
         self.sources.adjust();
-        self.refreshed = true;
-        self.sweep();
-        self.keep_finalizers().await;
+        // Gates of pods bear on resources, too, and are not among those above.
+        self.link();
+        if changed || !self.refreshed {
+            self.refreshed = true;
+            self.sweep();
+        }
     }
 
-    /// A gate that may write to nodes must be able to clean up; one that only ever ran dry need not.
-    async fn keep_finalizers(&mut self) {
-        let api: Api<NodeReadinessGate> = Api::all(self.client.clone());
-        for gate in self.objects.values() {
-            let mut finalizers = gate.metadata.finalizers.clone().unwrap_or_default();
-            let ours = finalizers.iter().any(|name| name == names::FINALIZER);
-            if ours || gate.spec.dry_run || gate.metadata.deletion_timestamp.is_some() {
-                continue;
-            }
-            finalizers.push(names::FINALIZER.to_owned());
-            let body = act::finalizers(&finalizers, gate.metadata.resource_version.as_deref());
-            if let Err(error) = act::merge(&api, &gate.name_any(), false, &body).await {
-                tracing::warn!(gate = gate.name_any(), %error, "finalizer not set; trying again");
-                self.hub.gates();
-            }
+    /// What gates mean to the resources that they ask for.
+    fn link(&self) {
+        let links = links(self.hub.world().gates.values(), |gate| self.unsatisfiable.contains_key(&gate.uid));
+        for (namespace, name) in self.hub.link(links) {
+            self.observer.dirty().mark(namespace, name);
         }
     }
 
@@ -319,9 +318,8 @@ impl Engine {
         if !self.refreshed || !self.observer.missing().is_empty() || self.sources.are_listing() {
             return;
         }
-        self.judge_gates();
-        if self.hub.world().gates.is_empty() && self.views.is_empty() && self.urgent.is_empty() && self.swept.is_empty() {
-            return;
+        if self.hub.is_unjudged() {
+            self.judge_gates();
         }
         while work.len() < PARALLEL {
             let next = self.free(&self.urgent).or_else(|| self.free(&self.swept));
@@ -345,7 +343,7 @@ impl Engine {
             tracing::warn!(gate = world.gates.get(uid).map(|gate| gate.name.as_str()), reason, "{message}");
         }
         let wanted = world.gates.iter().map(|(uid, gate)| {
-            let object = self.objects.get(&gate.name).filter(|object| object.metadata.uid.as_ref() == Some(uid));
+            let object = self.object(gate);
             let deleting = gate.deleting || object.is_some_and(|object| object.metadata.deletion_timestamp.is_some());
             let enforced = !found.contains_key(uid);
             (uid.clone(), Wanted { gate: Arc::clone(gate), deleting, enforced, owned: object.is_some() })
@@ -354,9 +352,36 @@ impl Engine {
         drop(world);
         let same = found.keys().eq(self.unsatisfiable.keys());
         self.unsatisfiable = found;
+        self.put_in_force();
         if !same {
+            self.link();
             self.sweep();
         }
+    }
+
+    /// Which nodes are new to each gate: what its status says outlives this process.
+    fn put_in_force(&mut self) {
+        let now = chrono::Utc::now().timestamp();
+        let gates: Vec<_> = self.hub.world().gates.values().cloned().collect();
+        let said = |gate: &Gate| {
+            // Without a status nobody has looked at it yet.
+            let of_status = |status: NodeReadinessGateStatus| status.observed_generation.map(|_| status.in_force);
+            self.in_force.get(&gate.uid).cloned().or_else(|| of_status(self.status_before(gate, self.object(gate))))
+        };
+        let found = gates.iter().map(|gate| {
+            let enforced = !self.unsatisfiable.contains_key(&gate.uid);
+            (gate.uid.clone(), in_force(gate, enforced, said(gate).as_ref().map(Option::as_ref), now))
+        });
+        let found: BTreeMap<_, _> = found.collect();
+        let since = found.iter().filter_map(|(uid, found)| Some((uid.clone(), found.as_ref()?.since.0.as_second())));
+        self.hub.world().in_force = since.collect();
+        self.status_due |= self.in_force != found;
+        self.in_force = found;
+    }
+
+    /// The object that the gate is made from, if it is a `NodeReadinessGate`.
+    fn object(&self, gate: &Gate) -> Option<&NodeReadinessGate> {
+        self.known.objects.get(&gate.name).filter(|object| object.metadata.uid.as_ref() == Some(&gate.uid))
     }
 
     fn look_at(&mut self, name: &str, work: &Work) {
@@ -373,7 +398,8 @@ impl Engine {
         let world = hub.world();
         let plan = {
             let (rooms, views, regressed) = (&mut self.rooms, &self.views, &mut self.regressed);
-            let mut has_room = |gate: &Gate| take_room(rooms, views, regressed, gate, now);
+            let observer = &self.observer;
+            let mut has_room = |gate: &Gate| take_room(rooms, || tally(gate, views, &observer.nodes()), regressed, gate, now);
             decide(&world, &shut, name, &node, &clocks, &mut has_room, now)
         };
         drop(world);
@@ -386,7 +412,8 @@ impl Engine {
             self.status_due = true;
             self.views.insert(name.to_owned(), plan.views);
         }
-        if !plan.asks_whether_idle.is_empty() {
+        // What other gates have decided does not wait for the answer: the node is looked at again when it is written.
+        if plan.patch.is_none() && !plan.asks_whether_idle.is_empty() {
             let (client, node, gates) = (self.client.clone(), name.to_owned(), plan.asks_whether_idle);
             self.under_way.insert(node.clone());
             work.push(async move { Ended::Idle { idle: act::is_idle(&client, &node).await, node, gates } }.boxed());
@@ -394,6 +421,7 @@ impl Engine {
         }
         let Some(patch) = plan.patch else {
             self.failures.remove(name);
+            self.refusals.remove(name);
             return;
         };
         self.under_way.insert(name.to_owned());
@@ -405,6 +433,7 @@ impl Engine {
         self.clocks.remove(name);
         self.timers.remove(name);
         self.failures.remove(name);
+        self.refusals.remove(name);
         self.status_due |= self.views.remove(name).is_some();
     }
 
@@ -419,7 +448,7 @@ impl Engine {
                 if idle.is_some() {
                     self.urgent.insert(node);
                 } else {
-                    self.fail(&node);
+                    self.fail(&node, None);
                 }
             }
             Ended::Patch { node, outcome, transitions } => {
@@ -427,28 +456,39 @@ impl Engine {
                 match outcome {
                     Outcome::Done(now) => {
                         self.failures.remove(&node);
+                        self.refusals.remove(&node);
                         self.tell(&now, transitions);
                         self.observer.learn(*now);
                         self.urgent.insert(node);
                     }
-                    Outcome::Stale(now) => {
+                    Outcome::Stale(now, message) => {
                         self.observer.learn(*now);
                         self.rooms.clear();
                         self.again(&node);
+                        self.refused(&node, false, message);
                     }
                     Outcome::Gone => self.forget(&node),
                     Outcome::Forbidden(message) => {
                         tracing::error!(node, message, "the operator must not patch Nodes: install deploy/10-rbac.yaml");
-                        self.failures.insert(node.clone(), (10, Instant::now() + BACKOFF.1));
-                        self.timers.insert(node, 0);
+                        self.fail(&node, Some(BACKOFF.1));
+                        self.refused(&node, true, message);
                     }
-                    Outcome::Failed(message) => {
+                    Outcome::Failed(message, after) => {
                         tracing::warn!(node, message, "patch failed; trying again");
                         self.rooms.clear();
-                        self.fail(&node);
+                        self.fail(&node, after);
+                        self.refused(&node, false, message);
                     }
                 }
             }
+        }
+    }
+
+    /// Is to be seen in the status of the node's gates, unless it is a single one.
+    fn refused(&mut self, node: &str, forbidden: bool, message: String) {
+        if forbidden || self.failures.get(node).is_some_and(|(times, _)| *times >= TOLD_AFTER) {
+            self.refusals.insert(node.to_owned(), (forbidden, message));
+            self.status_due = true;
         }
     }
 
@@ -459,13 +499,22 @@ impl Engine {
             self.failures.insert(node.to_owned(), (times + 1, Instant::now()));
             self.urgent.insert(node.to_owned());
         } else {
-            self.fail(node);
+            self.fail(node, None);
         }
     }
 
-    fn fail(&mut self, node: &str) {
+    /// Later: nodes that fail together are not tried again together. `least`: as long as that.
+    fn fail(&mut self, node: &str, least: Option<Duration>) {
         let (times, _) = self.failures.get(node).copied().unwrap_or((0, Instant::now()));
-        let wait = BACKOFF.0.saturating_mul(1 << times.min(10)).min(BACKOFF.1);
+        let pauses = |least| {
+            let pauses = ExponentialBuilder::default().with_min_delay(least).with_max_delay(BACKOFF.1.max(least));
+            pauses.with_jitter().without_max_times().build()
+        };
+        let pause = match least {
+            Some(least) => pauses(least).next(),
+            None => pauses(BACKOFF.0).nth(usize::try_from(times.min(10)).unwrap_or(0)),
+        };
+        let wait = pause.unwrap_or(BACKOFF.1);
         self.failures.insert(node.to_owned(), (times.saturating_add(1), Instant::now() + wait));
         self.timers.insert(node.to_owned(), 0);
     }
@@ -474,8 +523,14 @@ impl Engine {
         for transition in transitions {
             let Some(gate) = self.hub.world().gates.get(&transition.gate).cloned() else { continue };
             self.metrics.happened(&gate.name, &transition);
-            // Its receiver lives as long as this sender.
-            let _ = self.told.send(Told { node: Box::new(node.clone()), gate, transition });
+            self.let_know(Told::Transition { node: Box::new(node.clone()), gate, transition });
+        }
+    }
+
+    /// What is told too fast is left out, as events are.
+    fn let_know(&self, told: Told) {
+        if self.told.try_send(told).is_err() {
+            self.metrics.events_dropped.inc();
         }
     }
 
@@ -487,90 +542,28 @@ impl Engine {
             self.urgent.insert(name);
         }
     }
+}
 
-    /// Status of gates that changed, metrics, and finalizers of gates that have left every node.
-    async fn report(&mut self) {
-        if !std::mem::take(&mut self.status_due) || !self.listed {
-            return;
-        }
-        let world = self.hub.world().clone();
-        let now = chrono::Utc::now().timestamp();
-        // Of gates that are gone nothing is shown.
-        self.metrics.blocked.clear();
-        self.metrics.nodes.clear();
-        for (uid, gate) in &world.gates {
-            let seen = || self.views.iter().filter_map(|(node, views)| Some((node.as_str(), views.get(uid)?)));
-            let object = self.objects.get(&gate.name).filter(|object| object.metadata.uid.as_deref() == Some(uid)).cloned();
-            let before = object.as_ref().and_then(|object| object.status.clone()).unwrap_or_default();
-            let circumstances = Circumstances {
-                unsatisfiable: self.unsatisfiable.get(uid).cloned(),
-                unseen: unseen(&world, gate),
-                overlaps: overlaps(&world, &self.views, uid),
-                admission: self.admission.condition(gate, !self.unsatisfiable.contains_key(uid)),
-            };
-            let status = status(gate, &before.conditions, seen(), &circumstances, now);
-            self.show(gate, &status, seen().filter(|(_, view)| view.no_room).count());
-            let Some(object) = object else { continue };
-            if gate.deleting {
-                self.let_go(&object, uid).await;
-                continue;
-            }
-            // What was written may not have come back through the watch yet.
-            if status == before || self.reported.get(uid).is_some_and(|last| *last == status) {
-                continue;
-            }
-            let api: Api<NodeReadinessGate> = Api::all(self.client.clone());
-            match act::merge(&api, &gate.name, true, &json!({"status": replaced(&before, &status)})).await {
-                Ok(_) => drop(self.reported.insert(uid.clone(), status)),
-                Err(error) => {
-                    tracing::warn!(gate = gate.name, %error, "status not written; trying again");
-                    self.status_due = true;
-                }
-            }
-        }
-    }
+/// How many nodes a gate selects, and how many of them are held for having ceased to be ready.
+fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, View>>, nodes: &BTreeMap<String, Arc<NodeFacts>>) -> (usize, usize) {
+    let seen = views.values().filter_map(|views| Some(views.get(&gate.uid)?.regressed));
+    // Those that were not looked at yet since the start bear what was decided before it.
+    let unseen = nodes.iter().filter(|(name, node)| !views.contains_key(*name) && gate.selects(node)).map(|(_, node)| {
+        records(&node.annotations).get(&gate.uid).is_some_and(|record| record.is_held() && record.cause == Cause::Regression)
+    });
+    seen.chain(unseen).fold((0, 0), |(matched, held), regressed| (matched + 1, held + usize::from(regressed)))
+}
 
-    fn show(&self, gate: &Gate, status: &NodeReadinessGateStatus, no_room: usize) {
-        let set = |state, count: u32| {
-            self.metrics.nodes.get_or_create(&Nodes { gate: gate.name.clone(), state }).set(i64::from(count));
-        };
-        set("matched", status.nodes.matched);
-        set("held", status.nodes.held);
-        set("released", status.nodes.released);
-        set("stuck", status.nodes.stuck);
-        set("budget_blocked", u32::try_from(no_room).unwrap_or(u32::MAX));
-        for blocked in &status.blocked {
-            let labels = Blocked { gate: gate.name.clone(), requirement: blocked.requirement.clone() };
-            self.metrics.blocked.get_or_create(&labels).set(i64::from(blocked.nodes));
-        }
-    }
-
-    /// The finalizer goes when no node carries anything of the gate any more.
-    async fn let_go(&mut self, object: &NodeReadinessGate, uid: &str) {
-        let key = planner::gate::record::annotation_key(uid);
-        let nodes = self.observer.nodes();
-        // Nodes that were tainted at their creation and not seen before are in the sweep that began with the deletion.
-        if !self.swept.is_empty() || nodes.values().any(|node| node.annotations.contains_key(&key)) {
-            self.status_due = true;
-            return;
-        }
-        let finalizers: Vec<_> = object.finalizers().iter().filter(|name| *name != names::FINALIZER).cloned().collect();
-        if finalizers.len() == object.finalizers().len() {
-            return;
-        }
-        let api: Api<NodeReadinessGate> = Api::all(self.client.clone());
-        let body = act::finalizers(&finalizers, object.metadata.resource_version.as_deref());
-        if let Err(error) = act::merge(&api, &object.name_any(), false, &body).await {
-            tracing::warn!(gate = object.name_any(), %error, "finalizer not removed; trying again");
-            self.status_due = true;
-        }
-    }
+/// Which `IngressDaemonSets` gates name that do not exist; one that cannot be decoded does.
+pub(super) fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
+    let exists = |(namespace, name): &Key| observer.resource(namespace, name).is_some() || observer.unreadable(namespace, name).is_some();
+    world.wanted_replicas().into_iter().filter(|key| !exists(key)).collect()
 }
 
 /// Whether another node may lose its release; the room is taken with the answer.
 fn take_room(
     rooms: &mut BTreeMap<String, (Instant, Room)>,
-    views: &BTreeMap<String, BTreeMap<String, View>>,
+    tally: impl Fn() -> (usize, usize),
     regressed: &mut BTreeMap<String, VecDeque<i64>>,
     gate: &Gate,
     now: i64,
@@ -580,8 +573,8 @@ fn take_room(
         lately.pop_front();
     }
     let count = || {
-        let of = || views.values().filter_map(|views| views.get(&gate.uid));
-        Room::of(gate, of().count(), of().filter(|view| view.regressed).count(), lately.len())
+        let (matched, held) = tally();
+        Room::of(gate, matched, held, lately.len())
     };
     let entry = rooms.entry(gate.uid.clone()).or_insert_with(|| (Instant::now(), count()));
     if entry.0.elapsed() >= ROOM_FOR {
@@ -594,30 +587,6 @@ fn take_room(
         lately.push_back(now);
     }
     open
-}
-
-/// Names of other gates with the same taint on a node of this one.
-fn overlaps(world: &planner::gate::World, views: &BTreeMap<String, BTreeMap<String, View>>, uid: &str) -> BTreeSet<String> {
-    let Some(gate) = world.gates.get(uid) else { return BTreeSet::new() };
-    let rivals: Vec<_> = world
-        .gates
-        .iter()
-        .filter(|(other, found)| *other != uid && found.has_taint(&gate.spec.taint.key, gate.spec.taint.effect.as_str()))
-        .collect();
-    if rivals.is_empty() {
-        return BTreeSet::new();
-    }
-    let shared = |other: &str| views.values().any(|views| views.contains_key(uid) && views.contains_key(other));
-    rivals.into_iter().filter(|(other, _)| shared(other)).map(|(_, gate)| gate.name.clone()).collect()
-}
-
-/// The body of a merge patch that leaves exactly `after`: lists that became empty are not serialised, and would stay.
-fn replaced(before: &NodeReadinessGateStatus, after: &NodeReadinessGateStatus) -> serde_json::Value {
-    let mut body = serde_json::to_value(after).unwrap_or_default(); // plain data: always serialisable
-    if after.blocked.is_empty() && !before.blocked.is_empty() {
-        body["blocked"] = json!(null);
-    }
-    body
 }
 
 #[cfg(test)]

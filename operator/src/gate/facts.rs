@@ -12,10 +12,10 @@ use k8s_openapi::{
 use planner::gate::world;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What is read of a pod, with its node; `None` for one that is on no node yet.
-pub fn pod(pod: Pod) -> Option<(String, world::Pod)> {
+/// What is read of a pod, with its node; the name is empty while it waits for one.
+pub fn pod(pod: Pod) -> (String, world::Pod) {
     let spec = pod.spec.unwrap_or_default();
-    let node = spec.node_name.filter(|name| !name.is_empty())?;
+    let node = spec.node_name.unwrap_or_default();
     let status = pod.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
     let is_ready = ready.is_some_and(|ready| ready.status == "True");
@@ -32,7 +32,7 @@ pub fn pod(pod: Pod) -> Option<(String, world::Pod)> {
         annotations: pod.metadata.annotations.unwrap_or_default().into(),
         tolerations: Arc::new(spec.tolerations.unwrap_or_default()),
     };
-    Some((node, facts))
+    (node, facts)
 }
 
 /// When a container of the pod was last started.

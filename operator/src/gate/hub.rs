@@ -1,6 +1,8 @@
 //! What the loop of gates and the passes over resources tell each other, inside one process.
 
-use crds::node_readiness_gate::Inject;
+use crate::pod_gate;
+use crds::NodeReadinessGateStatus;
+use k8s_openapi::api::core::v1::ConfigMap;
 use planner::{
     gate::{
         Gate, World,
@@ -10,7 +12,10 @@ use planner::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::sync::Notify;
 
@@ -31,8 +36,11 @@ pub struct Hub {
     news: Mutex<News>,
     wake: Notify,
     world: Mutex<World>,
+    judged: AtomicBool,
     links: Mutex<Option<BTreeMap<Key, GateLinks>>>,
+    statuses: Mutex<BTreeMap<Key, NodeReadinessGateStatus>>,
     fronts: Mutex<Fronts>,
+    pods: Arc<pod_gate::Hub>,
 }
 
 /// Gates that come neither from `NodeReadinessGates` nor from `IngressDaemonSets`.
@@ -44,6 +52,8 @@ pub struct Fronts {
     pub unreadable: bool,
     /// The gate of the `ConfigMap`, as it could be read last.
     pub config_map: Option<Gate>,
+    /// The `ConfigMap` itself, without what it says: events are about it.
+    pub config_map_object: Option<Box<ConfigMap>>,
     /// The gate that is built in.
     pub preset: Option<Gate>,
 }
@@ -60,6 +70,11 @@ pub struct Changes {
 }
 
 impl Hub {
+    /// Where readiness gates of pods meet what is seen here.
+    pub fn pods(&self) -> Arc<pod_gate::Hub> {
+        Arc::clone(&self.pods)
+    }
+
     /// Something about a node has changed.
     pub fn node(&self, name: &str) {
         lock(&self.news).nodes.insert(name.to_owned());
@@ -80,6 +95,7 @@ impl Hub {
 
     /// What gates are made from has changed.
     pub fn gates(&self) {
+        self.pods.resources();
         lock(&self.news).gates = true;
         self.wake.notify_one();
     }
@@ -96,6 +112,18 @@ impl Hub {
             }
             self.wake.notified().await;
         }
+    }
+
+    /// The same, for whoever changes what makes a gate one that could never open.
+    pub(super) fn changing_world(&self) -> MutexGuard<'_, World> {
+        let world = lock(&self.world);
+        self.judged.store(false, Ordering::Release);
+        world
+    }
+
+    /// Whether gates are to be judged anew: asked once for each change.
+    pub(super) fn is_unjudged(&self) -> bool {
+        !self.judged.swap(true, Ordering::AcqRel)
     }
 
     /// What is known of everything but Nodes.
@@ -120,40 +148,47 @@ impl Hub {
         let before = world.replicas.insert(key.clone(), Arc::default()).unwrap_or_default();
         let differs = |name: &&String| before.get(*name) != replicas.get(*name);
         let changed: Vec<_> = before.keys().chain(replicas.keys()).filter(differs).cloned().collect();
-        world.replicas.insert(key.clone(), Arc::new(replicas));
+        let replicas = Arc::new(replicas);
+        world.replicas.insert(key.clone(), Arc::clone(&replicas));
         drop(world);
+        self.pods.replicas(key, &replicas);
         if !changed.is_empty() {
             self.nodes(changed);
         }
     }
 
-    /// How gates bear on a resource; `None` until they are known.
-    pub fn links(&self, namespace: &str, name: &str) -> Option<GateLinks> {
-        Some(lock(&self.links).as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default())
+    /// How gates bear on a resource whose pods have these labels; `None` until they are known.
+    pub fn links(&self, namespace: &str, name: &str, labels: &serde_json::Value) -> Option<GateLinks> {
+        let links = lock(&self.links).as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
+        let conditions = self.pods.conditions(namespace, labels)?;
+        Some(GateLinks { conditions, kept: self.pods.kept(namespace), ..links })
     }
 
     /// Notes how gates bear on resources; returns the resources for which that has changed.
-    pub(super) fn link(&self, world: &World) -> BTreeSet<Key> {
-        let mut links: BTreeMap<Key, GateLinks> = BTreeMap::new();
-        for gate in world.gates.values() {
-            let injected = gate.spec.tolerations.as_ref().is_none_or(|tolerations| tolerations.inject != Inject::None);
-            for key in gate.ingress_daemon_sets() {
-                let link = links.entry(key).or_default();
-                link.watched = true;
-                let taint = (gate.spec.taint.key.clone(), gate.spec.taint.effect.as_str().to_owned());
-                if injected && !link.taints.contains(&taint) {
-                    link.taints.push(taint);
-                }
-            }
-        }
-        for link in links.values_mut() {
-            link.taints.sort();
+    pub(super) fn link(&self, mut links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
+        for key in self.pods.wanted_attachments() {
+            links.entry(key).or_default().watched = true;
         }
         let mut known = lock(&self.links);
-        let before = known.replace(links.clone());
-        let changed = |key: &&Key| before.as_ref().is_none_or(|before| before.get(*key) != links.get(*key));
-        let gone = before.iter().flat_map(BTreeMap::keys);
-        links.keys().chain(gone).filter(changed).cloned().collect()
+        let before = known.as_ref();
+        let changed = |key: &&Key| before.is_none_or(|before| before.get(*key) != links.get(*key));
+        let gone = before.into_iter().flat_map(BTreeMap::keys);
+        let changed = links.keys().chain(gone).filter(changed).cloned().collect();
+        *known = Some(links);
+        changed
+    }
+
+    /// What is said of the gate that a resource's `nodeReadinessTaint` stands for.
+    pub fn status(&self, namespace: &str, name: &str) -> Option<NodeReadinessGateStatus> {
+        lock(&self.statuses).get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Says that of every such gate; returns the resources for which it has changed.
+    pub(super) fn say(&self, statuses: BTreeMap<Key, NodeReadinessGateStatus>) -> Vec<Key> {
+        let mut known = lock(&self.statuses);
+        let changed = statuses.iter().filter(|(key, status)| known.get(*key) != Some(*status)).map(|(key, _)| key.clone()).collect();
+        *known = statuses;
+        changed
     }
 }
 

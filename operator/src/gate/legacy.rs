@@ -92,7 +92,9 @@ impl Legacy {
     ) -> Self {
         let backfill = variable("STARTUP_BACKFILL").as_deref() == Some("1");
         if options.preset.is_some() && variable("STARTUP_WEBHOOK").is_some() {
-            tracing::info!("STARTUP_WEBHOOK is ignored: there is no webhook to switch on");
+            tracing::info!(
+                "STARTUP_WEBHOOK is ignored: nodes are tainted as they are created by a policy, or by the webhook of --webhook-service"
+            );
         }
         let preset = of_preset(options, backfill, chrono::Utc::now().timestamp());
         let at = options.legacy_configmap.clone();
@@ -151,7 +153,14 @@ impl Legacy {
                         tracing::info!(gate = gate.name, said, "the ConfigMap was read");
                         self.said = Some(said);
                         self.hub.change_fronts(|fronts| {
-                            *fronts = Fronts { awaited: false, unreadable: false, config_map: Some(gate), preset: fronts.preset.take() };
+                            let object = ConfigMap { metadata: object.metadata.clone(), ..ConfigMap::default() };
+                            *fronts = Fronts {
+                                awaited: false,
+                                unreadable: false,
+                                config_map: Some(gate),
+                                config_map_object: Some(Box::new(object)),
+                                preset: fronts.preset.take(),
+                            };
                         });
                     }
                     Err(why) => {

@@ -1,5 +1,6 @@
 //! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
 
+use crate::metrics::Shown;
 use planner::gate::{
     decide::{Happened, Transition},
     review::Answered,
@@ -7,7 +8,7 @@ use planner::gate::{
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 
 /// A gate.
@@ -18,16 +19,16 @@ pub struct OfGate {
 }
 
 /// Nodes of a gate.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct Nodes {
     /// Name of the gate.
     pub gate: String,
-    /// matched, held, released, stuck or `budget_blocked`.
+    /// matched, held, released, stuck, `budget_blocked`, spared or refused.
     pub state: &'static str,
 }
 
 /// Nodes that a requirement holds.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct Blocked {
     /// Name of the gate.
     pub gate: String,
@@ -43,6 +44,8 @@ pub struct Operation {
     /// add, adopt, `put_back`, remove or `time_out`.
     pub operation: &'static str,
 }
+
+const OPERATIONS: [&str; 5] = ["add", "adopt", "put_back", "remove", "time_out"];
 
 /// Why a patch had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -62,9 +65,9 @@ pub struct WebhookAnswer {
 #[derive(Clone, Debug)]
 pub struct GateMetrics {
     /// Nodes by gate and state.
-    pub nodes: Family<Nodes, Gauge>,
+    pub nodes: Shown<Nodes>,
     /// Nodes that a requirement holds.
-    pub blocked: Family<Blocked, Gauge>,
+    pub blocked: Shown<Blocked>,
     operations: Family<Operation, Counter>,
     /// Patches that had no effect.
     pub refused: Family<Refused, Counter>,
@@ -81,53 +84,69 @@ pub struct GateMetrics {
     webhook_expiry: Gauge,
 }
 
+/// What is made known to it is kept by whoever counts.
+struct Registering<'r>(&'r mut Registry);
+
+impl Registering<'_> {
+    fn kept<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+}
+
 impl GateMetrics {
     /// In this registry.
     pub fn registered(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            nodes: Family::default(),
-            blocked: Family::default(),
-            operations: Family::default(),
-            refused: Family::default(),
-            patches: Counter::default(),
-            late_pods: Family::default(),
-            hold: Family::new_with_constructor(|| {
-                // From a second to an hour: an image may have to be fetched.
-                Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0])
-            }),
-            patch_seconds: Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]),
-            events_dropped: Counter::default(),
-            webhook_answers: Family::default(),
-            webhook_expiry: Gauge::default(),
-        };
-        registry.register("gate_nodes", "Nodes of a readiness gate by state", metrics.nodes.clone());
-        registry.register("gate_blocked_nodes", "Nodes that a requirement of a gate holds", metrics.blocked.clone());
-        registry.register("gate_taint_operations", "Changes of taints by gates", metrics.operations.clone());
-        registry.register("gate_patches", "Patches of Nodes by gates", metrics.patches.clone());
-        registry.register("gate_patch_refusals", "Patches of Nodes by gates that had no effect, by reason", metrics.refused.clone());
-        registry.register(
-            "gate_late_taint_pods",
-            "Pods that were on a node before its taint and do not bear it",
-            metrics.late_pods.clone(),
-        );
-        registry.register("gate_hold_duration_seconds", "Time for which a node was held", metrics.hold.clone());
-        registry.register(
-            "gate_patch_duration_seconds",
-            "Time from a decision about a node to the end of its patch",
-            metrics.patch_seconds.clone(),
-        );
-        registry.register(
-            "gate_events_dropped",
-            "Events on Nodes that were left out because there were too many at once",
-            metrics.events_dropped.clone(),
-        );
-        registry.register("webhook_answers", "Answers of the webhook about new nodes", metrics.webhook_answers.clone());
-        registry.register(
-            "webhook_cert_expiry_seconds",
-            "Unix time until which the webhook's certificate is good; 0 without a webhook",
-            metrics.webhook_expiry.clone(),
-        );
-        metrics
+        // From a second to an hour: an image may have to be fetched.
+        let hold = || Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]);
+        let patch_seconds = Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+        let nodes = Shown::registered(registry, "gate_nodes", "Nodes of a readiness gate by state");
+        let blocked = Shown::registered(registry, "gate_blocked_nodes", "Nodes that a requirement of a gate holds");
+        let mut of = Registering(registry);
+        Self {
+            nodes,
+            blocked,
+            operations: of.kept("gate_taint_operations", "Changes of taints by gates", Family::default()),
+            patches: of.kept("gate_patches", "Patches of Nodes by gates", Counter::default()),
+            refused: of.kept("gate_patch_refusals", "Patches of Nodes by gates that had no effect, by reason", Family::default()),
+            late_pods: of.kept("gate_late_taint_pods", "Pods that were on a node before its taint and do not bear it", Family::default()),
+            hold: of.kept(
+                "gate_hold_duration_seconds",
+                "Time for which a node was held",
+                Family::new_with_constructor(hold as fn() -> Histogram),
+            ),
+            patch_seconds: of.kept(
+                "gate_patch_duration_seconds",
+                "Time from a decision about a node to the end of its patch",
+                patch_seconds,
+            ),
+            events_dropped: of.kept(
+                "gate_events_dropped",
+                "Events on Nodes that were left out because there were too many at once",
+                Counter::default(),
+            ),
+            webhook_answers: of.kept("webhook_answers", "Answers of the webhook about new nodes", Family::default()),
+            webhook_expiry: of.kept(
+                "webhook_cert_expiry_seconds",
+                "Unix time until which the webhook's certificate is good; 0 without a webhook",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// There is such a gate: what counts up begins at 0.
+    pub fn begin(&self, gate: &str) {
+        drop(self.late_pods.get_or_create(&OfGate { gate: gate.to_owned() }));
+    }
+
+    /// The gate is gone.
+    pub fn forget(&self, gate: &str) {
+        let of = OfGate { gate: gate.to_owned() };
+        self.late_pods.remove(&of);
+        self.hold.remove(&of);
+        for operation in OPERATIONS {
+            self.operations.remove(&Operation { gate: gate.to_owned(), operation });
+        }
     }
 
     /// The webhook has answered.
@@ -152,6 +171,7 @@ impl GateMetrics {
             Happened::Adopted => "adopt",
             Happened::PutBack => "put_back",
             Happened::Removed => "remove",
+            Happened::Yielded => "yield",
             Happened::TimedOut => "time_out",
         };
         self.operations.get_or_create(&Operation { gate: gate.to_owned(), operation }).inc();

@@ -1,11 +1,12 @@
 //! One look at every node, by lists: what is to be changed is changed, the rest is told.
 
 use super::{
-    act::{self, Outcome, Teller},
+    act::{self, Outcome},
     facts, fronts,
     hub::Fronts,
     legacy,
     metrics::GateMetrics,
+    tell::Teller,
 };
 use crate::{
     args,
@@ -13,7 +14,7 @@ use crate::{
     observe::{Guarded, Observed, Observer},
 };
 use anyhow::{Context as _, bail};
-use crds::NodeReadinessGate;
+use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus};
 use futures::StreamExt as _;
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::api::{
@@ -29,12 +30,15 @@ use kube::{
 use planner::{
     gate::{
         Clocks, Gate, World,
-        decide::{NodePlan, View, decide},
+        decide::{Clock, NodePlan, View, decide},
+        force::in_force,
+        links::links,
+        record::annotation_key,
         room::Room,
         satisfiable::unsatisfiable,
         world::{PodSource, Pods, Source},
     },
-    snapshot::{GateLinks, NodeFacts},
+    snapshot::NodeFacts,
 };
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
@@ -43,7 +47,7 @@ use tokio::time::Instant;
 
 /// How long lists that fail are tried again: the original waited a minute for each of its watches.
 const LISTED_WITHIN: Duration = Duration::from_mins(1);
-/// Between two attempts.
+/// Between two attempts: a list that failed tells of nothing to wait for.
 const RETRY: Duration = Duration::from_secs(1);
 /// Nodes that are changed at once.
 const PARALLEL: usize = 16;
@@ -101,16 +105,23 @@ struct Pass {
 
 /// Lists, decides, changes.
 pub async fn run(options: Options) -> anyhow::Result<Report> {
-    let (observer, world) = patiently(async || view(&options).await).await?;
+    let (observer, mut world, said) = patiently(async || view(&options).await).await?;
+    let shut: BTreeMap<_, _> = world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect();
+    let now = chrono::Utc::now().timestamp();
+    let since = world.gates.iter().filter_map(|(uid, gate)| {
+        let before = said.get(uid).map(|status| status.in_force.as_ref());
+        Some((uid.clone(), in_force(gate, !shut.contains_key(uid), before, now)?.since.0.as_second()))
+    });
+    world.in_force = since.collect();
     let pass = Pass {
-        shut: world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect(),
+        shut,
         client: options.client,
         metrics: GateMetrics::registered(&mut Registry::default()),
         teller: Teller::new(options.recorder),
         observer,
         world,
         rooms: RefCell::default(),
-        now: chrono::Utc::now().timestamp(),
+        now,
     };
     pass.count_rooms();
     let nodes = pass.observer.nodes();
@@ -151,8 +162,11 @@ fn is_final(error: &anyhow::Error) -> bool {
 #[error("{0}")]
 struct Unusable(String);
 
-/// All nodes, and everything that decisions about them read.
-async fn view(options: &Options) -> anyhow::Result<(Observer, World)> {
+/// What gates have said of themselves, by UID.
+type Said = BTreeMap<String, NodeReadinessGateStatus>;
+
+/// All nodes, everything that decisions about them read, and what gates said before.
+async fn view(options: &Options) -> anyhow::Result<(Observer, World, Said)> {
     let client = &options.client;
     let observer = Observer::default();
     let objects = gates(client).await?;
@@ -165,9 +179,14 @@ async fn view(options: &Options) -> anyhow::Result<(Observer, World)> {
     }
     let readable = objects.iter().filter_map(|object| object.0.as_ref().ok());
     let resources = observer.resources();
+    let of_object = |object: &NodeReadinessGate| Some((object.uid()?, object.status.clone()?));
+    let of_resource =
+        |resource: &IngressDaemonSet| Some((fronts::implied(resource)?.uid, resource.status.as_ref()?.node_readiness.clone()?));
+    let said: Said = readable.clone().filter_map(of_object).chain(resources.iter().filter_map(|resource| of_resource(resource))).collect();
     let gates = fronts::all(readable, resources.iter().map(AsRef::as_ref), &fronts);
     let mut world =
         World { incomplete: unreadable, gates: gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect(), ..World::default() };
+    world.absent = super::engine::absent(&world, &observer);
     for key in world.wanted_daemon_sets() {
         // By a list, as everything else: the operator needs no right to get one.
         let named = ListParams::default().fields(&format!("metadata.name={}", key.1));
@@ -194,7 +213,7 @@ async fn view(options: &Options) -> anyhow::Result<(Observer, World)> {
     if !world.wanted_replicas().is_empty() {
         replicas(options, &observer, &mut world).await?;
     }
-    Ok((observer, world))
+    Ok((observer, world, said))
 }
 
 fn seen<T>(found: T) -> Source<T> {
@@ -236,7 +255,7 @@ async fn pods(client: &Client, source: &PodSource) -> kube::Result<Pods> {
     let api: Api<Pod> =
         if source.namespace.is_empty() { Api::all(client.clone()) } else { Api::namespaced(client.clone(), &source.namespace) };
     let mut pods = Pods::default();
-    for pod in list(api, ListParams::default().labels(&source.selector.to_string()).fields("spec.nodeName!=")).await? {
+    for pod in list(api, ListParams::default().labels(&source.selector.to_string())).await? {
         super::sources::insert(&mut pods, pod);
     }
     Ok(pods)
@@ -252,10 +271,12 @@ async fn replicas(options: &Options, observer: &Observer, world: &mut World) -> 
     take::<DaemonSet>(options, observer, ListParams::default().labels(crds::names::HEALTH_CHECKER_LABEL)).await?;
     take::<Service>(options, observer, ListParams::default()).await?;
     let now = chrono::Utc::now().timestamp();
-    for key in world.wanted_replicas() {
+    let links = links(world.gates.values(), |_| false);
+    for (key, gates) in links {
         let snapshot = observer.snapshot(&key.0, &key.1, &Memory::default(), now, &options.health_checker_image);
         let Some(mut snapshot) = snapshot else { continue };
-        snapshot.gates = GateLinks { watched: true, ..GateLinks::default() };
+        // Taints of gates make no node one that the resource does not choose.
+        snapshot.gates = gates;
         if let Some(found) = planner::decide(&snapshot).replicas {
             world.replicas.insert(key, Arc::new(found));
         }
@@ -299,9 +320,15 @@ impl Pass {
         true
     }
 
+    /// One pass cannot watch a node that was there before a gate for `retaint.failingFor`: it takes what it sees for what has been.
+    fn clocks(&self, node: &NodeFacts) -> Clocks {
+        let unknown = self.world.gates.keys().filter(|uid| !node.annotations.contains_key(&annotation_key(uid)));
+        unknown.map(|uid| (uid.clone(), Clock { failing_since: Some(0), ..Clock::default() })).collect()
+    }
+
     /// Changes a node until there is nothing more to change; returns how it is seen then, and what went wrong.
     async fn settle(&self, name: &str, node: &Arc<NodeFacts>) -> (BTreeMap<String, View>, Option<String>) {
-        let (mut node, mut clocks, mut views) = (Arc::clone(node), Clocks::default(), BTreeMap::new());
+        let (mut node, mut clocks, mut views) = (Arc::clone(node), self.clocks(node), BTreeMap::new());
         for _ in 0..ROUNDS {
             let plan = self.decide(name, &node, &clocks, &mut |gate| self.take_room(gate));
             (clocks, views) = (plan.clocks, plan.views);
@@ -324,9 +351,9 @@ impl Pass {
                     }
                     now
                 }
-                Outcome::Stale(now) => now,
+                Outcome::Stale(now, _) => now,
                 Outcome::Gone => return (BTreeMap::new(), None),
-                Outcome::Forbidden(message) | Outcome::Failed(message) => return (views, Some(message)),
+                Outcome::Forbidden(message) | Outcome::Failed(message, _) => return (views, Some(message)),
             };
             self.observer.learn(*now);
             let Some(known) = self.observer.node(name) else { return (BTreeMap::new(), None) };
@@ -358,6 +385,7 @@ fn state(view: &View, dry_run: bool) -> &'static str {
         (View { would_release: true, .. }, _) => "would be released",
         (_, true) => "dry run",
         (View { no_room: true, .. }, _) => "no budget",
+        (View { spared: true, .. }, _) => "spared",
         (View { stuck: true, .. }, _) => "stuck",
         (View { held: true, .. }, _) => "held",
         (View { released: true, .. }, _) => "released",

@@ -16,7 +16,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::gate::world::{Key, PodSource, Pods, Source};
+use planner::gate::world::{Key, NOWHERE, PodSource, Pods, Source};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -51,7 +51,7 @@ impl Sources {
             (world.wanted_pods(), world.wanted_daemon_sets(), world.wants_csi_drivers())
         };
         while self.tasks.try_join_next().is_some() {}
-        let world = &mut *self.hub.world();
+        let world = &mut *self.hub.changing_world();
         for source in keep(&mut self.pods, &pods) {
             world.pods.remove(&source);
         }
@@ -86,7 +86,7 @@ impl Sources {
 }
 
 /// Ends the tasks that are not wanted any more; returns what they were for.
-fn keep<K: Ord + Clone>(tasks: &mut BTreeMap<K, AbortHandle>, wanted: &BTreeSet<K>) -> Vec<K> {
+pub(crate) fn keep<K: Ord + Clone>(tasks: &mut BTreeMap<K, AbortHandle>, wanted: &BTreeSet<K>) -> Vec<K> {
     let gone: Vec<_> = tasks.keys().filter(|key| !wanted.contains(*key)).cloned().collect();
     for key in &gone {
         if let Some(task) = tasks.remove(key) {
@@ -101,7 +101,7 @@ fn config() -> watcher::Config {
 }
 
 /// Follows a watch for ever; `seen` takes each event, `broken` what hinders it, and nothing when that is over.
-async fn follow<K>(api: Api<K>, config: watcher::Config, mut seen: impl FnMut(Event<K>), broken: impl Fn(Option<String>))
+pub(crate) async fn follow<K>(api: Api<K>, config: watcher::Config, mut seen: impl FnMut(Event<K>), broken: impl Fn(Option<String>))
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
@@ -140,28 +140,25 @@ where
 
 async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
     let api: Api<Pod> = if source.namespace.is_empty() { Api::all(client) } else { Api::namespaced(client, &source.namespace) };
-    let config = config().labels(&source.selector.to_string()).fields("spec.nodeName!=");
+    let config = config().labels(&source.selector.to_string());
     let mut listing = Pods::default();
-    // The node that a pod was on is not told when it is deleted in a gap.
     let seen = |event: Event<Pod>| match event {
         Event::Init => listing = Pods::default(),
         Event::InitApply(pod) => insert(&mut listing, pod),
         Event::InitDone => {
             let listed = std::mem::take(&mut listing);
-            let mut world = hub.world();
+            let mut world = hub.changing_world();
             let Some(known) = world.pods.get_mut(&source) else { return };
-            let before = known.found.replace(listed).unwrap_or_default();
-            let now = known.found.as_ref().map(|pods| &pods.on).into_iter().flatten();
-            let changed: BTreeSet<_> =
-                now.filter(|(node, pods)| before.on.get(*node) != Some(*pods)).map(|(node, _)| node.clone()).collect();
-            let gone = before.on.into_keys().filter(|node| known.found.as_ref().is_some_and(|pods| !pods.on.contains_key(node)));
-            let changed: BTreeSet<_> = changed.into_iter().chain(gone).collect();
+            let before = known.found.take().unwrap_or_default();
+            // The node that a pod was on is not told when it is deleted in a gap.
+            let changed = before.differing(&listed);
+            known.found = Some(listed);
             drop(world);
             hub.nodes(changed);
         }
         Event::Apply(pod) => {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            let mut world = hub.world();
+            let mut world = hub.changing_world();
             if let Some(known) = world.pods.get_mut(&source).and_then(|source| source.found.as_mut()) {
                 insert(known, pod);
             }
@@ -170,7 +167,7 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
         }
         Event::Delete(pod) => {
             let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-            let mut world = hub.world();
+            let mut world = hub.changing_world();
             let Some(known) = world.pods.get_mut(&source).and_then(|source| source.found.as_mut()) else { return };
             let nodes: Vec<_> = known.on.iter_mut().filter_map(|(node, pods)| pods.remove(&key).map(|_| node.clone())).collect();
             known.on.retain(|_, pods| !pods.is_empty());
@@ -181,17 +178,21 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
     follow(api, config, seen, |broken| note(&hub, |world| world.pods.get_mut(&source).map(|source| &mut source.broken), broken)).await;
 }
 
-/// Takes a pod in that is on a node.
+/// Takes a pod in.
 pub(super) fn insert(pods: &mut Pods, pod: Pod) {
     let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-    if let Some((node, facts)) = facts::pod(pod) {
-        pods.on.entry(node).or_default().insert(key, facts);
+    let (node, facts) = facts::pod(pod);
+    // It does not wait for a node any more; it may have been on none.
+    if let Some(waiting) = pods.on.get_mut(NOWHERE).filter(|_| node != NOWHERE) {
+        waiting.remove(&key);
+        pods.on.retain(|_, pods| !pods.is_empty());
     }
+    pods.on.entry(node).or_default().insert(key, facts);
 }
 
 /// Notes whether a source can be seen; every node may be concerned.
 fn note(hub: &Hub, of: impl Fn(&mut planner::gate::World) -> Option<&mut Option<String>>, broken: Option<String>) {
-    let mut world = hub.world();
+    let mut world = hub.changing_world();
     let Some(known) = of(&mut world) else { return };
     let changed = known.is_some() != broken.is_some();
     if changed && let Some(why) = &broken {
@@ -234,7 +235,7 @@ async fn follow_daemon_set(client: Client, hub: Arc<Hub>, key: Key) {
             if let Some(found) = now.as_mut().filter(|_| wants_revision) {
                 found.revision = newest(&client, &key.0, found).await;
             }
-            let mut world = hub.world();
+            let mut world = hub.changing_world();
             let Some(source) = world.daemon_sets.get_mut(&key) else { continue };
             let differs = source.found.as_ref() != Some(&now);
             source.found = Some(now);
@@ -291,4 +292,22 @@ async fn follow_csi_drivers(client: Client, hub: Arc<Hub>) {
         }
     };
     follow(Api::all(client), config(), seen, |broken| note(&hub, |world| Some(&mut world.csi_drivers.broken), broken)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_waits_for_a_node_until_it_has_one() {
+        let pod = |node: Option<&str>| -> Pod {
+            let spec = serde_json::json!({ "nodeName": node, "containers": [] });
+            serde_json::from_value(serde_json::json!({ "metadata": { "name": "p", "namespace": "ops" }, "spec": spec })).unwrap()
+        };
+        let mut pods = Pods::default();
+        insert(&mut pods, pod(None));
+        assert!(pods.on.keys().eq([NOWHERE]));
+        insert(&mut pods, pod(Some("n1")));
+        assert!(pods.on.keys().eq(["n1"]) && pods.on["n1"].len() == 1);
+    }
 }

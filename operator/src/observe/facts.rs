@@ -1,19 +1,22 @@
 //! Objects of the API, cut down to what decisions read.
 
-use crds::{hash, names, node_readiness_gate::ConditionStatus};
+use crds::{hash, in_place::PodRecord, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::{
     api::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
-        core::v1::{Node, Pod, PodStatus, Service},
+        core::v1::{ContainerStatus, Node, Pod, PodSpec, PodStatus, Service},
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use planner::{
-    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeCondition, NodeFacts, PodFacts, RevisionFacts},
+    snapshot::{
+        ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, GatedPod, NodeCondition, NodeFacts, PodFacts, PullFacts,
+        ReplicaSetFacts, RevisionFacts, Unmet,
+    },
     stored::Specs,
 };
 use serde_json::Value;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Seconds since 1970.
 pub fn seconds(time: &Time) -> i64 {
@@ -94,6 +97,124 @@ pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut Specs) -> De
     }
 }
 
+/// Whether pods have the gate for updates in place.
+fn is_gated(spec: &PodSpec) -> bool {
+    spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == names::IN_PLACE_GATE)
+}
+
+/// What is read of a `ReplicaSet` whose pods have the gate for updates in place; nothing of others.
+pub fn replica_set(set: ReplicaSet, specs: &mut Specs) -> Option<ReplicaSetFacts> {
+    let owner = set.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?.uid.clone();
+    set.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.as_ref()).filter(|spec| is_gated(spec))?;
+    let template = orphan_template(&set);
+    let text = |map: &Option<BTreeMap<String, String>>, key: &str| map.as_ref().and_then(|map| map.get(key)).cloned();
+    let meta = set.metadata;
+    let node = text(&meta.annotations, names::NODE_NAME_ANNOTATION).unwrap_or_default();
+    let own = [names::NODE_LABEL, names::NODE_HASH_LABEL].map(|key| text(&meta.labels, key).unwrap_or_default());
+    let wanted = set.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+    Some(ReplicaSetFacts {
+        owner,
+        hash: text(&meta.labels, planner::in_place::change::HASH_LABEL).unwrap_or_default(),
+        token: text(&meta.labels, names::IN_PLACE_TOKEN),
+        replicas: wanted.max(set.status.map_or(0, |status| status.replicas)),
+        spec: specs.hold(serde_json::json!({ "template": template }), &[&own[0], &node, &own[1]]),
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+    })
+}
+
+/// What is read of a pod that pulls images.
+fn pull(pod: &Pod, status: &PodStatus) -> Option<Box<PullFacts>> {
+    let revision = pod.metadata.labels.as_ref()?.get(names::PRE_PULL_LABEL)?.clone();
+    let spec = pod.spec.as_ref()?;
+    let shown = status.container_statuses.as_deref().unwrap_or_default();
+    // Whatever is said of a container's start is said after its image was there.
+    let has_image = |shown: &ContainerStatus| {
+        let state = shown.state.as_ref();
+        let waits = state.and_then(|state| state.waiting.as_ref()?.reason.as_deref());
+        !shown.image_id.is_empty()
+            || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+            || matches!(waits, Some("CreateContainerError" | "RunContainerError" | "CrashLoopBackOff"))
+    };
+    let lacks = shown.iter().filter(|shown| !has_image(shown));
+    let waiting = lacks.filter_map(|shown| shown.state.as_ref()?.waiting.as_ref());
+    let trouble = waiting.filter_map(|waiting| {
+        let reason = waiting.reason.clone().filter(|reason| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))?;
+        Some((reason, waiting.message.clone().unwrap_or_default()))
+    });
+    let refused = status.phase.as_deref() == Some("Failed") && shown.is_empty();
+    let refusal = || (status.reason.clone().unwrap_or_default(), status.message.clone().unwrap_or_default());
+    Some(Box::new(PullFacts {
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        node: spec.node_name.clone().unwrap_or_default(),
+        revision,
+        pulled: shown.len() == spec.containers.len() && shown.iter().all(has_image),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        trouble: trouble.into_iter().next().or_else(|| refused.then(refusal)),
+    }))
+}
+
+/// What an update in place reads of a pod that has the gate.
+fn gated(pod: &Pod, status: &PodStatus, specs: &mut Specs) -> Option<Box<GatedPod>> {
+    let spec = pod.spec.as_ref().filter(|spec| is_gated(spec))?;
+    let meta = &pod.metadata;
+    let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == names::IN_PLACE_GATE);
+    let containers = spec.containers.iter().map(|container| {
+        let shown = status.container_statuses.iter().flatten().find(|shown| shown.name == container.name);
+        let running =
+            |shown: &ContainerStatus| shown.started != Some(false) && shown.state.as_ref().is_some_and(|state| state.running.is_some());
+        ContainerFacts {
+            name: container.name.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            shown: shown.map(|shown| shown.image.clone()).unwrap_or_default(),
+            image_id: shown.map(|shown| shown.image_id.clone()).unwrap_or_default(),
+            started_at: shown.and_then(|shown| shown.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(seconds)).unwrap_or(0),
+            id: shown.and_then(|shown| shown.container_id.clone()).unwrap_or_default(),
+            running: shown.is_some_and(running),
+            ready: shown.is_some_and(|shown| shown.ready),
+            restarts: shown.map_or(0, |shown| shown.restart_count),
+        }
+    });
+    let record = record(pod);
+    Some(Box::new(GatedPod {
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or(0),
+        observed_generation: status.observed_generation.unwrap_or(0),
+        hash: meta.labels.as_ref().and_then(|labels| labels.get(planner::in_place::change::HASH_LABEL)).cloned().unwrap_or_default(),
+        gate: condition.map(|condition| condition.status == "True"),
+        containers: containers.collect(),
+        termination_grace: spec.termination_grace_period_seconds.unwrap_or(30),
+        labels: specs.keys.hold(meta.labels.clone().unwrap_or_default()),
+        annotations: specs.keys.hold(meta.annotations.clone().unwrap_or_default()),
+        record,
+    }))
+}
+
+/// Conditions that somebody else is to set, and has not.
+fn unmet(pod: &Pod, status: &PodStatus) -> Option<Box<Unmet>> {
+    let is_true = |type_: &str| status.conditions.iter().flatten().any(|condition| condition.type_ == type_ && condition.status == "True");
+    let listed = pod.spec.as_ref()?.readiness_gates.iter().flatten().map(|gate| &gate.condition_type);
+    let conditions: Vec<_> = listed.filter(|type_| *type_ != names::IN_PLACE_GATE && !is_true(type_)).cloned().collect();
+    let (uid, resource_version) = (pod.metadata.uid.clone()?, pod.metadata.resource_version.clone()?);
+    (!conditions.is_empty()).then(|| Box::new(Unmet { uid, resource_version, conditions }))
+}
+
+fn record(pod: &Pod) -> Option<PodRecord> {
+    PodRecord::parse(pod.metadata.annotations.as_ref()?.get(names::IN_PLACE_TOKEN).map(String::as_str))
+}
+
+/// How often containers were started again, but for what an update in place did, and what was before that.
+fn restarts(pod: &Pod, status: &PodStatus) -> i32 {
+    let record = record(pod);
+    let of = |container: &ContainerStatus| {
+        let before = record.as_ref().and_then(|record| record.before.get(&container.name));
+        before.map_or(container.restart_count, |before| container.restart_count.saturating_sub(before.restarts.saturating_add(1)).max(0))
+    };
+    status.container_statuses.iter().flatten().map(of).sum()
+}
+
 /// The pod template of a `ReplicaSet`, as a Deployment would carry it.
 pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
     let mut template = to_value(replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref()));
@@ -104,7 +225,7 @@ pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
 }
 
 /// What is read of a pod.
-pub fn pod(pod: &Pod) -> PodFacts {
+pub fn pod(pod: &Pod, specs: &mut Specs) -> PodFacts {
     let empty = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&empty);
     let phase = status.phase.as_deref().unwrap_or_default();
@@ -125,7 +246,10 @@ pub fn pod(pod: &Pod) -> PodFacts {
         ended,
         rejected_at: status.start_time.as_ref().map(seconds).or(created).filter(|_| rejected),
         created: created.unwrap_or(0),
-        restarts: status.container_statuses.iter().flatten().map(|container| container.restart_count).sum(),
+        restarts: restarts(pod, status),
+        gated: gated(pod, status, specs),
+        unmet: unmet(pod, status),
+        pull: pull(pod, status),
         trouble: trouble(status, ended),
         port_conflict: port_conflict(pod),
     }

@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use planner::{
-    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
+    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, RevisionFacts},
     stored::Specs,
 };
 use serde_json::Value;
@@ -57,6 +57,15 @@ impl Entry<()> {
     }
 }
 
+/// What is kept of a `ReplicaSet`.
+#[derive(Clone, Debug, Default)]
+pub struct KeptReplicaSet {
+    /// Its template, where it has no controller.
+    pub orphan: Value,
+    /// More, where its pods have the gate for updates in place.
+    pub gated: Option<ReplicaSetFacts>,
+}
+
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
 pub struct Index {
@@ -65,7 +74,7 @@ pub struct Index {
     pub(super) nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     pub(super) node_names: BTreeMap<String, String>,
     pub(super) deployments: BTreeMap<Key, Entry<(String, Arc<DeploymentFacts>)>>,
-    pub(super) replica_sets: BTreeMap<Key, Entry<Value>>,
+    pub(super) replica_sets: BTreeMap<Key, Entry<KeptReplicaSet>>,
     pub(super) pods: BTreeMap<Key, Entry<PodFacts>>,
     pub(super) daemon_sets: BTreeMap<Key, Entry<DaemonSetFacts>>,
     pub(super) services: BTreeMap<Key, Vec<u16>>,
@@ -303,12 +312,14 @@ impl Observed for Deployment {
 
 impl Observed for ReplicaSet {
     const KIND: Kind = Kind::ReplicaSets;
-    type Kept = Entry<Value>;
+    type Kept = Entry<KeptReplicaSet>;
 
-    fn keep(self, _: &mut Specs) -> Self::Kept {
-        let mut entry = entry(&self.metadata, Value::Null);
+    fn keep(self, specs: &mut Specs) -> Self::Kept {
+        let mut entry = entry(&self.metadata, KeptReplicaSet::default());
         if entry.controller.is_none() {
-            entry.facts = facts::orphan_template(&self);
+            entry.facts.orphan = facts::orphan_template(&self);
+        } else {
+            entry.facts.gated = facts::replica_set(self, specs);
         }
         entry
     }
@@ -331,8 +342,8 @@ impl Observed for Pod {
     const KIND: Kind = Kind::Pods;
     type Kept = Entry<PodFacts>;
 
-    fn keep(self, _: &mut Specs) -> Self::Kept {
-        entry(&self.metadata, facts::pod(&self))
+    fn keep(self, specs: &mut Specs) -> Self::Kept {
+        entry(&self.metadata, facts::pod(&self, specs))
     }
 
     fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {

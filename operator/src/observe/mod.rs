@@ -6,6 +6,8 @@
 mod dirty;
 mod facts;
 mod index;
+mod initial;
+mod lean;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -13,8 +15,10 @@ mod tests;
 pub use dirty::Dirty;
 pub use facts::seconds;
 pub use index::Observed;
+pub use initial::be_recent;
+pub use lean::Lean;
 
-use crate::{gate::Hub, memory::Memory};
+use crate::{beside::beside, gate::Hub, memory::Memory};
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
@@ -26,7 +30,6 @@ use kube::{
     Api, Client, Resource,
     core::DeserializeGuard,
     runtime::{
-        WatchStreamExt as _,
         reflector::store::Writer,
         watcher::{self, Event},
     },
@@ -155,6 +158,11 @@ impl Observer {
         self.index().resources.values().cloned().collect()
     }
 
+    /// One resource, if it can be decoded.
+    pub fn resource(&self, namespace: &str, name: &str) -> Option<Arc<IngressDaemonSet>> {
+        self.index().resources.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
     /// Some resource cannot be decoded.
     pub fn has_unreadable(&self) -> bool {
         !self.index().unreadable.is_empty()
@@ -192,34 +200,43 @@ impl Observer {
 
     /// Follows everything, for ever, and keeps `writer`'s store of the resources themselves.
     ///
-    /// `client` must give up an answer that does not begin, or pauses for [`Observer::SILENCE`]: a connection that is gone
-    /// without a word would otherwise be taken for a cluster in which nothing happens.
-    pub async fn follow(&self, client: Client, writer: Writer<Guarded>) {
+    /// `client` is to have the [layers](crate::client) of every request. It must give up an answer that does not begin, or pauses
+    /// for [`Observer::SILENCE`]: a connection that is gone without a word would otherwise be taken for a cluster in which nothing
+    /// happens.
+    pub async fn follow(self: Arc<Self>, client: Client, writer: Writer<Guarded>) {
         let writer = Mutex::new(writer);
         let all = || watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
-        let ours = all().labels(crds::names::RESOURCE_LABEL);
+        let ours = || all().labels(crds::names::RESOURCE_LABEL);
         let checkers = all().labels(crds::names::HEALTH_CHECKER_LABEL);
-        let resources = self.follow_kind(Api::<Guarded>::all(client.clone()), all(), |event| {
+        let resources = Arc::clone(&self).follow_kind(Api::<Guarded>::all(client.clone()), all(), move |event| {
             writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(event);
         });
         tokio::join!(
-            resources,
-            self.follow_kind(Api::<Node>::all(client.clone()), all(), |_| {}),
-            self.follow_kind(Api::<Deployment>::all(client.clone()), ours.clone(), |_| {}),
-            self.follow_kind(Api::<ReplicaSet>::all(client.clone()), ours.clone(), |_| {}),
-            self.follow_kind(Api::<ControllerRevision>::all(client.clone()), ours.clone(), |_| {}),
-            self.follow_kind(Api::<Pod>::all(client.clone()), ours, |_| {}),
-            self.follow_kind(Api::<DaemonSet>::all(client.clone()), checkers, |_| {}),
-            self.follow_kind(Api::<Service>::all(client), all(), |_| {}),
+            beside(resources),
+            self.watch(Api::<Lean<Node>>::all(client.clone()), all()),
+            self.watch(Api::<Lean<Deployment>>::all(client.clone()), ours()),
+            self.watch(Api::<Lean<ReplicaSet>>::all(client.clone()), ours()),
+            self.watch(Api::<ControllerRevision>::all(client.clone()), ours()),
+            self.watch(Api::<Lean<Pod>>::all(client.clone()), ours()),
+            self.watch(Api::<DaemonSet>::all(client.clone()), checkers),
+            self.watch(Api::<Service>::all(client), all()),
         );
     }
 
-    async fn follow_kind<K>(&self, api: Api<K>, config: watcher::Config, mut tee: impl FnMut(&Event<K>))
+    fn watch<K>(self: &Arc<Self>, api: Api<K>, config: watcher::Config) -> impl Future<Output = ()>
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K::Kept: Send,
+    {
+        beside(Arc::clone(self).follow_kind(api, config, |_| {}))
+    }
+
+    async fn follow_kind<K>(self: Arc<Self>, api: Api<K>, config: watcher::Config, mut tee: impl FnMut(&Event<K>))
     where
         K: Observed + Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let mut listing = Vec::new();
-        let mut events = watcher::watcher(api, config).default_backoff().boxed();
+        let mut events = initial::events(api, config).boxed();
         while let Some(event) = events.next().await {
             let event = match event {
                 Ok(event) => event,
@@ -297,6 +314,7 @@ impl Observer {
     fn tell_gates(&self, kind: Kind) {
         let news = std::mem::take(&mut self.index().node_news);
         if !news.is_empty() {
+            self.hub.pods().nodes(news.iter().cloned());
             self.hub.nodes(news);
         }
         if kind == Kind::Resources {

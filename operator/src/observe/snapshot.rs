@@ -6,7 +6,7 @@ use crds::{hash, names};
 use planner::{
     Snapshot,
     render::object_name,
-    snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, Resource, RevisionFacts},
+    snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,8 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
     let deployments = deployments(index, namespace, name, &uid, &taken);
     let orphans =
         index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && entry.controller.is_none());
-    let orphans = orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.clone()))).collect();
+    let orphans =
+        orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.orphan.clone()))).collect();
     let ledger = resource.ledger();
     let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
     let daemon_sets = index.daemon_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
@@ -30,6 +31,8 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
         health_checker_image: health_checker_image.to_owned(),
         nodes: Arc::clone(&index.nodes),
         pods: pods(index, namespace, &uid8, &deployments),
+        pulls: pulls(index, namespace, &uid8),
+        replica_sets: replica_sets(index, namespace, &uid8, &deployments),
         orphans,
         daemon_sets: daemon_sets
             .map(|(_, entry)| planner::snapshot::DaemonSetFacts {
@@ -51,12 +54,13 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
         taken_names: taken,
         answers: BTreeMap::new(),
         reserved: memory.reserved.clone(),
-        first_seen: memory.first_seen.clone(),
+        first_seen: BTreeMap::new(),
         listed_since_rebuild: rebuilding.is_some() && memory.listed_for == rebuilding,
         asserted: memory.asserted_lately(),
         refusals: memory.active_refusals(resource.metadata.generation.unwrap_or(0)),
         written_generations: memory.written_generations.clone(),
         gates: GateLinks::default(),
+        node_readiness: None,
         deployments,
         resource: Resource {
             name: name.to_owned(),
@@ -110,6 +114,34 @@ fn pods(
         }
     }
     pods
+}
+
+/// Pods that pull images, by node.
+fn pulls(index: &Index, namespace: &str, uid8: &str) -> BTreeMap<String, Vec<PullFacts>> {
+    let mut pulls: BTreeMap<String, Vec<PullFacts>> = BTreeMap::new();
+    let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
+    for pull in ours.filter_map(|(_, entry)| entry.facts.pull.as_deref()) {
+        pulls.entry(pull.node.clone()).or_default().push(pull.clone());
+    }
+    pulls
+}
+
+/// By node: a `ReplicaSet` belongs to the node of its Deployment.
+fn replica_sets(
+    index: &Index,
+    namespace: &str,
+    uid8: &str,
+    deployments: &BTreeMap<String, Arc<DeploymentFacts>>,
+) -> BTreeMap<String, Vec<ReplicaSetFacts>> {
+    let nodes: BTreeMap<&str, &String> = deployments.iter().map(|(node, deployment)| (deployment.uid.as_str(), node)).collect();
+    let mut sets: BTreeMap<String, Vec<ReplicaSetFacts>> = BTreeMap::new();
+    for (_, entry) in index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8) {
+        let Some(facts) = &entry.facts.gated else { continue };
+        if let Some(node) = nodes.get(facts.owner.as_str()) {
+            sets.entry((*node).clone()).or_default().push(facts.clone());
+        }
+    }
+    sets
 }
 
 fn port_conflicts(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {

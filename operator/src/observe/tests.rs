@@ -1,7 +1,8 @@
-//! What the view of a large cluster costs.
+//! What the view of a large cluster costs, and what in it is news to gates.
 
 use super::*;
 use crds::names;
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 const NODES: usize = 2000;
@@ -71,6 +72,14 @@ fn list<K: Observed + Resource + DeserializeOwned>(observer: &Observer, object: 
 
 #[test]
 fn a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes() {
+    // What other tests take meanwhile is not to be counted.
+    const ALONE: &str = "MEASURED_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "observe::tests::a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes";
+        let alone = std::process::Command::new(std::env::current_exe().unwrap()).args(["--exact", name]).env(ALONE, "1").status();
+        assert!(alone.unwrap().success());
+        return;
+    }
     let observer = Observer::default();
     let before = resident_kib();
     let status =
@@ -90,4 +99,31 @@ fn a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes() {
     let each = resident_kib().saturating_sub(before) / NODES;
     assert!(each <= MOST_PER_NODE, "{each} KiB");
     assert_eq!(observer.index().pods.len(), 2 * NODES);
+}
+
+#[test]
+fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
+    let node = |beat: u32, change: &dyn Fn(&mut Value)| -> Node {
+        let at = format!("2026-01-01T00:00:{beat:02}Z");
+        let mut node = json!({
+            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": beat.to_string()},
+            "status": {"conditions": [{"type": "Warm", "status": "True", "lastHeartbeatTime": at, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        });
+        change(&mut node);
+        serde_json::from_value(node).unwrap()
+    };
+    let observer = Observer::default();
+    let is_news = |node| {
+        observer.learn(node);
+        // Nothing to wait for: what is known is told at once.
+        observer.hub().changes().now_or_never().is_some_and(|changes| changes.nodes.contains("n1"))
+    };
+    assert!(is_news(node(1, &|_| {})), "it is new");
+    assert!(!is_news(node(2, &|_| {})), "a heartbeat");
+    assert!(is_news(node(3, &|node| node["status"]["conditions"][0]["status"] = "False".into())));
+    assert!(is_news(node(4, &|_| {})));
+    assert!(is_news(node(5, &|node| node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]))));
+    assert!(is_news(node(6, &|_| {})));
+    assert!(is_news(node(7, &|node| node["metadata"]["labels"] = json!({"role": "edge"}))));
+    assert!(is_news(node(8, &|_| {})), "a label that goes, too");
 }

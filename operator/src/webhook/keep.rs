@@ -17,7 +17,8 @@ use serde_json::json;
 use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::watch;
 
-/// How often it is looked whether a certificate is to be replaced: much shorter than what its replacement waits for.
+/// How often it is looked whether a certificate is to be replaced: by time alone it grows old, and what its replacement waits for takes
+/// much longer.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
 
 /// Keys of the Secret; those of the leaf are Kubernetes' own.

@@ -16,7 +16,7 @@ use crate::{
     observe::{Observer, PAGE, WATCH_SECONDS},
 };
 use axum::{Router, body::Bytes, extract::State, http::StatusCode, response::IntoResponse, routing::post};
-use crds::NodeReadinessGate;
+use crds::{NodeReadinessGate, NodeReadinessGateStatus};
 use futures::StreamExt as _;
 use kube::{
     Api, Client,
@@ -64,18 +64,23 @@ impl Answers {
     /// Gates that the webhook acts for. Those that could not open say so themselves.
     fn gates(&self) -> Vec<Gate> {
         let objects = self.gates.state();
-        let readable = objects.iter().filter_map(|object| object.0.as_ref().ok()).filter(|gate| !is_shut(gate));
+        let readable = objects.iter().filter_map(|object| object.0.as_ref().ok()).filter(|gate| !is_shut(gate.status.as_ref()));
         let resources = self.observer.resources();
         let mut gates: Vec<_> =
             gates_of(readable, resources.iter().map(AsRef::as_ref), &self.observer.hub().fronts()).into_values().collect();
-        gates.retain(is_for_webhook);
+        let is_open = |gate: &Gate| {
+            let resource = gate.implied_by().and_then(|(namespace, name)| self.observer.resource(&namespace, &name));
+            !is_shut(resource.as_ref().and_then(|resource| resource.status.as_ref()?.node_readiness.as_ref()))
+        };
+        gates.retain(|gate| is_for_webhook(gate) && is_open(gate));
         gates
     }
 }
 
-fn is_shut(gate: &NodeReadinessGate) -> bool {
-    let conditions = gate.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|condition| condition.type_ == "Satisfiable" && condition.status == "False")
+/// It could never open, as its status says.
+fn is_shut(status: Option<&NodeReadinessGateStatus>) -> bool {
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == "Satisfiable" && condition.status == "False")
 }
 
 /// Answers of [`PATH`].

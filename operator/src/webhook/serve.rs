@@ -1,4 +1,7 @@
 //! The listener: TLS with whatever certificate there is at each handshake, then HTTP/1.1.
+//!
+//! `virtual-kubelet` has one like it for the kubelet's API, with clients' certificates, upgrades and keepalives. It is a library of its
+//! own that knows nothing of this product, and a package for both would be one more to publish for forty lines.
 
 use super::certificates::Certificates;
 use anyhow::Result;
@@ -28,7 +31,8 @@ use tokio_util::sync::CancellationToken;
 const CONNECTIONS: usize = 256;
 /// How long a client may take for the handshake, and for the head of each request.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long an accept that failed is followed by none.
+/// How long an accept that failed is followed by none: it fails for want of descriptors or memory, and nothing tells when there is some
+/// again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The certificate of each next handshake. Without one, handshakes fail.

@@ -175,6 +175,8 @@ impl<P: PodLifecycleHandler> Work<P> {
                     Some(watcher::Event::Init) => listing.clear(),
                     Some(watcher::Event::InitApply(pod)) => {
                         listing.insert(PodId::of(&pod));
+                        // A sweep before the list is complete must not take it for gone.
+                        self.listed.insert(PodId::of(&pod));
                         self.observe(pod);
                     }
                     Some(watcher::Event::InitDone) => {
@@ -329,7 +331,7 @@ impl<P: PodLifecycleHandler> Work<P> {
             return self.end_turn(id);
         };
         if let Operation::Patch(_) = &operation {
-            record.writing.clone_from(&record.status);
+            record.write();
         }
         let (performer, id, queue) = (self.performer.clone(), id.clone(), Queue::of(&operation));
         self.operations.spawn(async move {
@@ -352,13 +354,16 @@ impl<P: PodLifecycleHandler> Work<P> {
             return;
         };
         if let Outcome::Unwritable(error) = &outcome {
-            record.unwritable = record.writing.take();
+            record.refused_write();
             let retry = self.queue.failed(id, &self.policies[queue as usize], error);
             tracing::error!(pod = %id, error, ?retry, "the API server does not take the status that the provider tells");
             return;
         }
         if let Outcome::Failed { error, shown, refusal } = outcome {
-            if let Some(pod) = shown.filter(|pod| record.server.as_ref().is_some_and(|known| !is_older(pod, known))) {
+            // The answer to our own write may tell a change before the watch does, which is no news then.
+            let mut news = false;
+            if let Some((pod, known)) = shown.zip(record.server.as_ref()).filter(|(pod, known)| !is_older(pod, known)) {
+                news = is_news(known, &pod);
                 record.server = Some(Arc::from(pod));
             }
             if let Some(Refusal(pod)) = refusal {
@@ -374,6 +379,9 @@ impl<P: PodLifecycleHandler> Work<P> {
                 Retry::After(pause) => tracing::warn!(pod = %id, error, "will try again in {} ms", pause.as_millis()),
                 Retry::GiveUp => tracing::error!(pod = %id, error, "given up until the pod changes"),
             }
+            if news {
+                self.queue.add(id.clone());
+            }
             return;
         }
         self.queue.done(id);
@@ -384,7 +392,8 @@ impl<P: PodLifecycleHandler> Work<P> {
             }
             Outcome::EndOrdered(grace) => record.delete_sent = Some(grace),
             Outcome::Lost => record.lost = true,
-            // It is given anew.
+            // What the provider has ended meanwhile is not given again.
+            Outcome::Unknown if record.has_ended() => record.lost = true,
             Outcome::Unknown => *record = PodRecord { server: record.server.take(), ..PodRecord::default() },
             Outcome::Written(pod) => {
                 record.written(&pod, Timestamp::now());

@@ -32,12 +32,20 @@ pub struct PodRecord {
     pub refused: Option<Arc<Pod>>,
     /// The pod with which a creation failed: something of it may be there all the same.
     pub attempted: Option<Arc<Pod>>,
-    /// The status that is being written.
-    pub writing: Option<PodStatus>,
+    /// The status that is being written, and the annotations that go with it.
+    pub writing: Option<(PodStatus, Option<BTreeMap<String, String>>)>,
     /// A status that the API server does not take.
     pub unwritable: Option<PodStatus>,
-    /// A status that the API server took and does not show, and the version that the pod got by that.
-    pub unshown: Option<(PodStatus, Option<String>)>,
+    /// A status and annotations that the API server took and does not show, and the version that the pod got by that.
+    pub unshown: Option<Unshown>,
+}
+
+/// What the API server took and does not show.
+#[derive(Clone, Debug)]
+pub struct Unshown {
+    status: PodStatus,
+    annotations: Option<BTreeMap<String, String>>,
+    version: Option<String>,
 }
 
 /// What a provider tells of a pod.
@@ -149,15 +157,32 @@ impl PodRecord {
 
     /// The server took it in this very version of the pod, and shows something else.
     fn is_unshown(&self, status: &PodStatus, server: &Pod) -> bool {
-        self.unshown.as_ref().is_some_and(|(unshown, version)| unshown == status && *version == server.metadata.resource_version)
+        self.unshown.as_ref().is_some_and(|unshown| {
+            unshown.status == *status && unshown.annotations == self.annotations && unshown.version == server.metadata.resource_version
+        })
+    }
+
+    /// The provider has told that the pod ends, or has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.evicted.is_some() || is_terminal(self.status.as_ref())
+    }
+
+    /// A write of all that the provider has told so far begins. It may tell more before the answer is there.
+    pub(super) fn write(&mut self) {
+        self.writing = self.status.clone().map(|status| (status, self.annotations.clone()));
     }
 
     /// The server has answered the write that was under way with this pod.
     pub(super) fn written(&mut self, pod: &Pod, now: Timestamp) {
-        let Some(status) = self.writing.take() else { return };
+        let Some((status, annotations)) = self.writing.take() else { return };
         self.unwritable = None;
-        let is_shown = status_patch(pod, &status, self.annotations.as_ref(), now).is_none();
-        self.unshown = (!is_shown).then(|| (status, pod.metadata.resource_version.clone()));
+        let is_shown = status_patch(pod, &status, annotations.as_ref(), now).is_none();
+        self.unshown = (!is_shown).then(|| Unshown { status, annotations, version: pod.metadata.resource_version.clone() });
+    }
+
+    /// The server has refused the write that was under way.
+    pub(super) fn refused_write(&mut self) {
+        self.unwritable = self.writing.take().map(|(status, _)| status);
     }
 
     fn is_refused(&self, server: &Pod) -> bool {

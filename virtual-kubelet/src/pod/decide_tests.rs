@@ -246,7 +246,7 @@ fn a_status_that_the_server_takes_and_does_not_show_is_written_once_for_each_ver
     told.observed_generation = Some(1);
     let mut record = running(pod(), told.clone());
     assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
-    record.writing = record.status.clone();
+    record.write();
     let answered = |version: &str| {
         let mut pod = pod();
         pod.metadata.resource_version = Some(version.into());
@@ -259,6 +259,22 @@ fn a_status_that_the_server_takes_and_does_not_show_is_written_once_for_each_ver
     // Somebody changed something: it may be shown now.
     record.server = Some(Arc::new(answered("3")));
     assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
+}
+
+#[test]
+fn an_annotation_that_is_told_while_a_status_is_written_is_written_next() {
+    let mut record = running(pod(), status("Running"));
+    assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
+    record.write();
+    let told = Some([("provider".to_owned(), "1".to_owned())].into());
+    record.take(PodReport { status: status("Running"), annotations: told, evicted: None });
+    let mut answer = pod();
+    answer.metadata.resource_version = Some("2".into());
+    answer.status = Some(status("Running"));
+    record.written(&answer, NOW);
+    record.server = Some(Arc::new(answer));
+    let Some(Operation::Patch(patch)) = record.next(NOW) else { panic!("the annotation is lost") };
+    assert_eq!(patch["metadata"]["annotations"]["provider"], "1");
 }
 
 #[test]
@@ -312,4 +328,11 @@ fn a_status_is_no_news_and_a_deletion_is() {
     let mut changed = pod();
     changed.status = Some(status("Pending"));
     assert!(!is_news(&pod(), &changed) && is_news(&pod(), &deleting(5)) && is_news(&deleting(5), &deleting(1)));
+}
+
+#[test]
+fn a_pod_that_the_provider_has_ended_or_ends_has_ended() {
+    assert!(!running(pod(), status("Running")).has_ended());
+    assert!(running(pod(), status("Failed")).has_ended());
+    assert!(PodRecord { evicted: Some(5), ..running(pod(), status("Running")) }.has_ended());
 }

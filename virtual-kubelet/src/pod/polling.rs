@@ -1,6 +1,7 @@
 //! Providers that do not tell changes by themselves are asked.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -57,18 +58,23 @@ struct Inner<P> {
     interval: Duration,
     known: Mutex<HashMap<PodId, Known>>,
     sink: Mutex<PodStatusSink>,
+    creations: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Known {
+    /// Another one each time the pod is created: answers to earlier questions are about what was there before.
+    creation: u64,
     since: Instant,
     last: PodStatus,
+    /// Whether anything was told of it since it was created; whoever listens has forgotten what was told before.
+    told: bool,
     deleted: bool,
 }
 
 impl Known {
-    fn new(pod: &Pod) -> Self {
-        Self { since: Instant::now(), last: pod.status.clone().unwrap_or_default(), deleted: false }
+    fn new(pod: &Pod, creation: u64) -> Self {
+        Self { creation, since: Instant::now(), last: pod.status.clone().unwrap_or_default(), told: creation == 0, deleted: false }
     }
 
     fn is_over(&self) -> bool {
@@ -84,7 +90,7 @@ impl<P: PodLifecycleHandler> Polling<P> {
 
     /// Asks at this interval.
     pub fn every(interval: Duration, provider: P) -> Self {
-        Self(Arc::new(Inner { provider, interval, known: Mutex::default(), sink: Mutex::default() }))
+        Self(Arc::new(Inner { provider, interval, known: Mutex::default(), sink: Mutex::default(), creations: AtomicU64::new(0) }))
     }
 
     /// The provider itself.
@@ -106,6 +112,7 @@ impl<P: PodLifecycleHandler> Inner<P> {
     }
 
     async fn ask(&self, id: &PodId) {
+        let Some(creation) = self.known().get(id).map(|known| known.creation) else { return };
         let answer = match caught(self.provider.get_pod_status(id)).await.flatten() {
             Ok(status) => status,
             Err(error) if error.is_not_found() => None,
@@ -116,7 +123,7 @@ impl<P: PodLifecycleHandler> Inner<P> {
         };
         let sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut all = self.known();
-        let Some(known) = all.get_mut(id) else { return };
+        let Some(known) = all.get_mut(id).filter(|known| known.creation == creation) else { return };
         let status = match answer {
             Some(status) => status,
             None if known.deleted => terminated(&known.last, Timestamp::now()),
@@ -125,7 +132,8 @@ impl<P: PodLifecycleHandler> Inner<P> {
             }
             None => return,
         };
-        if known.last != status {
+        let first = !std::mem::replace(&mut known.told, true);
+        if first || known.last != status {
             known.last = status.clone();
             sink.notify(id.clone(), status);
         }
@@ -149,9 +157,9 @@ impl<P: PodLifecycleHandler> PodNotifier for Polling<P> {
 
 impl<P: PodLifecycleHandler> PodLifecycleHandler for Polling<P> {
     async fn create_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
-        let (id, known) = (PodId::of(&pod), Known::new(&pod));
+        let (id, known) = (PodId::of(&pod), Known::new(&pod, self.0.creations.fetch_add(1, Ordering::Relaxed) + 1));
         self.0.provider.create_pod(pod).await?;
-        self.0.known().entry(id.clone()).or_insert(known);
+        self.0.known().insert(id.clone(), known);
         self.0.ask(&id).await;
         Ok(())
     }
@@ -197,7 +205,7 @@ impl<P: PodLifecycleHandler> PodLifecycleHandler for Polling<P> {
         let pods = self.0.provider.get_pods().await?;
         let mut known = self.0.known();
         for pod in &pods {
-            known.entry(PodId::of(pod)).or_insert_with(|| Known::new(pod));
+            known.entry(PodId::of(pod)).or_insert_with(|| Known::new(pod, 0));
         }
         Ok(pods)
     }

@@ -3,6 +3,7 @@ use k8s_openapi::api::core::v1::{ContainerStateRunning, ContainerStateWaiting};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
+use tokio::sync::oneshot;
 
 /// A provider whose pods have the status that the test sets.
 #[derive(Default)]
@@ -10,6 +11,8 @@ struct Scripted {
     statuses: Mutex<HashMap<PodId, PodStatus>>,
     refuse_deletion: Mutex<bool>,
     keep_on_deletion: Mutex<bool>,
+    /// The next answer about a status is given when this comes.
+    late: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 impl PodLifecycleHandler for Scripted {
@@ -39,7 +42,12 @@ impl PodLifecycleHandler for Scripted {
     }
 
     async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
-        Ok(self.statuses.lock().unwrap().get(id).cloned())
+        let answer = self.statuses.lock().unwrap().get(id).cloned();
+        let late = self.late.lock().unwrap().take();
+        if let Some(late) = late {
+            late.await.unwrap();
+        }
+        Ok(answer)
     }
 
     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
@@ -168,4 +176,28 @@ fn a_container_that_had_ended_keeps_its_end_and_a_waiting_one_gets_one_state() {
     assert_eq!(containers[0].state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 7);
     let state = containers[1].state.as_ref().unwrap();
     assert!(state.waiting.is_none() && state.terminated.as_ref().unwrap().exit_code == KILLED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_about_a_pod_that_was_lost_says_nothing_of_one_that_was_created_again() {
+    let (polling, sink) = started().await;
+    let (answer, late) = oneshot::channel();
+    polling.provider().statuses.lock().unwrap().clear();
+    *polling.provider().late.lock().unwrap() = Some(late);
+    let id = PodId::of(&pod());
+    let mut asking = Box::pin(polling.0.ask(&id));
+    assert!((&mut asking).now_or_never().is_none());
+    polling.create_pod(pod()).await.unwrap();
+    assert_eq!(told(&sink).await.phase.as_deref(), Some("Running"), "it is told anew");
+    answer.send(()).unwrap();
+    asking.await;
+    assert!(sink.take().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_created_again_is_told_of_though_it_says_the_same() {
+    let (polling, sink) = started().await;
+    let again = Pod { status: Some(running()), ..Pod::clone(&pod()) };
+    polling.create_pod(Arc::new(again)).await.unwrap();
+    assert_eq!(told(&sink).await, running());
 }

@@ -45,6 +45,26 @@ pub struct Image {
     /// Path in the container -> file or directory of the host, read-only.
     #[serde(default)]
     pub files: BTreeMap<PathBuf, PathBuf>,
+    /// What the image is whatever it is called, such as `sha256:` and a number: names of one digest are one image. Without one each
+    /// name is an image of its own.
+    #[serde(default)]
+    pub digest: Option<String>,
+}
+
+/// What a status shows of an image that runs.
+///
+/// ```
+/// use virtual_kubelet::process::{ImageTable, Shown};
+///
+/// let shown = ImageTable::new("/nowhere/images.json".into()).shown("nginx:1.22");
+/// assert_eq!(shown, Shown { image: "nginx:1.22".into(), id: "process-image://nginx:1.22".into() });
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shown {
+    /// A name of the image, not always the one that the pod has.
+    pub image: String,
+    /// Its ID, the same for all names of one digest.
+    pub id: String,
 }
 
 /// Why an image cannot be had.
@@ -99,6 +119,28 @@ impl ImageTable {
         let failed = |reason: String| ImageError::Table { path: self.0.display().to_string(), reason };
         let text = std::fs::read(&self.0).map_err(|error| failed(error.to_string()))?;
         serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))
+    }
+
+    /// What a status shows of the image of this name. Of several names of one digest that is the first: containerd, too, shows the
+    /// first name that it knows of an image, whichever the pod has.
+    ///
+    /// ```
+    /// # let file = std::env::temp_dir().join(format!("images-shown-{}.json", std::process::id()));
+    /// use virtual_kubelet::process::ImageTable;
+    ///
+    /// std::fs::write(&file, r#"{"web:1": {"command": ["w"], "digest": "sha256:1"}, "web:1.0": {"command": ["w"], "digest": "sha256:1"}}"#)?;
+    /// let shown = ImageTable::new(file.clone()).shown("web:1.0");
+    /// assert_eq!((shown.image.as_str(), shown.id.as_str()), ("web:1", "process-image://sha256:1"));
+    /// # std::fs::remove_file(file)?;
+    /// # Ok::<_, std::io::Error>(())
+    /// ```
+    pub fn shown(&self, name: &str) -> Shown {
+        let table = self.read().unwrap_or_default();
+        let Some(digest) = table.get(name).and_then(|image| image.digest.as_deref()) else {
+            return Shown { image: name.to_owned(), id: format!("process-image://{name}") };
+        };
+        let same = table.iter().filter(|(_, image)| image.digest.as_deref() == Some(digest)).map(|(name, _)| name.as_str());
+        Shown { image: same.min().unwrap_or(name).to_owned(), id: format!("process-image://{digest}") }
     }
 
     /// The image of exactly this name; [`ImageError::Unknown`] without one.

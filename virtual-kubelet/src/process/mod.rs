@@ -71,7 +71,7 @@ mod worker;
 pub use access::AccessError;
 pub use credentials::Powers;
 pub use figures::{ContainerFigures, PodFigures};
-pub use images::{Image, ImageError, ImageTable};
+pub use images::{Image, ImageError, ImageTable, Shown};
 pub use kubelet::KubeletHandlers;
 pub use leftovers::end_all;
 pub use provider::ProcessProvider;

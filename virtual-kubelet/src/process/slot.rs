@@ -80,6 +80,7 @@ impl Slot {
             record: ContainerRecord {
                 name: spec.name.clone(),
                 image: spec.image.clone().unwrap_or_default(),
+                shown: None,
                 role,
                 state: State::waiting(reason, None),
                 last: None,

@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::images::Shown;
+
 /// What part a container plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -66,8 +68,10 @@ impl State {
 pub struct ContainerRecord {
     /// Name of the container.
     pub name: String,
-    /// Image of the present or next run.
+    /// Image of the present or next run, as the pod names it.
     pub image: String,
+    /// What the runtime calls the image of the present run, where that is not what the pod does.
+    pub shown: Option<Shown>,
     /// Part it plays.
     pub role: Role,
     /// What it does.
@@ -141,10 +145,14 @@ fn container_status(record: &ContainerRecord) -> ContainerStatus {
         State::Terminated(end) => state.terminated = Some(terminated(end)),
     }
     let last = record.last.as_ref().map(terminated);
+    let (image, id) = match &record.shown {
+        Some(shown) => (shown.image.clone(), shown.id.clone()),
+        None => (record.image.clone(), format!("process-image://{}", record.image)),
+    };
     ContainerStatus {
         name: record.name.clone(),
-        image: record.image.clone(),
-        image_id: record.id.as_ref().map(|_| format!("process-image://{}", record.image)).unwrap_or_default(),
+        image,
+        image_id: record.id.as_ref().map(|_| id).unwrap_or_default(),
         container_id: record.id.clone(),
         ready: record.ready,
         started: Some(record.started),

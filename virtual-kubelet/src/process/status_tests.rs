@@ -26,6 +26,7 @@ fn record(name: &str, role: Role, state: State) -> ContainerRecord {
     ContainerRecord {
         name: name.into(),
         image: "i:1".into(),
+        shown: None,
         role,
         state,
         last: None,

@@ -145,6 +145,7 @@ impl Container {
         ContainerRecord {
             name: template.name.to_string(),
             image: image.to_string(),
+            shown: None,
             role: template.role,
             state,
             last: self.last.as_deref().map(termination),

@@ -285,6 +285,20 @@ fn another_image_restarts_its_container_alone_which_ends_before_the_image_is_fet
 }
 
 #[test]
+fn two_tags_of_one_digest_are_one_image_and_yet_another_run() {
+    let with = |image: &str| template("Always", &[ContainerTemplate { image: image.into(), ..container("main", Role::Main) }]);
+    let mut pod = simulated("stop: 1s", &with("main:1@sha256:ab"));
+    pod.advance(at(5.0));
+    let before = json!(status(&pod))["containerStatuses"][0].clone();
+    pod.update(pod.plan.clone(), with("main:2@sha256:ab"), Some(2), at(5.0));
+    pod.advance(at(10.0));
+    let after = json!(status(&pod))["containerStatuses"][0].clone();
+    assert_eq!((&before["imageID"], &after["imageID"]), (&json!("main@sha256:ab"), &json!("main@sha256:ab")));
+    assert_eq!((after["image"].as_str(), after["restartCount"].as_i64()), (Some("main:2@sha256:ab"), Some(1)));
+    assert_ne!(before["containerID"], after["containerID"]);
+}
+
+#[test]
 fn another_image_does_not_end_a_pod_that_is_never_restarted() {
     let with = |image: &str| template("Never", &[ContainerTemplate { image: image.into(), ..container("main", Role::Main) }]);
     let mut pod = simulated("pull: 2s, stop: 3s", &with("main:1"));

@@ -78,15 +78,18 @@ impl SimulatedPod {
     }
 }
 
-/// Another image has another id, on every node the same.
+/// Another image has another id, on every node the same; names that give one digest are one image.
 fn image_id(image: &str) -> String {
+    let (name, given) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    let repository = match name.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    };
+    if let Some(digest) = given {
+        return format!("{repository}@{digest}");
+    }
     let digest = Sha256::digest(image);
     let number = |half: &[u8]| half.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
     let (first, second) = digest.split_at(16);
-    let hex = format!("{:032x}{:032x}", number(first), number(second));
-    let repository = match image.rsplit_once(':') {
-        Some((repository, tag)) if !tag.contains('/') => repository,
-        _ => image,
-    };
-    format!("{}@sha256:{hex}", repository.split('@').next().unwrap_or(repository))
+    format!("{repository}@sha256:{:032x}{:032x}", number(first), number(second))
 }

@@ -78,7 +78,7 @@ fn a_pod_that_left_the_api_while_no_agent_ran_is_ended_by_the_next_one() {
     let made = script(
         &place,
         "p",
-        &format!("echo $$$$ > {0}/pid; trap 'touch {0}/asked; exit 0' TERM; while :; do sleep 0.01; done", place.root.display()),
+        &format!("trap 'touch {0}/asked; exit 0' TERM; echo $$$$ > {0}/pid; while :; do sleep 0.01; done", place.root.display()),
     );
     let id = first.create(&made);
     eventually("the program has said who it is", || (!place.read("pid").is_empty()).then_some(()));
@@ -188,7 +188,7 @@ fn a_second_agent_at_the_same_directory_is_refused() {
 fn the_pods_of_a_node_that_does_not_come_back_are_ended_by_a_command() {
     let place = Place::new();
     let first = place.agent();
-    let text = format!("echo $$$$ > {0}/pid; trap 'touch {0}/asked; exit 0' TERM; while :; do sleep 0.01; done", place.root.display());
+    let text = format!("trap 'touch {0}/asked; exit 0' TERM; echo $$$$ > {0}/pid; while :; do sleep 0.01; done", place.root.display());
     let id = first.create(&script(&place, "p", &text));
     first.runs(&id);
     eventually("the program has said who it is", || (!place.read("pid").is_empty()).then_some(()));

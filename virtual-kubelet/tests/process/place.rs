@@ -65,7 +65,10 @@ impl Place {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("vk-process-{}-{number}", std::process::id()));
         fs::create_dir_all(&root).unwrap();
-        let images = json!({ "shell": { "command": ["/bin/sh", "-c"] }, "other-shell": { "command": ["/bin/sh", "-c"] } });
+        let mut images = json!({ "shell": { "command": ["/bin/sh", "-c"] }, "other-shell": { "command": ["/bin/sh", "-c"] } });
+        for name in ["a-shell", "a-shell-too"] {
+            images[name] = json!({ "command": ["/bin/sh", "-c"], "digest": "sha256:0" });
+        }
         fs::write(root.join("images.json"), images.to_string()).unwrap();
         // What a plain user has: mounts in a user namespace with one id.
         let program = root.join("virtual-kubelet");

@@ -122,7 +122,8 @@ fn a_ready_container_stays_ready_under_the_next_agent_until_its_probe_says_other
     let place = Place::new();
     let code = Arc::new(AtomicU16::new(200));
     let first = place.agent();
-    let probe = json!({ "httpGet": { "port": http_server(&code) }, "periodSeconds": 1, "failureThreshold": 2 });
+    // So many failures that the next agent is looked at before they are all there.
+    let probe = json!({ "httpGet": { "port": http_server(&code) }, "periodSeconds": 1, "failureThreshold": 8 });
     let id = probed(&place, &first, &json!({ "readinessProbe": probe }));
     first.until(&id, "ready", |status| container(status, "c").ready);
     drop(first);

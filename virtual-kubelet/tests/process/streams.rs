@@ -141,7 +141,7 @@ fn a_client_attaches_to_input_and_output_and_leaving_closes_the_input_only_with_
     });
     assert_eq!(exit_code(&agent.ends(&once), "c"), Some(4));
     assert_eq!(agent.log(&once, "c", false), ["got three", "over"]);
-    assert_eq!(agent.log(&many, "c", false), ["got one", "got two"]);
+    eventually("the other one's output is logged", || (agent.log(&many, "c", false) == ["got one", "got two"]).then_some(()));
     let error = agent.runtime.block_on(agent.provider.attach(&once, "c")).unwrap_err();
     assert!(matches!(error, AccessError::Session(SessionError::NotRunning)), "{error}");
 }
@@ -175,6 +175,8 @@ fn a_container_with_a_terminal_is_attached_to_and_logged() {
     }] });
     let id = agent.create(&pod(&place, "p", &spec));
     agent.runs(&id);
+    // The terminal shows what is typed as soon as it is.
+    eventually("it has spoken", || agent.log(&id, "c", false).iter().any(|line| line.starts_with("terminal")).then_some(()));
     agent.runtime.block_on(async {
         let session = agent.provider.attach(&id, "c").await.unwrap();
         session.writer.send(Input::Resize(SIZE)).await.unwrap();
@@ -209,7 +211,9 @@ fn what_a_container_uses_is_counted_with_all_its_processes() {
     let id = agent.create(&script(&place, "p", &text));
     agent.runs(&id);
     let figures = || agent.provider.figures().into_iter().find(|figures| figures.id == id).and_then(|mut pod| pod.containers.pop());
-    let busy = eventually("processor time is counted", || figures().filter(|figures| figures.cpu.as_millis() >= 100));
+    // The start itself may take as long, with one process.
+    let busy =
+        eventually("processor time is counted", || figures().filter(|figures| figures.cpu.as_millis() >= 100 && figures.processes == 2));
     assert!(busy.processes == 2 && busy.resident_bytes > 100_000 && busy.virtual_bytes >= busy.resident_bytes, "{busy:?}");
     std::fs::write(place.root.join("stop"), "").unwrap();
     let after = eventually("the busy child has ended", || figures().filter(|figures| figures.processes == 2 && figures.cpu >= busy.cpu));
@@ -223,8 +227,9 @@ fn a_container_that_has_not_begun_has_no_log_and_one_that_never_crashed_no_previ
     let spec = json!({ "containers": [{ "name": "c", "image": "unknown" }] });
     let waiting = agent.create(&pod(&place, "waiting", &spec));
     agent.until(&waiting, "the pull fails", |status| format!("{status:?}").contains("ErrImagePull"));
-    let text = agent.provider.log_files(&waiting, "c", false).unwrap_err().to_string();
-    assert_eq!(text, "container \"c\" in pod \"waiting\" is waiting to start: ErrImagePull");
+    let text = "container \"c\" in pod \"waiting\" is waiting to start: ErrImagePull";
+    // It backs off 2 s later, and tries again.
+    eventually("it is said why", || (agent.provider.log_files(&waiting, "c", false).unwrap_err().to_string() == text).then_some(()));
     let running = sleeper(&place, &agent);
     let text = agent.provider.log_files(&running, "c", true).unwrap_err().to_string();
     assert_eq!(text, "previous terminated container \"c\" in pod \"p\" not found");
@@ -260,11 +265,17 @@ fn fifty_stuck_execs_attaches_and_followers_leave_no_task_no_process_and_no_desc
             sessions.push(stuck);
             sessions.push(agent.provider.attach(&id, "c").await.unwrap());
         }
-        assert!(descriptors() > before.0 + 100 && processes() == before.1 + 50);
-        assert!(tasks() >= before.2 + 50 && open_logs() == before.3 + 50);
+        eventually("all are there", || {
+            let held = descriptors() > before.0 + 100 && processes() == before.1 + 50;
+            (held && tasks() >= before.2 + 50 && open_logs() >= before.3 + 50).then_some(())
+        });
         followers.iter().for_each(tokio::task::JoinHandle::abort);
     });
-    eventually("all is gone", || ((descriptors(), processes(), tasks(), open_logs()) == before).then_some(()));
+    // What ended since the first look is no loss.
+    eventually("all is gone", || {
+        let gone = descriptors() <= before.0 && processes() <= before.1 && tasks() <= before.2 && open_logs() <= before.3;
+        gone.then_some(())
+    });
 }
 
 #[test]
@@ -274,7 +285,7 @@ fn an_exec_whose_child_floods_its_output_ends_soon_after_its_command() {
     let id = sleeper(&place, &agent);
     agent.runtime.block_on(async {
         let session = open(&agent, &id, &["sh", "-c", "yes & exit 3"], false, None).await;
-        let ended = tokio::time::timeout(Duration::from_secs(30), session.collect(1 << 10)).await.expect("it goes on");
+        let ended = tokio::time::timeout(Duration::from_mins(1), session.collect(1 << 10)).await.expect("it goes on");
         assert_eq!(ended.unwrap().0, 3);
     });
 }
@@ -300,7 +311,7 @@ fn a_follower_that_slept_through_two_restarts_ends() {
         agent.until(&id, "it was restarted", |status| container(status, "c").restart_count == restarts && container(status, "c").ready);
     }
     let mut seen = String::new();
-    let read = async { tokio::time::timeout(Duration::from_secs(30), following.read_to_string(&mut seen)).await };
+    let read = async { tokio::time::timeout(Duration::from_mins(1), following.read_to_string(&mut seen)).await };
     agent.runtime.block_on(read).expect("it goes on").unwrap();
     assert_eq!(seen, "up\n");
 }

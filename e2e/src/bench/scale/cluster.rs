@@ -80,6 +80,11 @@ impl Cluster {
         Ok(begun)
     }
 
+    /// How the operator reaches the API server, as its own user.
+    pub fn operator_kubeconfig(&self) -> &Path {
+        &self.operator_kubeconfig
+    }
+
     /// Kills the operator.
     pub async fn kill_operator(&mut self) -> Result<()> {
         self.operator.take().context("the operator was not started")?.kill().await

@@ -1,6 +1,7 @@
 //! An operator that looks after a large fleet at rest, and one that is started anew.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     time::{Duration, Instant},
 };
@@ -10,7 +11,10 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Findings, Say, cluster::Cluster, resource, settings::Settings};
-use crate::{bench::Goal, eventually::eventually};
+use crate::{
+    bench::{Goal, process_figures::by_program},
+    eventually::eventually,
+};
 
 /// How long it may take until all nodes serve, and everything else.
 const PATIENCE: Duration = Duration::from_mins(30);
@@ -48,13 +52,27 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     findings.add("operator memory, after a restart", restarted, "MiB", Goal::AtMost(64.0), Some(("peak", restarted_peak)));
     cluster.kill_operator().await?;
     cluster.change(json!({ "template": resource::template(2) })).await?;
+    let before = by_program()?;
     let begun = cluster.start_operator()?;
     let first = first_grant(&mut cluster, begun).await?;
+    let used = used_since(&before)?;
     say(&format!("restarted: nothing to do seen after {decided:.2} s, a changed template after {first:.2} s; {restarted:.1} MiB"));
     findings.add("operator restart → first correct decision", first, "s", Goal::AtMost(5.0), Some(("nothing to do", decided)));
-    let details = json!({ "nodes": nodes, "pods": nodes * resource::PODS_PER_NODE, "seconds until all serve": took });
+    let shares: Vec<_> = used.iter().map(|(program, seconds)| format!("{program} {seconds:.1}")).collect();
+    say(&format!("CPU seconds until the grant: {}", shares.join(", ")));
+    let pods = nodes * resource::PODS_PER_NODE;
+    let details = json!({ "nodes": nodes, "pods": pods, "seconds until all serve": took, "CPU seconds until the grant": used });
     findings.details.insert("large fleet", details);
     cluster.end().await
+}
+
+/// CPU seconds of those programs that have used some.
+fn used_since(before: &BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>> {
+    let used = by_program()?.into_iter().map(|(program, seconds)| {
+        let since = seconds - before.get(&program).copied().unwrap_or_default();
+        (program, since)
+    });
+    Ok(used.filter(|(_, seconds)| *seconds >= 0.05).collect())
 }
 
 /// How long a restarted operator takes to see that all nodes are as they should be.

@@ -69,7 +69,7 @@ async fn crash_loop(bed: &Bed) -> Result<()> {
     ensure!(container["lastState"]["terminated"]["exitCode"] == 1 && container["restartCount"] == 1, "{container}");
     let message = container["state"]["waiting"]["message"].as_str().unwrap_or_default().to_owned();
     ensure!(message.starts_with("back-off 10s restarting failed container=main pod=crashing_default("), "{message}");
-    shows(bed, "crashing", SECOND * 20, "is restarted", |status| status["containerStatuses"][0]["restartCount"] == 2).await?;
+    shows(bed, "crashing", MINUTE, "is restarted", |status| status["containerStatuses"][0]["restartCount"].as_i64() >= Some(2)).await?;
     bed.say("a crash loop backs off, counts its restarts and says why");
     Ok(())
 }
@@ -93,23 +93,24 @@ async fn never_ready(bed: &Bed) -> Result<()> {
 async fn slow_stop(bed: &Bed) -> Result<()> {
     make(bed, "slow", "sim-3", &[("fault", "slow-stop")]).await?;
     let pod = runs(bed, "slow").await?;
-    delete(bed, "slow", Some(6)).await?;
     let begun = Instant::now();
+    delete(bed, "slow", Some(6)).await?;
     is_gone(bed, &pod, MINUTE).await?;
     let took = begun.elapsed();
-    ensure!((SECOND * 5..SECOND * 12).contains(&took), "it took {took:?} to end");
+    // Before the 30 s of its spec are over, on a machine that others keep busy.
+    ensure!((SECOND * 5..SECOND * 25).contains(&took), "it took {took:?} to end");
     bed.say("a slow stop takes the whole grace period, and no more");
     Ok(())
 }
 
 async fn image_change(bed: &Bed) -> Result<()> {
-    make(bed, "changed", "sim-4", &[("pull", "2s"), ("stop", "1s")]).await?;
+    make(bed, "changed", "sim-4", &[("pull", "6s"), ("stop", "1s")]).await?;
     let before = json!(runs(bed, "changed").await?.status);
     let patch = json!({ "spec": { "containers": [{ "name": "main", "image": "main:2" }] } });
     pods(bed).patch("changed", &PatchParams::default(), &Patch::Strategic(patch)).await.context("changing the image")?;
     let ended = |status: &Value| main_state(status).0 == "terminated" && status["containerStatuses"][0]["image"] == "main:1";
-    shows(bed, "changed", SECOND * 20, "ends its container before the image is fetched", ended).await?;
-    let after = shows(bed, "changed", SECOND * 20, "runs the other image", |status| {
+    shows(bed, "changed", MINUTE, "ends its container before the image is fetched", ended).await?;
+    let after = shows(bed, "changed", MINUTE, "runs the other image", |status| {
         status["containerStatuses"][0]["image"] == "main:2" && is_true(status, "Ready")
     });
     let pod = after.await?;
@@ -130,9 +131,11 @@ async fn kubelet_restart(bed: &Bed, running: &Running) -> Result<()> {
     }
     annotate(nodes(bed), "sim-5", "kubelet-restart", json!("once")).await?;
     running.handle.inject("sim-6", NodeFault::KubeletRestart)?;
-    for name in ["by-mark", "by-call"] {
-        shows(bed, name, SECOND * 8, "is not ready", |status| !is_true(status, "Ready") && !is_true(status, "ContainersReady")).await?;
-    }
+    // Both at a time: it lasts 10 s.
+    let unready = async |name: &str| {
+        shows(bed, name, MINUTE, "is not ready", |status| !is_true(status, "Ready") && !is_true(status, "ContainersReady")).await
+    };
+    tokio::try_join!(unready("by-mark"), unready("by-call"))?;
     for name in ["by-mark", "by-call"] {
         let status = json!(runs(bed, name).await?.status);
         ensure!(status["containerStatuses"][0]["restartCount"] == 0, "{status}");
@@ -145,10 +148,10 @@ async fn lost(bed: &Bed, running: &Running) -> Result<()> {
     make(bed, "lonely", "sim-7", &[]).await?;
     runs(bed, "lonely").await?;
     running.handle.inject("sim-7", NodeFault::Lost)?;
-    node_is(bed, "sim-7", "Unknown", MINUTE).await?;
-    shows(bed, "lonely", SECOND * 10, "is called not ready", |status| !is_true(status, "Ready")).await?;
+    node_is(bed, "sim-7", "Unknown", MINUTE * 2).await?;
+    shows(bed, "lonely", MINUTE, "is called not ready", |status| !is_true(status, "Ready")).await?;
     running.handle.inject("sim-7", NodeFault::Found)?;
-    node_is(bed, "sim-7", "True", SECOND * 20).await?;
+    node_is(bed, "sim-7", "True", MINUTE).await?;
     runs(bed, "lonely").await?;
     bed.say("a lost node is called so, and it and its pods are Ready again when it is back");
     Ok(())
@@ -158,12 +161,12 @@ async fn late_lease(bed: &Bed, running: &Running) -> Result<()> {
     annotate(nodes(bed), "sim-8", "late-lease", json!("20s")).await?;
     running.handle.inject("sim-9", NodeFault::LateLease(SECOND * 20))?;
     for node in ["sim-8", "sim-9"] {
-        node_is(bed, node, "Unknown", MINUTE).await?;
+        node_is(bed, node, "Unknown", MINUTE * 3).await?;
     }
     annotate(nodes(bed), "sim-8", "late-lease", Value::Null).await?;
     running.handle.inject("sim-9", NodeFault::Found)?;
     for node in ["sim-8", "sim-9"] {
-        node_is(bed, node, "True", MINUTE).await?;
+        node_is(bed, node, "True", MINUTE * 2).await?;
     }
     bed.say("a node with a late lease is called lost until it renews in time");
     Ok(())
@@ -178,7 +181,9 @@ async fn wrong_annotation(bed: &Bed) -> Result<()> {
 }
 
 async fn watch_dropped(bed: &Bed, running: &Running) -> Result<()> {
-    running.handle.drop_watches(SECOND * 5);
+    running.handle.drop_watches(SECOND * 20);
+    // It ends them a moment later.
+    tokio::time::sleep(SECOND).await;
     make(bed, "unseen", "sim-11", &[]).await?;
     throughout(SECOND * 3, "nobody sees the pod", async || {
         let status = json!(pods(bed).get("unseen").await?.status);
@@ -196,16 +201,18 @@ type Steps = Vec<(String, Value)>;
 
 /// What five pods do under a fleet of its own with this seed.
 async fn history(bed: &Bed, client: kube::Client, prefix: &str, seed: u64) -> Result<Vec<Steps>> {
-    let rule = "pods:\n- {pull: uniform 1s 3s, ready: uniform 1s 2s, run: uniform 3s 5s, exitCode: 3}\n";
-    let running = Running::start(client, FleetConfig { seed, ..fleet(5, prefix, rule)? }).await?;
+    // Steps so far apart that each is written before the next comes, and nodes that are never called late.
+    let rule = "pods:\n- {pull: uniform 3s 9s, ready: uniform 3s 6s, run: uniform 9s 15s, exitCode: 3}\n";
+    let running = Running::start(client, FleetConfig { seed, lease_duration: SECOND * 8, ..fleet(5, prefix, rule)? }).await?;
     let since = bed.recorder.history().await?.len();
     let names: Vec<String> = (0..5).map(|index| format!("seeded-{index}")).collect();
     for (index, name) in names.iter().enumerate() {
         make(bed, name, &format!("{prefix}{index}"), &[]).await?;
     }
     for name in &names {
-        shows(bed, name, MINUTE, "has crashed twice", |status| {
-            status["containerStatuses"][0]["restartCount"] == 1 && main_state(status).0 == "waiting"
+        shows(bed, name, MINUTE * 3, "has crashed twice", |status| {
+            let restarts = status["containerStatuses"][0]["restartCount"].as_i64();
+            restarts > Some(1) || restarts == Some(1) && main_state(status).0 == "waiting"
         })
         .await?;
     }
@@ -239,7 +246,7 @@ async fn history(bed: &Bed, client: kube::Client, prefix: &str, seed: u64) -> Re
         delete(bed, name, Some(1)).await?;
         is_gone(bed, &pod, MINUTE).await?;
     }
-    eventually(SECOND * 20, "the fleet has forgotten its pods", async || {
+    eventually(MINUTE, "the fleet has forgotten its pods", async || {
         ensure!(running.metric("virtual_kubelet_pods_known", "") == 0, "it has not");
         Ok(())
     })

@@ -39,7 +39,7 @@ pub async fn run(bed: &mut Bed) -> Result<()> {
 }
 
 async fn known_pods(running: &Running, wanted: u64) -> Result<()> {
-    eventually(SECOND * 30, &format!("the fleet knows {wanted} pods"), async || {
+    eventually(MINUTE * 2, &format!("the fleet knows {wanted} pods"), async || {
         let known = running.metric("virtual_kubelet_pods_known", "");
         ensure!(known == wanted, "it knows {known}");
         Ok(())
@@ -77,7 +77,7 @@ async fn fast_final_delete(bed: &Bed) -> Result<()> {
     let pod = runs(bed, "quick").await?;
     let begun = Instant::now();
     delete(bed, "quick", None).await?;
-    is_gone(bed, &pod, SECOND * 10).await?;
+    is_gone(bed, &pod, SECOND * 25).await?;
     bed.say(&format!("a deleted pod with a grace of 30 s is gone after {:.1} s", begun.elapsed().as_secs_f32()));
     Ok(())
 }
@@ -91,11 +91,11 @@ async fn repaired(bed: &Bed) -> Result<()> {
         } });
         pods(bed).patch_status("repaired", &PatchParams::default(), &Patch::Strategic(status)).await?;
         let both = |status: &serde_json::Value| is_true(status, "Ready") && is_true(status, "example.com/theirs");
-        shows(bed, "repaired", SECOND * 10, "is ready again and keeps what is of others", both).await?;
+        shows(bed, "repaired", MINUTE, "is ready again and keeps what is of others", both).await?;
     }
     let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }] } });
     nodes(bed).patch_status("sim-1", &PatchParams::default(), &Patch::Strategic(ready)).await?;
-    node_is(bed, "sim-1", "True", SECOND * 10).await?;
+    node_is(bed, "sim-1", "True", MINUTE).await?;
     bed.say("what others change of ours is put right");
     delete(bed, "repaired", None).await
 }
@@ -111,7 +111,7 @@ async fn others_survive(bed: &Bed) -> Result<()> {
         "status": { "conditions": [{ "type": "Theirs", "status": "True" }] },
     });
     nodes(bed).patch_status("sim-2", &PatchParams::default(), &Patch::Strategic(status)).await?;
-    eventually(SECOND * 10, "our label is back", async || {
+    eventually(MINUTE, "our label is back", async || {
         let node = nodes(bed).get("sim-2").await?;
         ensure!(node.labels().get("kubernetes.io/os").map(String::as_str) == Some("linux"), "{:?}", node.labels());
         ensure!(node.labels().contains_key("theirs") && node.annotations().contains_key("theirs"), "{:?}", node.metadata);
@@ -163,7 +163,7 @@ async fn gone(bed: &Bed, proxy: &mut FaultProxy, running: &Running) -> Result<()
         let of_pods = log[before..].iter().filter(|exchange| !exchange.request.watch && exchange.request.path == "/api/v1/pods");
         of_pods.count()
     };
-    eventually(SECOND * 30, "the pods are listed anew", async || {
+    eventually(MINUTE * 2, "the pods are listed anew", async || {
         ensure!(lists() > 0, "they are not");
         Ok(())
     })
@@ -216,7 +216,7 @@ async fn slowed_down(bed: &Bed, proxy: &FaultProxy, running: &Running) -> Result
     for (index, name) in names.iter().enumerate() {
         make(bed, name, &format!("sim-{index}"), &[]).await?;
     }
-    eventually(SECOND * 20, "fewer requests are under way at once", async || {
+    eventually(MINUTE, "fewer requests are under way at once", async || {
         ensure!(limit() < before, "{} after {before}", limit());
         Ok(())
     })
@@ -265,7 +265,7 @@ async fn foreign_holder(bed: &Bed) -> Result<()> {
     let theirs =
         json!({ "metadata": { "annotations": { "theirs": "1" } }, "spec": { "holderIdentity": "kwok", "leaseDurationSeconds": 7 } });
     leases(bed).patch("sim-6", &PatchParams::default(), &Patch::Merge(theirs)).await?;
-    eventually(SECOND * 25, "the lease is ours again", async || {
+    eventually(MINUTE * 2, "the lease is ours again", async || {
         let lease = leases(bed).get("sim-6").await?;
         let spec = lease.spec.clone().unwrap_or_default();
         ensure!(spec.holder_identity.as_deref() == Some("sim-6") && spec.lease_duration_seconds == Some(40), "{spec:?}");
@@ -280,7 +280,7 @@ async fn foreign_holder(bed: &Bed) -> Result<()> {
 async fn deleted_node(bed: &Bed) -> Result<()> {
     let before = nodes(bed).get("sim-7").await?.uid();
     nodes(bed).delete("sim-7", &DeleteParams::default()).await?;
-    eventually(SECOND * 30, "Node and lease are back", async || {
+    eventually(MINUTE * 2, "Node and lease are back", async || {
         let node = nodes(bed).get("sim-7").await?;
         ensure!(node.uid() != before, "it is the old one");
         let lease = leases(bed).get("sim-7").await?;
@@ -343,7 +343,7 @@ async fn as_service_account(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
         // A lost Node and a status of others take the rights that nothing above has asked for.
         let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }] } });
         nodes(bed).patch_status(&node, &PatchParams::default(), &Patch::Strategic(ready)).await?;
-        node_is(bed, &node, "True", SECOND * 10).await?;
+        node_is(bed, &node, "True", MINUTE).await?;
         delete(bed, &name, None).await?;
         is_gone(bed, &pod, MINUTE).await?;
         let refused = running.metric("virtual_kubelet_requests_total", "code=\"403\"");
@@ -373,7 +373,7 @@ async fn impersonated(bed: &Bed, proxy: &FaultProxy) -> Result<()> {
     let refused = virtual_kubelet::fleet::Fleet::new(client(bed, &proxy.server()).await?, config)?;
     let (handle, cancel) = (refused.handle(), tokio_util::sync::CancellationToken::new());
     let task = tokio::spawn(refused.run(cancel.clone()));
-    eventually(SECOND * 20, "the Node is refused", async || {
+    eventually(MINUTE * 2, "the Node is refused", async || {
         ensure!(handle.scrape().contains("code=\"403\""), "it is not");
         Ok(())
     })

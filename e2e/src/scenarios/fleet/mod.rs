@@ -2,6 +2,7 @@
 
 mod faults;
 mod holes;
+pub(super) mod in_place;
 mod outages;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -88,7 +89,7 @@ impl Running {
     /// Ends it, and fails when it does not end.
     async fn stop(mut self) -> Result<()> {
         self.cancel.cancel();
-        tokio::time::timeout(SECOND * 15, &mut self.task).await.context("the fleet does not end")??.context("the fleet crashed")
+        tokio::time::timeout(MINUTE, &mut self.task).await.context("the fleet does not end")??.context("the fleet crashed")
     }
 
     /// The sum of a counter or a gauge over all its labels that contain `labels`.
@@ -163,7 +164,7 @@ async fn shows(bed: &Bed, name: &str, within: Duration, what: &str, fits: impl F
 }
 
 async fn runs(bed: &Bed, name: &str) -> Result<Pod> {
-    shows(bed, name, MINUTE, "runs", |status| status["phase"] == "Running" && is_true(status, "Ready")).await
+    shows(bed, name, MINUTE * 2, "runs", |status| status["phase"] == "Running" && is_true(status, "Ready")).await
 }
 
 async fn is_gone(bed: &Bed, pod: &Pod, within: Duration) -> Result<()> {

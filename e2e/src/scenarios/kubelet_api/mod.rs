@@ -52,7 +52,8 @@ fn pod(name: &str, script: &str, more: &Value) -> Value {
 }
 
 fn pods() -> Vec<Value> {
-    let web = "for n in one two three; do echo $n; done; sleep 0.3; echo oops >&2; sleep 0.3; echo five; touch /data/up; exec sleep 100000";
+    // Far enough apart: output and errors come in two pipes, and a supervisor that waits for a processor reads both at once.
+    let web = "for n in one two three; do echo $n; done; sleep 2; echo oops >&2; sleep 2; echo five; touch /data/up; exec sleep 100000";
     let more = json!({
         "env": [{ "name": "GREETING", "value": "hello" }],
         "workingDir": "/usr",
@@ -142,10 +143,18 @@ async fn certificate(bed: &mut Bed) -> Result<()> {
     bed.apply(&[pod("other", "echo here I am; exec sleep 100000", &json!({ "nodeName": "n3" }))]).await?;
     let session = Session { bed, text: String::new(), spdy: false };
     session.ready("other").await?;
-    let said = session.quiet(&["logs", "other"], "").await?;
-    ensure!(said.code == 1 && said.stderr.contains("tls"), "logs without a certificate: {} {} {}", said.code, said.stdout, said.stderr);
-    let agent = std::fs::read_to_string(bed.state().join("logs/node-n3.log"))?;
-    ensure!(agent.contains("waits to be approved"), "the agent does not say that its certificate waits to be approved");
+    eventually(POD, "the agent says that its certificate waits to be approved", async || {
+        let agent = std::fs::read_to_string(bed.state().join("logs/node-n3.log"))?;
+        ensure!(agent.contains("waits to be approved"), "it does not");
+        Ok(())
+    })
+    .await?;
+    eventually(POD, "node n3 has no certificate to serve with", async || {
+        let said = session.quiet(&["logs", "other"], "").await?;
+        ensure!(said.code == 1 && said.stderr.contains("tls"), "logs without a certificate: {} {} {}", said.code, said.stdout, said.stderr);
+        Ok(())
+    })
+    .await?;
     let requests = session.quiet(&["get", "csr", "-o", "name"], "").await?.stdout;
     for request in requests.lines() {
         bed.kubectl(&["certificate", "approve", request]).await?;

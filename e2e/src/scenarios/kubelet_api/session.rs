@@ -17,9 +17,9 @@ const TRANSCRIPT: &str = "e2e/fixtures/kubectl-transcript.txt";
 /// Where the transcript is written anew instead of compared, if set.
 const GENERATE: &str = "GENERATE";
 /// How long a command may take.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 /// How long a pod may take to get into a state.
-pub const POD: Duration = Duration::from_secs(40);
+pub const POD: Duration = Duration::from_mins(3);
 
 /// Commands and what came of them.
 pub struct Session<'a> {

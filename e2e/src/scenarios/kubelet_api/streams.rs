@@ -39,7 +39,7 @@ pub async fn logs(session: &mut Session<'_>) -> Result<()> {
 
 /// The first line is older than is asked for; the others come while the client listens.
 async fn follow(session: &mut Session<'_>) -> Result<()> {
-    const SINCE: &str = "--since=4s";
+    const SINCE: &str = "--since=20s";
     let touch = async |file: &str| session.quiet(&["exec", "counter", "--", "touch", file], "").await;
     eventually(POD, "the first line is old", async || {
         ensure!(session.quiet(&["logs", "counter", SINCE], "").await?.stdout.is_empty(), "it is not");
@@ -64,8 +64,8 @@ pub async fn exec(session: &mut Session<'_>) -> Result<()> {
     session.run(&["exec", "web", "--", "/no/such/program"]).await?;
     session.run(&["exec", "crash", "-c", "nothing", "--", "true"]).await?;
     let mut terminal = session.terminal(&["exec", "-it", "web", "--", "sh"])?;
-    terminal.line("stty size; tty | cut -c1-8").await?;
-    terminal.expect("40 100").await?;
+    eventually_typed(&mut terminal, "stty size", "40 100").await?;
+    terminal.line("tty | cut -c1-8").await?;
     terminal.expect("/dev/pts").await?;
     terminal.resize(120, 50)?;
     eventually_typed(&mut terminal, "stty size", "50 120").await?;
@@ -80,7 +80,7 @@ pub async fn exec(session: &mut Session<'_>) -> Result<()> {
 
 /// Types a line until the answer is there: nobody tells when a change has arrived.
 async fn eventually_typed(terminal: &mut Terminal, line: &str, answer: &str) -> Result<()> {
-    for _ in 0..20 {
+    for _ in 0..120 {
         terminal.line(&format!("{line}; echo s''een")).await?;
         if timeout(Duration::from_millis(500), terminal.expect(answer)).await.is_ok_and(|found| found.is_ok()) {
             return Ok(());
@@ -101,6 +101,8 @@ pub async fn run(session: &mut Session<'_>) -> Result<()> {
     let words: Vec<&str> = words.into_iter().chain(["/bin/sh", "-c", "read x; stty size; echo got $x; exit 4"]).collect();
     let mut terminal = session.terminal(&words)?;
     terminal.expect("If you don't see a command prompt").await?;
+    // The size goes a way of its own, beside what is typed, and nobody tells when it has arrived.
+    tokio::time::sleep(Duration::from_secs(5)).await;
     terminal.line("yes").await?;
     terminal.expect("40 100").await?;
     terminal.expect("got yes").await?;

@@ -32,8 +32,10 @@ pub async fn clients_that_vanish_leave_no_task_descriptor_or_process(bed: &mut B
     const STUCK: &str = "sleep 314159";
     bed.apply(&pods()).await?;
     let session = Session { bed, text: String::new(), spdy: false };
-    session.ready("web").await?;
-    session.ready("nginx").await?;
+    // All of them: each pod that started later would keep descriptors that are not those of clients.
+    for name in ["web", "counter", "reader", "stubborn", "nginx"] {
+        session.ready(name).await?;
+    }
     let agent = bed.nodes().get("n1").context("no node n1")?.agent_pid()?;
     // What the first request makes is kept: connections to the API server that ask whether it may.
     session.quiet(&["exec", "web", "--", "true"], "").await?;
@@ -78,7 +80,7 @@ pub async fn clients_that_vanish_leave_no_task_descriptor_or_process(bed: &mut B
         let pid = client.id().context("a client has ended by itself")?;
         kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL)?;
     }
-    eventually(Duration::from_secs(90), "nothing is left of them", async || {
+    eventually(Duration::from_mins(4), "nothing is left of them", async || {
         ensure!(processes(STUCK) == 0, "{} commands still run", processes(STUCK));
         ensure!(descriptors(agent) <= before + 2, "the agent has {} descriptors, {before} before", descriptors(agent));
         Ok(())

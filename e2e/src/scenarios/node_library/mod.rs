@@ -28,6 +28,8 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
+/// At once, on a slow machine: before the grace of the pods, which is 30 s, and the next heartbeat of a node with a lease are over.
+const SOON: Duration = Duration::from_secs(25);
 
 /// The inventory of the original's tests, and a test for each of its known faults.
 pub const PROMISES: Scenario = Scenario {
@@ -79,7 +81,7 @@ impl<E: Debug + Send + Sync + 'static> Running<E> {
 
     /// It ends by itself, and cleanly.
     async fn ends(mut self) -> Result<()> {
-        let ended = tokio::time::timeout(SECOND * 15, &mut self.task).await.context("the controller does not end")??;
+        let ended = tokio::time::timeout(MINUTE, &mut self.task).await.context("the controller does not end")??;
         ended.map_err(|error| anyhow::anyhow!("{error:?}"))
     }
 }
@@ -117,7 +119,7 @@ fn phase(pod: &Pod) -> Option<&str> {
 
 /// Waits until a pod runs and is ready.
 async fn runs(bed: &Bed, name: &str) -> Result<Pod> {
-    eventually(SECOND * 40, &format!("pod {name} runs"), async || {
+    eventually(MINUTE * 2, &format!("pod {name} runs"), async || {
         let pod = pods(bed).get(name).await?;
         ensure!(phase(&pod) == Some("Running") && is_ready(&pod), "{:?}", pod.status);
         Ok(pod)

@@ -27,7 +27,7 @@ use virtual_kubelet::{
     },
 };
 
-use super::{MINUTE, Running, SECOND};
+use super::{MINUTE, Running, SECOND, SOON};
 use crate::{
     bed::Bed,
     control_plane,
@@ -131,7 +131,7 @@ async fn with_lease(bed: &Bed) -> Result<()> {
     let new = NodeCondition { type_: "New".into(), status: "True".into(), ..NodeCondition::default() };
     status.conditions.get_or_insert_default().push(new);
     provider.update_status(node).await;
-    eventually(SECOND * 5, "the update arrives", async || {
+    eventually(SOON, "the update arrives", async || {
         let node = nodes(bed).get("lib-lease").await?;
         ensure!(condition(&node, "New").is_some_and(|condition| condition.status == "True"), "{:?}", node.status);
         ensure!(node.status.and_then(|status| status.phase).as_deref() == Some("Running"), "the phase is another one");
@@ -148,7 +148,7 @@ async fn without_lease(bed: &Bed) -> Result<()> {
     let mut last = None;
     for _ in 0..3 {
         last = Some(
-            eventually(SECOND * 10, "the status is written again", async || {
+            eventually(MINUTE, "the status is written again", async || {
                 let node = nodes(bed).get("lib-bare").await?;
                 let ready = condition(&node, "Ready").context("not Ready")?;
                 ensure!(ready.last_heartbeat_time > last, "{:?} after {last:?}", ready.last_heartbeat_time);
@@ -182,7 +182,7 @@ async fn what_is_of_others_survives(bed: &Bed) -> Result<()> {
     changed.metadata.annotations = Some([("new".to_owned(), "1".to_owned())].into());
     changed.status.get_or_insert_default().conditions.get_or_insert_default().push(condition_of("New"));
     provider.update_status(changed).await;
-    eventually(SECOND * 10, "the Node has what it should have and nothing else", async || {
+    eventually(SOON, "the Node has what it should have and nothing else", async || {
         let node = nodes(bed).get("lib-others").await?;
         let annotations = node.annotations();
         let (has, lacks) = (["before", "theirs", "new"], ["ours"]);
@@ -197,7 +197,7 @@ async fn what_is_of_others_survives(bed: &Bed) -> Result<()> {
     // What somebody else makes of ours is put right.
     let foreign = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "Foreign" }] } });
     nodes(bed).patch_status("lib-others", &PatchParams::default(), &Patch::Strategic(&foreign)).await?;
-    eventually(SECOND * 10, "Ready is put right", async || {
+    eventually(SOON, "Ready is put right", async || {
         let node = nodes(bed).get("lib-others").await?;
         ensure!(condition(&node, "Ready").is_some_and(|ready| ready.status == "True"), "{:?}", condition(&node, "Ready"));
         Ok(())
@@ -209,16 +209,16 @@ async fn what_is_of_others_survives(bed: &Bed) -> Result<()> {
 
 async fn a_deleted_node_comes_back(bed: &Bed) -> Result<()> {
     let provider = Arc::new(NaiveNodeProvider::default());
-    let running = start(&bed.client, &provider, wanted("lib-deleted"), [with_node_enable_lease_v1(SECOND * 40)]).await?;
+    let running = start(&bed.client, &provider, wanted("lib-deleted"), [with_node_enable_lease_v1(SECOND * 200)]).await?;
     let old = nodes(bed).get("lib-deleted").await?.uid();
     let lease_owner = async || {
         let lease = leases(bed).get("lib-deleted").await?;
         lease.owner_references().first().map(|owner| owner.uid.clone()).context("the lease has no owner")
     };
-    eventually(SECOND * 10, "the lease is there", lease_owner).await?;
+    eventually(MINUTE, "the lease is there", lease_owner).await?;
     remove(bed, "lib-deleted").await?;
-    // Within seconds: not at the next heartbeat, nor at the next renewal.
-    eventually(SECOND * 8, "the Node and its lease are there again", async || {
+    // Not at the next heartbeat, nor at the next renewal, which is 50 s after the first.
+    eventually(SOON, "the Node and its lease are there again", async || {
         let new = nodes(bed).get("lib-deleted").await?.uid();
         ensure!(new != old, "it has the old UID");
         ensure!(Some(lease_owner().await?) == new, "the lease belongs to the old one");
@@ -251,13 +251,15 @@ async fn error_handler(bed: &Bed) -> Result<()> {
         let log = proxy.log();
         log.iter().filter(|exchange| exchange.request.path.ends_with("/lib-handler/status") && exchange.request.says("told")).count()
     };
-    proxy.inject(
-        |request| if request.path.ends_with("/lib-handler/status") && request.is_first() { Fault::Answer(500) } else { Fault::None },
-    );
+    proxy.inject(|request| {
+        // A heartbeat is another write.
+        let is_update = request.path.ends_with("/lib-handler/status") && request.says("told");
+        if is_update && request.is_first() { Fault::Answer(500) } else { Fault::None }
+    });
     let mut update = wanted("lib-handler");
     update.metadata.annotations = Some([("told".to_owned(), "1".to_owned())].into());
     provider.update_status(update).await;
-    eventually(SECOND * 10, "the update arrives", async || {
+    eventually(SOON, "the update arrives", async || {
         ensure!(nodes(bed).get("lib-handler").await?.annotations().contains_key("told"), "it did not");
         Ok(())
     })
@@ -278,7 +280,7 @@ async fn error_handler(bed: &Bed) -> Result<()> {
     let every = with_node_ping_interval(SECOND);
     let running = start(&client, &Arc::new(NaiveNodeProvider::default()), wanted("lib-handler"), [handler, every]).await?;
     nodes(bed).delete("lib-handler", &DeleteParams::default()).await?;
-    eventually(SECOND * 10, "the handler is asked about the deletion", async || {
+    eventually(SOON, "the handler is asked about the deletion", async || {
         ensure!(asked.load(Ordering::Relaxed) >= 1, "it is not");
         Ok(())
     })
@@ -288,18 +290,17 @@ async fn error_handler(bed: &Bed) -> Result<()> {
         Ok(())
     })
     .await?;
-    wanted_back.store(true, Ordering::Relaxed);
     nodes(bed).create(&PostParams::default(), &wanted("lib-handler")).await?;
-    eventually(SECOND * 10, "the Node that somebody made is ours", async || {
+    eventually(SOON, "the Node that somebody made is ours", async || {
         ensure!(nodes(bed).get("lib-handler").await?.annotations().contains_key(APPLIED_KEYS_ANNOTATION), "it is not");
         Ok(())
     })
     .await?;
+    // Not before that: the controller would make it by itself when it hears of the deletion late.
+    wanted_back.store(true, Ordering::Relaxed);
     nodes(bed).delete("lib-handler", &DeleteParams::default()).await?;
-    eventually(SECOND * 10, "it comes back when the handler agrees", async || {
-        nodes(bed).get("lib-handler").await.map(drop).context("gone")
-    })
-    .await?;
+    eventually(SOON, "it comes back when the handler agrees", async || nodes(bed).get("lib-handler").await.map(drop).context("gone"))
+        .await?;
     running.stop().await?;
     remove(bed, "lib-handler").await?;
 
@@ -352,10 +353,10 @@ async fn pings(bed: &Bed) -> Result<()> {
         let lease = leases(bed).get("lib-ping").await?;
         lease.spec.and_then(|spec| spec.renew_time).context("not renewed")
     };
-    eventually(SECOND * 10, "the lease is there", renewed).await?;
+    eventually(MINUTE, "the lease is there", renewed).await?;
     provider.fails.store(true, Ordering::Relaxed);
     let mut last = renewed().await?;
-    eventually(SECOND * 10, "the lease is not renewed for two seconds", async || {
+    eventually(MINUTE, "the lease is not renewed for two seconds", async || {
         last = renewed().await?;
         throughout(SECOND * 2, "it stays", async || {
             ensure!(renewed().await? == last, "it was renewed");
@@ -365,7 +366,7 @@ async fn pings(bed: &Bed) -> Result<()> {
     })
     .await?;
     provider.fails.store(false, Ordering::Relaxed);
-    eventually(SECOND * 5, "the lease is renewed again", async || {
+    eventually(MINUTE, "the lease is renewed again", async || {
         ensure!(renewed().await? > last, "it is not");
         Ok(())
     })
@@ -385,7 +386,7 @@ async fn foreign_lease(bed: &Bed) -> Result<()> {
     let options = [with_node_enable_lease_v1_with_renew_interval(SECOND * 40, SECOND)];
     let running = start(&bed.client, &provider, wanted("lib-foreign"), options).await?;
     let uid = nodes(bed).get("lib-foreign").await?.uid();
-    eventually(SECOND * 10, "the lease is ours", async || {
+    eventually(SOON, "the lease is ours", async || {
         let lease = leases(bed).get("lib-foreign").await?;
         let spec = lease.spec.clone().unwrap_or_default();
         ensure!(spec.holder_identity.as_deref() == Some("lib-foreign") && spec.lease_duration_seconds == Some(40), "{spec:?}");
@@ -406,7 +407,7 @@ async fn one_request_per_heartbeat(bed: &Bed) -> Result<()> {
         let is_of_node = |path: &str| path.contains("/nodes/lib-requests");
         proxy.log().into_iter().map(|exchange| exchange.request).filter(|request| is_of_node(&request.path)).collect::<Vec<_>>()
     };
-    eventually(SECOND * 30, "the status was written five times", async || {
+    eventually(MINUTE * 2, "the status was written five times", async || {
         ensure!(of_node(&proxy).len() >= 5, "{} times", of_node(&proxy).len());
         Ok(())
     })
@@ -422,10 +423,12 @@ async fn one_request_per_heartbeat(bed: &Bed) -> Result<()> {
     ensure!(reads == 1, "the lease was read {reads} times in {} requests", of_lease.len());
     // Renewals come about a second apart, with a little jitter, and the first two do not come together.
     let renewals: Vec<_> = of_lease.iter().filter(|exchange| exchange.request.method == http::Method::PUT).map(|e| e.at).collect();
-    for pair in renewals.windows(2) {
-        let apart = pair[1] - pair[0];
-        ensure!(apart > Duration::from_millis(900) && apart < SECOND * 3, "two renewals are {apart:?} apart");
-    }
+    let mut apart: Vec<_> = renewals.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    apart.sort_unstable();
+    ensure!(apart.first().is_none_or(|least| *least > Duration::from_millis(900)), "two renewals are {:?} apart", apart.first());
+    // One may come late on a machine that others keep busy.
+    let median = apart.get(apart.len() / 2);
+    ensure!(median.is_none_or(|median| *median < SECOND * 3), "renewals are {apart:?} apart");
     let node = nodes(bed).get("lib-requests").await?;
     ensure!(
         node.annotations().keys().filter(|key| key.starts_with("virtual-kubelet.io/")).eq([APPLIED_KEYS_ANNOTATION]),
@@ -443,7 +446,7 @@ async fn spec_is_reconciled(bed: &Bed) -> Result<()> {
     let ours = Node { spec: Some(spec), ..wanted("lib-spec") };
     let options = [with_node_enable_lease_v1(Duration::ZERO), with_node_reconcile_spec()];
     let running = start(&bed.client, &Arc::new(NaiveNodeProvider::default()), ours, options).await?;
-    let node = eventually(SECOND * 10, "the Node has our taint", async || {
+    let node = eventually(SOON, "the Node has our taint", async || {
         let node = nodes(bed).get("lib-spec").await?;
         ensure!(taints(&node).contains(&"ours".to_owned()), "{:?}", taints(&node));
         Ok(node)
@@ -451,7 +454,7 @@ async fn spec_is_reconciled(bed: &Bed) -> Result<()> {
     .await?;
     ensure!(node.spec.and_then(|spec| spec.provider_id).as_deref() == Some("vk://lib-spec"), "it has no provider id");
     nodes(bed).patch("lib-spec", &PatchParams::default(), &Patch::Merge(json!({ "spec": { "taints": [taint("theirs")] } }))).await?;
-    eventually(SECOND * 10, "the Node has both taints", async || {
+    eventually(SOON, "the Node has both taints", async || {
         let node = nodes(bed).get("lib-spec").await?;
         ensure!(["ours", "theirs"].iter().all(|key| taints(&node).contains(&(*key).to_owned())), "{:?}", taints(&node));
         Ok(())

@@ -21,7 +21,7 @@ use virtual_kubelet::{
 };
 
 use super::{
-    MINUTE, Running, SECOND, delete, is_gone, is_ready, make, make_as, nodes, phase, pod, pods,
+    MINUTE, Running, SECOND, SOON, delete, is_gone, is_ready, make, make_as, nodes, phase, pod, pods,
     provider::{Creation, Deletion, Provider},
     runs,
 };
@@ -94,7 +94,7 @@ async fn reasons(bed: &Bed, name: &str) -> Result<Vec<String>> {
 }
 
 async fn has_event(bed: &Bed, name: &str, reason: &str) -> Result<()> {
-    eventually(SECOND * 20, &format!("pod {name} has an event {reason}"), async || {
+    eventually(MINUTE, &format!("pod {name} has an event {reason}"), async || {
         let seen = reasons(bed, name).await?;
         ensure!(seen.iter().any(|one| one == reason), "{seen:?}");
         Ok(())
@@ -126,7 +126,7 @@ async fn start_and_delete(bed: &Bed, provider: &Provider) -> Result<()> {
     provider.on_deletion(Deletion::Waits);
     let asked = provider.calls("delete", "graceful");
     delete(bed, &graceful, None).await?;
-    eventually(SECOND * 10, "the provider is told", async || {
+    eventually(SOON, "the provider is told", async || {
         ensure!(provider.calls("delete", "graceful") == asked + 1, "{}", provider.calls("delete", "graceful"));
         Ok(())
     })
@@ -136,23 +136,24 @@ async fn start_and_delete(bed: &Bed, provider: &Provider) -> Result<()> {
     // It leaves when its containers have ended, and not before.
     throughout(SECOND, "it stays while it runs", async || pods(bed).get("graceful").await.map(drop).context("gone")).await?;
     provider.end("graceful");
-    is_gone(bed, &graceful, SECOND * 10).await?;
+    is_gone(bed, &graceful, SOON).await?;
     let gone = Instant::now();
     provider.on_deletion(Deletion::Ends);
     is_forgotten(provider, "graceful").await?;
     let forgotten = provider.forgotten_at("graceful").context("it was lost")?.saturating_duration_since(gone);
-    ensure!(forgotten < SECOND, "the provider had it for {forgotten:?} after it had left the API");
+    // At once, on a machine that others keep busy; no timer is as short as this.
+    ensure!(forgotten < SECOND * 4, "the provider had it for {forgotten:?} after it had left the API");
     has_event(bed, "graceful", "ProviderDeleteSuccess").await?;
 
     make(bed, "forced", NODE).await?;
     let forced = runs(bed, "forced").await?;
     delete(bed, &forced, Some(0)).await?;
-    is_gone(bed, &forced, SECOND * 10).await?;
+    is_gone(bed, &forced, SOON).await?;
     is_forgotten(provider, "forced").await
 }
 
 async fn is_forgotten(provider: &Provider, name: &str) -> Result<()> {
-    eventually(SECOND * 20, &format!("the provider has forgotten {name}"), async || {
+    eventually(MINUTE, &format!("the provider has forgotten {name}"), async || {
         ensure!(provider.pod(name).is_none(), "it has not");
         Ok(())
     })
@@ -173,7 +174,7 @@ async fn update(bed: &Bed, provider: &Provider) -> Result<()> {
     .await?;
     let label = json!({ "metadata": { "labels": { "changed": "yes" } } });
     pods(bed).patch("updated", &PatchParams::default(), &Patch::Merge(label)).await?;
-    eventually(SECOND * 10, "the provider has the label", async || {
+    eventually(SOON, "the provider has the label", async || {
         let pod = provider.pod("updated").context("no pod")?;
         ensure!(pod.labels().contains_key("changed") && provider.calls("update", "updated") >= 1, "{:?}", pod.labels());
         Ok(())
@@ -181,16 +182,18 @@ async fn update(bed: &Bed, provider: &Provider) -> Result<()> {
     .await?;
     ensure!(provider.calls("create", "updated") == 1, "it was given anew");
     // One that the provider does not know any more is given to it again.
-    provider.loses("updated");
+    provider.does_not_know_the_change_of("updated");
     let label = json!({ "metadata": { "labels": { "changed": "again" } } });
     pods(bed).patch("updated", &PatchParams::default(), &Patch::Merge(label)).await?;
-    eventually(SECOND * 10, "it is given again", async || {
-        ensure!(provider.pod("updated").is_some() && provider.calls("create", "updated") == 2, "it is not");
+    eventually(SOON, "it is given again", async || {
+        let pod = provider.pod("updated").context("no pod")?;
+        ensure!(provider.calls("create", "updated") == 2, "it is not");
+        ensure!(pod.labels().get("changed").map(String::as_str) == Some("again"), "{:?}", pod.labels());
         Ok(())
     })
     .await?;
     delete(bed, &pod, Some(1)).await?;
-    is_gone(bed, &pod, SECOND * 10).await
+    is_gone(bed, &pod, SOON).await
 }
 
 async fn deletion_errors(bed: &Bed, provider: &Provider) -> Result<()> {
@@ -198,13 +201,13 @@ async fn deletion_errors(bed: &Bed, provider: &Provider) -> Result<()> {
     let unknown = runs(bed, "unknown").await?;
     provider.on_deletion(Deletion::NotFound);
     delete(bed, &unknown, None).await?;
-    is_gone(bed, &unknown, SECOND * 10).await.context("although the provider does not know it")?;
+    is_gone(bed, &unknown, SOON).await.context("although the provider does not know it")?;
 
     make(bed, "stubborn", NODE).await?;
     let stubborn = runs(bed, "stubborn").await?;
     provider.on_deletion(Deletion::Fails);
     delete(bed, &stubborn, None).await?;
-    eventually(SECOND * 20, "the provider is asked twice", async || {
+    eventually(MINUTE, "the provider is asked twice", async || {
         ensure!(provider.calls("delete", "stubborn") >= 2, "{}", provider.calls("delete", "stubborn"));
         Ok(())
     })
@@ -213,7 +216,7 @@ async fn deletion_errors(bed: &Bed, provider: &Provider) -> Result<()> {
     ensure!(there.metadata.deletion_timestamp.is_some(), "it is not being deleted");
     has_event(bed, "stubborn", "ProviderDeleteFailed").await?;
     provider.on_deletion(Deletion::Ends);
-    is_gone(bed, &stubborn, SECOND * 40).await
+    is_gone(bed, &stubborn, MINUTE * 2).await
 }
 
 /// As a `StatefulSet` does: the next pod of the name is another one.
@@ -222,8 +225,8 @@ async fn re_creation(bed: &Bed, provider: &Provider) -> Result<()> {
     let first = runs(bed, "again").await?;
     provider.on_deletion(Deletion::Waits);
     delete(bed, &first, Some(0)).await?;
-    let second = eventually(SECOND * 10, "the name is free", async || make(bed, "again", NODE).await).await?;
-    eventually(SECOND * 10, "the second one is given to the provider", async || {
+    let second = eventually(SOON, "the name is free", async || make(bed, "again", NODE).await).await?;
+    eventually(SOON, "the second one is given to the provider", async || {
         ensure!(provider.calls("create", "again") == 2, "{} creations", provider.calls("create", "again"));
         Ok(())
     })
@@ -242,7 +245,7 @@ async fn re_creation(bed: &Bed, provider: &Provider) -> Result<()> {
     })
     .await?;
     delete(bed, &second, None).await?;
-    is_gone(bed, &second, SECOND * 10).await
+    is_gone(bed, &second, SOON).await
 }
 
 async fn what_ended_is_left_alone(bed: &Bed) -> Result<()> {
@@ -266,7 +269,7 @@ async fn what_ended_is_left_alone(bed: &Bed) -> Result<()> {
     for name in ["failed", "succeeded"] {
         let pod = pods(bed).get(name).await?;
         delete(bed, &pod, None).await?;
-        is_gone(bed, &pod, SECOND * 10).await?;
+        is_gone(bed, &pod, SOON).await?;
     }
     running.stop().await
 }
@@ -287,7 +290,7 @@ async fn dangling(bed: &Bed) -> Result<()> {
     let running = plain(bed, &provider).await?;
     is_forgotten(&provider, "stale").await?;
     ensure!(provider.calls("delete", "stale") == 1, "it was ended {} times", provider.calls("delete", "stale"));
-    is_gone(bed, &leaving, SECOND * 10).await?;
+    is_gone(bed, &leaving, SOON).await?;
     ensure!(provider.calls("create", "leaving") == 0, "a pod that is being deleted was started");
     running.stop().await
 }
@@ -300,7 +303,7 @@ async fn status_is_kept(bed: &Bed) -> Result<()> {
     // The node controller makes pods of a late node unready; nobody tells the provider.
     let foreign = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }, { "type": "Gate", "status": "True" }] } });
     pods(bed).patch_status("kept", &PatchParams::default(), &Patch::Strategic(foreign)).await?;
-    eventually(SECOND * 10, "it is ready again", async || {
+    eventually(SOON, "it is ready again", async || {
         let pod = pods(bed).get("kept").await?;
         ensure!(is_ready(&pod), "it is not");
         let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
@@ -310,7 +313,7 @@ async fn status_is_kept(bed: &Bed) -> Result<()> {
     .await?;
     // The provider's own annotation goes with the status; others stay.
     provider.tell("kept", |pod| pod.metadata.annotations = Some([("provider".to_owned(), "1".to_owned())].into()));
-    eventually(SECOND * 10, "it has the provider's annotation", async || {
+    eventually(SOON, "it has the provider's annotation", async || {
         let pod = pods(bed).get("kept").await?;
         ensure!(pod.annotations().contains_key("provider"), "{:?}", pod.annotations());
         Ok(())
@@ -322,14 +325,14 @@ async fn status_is_kept(bed: &Bed) -> Result<()> {
         pod.metadata.deletion_timestamp = Some(Time(k8s_openapi::jiff::Timestamp::now()));
         pod.metadata.deletion_grace_period_seconds = Some(5);
     });
-    is_gone(bed, &kept, SECOND * 15).await.context("ended by the provider")?;
+    is_gone(bed, &kept, SOON).await.context("ended by the provider")?;
 
     // Once it has ended, nothing changes it any more.
     make(bed, "over", NODE).await?;
     let over = runs(bed, "over").await?;
     let failed = json!({ "status": { "phase": "Failed", "reason": "Theirs" } });
     pods(bed).patch_status("over", &PatchParams::default(), &Patch::Merge(failed)).await?;
-    eventually(SECOND * 10, "the provider ends it", async || {
+    eventually(SOON, "the provider ends it", async || {
         ensure!(provider.calls("delete", "over") >= 1, "it was not told");
         Ok(())
     })
@@ -341,7 +344,7 @@ async fn status_is_kept(bed: &Bed) -> Result<()> {
     })
     .await?;
     delete(bed, &over, None).await?;
-    is_gone(bed, &over, SECOND * 10).await?;
+    is_gone(bed, &over, SOON).await?;
     running.stop().await
 }
 
@@ -386,7 +389,7 @@ async fn environment(bed: &Bed) -> Result<()> {
         ensure!(variables(&given).contains(&("KEY".to_owned(), Some("value".to_owned()))), "{:?}", variables(&given));
         for pod in [running, waiting] {
             delete(bed, &pod, None).await?;
-            is_gone(bed, &pod, SECOND * 10).await?;
+            is_gone(bed, &pod, SOON).await?;
         }
     }
     let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
@@ -409,14 +412,14 @@ async fn environment(bed: &Bed) -> Result<()> {
     // A provider that resolves by itself gets what the user wrote.
     let provider = Arc::new(Provider::default());
     let running = start(&bed.client, NODE, provider.clone(), |config| config.skip_downward_api_resolution = true).await?;
-    eventually(SECOND * 10, "the pod is given", async || {
+    eventually(SOON, "the pod is given", async || {
         let given = provider.pod("composed").context("no pod")?;
         ensure!(given.spec == composed.spec, "{:?}", given.spec);
         Ok(())
     })
     .await?;
     delete(bed, &composed, None).await?;
-    is_gone(bed, &composed, SECOND * 10).await?;
+    is_gone(bed, &composed, SOON).await?;
     running.stop().await
 }
 
@@ -429,7 +432,7 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
     .await?;
     provider.on_creation(Creation::Fails);
     make(bed, "unlucky", NODE).await?;
-    eventually(SECOND * 20, "more than 20 tries", async || {
+    eventually(MINUTE, "more than 20 tries", async || {
         ensure!(provider.calls("create", "unlucky") > 25, "{}", provider.calls("create", "unlucky"));
         Ok(())
     })
@@ -445,7 +448,7 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
 
     provider.on_creation(Creation::Panics);
     make(bed, "startled", NODE).await?;
-    eventually(SECOND * 10, "it is tried again after a panic", async || {
+    eventually(SOON, "it is tried again after a panic", async || {
         ensure!(provider.calls("create", "startled") > 1, "it is not");
         Ok(())
     })
@@ -455,7 +458,7 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
 
     provider.on_creation(Creation::Refuses);
     make(bed, "refused", NODE).await?;
-    eventually(SECOND * 10, "the refusal is shown", async || {
+    eventually(SOON, "the refusal is shown", async || {
         let status = pods(bed).get("refused").await?.status.unwrap_or_default();
         ensure!(status.reason.as_deref() == Some("ProviderFailed") && status.phase.as_deref() == Some("Pending"), "{status:?}");
         Ok(())
@@ -469,7 +472,7 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
     let mut never = pod("never", NODE);
     never["spec"]["restartPolicy"] = "Never".into();
     make_as(bed, never).await?;
-    eventually(SECOND * 10, "a pod that is never restarted has failed", async || {
+    eventually(SOON, "a pod that is never restarted has failed", async || {
         ensure!(phase(&pods(bed).get("never").await?) == Some("Failed"), "it has not");
         Ok(())
     })
@@ -481,7 +484,7 @@ async fn providers_errors(bed: &Bed) -> Result<()> {
     for name in ["unlucky", "startled", "refused", "never"] {
         let pod = pods(bed).get(name).await?;
         delete(bed, &pod, None).await?;
-        is_gone(bed, &pod, SECOND * 10).await?;
+        is_gone(bed, &pod, SOON).await?;
     }
     running.stop().await
 }
@@ -508,14 +511,14 @@ async fn only_ours(bed: &Bed, polling: bool) -> Result<()> {
     for name in ["foreign", "ours"] {
         pods(bed).patch(name, &PatchParams::default(), &Patch::Merge(&label)).await?;
     }
-    eventually(SECOND * 10, "our pod's change is told", async || {
+    eventually(SOON, "our pod's change is told", async || {
         ensure!(provider.calls("update", "ours") == 1, "{}", provider.calls("update", "ours"));
         Ok(())
     })
     .await?;
     delete(bed, &foreign, Some(0)).await?;
     delete(bed, &ours, None).await?;
-    is_gone(bed, &ours, SECOND * 10).await?;
+    is_gone(bed, &ours, SOON).await?;
     is_forgotten(&provider, "ours").await?;
     for call in ["create", "update", "delete", "forget"] {
         ensure!(provider.calls(call, "foreign") == 0 && provider.calls(call, "somebodys") == 0, "{call} of a pod that is not ours");
@@ -547,7 +550,7 @@ async fn workers_and_end(bed: &Bed) -> Result<()> {
     let running = plain(bed, &provider).await?;
     let staying = runs(bed, "staying").await?;
     delete(bed, &staying, None).await?;
-    is_gone(bed, &staying, SECOND * 10).await?;
+    is_gone(bed, &staying, SOON).await?;
     ensure!(provider.calls("create", "staying") == 1, "it was created {} times", provider.calls("create", "staying"));
     running.stop().await
 }

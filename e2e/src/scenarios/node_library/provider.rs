@@ -1,7 +1,7 @@
 //! A provider whose pods are entries of a table, which does what a scenario tells it to and remembers what it was asked.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -47,6 +47,8 @@ pub enum Creation {
 struct State {
     pods: BTreeMap<PodId, (Arc<Pod>, PodStatus)>,
     calls: Vec<(&'static str, String)>,
+    /// Pods of these names are unknown to it at their next change.
+    unknown: BTreeSet<String>,
     /// When the pod of a name was forgotten last.
     forgotten: BTreeMap<String, Instant>,
     sink: PodStatusSink,
@@ -83,9 +85,10 @@ impl Provider {
         self.state().forgotten.get(name).copied()
     }
 
-    /// It knows nothing of the pods of this name any more, and nobody was told.
-    pub fn loses(&self, name: &str) {
-        self.state().pods.retain(|id, _| id.name != name);
+    /// It says of the next change of the pod of this name that it knows no such pod. Whoever asks for its status is answered as
+    /// before: one that is unknown then has failed, and is not given again.
+    pub fn does_not_know_the_change_of(&self, name: &str) {
+        self.state().unknown.insert(name.to_owned());
     }
 
     /// How many calls there were.
@@ -208,6 +211,9 @@ impl PodLifecycleHandler for Provider {
     async fn update_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
         let (id, state) = (PodId::of(&pod), &mut *self.state());
         state.calls.push(("update", id.name.clone()));
+        if state.unknown.remove(&id.name) {
+            return Err(unknown(&id));
+        }
         state.pods.get_mut(&id).ok_or_else(|| unknown(&id))?.0 = pod;
         Ok(())
     }

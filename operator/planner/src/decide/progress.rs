@@ -1,7 +1,12 @@
 //! How the rollout stands in a pass: windows, failures, deadlines.
 
 use super::Pass;
-use crate::{course, hold::Hold, wanted::Case, window::Windows};
+use crate::{
+    course,
+    hold::{Hold, failure_word},
+    wanted::Case,
+    window::Windows,
+};
 use crds::ledger::{Failure, Grant, Kind};
 use std::collections::BTreeSet;
 
@@ -35,8 +40,8 @@ impl Pass<'_> {
             if due > now {
                 self.plan.recheck(due);
             } else if !course.failed.contains_key(case.name) {
-                let why = Hold::Failed(Box::new(self.incomplete(case, case.grant.unwrap_or(&Grant::default()))));
-                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, why.reason()));
+                let why = self.incomplete(case, case.grant.unwrap_or(&Grant::default()));
+                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, failure_word(why.reason())));
             }
         }
         self.shut.halt = course::halt(&targets.effective, &course);
@@ -63,8 +68,9 @@ impl Pass<'_> {
     }
 
     /// The wanted revision failed on the node; while the spec is not valid none is wanted.
-    pub(super) fn has_failed(&self, case: &Case<'_>) -> bool {
-        self.settings.is_some() && self.ledger.course.as_ref().is_some_and(|course| course.failed.contains_key(case.name))
+    pub(super) fn failure(&self, case: &Case<'_>) -> Option<&Failure> {
+        self.settings?;
+        self.ledger.course.as_ref()?.failed.get(case.name)
     }
 
     pub(super) fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {

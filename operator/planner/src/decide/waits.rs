@@ -4,7 +4,9 @@ use super::Pass;
 use crate::{
     breaker,
     hold::Hold,
-    readiness,
+    readiness, replicas,
+    snapshot::MarkOn,
+    step::Step,
     timing::{self, Marked},
     wanted::Case,
 };
@@ -14,7 +16,26 @@ use crds::{
     token::Phase,
 };
 
+/// How long an update waits for the taint of a gate, in seconds: the operator writes both, within moments. Beyond that the gate is
+/// hindered, and says so itself; updates are no reason to be hindered, too.
+const TAINT_WITHIN: i64 = 60;
+
 impl Pass<'_> {
+    /// A gate that taints nodes before they are updated, while it has not done so: until then nothing on the node is changed, so
+    /// that the grace period is counted from a time at which no new workload comes.
+    pub(super) fn untainted(&self, case: &Case<'_>, grant: &Grant, next: Step) -> Option<Hold> {
+        let begins = matches!(next, Step::Claim | Step::Detach | Step::Update);
+        let updates = case.chosen && matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
+        let until = grant.granted_at.saturating_add(TAINT_WITHIN);
+        let node = case.node.filter(|node| begins && updates && !node.deleting && self.snapshot.now < until)?;
+        let gate = self.snapshot.gates.tainting.iter().find(|gate| {
+            let is_tainted = || node.taints.iter().any(|taint| gate.has_taint(&taint.key, &taint.effect));
+            gate.selects(node) && !is_tainted() && !replicas::would_evict(case, &gate.spec.taint)
+        })?;
+        let taint = format!("{}:{}", gate.spec.taint.key, gate.spec.taint.effect.as_str());
+        Some(Hold::WaitingForTaint { gate: gate.name.clone(), taint, until })
+    }
+
     /// Until when a grant waits for its marks to work.
     pub(super) fn grace(&self, case: &Case<'_>) -> Option<Hold> {
         let grant = case.grant?;
@@ -23,12 +44,15 @@ impl Pass<'_> {
         if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || case.is_updated() {
             return None;
         }
-        let first_seen = self.snapshot.first_seen.get(&(case.name.to_owned(), grant.id)).copied().unwrap_or(self.snapshot.now);
+        let (snapshot, now) = (self.snapshot, self.snapshot.now);
+        let token = token.map(|token| (token, snapshot.seen(case.name, MarkOn::Deployment, token.since)));
+        let entry = entry.map(|entry| (entry, snapshot.seen(case.name, MarkOn::Node, entry.time)));
         let Some(settings) = self.settings else {
-            let stored = token.map(|token| token.since).max(entry.map(|entry| entry.time));
-            return stored.and_then(|stored| timing::default_grace(self.snapshot.now, first_seen, stored));
+            let stored = token.map(|(token, _)| token.since).max(entry.map(|(entry, _)| entry.time))?;
+            let seen = token.map(|(_, seen)| seen).max(entry.map(|(_, seen)| seen))?;
+            return timing::default_grace(now, seen, stored);
         };
-        let hold = timing::grace(settings, &Marked { now: self.snapshot.now, first_seen, token, entry, node: case.node })?;
+        let hold = timing::grace(settings, &Marked { now, token, entry, node: case.node })?;
         // Deletion is bounded: it never waits for a detacher for ever.
         (!(self.snapshot.resource.deleting && hold == Hold::DetachTimeout)).then_some(hold)
     }

@@ -1,13 +1,15 @@
 //! One look at one node: all gates, at most one patch.
 
 use super::{
+    force,
     judge::{Case, Judgement},
     patch::{Addition, Changes, patch},
     record::{Cause, Origin, Record, annotation_key, records},
-    requirement::{Finding, Subject, Verdict, find},
+    requirement::{Finding, Subject, find},
     world::{Gate, World},
 };
 use crate::snapshot::NodeFacts;
+use crds::node_readiness_gate::GateTaint;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,8 @@ pub struct Clock {
     pub put_back_at: Option<i64>,
     /// Whether the node was found to be idle.
     pub idle: Option<bool>,
+    /// In a dry run: what would be recorded of the node.
+    pub trial: Option<Record>,
 }
 
 /// By the UID of the gate.
@@ -41,6 +45,8 @@ pub enum Happened {
     PutBack,
     /// The taint went.
     Removed,
+    /// The gate has no more need of the taint, which stays for other gates.
+    Yielded,
     /// The taint went because the node had been held for too long.
     TimedOut,
 }
@@ -66,20 +72,24 @@ pub struct Transition {
 pub struct View {
     /// Selected by the gate.
     pub matched: bool,
-    /// The taint is kept on it.
+    /// The taint is kept on it, as the Node says.
     pub held: bool,
-    /// It has passed.
+    /// It has passed, as the Node says.
     pub released: bool,
+    /// The Node is to be written to for this gate.
+    pub due: bool,
     /// Held for longer than `release.timeout`.
     pub stuck: bool,
     /// In a dry run: would get the taint.
     pub would_taint: bool,
     /// In a dry run: would lose it.
     pub would_release: bool,
-    /// Held for having ceased to be ready.
+    /// Held for having ceased to be ready, or about to be: it counts against the budget.
     pub regressed: bool,
     /// It would lose its release, if there were room.
     pub no_room: bool,
+    /// It would get the taint, if that did not evict the pods that are waited for.
+    pub spared: bool,
     /// What is not met, with the reason.
     pub blocked: Vec<(String, String)>,
 }
@@ -117,10 +127,11 @@ pub fn decide(
         return plan;
     }
     let records = records(&node.annotations);
-    let mut judged: Vec<(&str, &str, Judgement)> = Vec::new();
+    let mut judged: Vec<Judged<'_>> = Vec::new();
     let mut changes = Changes::default();
     for (uid, gate) in &world.gates {
-        let subject = Subject { name, facts: node, record: records.get(uid), records: &records, now };
+        let is_new = force::is_new(world, gate, node);
+        let subject = Subject { name, facts: node, record: records.get(uid), records: &records, is_new, now };
         let matched = gate.selects(node);
         if !matched && subject.record.is_none() {
             continue;
@@ -135,19 +146,23 @@ pub fn decide(
             case.has_room = true;
             judgement = case.judge();
         }
-        if matched {
-            plan.views.insert(uid.clone(), view(gate, &subject, &judgement, finding));
-        }
+        judged.push(Judged { gate, subject, finding, judgement, matched });
+    }
+    yield_to_others(&mut judged);
+    let mut gone = let_orphans_go(world, &records, &mut changes);
+    gone.extend(judged.iter().filter_map(Judged::former_taint));
+    settle_taints(node, &judged, &gone, &mut changes);
+    for Judged { gate, subject, finding, judgement, matched } in judged {
         plan.recheck_at = [plan.recheck_at, judgement.recheck_at].into_iter().flatten().min();
         if judgement.asks_whether_idle {
-            plan.asks_whether_idle.insert(uid.clone());
+            plan.asks_whether_idle.insert(gate.uid.clone());
         }
         note(&mut plan, &mut changes, gate, &subject, &judgement);
-        plan.clocks.insert(uid.clone(), judgement.clock.clone());
-        judged.push((gate.spec.taint.key.as_str(), gate.spec.taint.effect.as_str(), judgement));
+        if matched {
+            plan.views.insert(gate.uid.clone(), view(&subject, &judgement, finding));
+        }
+        plan.clocks.insert(gate.uid.clone(), judgement.clock);
     }
-    let gone = let_orphans_go(world, &records, &mut changes);
-    settle_taints(world, node, &judged, &gone, &mut changes);
     plan.patch = patch(node, &changes);
     if plan.patch.is_none() {
         plan.transitions.clear();
@@ -155,19 +170,63 @@ pub fn decide(
     plan
 }
 
+/// What one gate decided about the node.
+struct Judged<'a> {
+    gate: &'a Gate,
+    subject: Subject<'a>,
+    finding: Finding,
+    judgement: Judgement,
+    matched: bool,
+}
+
+impl Judged<'_> {
+    /// A taint that the node was held by, where the gate has another one by now and does not keep the node as it was.
+    fn former_taint(&self) -> Option<(String, String)> {
+        let before = self.subject.record.filter(|record| record.is_held() && record.origin == Origin::Applied)?;
+        let is_kept =
+            self.judgement.record.as_ref().is_some_and(|now| now.is_held() && (&now.key, &now.effect) == (&before.key, &before.effect));
+        (!is_kept && !self.gate.has_taint(&before.key, &before.effect)).then(|| (before.key.clone(), before.effect.clone()))
+    }
+}
+
+/// A taint does not go while another gate claims it: who gives it up says so once, and not that it went. Nor does one that had given
+/// it up before say anything when it goes at last.
+fn yield_to_others(judged: &mut [Judged<'_>]) {
+    let claims = |one: &Judged<'_>| one.judgement.claims;
+    let held =
+        |one: &Judged<'_>| one.subject.record.is_some_and(|record| record.is_held() && one.gate.has_taint(&record.key, &record.effect));
+    let by = |test: &dyn Fn(&Judged<'_>) -> bool| -> BTreeSet<_> {
+        judged.iter().filter(|one| test(one)).map(|one| taint_of(one.gate)).collect()
+    };
+    let (claimed, held) = (by(&claims), by(&held));
+    for one in judged.iter_mut().filter(|one| one.judgement.happened == Some(Happened::Removed)) {
+        let taint = taint_of(one.gate);
+        let gives_up = one.subject.record.is_none_or(Record::is_held);
+        one.judgement.happened = match (gives_up, claimed.contains(&taint), held.contains(&taint)) {
+            (true, false, _) | (false, false, false) => Some(Happened::Removed),
+            (true, true, _) => Some(Happened::Yielded),
+            (false, true, _) | (false, false, true) => None,
+        };
+    }
+}
+
+fn taint_of(gate: &Gate) -> (String, &'static str) {
+    (gate.spec.taint.key.clone(), gate.spec.taint.effect.as_str())
+}
+
 /// The record, what a release leaves behind, and what to tell of it.
 fn note(plan: &mut NodePlan, changes: &mut Changes, gate: &Gate, subject: &Subject<'_>, judgement: &Judgement) {
     let now = subject.now;
     changes.annotations.insert(annotation_key(&gate.uid), judgement.record.as_ref().map(Record::text));
     let Some(happened) = judgement.happened else { return };
-    let release = matches!(happened, Happened::Removed | Happened::TimedOut);
+    let release = matches!(happened, Happened::Removed | Happened::Yielded | Happened::TimedOut);
     if let (true, Some(key), false) = (release, &gate.completion_annotation, gate.deleting) {
         changes.annotations.insert(key.clone(), Some(now.to_string()));
     }
     plan.transitions.push(Transition {
         gate: gate.uid.clone(),
         happened,
-        held_for: subject.record.filter(|record| release && record.is_held()).map(|record| now - subject.since(record)),
+        held_for: subject.record.filter(|record| release && record.is_held()).map(|record| now.saturating_sub(subject.since(record))),
         since: if release { judgement.clock.passing_since } else { judgement.clock.failing_since },
         regression: judgement.record.as_ref().is_some_and(|record| record.cause == Cause::Regression) && !release,
     });
@@ -186,48 +245,52 @@ fn let_orphans_go(world: &World, records: &BTreeMap<String, Record>, changes: &m
 }
 
 /// The union: a taint stays while any gate claims it.
-fn settle_taints(
-    world: &World,
-    node: &NodeFacts,
-    judged: &[(&str, &str, Judgement)],
-    gone: &BTreeSet<(String, String)>,
-    changes: &mut Changes,
-) {
-    let is = |taint: &k8s_openapi::api::core::v1::Taint, key: &str, effect: &str| taint.key == key && taint.effect == effect;
-    let claimed = |key: &str, effect: &str| judged.iter().any(|(k, e, judgement)| (*k, *e) == (key, effect) && judgement.claims);
+fn settle_taints(node: &NodeFacts, judged: &[Judged<'_>], gone: &BTreeSet<(String, String)>, changes: &mut Changes) {
+    let with = |test: fn(&Judgement) -> bool, key: &str, effect: &str| {
+        judged.iter().any(|one| test(&one.judgement) && one.gate.has_taint(key, effect))
+    };
     for (place, taint) in node.taints.iter().enumerate() {
-        let released = judged.iter().any(|(key, effect, judgement)| judgement.lets_go && is(taint, key, effect));
-        let orphaned = gone.iter().any(|(key, effect)| is(taint, key, effect));
-        if (released || orphaned) && !claimed(&taint.key, &taint.effect) {
+        let released = with(|judgement| judgement.lets_go, &taint.key, &taint.effect);
+        let orphaned = gone.iter().any(|(key, effect)| (key, effect) == (&taint.key, &taint.effect));
+        if (released || orphaned) && !with(|judgement| judgement.claims, &taint.key, &taint.effect) {
             changes.removals.push(place);
         }
     }
-    let wanted: BTreeSet<_> = judged.iter().filter(|(_, _, judgement)| judgement.claims).map(|(key, effect, _)| (*key, *effect)).collect();
-    for (key, effect) in wanted {
-        if node.taints.iter().any(|taint| is(taint, key, effect)) {
-            continue;
+    for one in judged.iter().filter(|one| one.judgement.claims) {
+        let GateTaint { key, value, effect } = &one.gate.spec.taint;
+        let is = |found: &str, of: &str| found == key && of == effect.as_str();
+        // Where gates that claim it differ in the value only, the first by UID has its way.
+        let is_there = node.taints.iter().any(|taint| is(&taint.key, &taint.effect))
+            || changes.additions.iter().any(|addition| is(&addition.key, &addition.effect));
+        if !is_there {
+            changes.additions.push(Addition { key: key.clone(), effect: effect.as_str().to_owned(), value: value.clone() });
         }
-        // Where gates differ in the value only, the first by UID has its way.
-        let value = world.gates.values().find(|gate| gate.has_taint(key, effect)).and_then(|gate| gate.spec.taint.value.clone());
-        changes.additions.push(Addition { key: key.to_owned(), effect: effect.to_owned(), value });
     }
+    changes.additions.sort_by(|one, other| (&one.key, &one.effect).cmp(&(&other.key, &other.effect)));
 }
 
-fn view(gate: &Gate, subject: &Subject<'_>, judgement: &Judgement, finding: Finding) -> View {
-    let has_taint = subject.facts.taints.iter().any(|taint| gate.has_taint(&taint.key, &taint.effect));
-    let held = judgement.record.as_ref().is_some_and(Record::is_held);
-    let released = judgement.record.as_ref().is_some_and(|record| !record.is_held());
-    let passes = finding.verdict.passes();
-    let unmet = matches!(finding.verdict, Verdict::Unmet(_));
+fn view(subject: &Subject<'_>, judgement: &Judgement, finding: Finding) -> View {
+    let decided = judgement.clock.trial.as_ref().or(judgement.record.as_ref());
+    // What is decided may be refused: what the Node says counts.
+    let held = subject.record.is_some_and(Record::is_held);
+    let released = subject.record.is_some_and(|record| !record.is_held());
+    let would_hold = judgement.clock.trial.as_ref().is_some_and(Record::is_held);
+    let blocked = match finding.evicts.filter(|_| judgement.spares) {
+        Some(evicts) => vec![evicts],
+        None if held || would_hold || judgement.no_room => finding.blocked,
+        None => Vec::new(),
+    };
     View {
         matched: true,
         held,
         released,
+        due: judgement.happened.is_some() || judgement.record.as_ref() != subject.record,
         stuck: judgement.stuck,
-        regressed: judgement.record.as_ref().is_some_and(|record| record.is_held() && record.cause == Cause::Regression),
-        would_taint: gate.spec.dry_run && !has_taint && unmet,
-        would_release: gate.spec.dry_run && has_taint && passes,
+        regressed: decided.is_some_and(|record| record.is_held() && record.cause == Cause::Regression),
+        would_taint: judgement.would_taint,
+        would_release: judgement.would_release,
         no_room: judgement.no_room,
-        blocked: if held || gate.spec.dry_run || judgement.no_room { finding.blocked } else { Vec::new() },
+        spared: judgement.spares,
+        blocked,
     }
 }

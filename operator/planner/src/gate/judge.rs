@@ -2,6 +2,7 @@
 
 use super::{
     decide::{Clock, Happened},
+    force,
     record::{Cause, Origin, Record, State},
     requirement::{Finding, Subject, Verdict},
     world::{Gate, short},
@@ -34,8 +35,14 @@ pub struct Judgement {
     pub happened: Option<Happened>,
     /// Held for longer than `release.timeout`.
     pub stuck: bool,
+    /// In a dry run: it would have the taint, which it has not.
+    pub would_taint: bool,
+    /// In a dry run: it would lose the taint.
+    pub would_release: bool,
     /// It would lose its release, if there were room.
     pub no_room: bool,
+    /// It would get the taint, if that did not evict the pods that are waited for.
+    pub spares: bool,
     /// Somebody must be asked whether the node is idle.
     pub asks_whether_idle: bool,
     /// What is remembered until the next look.
@@ -69,6 +76,13 @@ impl Case<'_> {
         self.facts().taints.iter().any(|taint| self.gate.has_taint(&taint.key, &taint.effect))
     }
 
+    /// Who has put the taint there, or will have: one that another gate has put there is the operator's own.
+    fn origin(&self) -> Origin {
+        let is_ours =
+            |record: &Record| record.is_held() && record.origin == Origin::Applied && self.gate.has_taint(&record.key, &record.effect);
+        if !self.has_taint() || self.node.records.values().any(is_ours) { Origin::Applied } else { Origin::Adopted }
+    }
+
     /// A record as of now.
     fn record(&self, state: State, origin: Origin, cause: Cause) -> Record {
         Record {
@@ -98,11 +112,28 @@ impl Case<'_> {
     }
 
     fn decide(&self) -> Judgement {
-        let keep = Judgement { record: self.node.record.cloned(), ..Judgement::default() };
-        if self.gate.spec.dry_run && !self.gate.deleting {
-            // What is there stays: a dry run writes nothing, and takes nothing from what was there before it.
-            return Judgement { claims: self.node.record.is_some_and(Record::is_held) && self.has_taint(), ..keep };
+        if self.gate.spec.dry_run && !self.gate.deleting { self.try_out() } else { self.decide_in_earnest() }
+    }
+
+    /// A dry run writes nothing, and takes nothing from what was there before it; what it would have written is remembered instead.
+    fn try_out(&self) -> Judgement {
+        let remembered = self.clock.trial.clone();
+        let node = Subject { record: remembered.as_ref().or(self.node.record), ..self.node };
+        let trial = Case { node, clock: self.clock.clone(), ..*self }.decide_in_earnest();
+        let held = trial.record.as_ref().is_some_and(Record::is_held);
+        Judgement {
+            record: self.node.record.cloned(),
+            claims: self.node.record.is_some_and(Record::is_held) && self.has_taint(),
+            would_taint: held && !self.has_taint(),
+            would_release: trial.lets_go && self.has_taint(),
+            lets_go: false,
+            happened: None,
+            clock: Clock { trial: trial.record, put_back_at: trial.clock.put_back_at, ..Clock::default() },
+            ..trial
         }
+    }
+
+    fn decide_in_earnest(&self) -> Judgement {
         let selected = self.gate.selects(self.facts());
         if self.gate.deleting || !selected || !self.enforced {
             return self.leave(selected);
@@ -116,10 +147,14 @@ impl Case<'_> {
 
     /// The gate has nothing more to say about the node.
     fn leave(&self, selected: bool) -> Judgement {
+        if selected && !self.gate.deleting && self.node.record.is_some_and(|record| !record.is_held()) {
+            // Not enforced for a while: what has passed is not to pass again.
+            return Judgement { record: self.node.record.cloned(), ..Judgement::default() };
+        }
         let removes = self.gate.spec.deletion_policy == DeletionPolicy::RemoveTaints;
         let lets_go = match self.node.record {
             // Put there at its creation, and not seen before the gate went.
-            None => self.gate.deleting && selected && removes && !self.gate.spec.dry_run && self.has_taint(),
+            None => self.gate.deleting && self.enforced && selected && removes && !self.gate.spec.dry_run && self.has_taint(),
             Some(record) if !record.is_held() => false,
             Some(_) if self.gate.deleting => removes,
             Some(record) => record.origin == Origin::Applied || removes,
@@ -130,7 +165,7 @@ impl Case<'_> {
 
     fn first_sight(&self) -> Judgement {
         if self.has_taint() {
-            let adopted = self.record(State::Held, Origin::Adopted, Cause::Fresh);
+            let adopted = self.record(State::Held, self.origin(), Cause::Fresh);
             let next = self.held(&adopted);
             // Released in the same write, it was never held.
             let happened = next.happened.or(Some(Happened::Adopted));
@@ -138,32 +173,34 @@ impl Case<'_> {
         }
         let passed = || Judgement { record: Some(self.record(State::Released, Origin::Applied, Cause::Fresh)), ..Judgement::default() };
         let completed = self.gate.completion_annotation.as_ref().is_some_and(|key| self.facts().annotations.contains_key(key));
-        let existing = self.facts().created < self.gate.created;
         // Where others have not finished the node, a DaemonSet may not be meant for it only as long as their taints are there.
         if completed || self.finding.verdict.passes() && !self.is_unfinished() {
             return passed();
         }
-        if existing {
-            match (self.gate.spec.existing_nodes(), self.clock.idle) {
-                (ExistingNodes::Grandfather, _) | (ExistingNodes::GateIfIdle, Some(false)) => return passed(),
-                (ExistingNodes::GateIfIdle, None) => return Judgement { asks_whether_idle: true, ..Judgement::default() },
-                // What cannot be seen is no reason to touch a node that works.
-                (ExistingNodes::Gate, _) if matches!(self.finding.verdict, Verdict::NoData(_)) => return Judgement::default(),
-                (ExistingNodes::GateIfIdle, Some(true)) | (ExistingNodes::Gate, _) => {}
-            }
+        // What cannot be seen is no reason to touch a node that works, also one that came while nobody looked.
+        let unseen = matches!(self.finding.verdict, Verdict::NoData(_));
+        if self.node.is_new {
+            return if unseen && force::is_up(self.facts()) { Judgement::default() } else { self.hold(Cause::Fresh) };
         }
-        self.hold(Cause::Fresh)
+        match (self.gate.spec.existing_nodes(), self.clock.idle) {
+            (ExistingNodes::Grandfather, _) | (ExistingNodes::GateIfIdle, Some(false)) => passed(),
+            (ExistingNodes::GateIfIdle, None) => Judgement { asks_whether_idle: true, ..Judgement::default() },
+            (ExistingNodes::Gate, _) if unseen => Judgement::default(),
+            // It has worked so far as one that has passed.
+            (ExistingNodes::Gate, _) if self.gate.spec.mode == Mode::Continuous => self.fails(Judgement::default()),
+            (ExistingNodes::Gate, _) | (ExistingNodes::GateIfIdle, Some(true)) => self.hold(Cause::Fresh),
+        }
     }
 
     /// The taint comes.
     fn hold(&self, cause: Cause) -> Judgement {
-        let (origin, happened) = if self.has_taint() {
-            (Origin::Adopted, Happened::Adopted)
-        } else {
-            (Origin::Applied, Happened::Added { late: cause == Cause::Fresh })
-        };
+        if self.finding.evicts.is_some() && !self.has_taint() {
+            return Judgement { record: self.node.record.cloned(), spares: true, ..Judgement::default() };
+        }
+        let late = cause == Cause::Fresh && self.node.is_new;
+        let happened = if self.has_taint() { Happened::Adopted } else { Happened::Added { late } };
         Judgement {
-            record: Some(self.record(State::Held, origin, cause)),
+            record: Some(self.record(State::Held, self.origin(), cause)),
             claims: true,
             happened: Some(happened),
             recheck_at: self.timeout().map(|after| self.node.now.saturating_add(after)),
@@ -192,20 +229,39 @@ impl Case<'_> {
                 why = Some(Happened::Removed);
             }
         } else if stuck
+            && !self.is_unfinished()
             && release.and_then(|release| release.timeout.as_ref()).is_some_and(|timeout| timeout.action == TimeoutAction::Release)
         {
             why = Some(Happened::TimedOut);
         }
         if why.is_some() {
-            let record = self.record(State::Released, record.origin, record.cause);
+            let cause = if why == Some(Happened::TimedOut) { Cause::TimedOut } else { record.cause };
+            let record = self.record(State::Released, record.origin, cause);
             return Judgement { record: Some(record), lets_go: true, happened: why, ..Judgement::default() };
         }
         let held = Judgement { record: Some(record.clone()), claims: true, stuck, recheck_at, ..Judgement::default() };
-        if self.has_taint() { held } else { self.put_back(held) }
+        match (self.gate.has_taint(&record.key, &record.effect), self.has_taint()) {
+            (true, true) => held,
+            (true, false) => self.put_back(held),
+            (false, _) => self.hold_by_another(record, held),
+        }
+    }
+
+    /// The gate has another taint than when the node was held: that comes, and the former one goes with the same write.
+    fn hold_by_another(&self, record: &Record, held: Judgement) -> Judgement {
+        if self.finding.evicts.is_some() && !self.has_taint() {
+            return Judgement { claims: false, spares: true, ..held };
+        }
+        let happened = if self.has_taint() { Happened::Adopted } else { Happened::Added { late: false } };
+        let Record { key, effect, origin, .. } = self.record(State::Held, self.origin(), record.cause);
+        Judgement { record: Some(Record { key, effect, origin, ..record.clone() }), happened: Some(happened), ..held }
     }
 
     /// Somebody took the taint away.
     fn put_back(&self, held: Judgement) -> Judgement {
+        if self.finding.evicts.is_some() {
+            return Judgement { claims: false, spares: true, ..held };
+        }
         let again = self.clock.put_back_at.map_or(self.node.now, |at| at.saturating_add(REASSERT_EVERY));
         if again > self.node.now {
             let recheck_at = [held.recheck_at, Some(again)].into_iter().flatten().min();
@@ -227,6 +283,8 @@ impl Case<'_> {
     fn released(&self, record: &Record) -> Judgement {
         let kept = Judgement { record: Some(record.clone()), ..Judgement::default() };
         match self.regates(record) {
+            // It has passed what was asked before, and what is asked now cannot be seen.
+            Some(Cause::Generation) if matches!(self.finding.verdict, Verdict::NoData(_)) => return kept,
             // Readiness that was seen before another start says nothing.
             Some(cause) if cause != Cause::Generation || !self.finding.verdict.passes() => return self.hold(cause),
             Some(_) => {
@@ -235,14 +293,25 @@ impl Case<'_> {
             }
             None => {}
         }
+        let was_given_up = record.cause == Cause::TimedOut;
         if self.finding.verdict.passes() {
             // Back although the node has passed: a node group's manager or Karpenter put it on once more.
             let back = self.has_taint();
-            return Judgement { lets_go: back, happened: back.then_some(Happened::Removed), ..kept };
+            let record = if was_given_up { self.record(State::Released, record.origin, Cause::Fresh) } else { record.clone() };
+            return Judgement { record: Some(record), lets_go: back, happened: back.then_some(Happened::Removed), ..kept };
+        }
+        if was_given_up {
+            // Held once more it would only be given up once more.
+            return kept;
         }
         if self.gate.spec.mode == Mode::Bootstrap || !matches!(self.finding.verdict, Verdict::Unmet(_)) {
             return kept;
         }
+        self.fails(kept)
+    }
+
+    /// A node that works so far does not meet the requirements.
+    fn fails(&self, kept: Judgement) -> Judgement {
         if self.finding.planned {
             return self.hold(Cause::Planned);
         }
@@ -250,7 +319,7 @@ impl Case<'_> {
         let due = self.clock.failing_since.unwrap_or(self.node.now).saturating_add(seconds(failing_for, FAILING_FOR));
         if due > self.node.now {
             Judgement { recheck_at: Some(due), ..kept }
-        } else if self.has_room || self.has_taint() {
+        } else if self.has_room || self.has_taint() || self.finding.evicts.is_some() {
             self.hold(Cause::Regression)
         } else {
             // Room comes with a release elsewhere, or with the minute.

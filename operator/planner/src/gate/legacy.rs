@@ -8,8 +8,8 @@ use crds::{
     Duration,
     label_selector::{LabelOperator, LabelRequirement, LabelSelector},
     node_readiness_gate::{
-        ConditionRequirement, ConditionStatus, DeletionPolicy, Effect, ExistingNodes, GateTaint, Mode, NodeReadinessGateSpec,
-        PodsRequirement, Policy, Requirement, Retaint, RetaintBudget,
+        ConditionRequirement, ConditionStatus, Effect, ExistingNodes, GateTaint, Mode, NodeReadinessGateSpec, PodsRequirement, Requirement,
+        Retaint, RetaintBudget,
     },
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -167,6 +167,7 @@ pub fn gate(namespace: &str, name: &str, since: i64, requirements: Vec<Requireme
         failing_for: Some(Duration::from("0s")),
         budget: Some(RetaintBudget { max_nodes: Some(IntOrString::Int(i32::MAX)), per_minute: Some(u32::MAX) }),
     };
+    let taint = GateTaint { key: TAINT.to_owned(), value: None, effect: Effect::NoSchedule };
     Gate {
         name: format!("configmap/{namespace}/{name}"),
         uid: UID.to_owned(),
@@ -174,20 +175,10 @@ pub fn gate(namespace: &str, name: &str, since: i64, requirements: Vec<Requireme
         created: since,
         deleting: false,
         spec: NodeReadinessGateSpec {
-            node_selector: None,
-            all_nodes: true,
-            taint: GateTaint { key: TAINT.to_owned(), value: None, effect: Effect::NoSchedule },
-            policy: Policy::AllOf,
             mode: Mode::Continuous,
             existing_nodes: Some(ExistingNodes::Gate),
-            regate_on: Vec::new(),
-            requirements: with_own_names(all),
-            release: None,
             retaint: Some(at_once),
-            admission: None,
-            tolerations: None,
-            deletion_policy: DeletionPolicy::RemoveTaints,
-            dry_run: false,
+            ..NodeReadinessGateSpec::new(taint, with_own_names(all))
         },
         completion_annotation: None,
     }

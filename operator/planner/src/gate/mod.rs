@@ -3,12 +3,15 @@
 //! [`decide`] looks at one node and all gates at once and returns at most one patch. A taint, by key and effect, stays while
 //! any gate claims it, so two gates that share one cannot flap it. What a gate has decided about a node is recorded on the
 //! node in the same patch as the taint, see [`record`]: so no taint of ours is left behind when a gate or its selector goes.
+//! Which nodes are new to a gate, [`force`] says.
 
 pub mod admission;
 pub mod cleanup;
 pub mod decide;
+pub mod force;
 mod judge;
 pub mod legacy;
+pub mod links;
 pub mod patch;
 pub mod preset;
 pub mod record;

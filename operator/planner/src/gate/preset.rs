@@ -3,10 +3,7 @@
 use super::world::Gate;
 use crds::{
     label_selector::{LabelOperator, LabelRequirement, LabelSelector},
-    node_readiness_gate::{
-        AnnotationRequirement, DeletionPolicy, Effect, ExistingNodes, GateTaint, Mode, NodeReadinessGateSpec, PodsRequirement, Policy,
-        Requirement,
-    },
+    node_readiness_gate::{AnnotationRequirement, Effect, ExistingNodes, GateTaint, NodeReadinessGateSpec, PodsRequirement, Requirement},
 };
 use std::collections::BTreeMap;
 
@@ -33,6 +30,8 @@ pub fn startup(namespace: &str, backfill: bool, since: i64) -> Gate {
     // System pools of AKS: the cluster's own pods must find a place.
     let user_pools =
         LabelRequirement { key: "kubernetes.azure.com/mode".into(), operator: LabelOperator::NotIn, values: vec!["system".into()] };
+    let taint = GateTaint { key: "startup.k8s.io/initializing".into(), value: Some("wait".into()), effect: Effect::NoSchedule };
+    let init = Requirement { name: "init".into(), pods: Some(pods), ..Requirement::default() };
     Gate {
         name: format!("preset/{STARTUP}"),
         uid: UID.to_owned(),
@@ -40,20 +39,9 @@ pub fn startup(namespace: &str, backfill: bool, since: i64) -> Gate {
         created: since,
         deleting: false,
         spec: NodeReadinessGateSpec {
-            node_selector: Some(LabelSelector { match_expressions: vec![user_pools], ..LabelSelector::default() }),
-            all_nodes: false,
-            taint: GateTaint { key: "startup.k8s.io/initializing".into(), value: Some("wait".into()), effect: Effect::NoSchedule },
-            policy: Policy::AllOf,
-            mode: Mode::Bootstrap,
             existing_nodes: Some(if backfill { ExistingNodes::GateIfIdle } else { ExistingNodes::Grandfather }),
-            regate_on: Vec::new(),
-            requirements: vec![Requirement { name: "init".into(), pods: Some(pods), ..Requirement::default() }],
-            release: None,
-            retaint: None,
-            admission: None,
-            tolerations: None,
-            deletion_policy: DeletionPolicy::RemoveTaints,
-            dry_run: false,
+            ..NodeReadinessGateSpec::new(taint, vec![init])
+                .on(LabelSelector { match_expressions: vec![user_pools], ..LabelSelector::default() })
         },
         completion_annotation: Some(COMPLETED.to_owned()),
     }

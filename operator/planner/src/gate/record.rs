@@ -76,6 +76,8 @@ pub enum Cause {
     Replaced,
     /// The gate's spec has changed.
     Generation,
+    /// It was released for the time it took, and has not been ready since.
+    TimedOut,
 }
 
 impl Record {

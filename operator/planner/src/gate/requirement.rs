@@ -1,12 +1,13 @@
 //! Whether a node has what a gate asks for.
 
 use super::{
+    force,
     record::{Cause, Record},
     world::{Gate, Key, Pod, PodSource, ReplicaHealth, Source, World, daemon_set_pods, pod_source},
 };
 use crate::{eligibility, snapshot::NodeFacts};
 use crds::node_readiness_gate::{
-    AnnotationRequirement, ConditionRequirement, ConditionStatus, DaemonSetRequirement, DuringUpdate, IngressDaemonSetRequirement,
+    AnnotationRequirement, ConditionRequirement, ConditionStatus, DaemonSetRequirement, DuringUpdate, Effect, IngressDaemonSetRequirement,
     PodsRequirement, Policy, Requirement,
 };
 use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::util::intstr::IntOrString};
@@ -45,6 +46,8 @@ pub struct Finding {
     pub blocked: Vec<(String, String)>,
     /// It is not met because the operator itself updates the node, and the gate asks for the taint then.
     pub planned: bool,
+    /// The taint would evict pods that are waited for: the requirement that names them, with the reason.
+    pub evicts: Option<(String, String)>,
     /// When to look again although nothing changes, unix seconds.
     pub recheck_at: Option<i64>,
 }
@@ -69,7 +72,25 @@ pub fn find(world: &World, gate: &Gate, node: &Subject<'_>) -> Finding {
         Verdict::Met | Verdict::NotApplicable => None,
     });
     let blocked = if verdict.passes() { Vec::new() } else { blocked.collect() };
-    Finding { verdict, blocked, planned, recheck_at }
+    let evicts = if gate.spec.taint.effect == Effect::NoExecute { evicts(world, gate, node) } else { None };
+    Finding { verdict, blocked, planned, evicts, recheck_at }
+}
+
+/// Pods that do not bear the taint would be its first victims. Where it is not known, a node that works is left alone.
+fn evicts(world: &World, gate: &Gate, node: &Subject<'_>) -> Option<(String, String)> {
+    let works = node.record.map_or(!node.is_new || force::is_up(node.facts), |record| !record.is_held());
+    gate.spec.requirements.iter().find_map(|requirement| {
+        let wanted = requirement.ingress_daemon_set.as_ref()?;
+        let of = format!("pods of IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
+        let why = match health(world, wanted, node) {
+            Some(found) if found.evicted_by.contains(&gate.spec.taint) => {
+                format!("{of} on the node do not tolerate the taint and would be evicted: they bear it from the next revision on")
+            }
+            None if works => format!("it is not known yet whether {of} on the node tolerate the taint"),
+            Some(_) | None => return None,
+        };
+        Some((requirement.name.clone(), why))
+    })
 }
 
 fn together(policy: Policy, verdicts: &[(&str, Verdict)]) -> Verdict {
@@ -95,6 +116,8 @@ pub struct Subject<'a> {
     pub record: Option<&'a Record>,
     /// What other gates recorded of it, by their UID.
     pub records: &'a std::collections::BTreeMap<String, Record>,
+    /// It came while the gate was in force, see [`force::is_new`].
+    pub is_new: bool,
     /// Unix seconds.
     pub now: i64,
 }
@@ -145,6 +168,9 @@ fn has_annotation<'a>(wanted: &AnnotationRequirement, annotation: impl Fn(&str) 
     annotation(&wanted.key).is_some_and(|found| wanted.value.as_deref().is_none_or(|value| value == found))
 }
 
+/// How often a condition that is too old is looked at, in seconds: as often as a kubelet says its own.
+const LOOK_FOR_HEARTBEAT: i64 = 10;
+
 /// Looked up by its type: a condition of another type with a newer heartbeat says nothing about it.
 fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
     let found = node.facts.conditions.iter().find(|condition| &*condition.type_ == wanted.type_.as_str());
@@ -154,7 +180,8 @@ fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (Verdict, Opt
             // Whole seconds, as heartbeats are.
             let stale_at = found.heartbeat.saturating_add(max_age.milliseconds().unwrap_or(i64::MAX) / 1000);
             if stale_at < node.now {
-                (ConditionStatus::Unknown.as_str(), None)
+                // A heartbeat alone is no news of the node.
+                (ConditionStatus::Unknown.as_str(), Some(node.now.saturating_add(LOOK_FOR_HEARTBEAT)))
             } else {
                 (found.status.as_str(), Some(stale_at.saturating_add(1)))
             }
@@ -204,7 +231,7 @@ fn is_of_now(pod: &Pod, node: &Subject<'_>) -> bool {
     let started_at = node
         .record
         .filter(|record| record.is_held() && matches!(record.cause, Cause::Reboot | Cause::Replaced))
-        .map(|record| node.since(record) - SKEW);
+        .map(|record| node.since(record).saturating_sub(SKEW));
     lost_at.max(started_at).is_none_or(|since| pod.fresh_since >= since)
 }
 
@@ -257,6 +284,9 @@ fn health<'a>(world: &'a World, wanted: &IngressDaemonSetRequirement, node: &Sub
 
 fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
     let name = || format!("IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
+    if world.absent.contains(&(wanted.namespace.clone(), wanted.name.clone())) {
+        return (Verdict::NoData(format!("{} does not exist", name())), None);
+    }
     let Some(found) = health(world, wanted, node) else {
         return (Verdict::NoData(format!("{} was not looked at for this node yet", name())), None);
     };
@@ -270,7 +300,7 @@ fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node:
         DuringUpdate::Hold => {
             let most = wanted.max_hold.as_ref().and_then(crds::Duration::milliseconds).map_or(MAX_HOLD, |hold| hold / 1000);
             let until = since.saturating_add(most);
-            let released = node.record.is_some_and(|record| !record.is_held());
+            let released = node.record.map_or(!node.is_new, |record| !record.is_held());
             if released && node.now < until { (Verdict::Met, Some(until)) } else { (replicas(found, wanted, &name), None) }
         }
     }

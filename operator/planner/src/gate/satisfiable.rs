@@ -2,55 +2,83 @@
 
 use super::world::{Gate, World, pod_source};
 use crate::eligibility::tolerates;
-use crds::node_readiness_gate::Effect;
+use crds::node_readiness_gate::{Effect, Policy, Requirement};
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeSet;
 
 /// Why a gate could never open, with the word for its condition; `None` when it can.
 pub fn unsatisfiable(world: &World, gate: &Gate) -> Option<(&'static str, String)> {
-    if is_circular(world, gate) {
+    shut(world, gate, &mut Vec::new())
+}
+
+/// The same, while the gates of these UIDs wait for it.
+fn shut<'w>(world: &'w World, gate: &'w Gate, waiting: &mut Vec<&'w str>) -> Option<(&'static str, String)> {
+    let awaited = gate.spec.release.as_ref().and_then(|release| release.wait_for_taints_gone.as_ref());
+    if awaited.is_some_and(|keys| keys.contains(&gate.spec.taint.key)) {
         return Some((
-            "GateCycle",
-            "the gate waits for itself through the gates that it requires: remove one of those requirements".into(),
+            "WaitsForOwnTaint",
+            format!("release.waitForTaintsGone names the gate's own taint {}: take it out of the list", gate.spec.taint.key),
         ));
+    }
+    waiting.push(&gate.uid);
+    let troubles = gate.spec.requirements.iter().map(|requirement| trouble(world, gate, requirement, waiting));
+    let found = match gate.spec.policy {
+        Policy::AllOf => troubles.flatten().next(),
+        // One that can be met is enough.
+        Policy::AnyOf => troubles.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().next()),
+    };
+    waiting.pop();
+    found
+}
+
+/// Why a requirement could never be met.
+fn trouble<'w>(world: &'w World, gate: &'w Gate, requirement: &Requirement, waiting: &mut Vec<&'w str>) -> Option<(&'static str, String)> {
+    if let Some(wanted) = &requirement.gate {
+        let other = world.gates.values().find(|other| other.name == wanted.name)?;
+        let why = if waiting.contains(&other.uid.as_str()) {
+            "GateCycle".to_owned()
+        } else if other.spec.dry_run {
+            "it is a dry run".to_owned()
+        } else {
+            shut(world, other, waiting)?.1
+        };
+        return Some(if leads_to(world, other, gate) {
+            ("GateCycle", "the gate waits for itself through the gates that it requires: remove one of those requirements".into())
+        } else {
+            ("GateNotEnforced", format!("requirement {}: NodeReadinessGate {} releases no node: {why}", requirement.name, other.name))
+        });
     }
     if gate.spec.taint.effect == Effect::PreferNoSchedule {
         return None;
     }
-    gate.spec.requirements.iter().find_map(|requirement| {
-        let what = if let Some(wanted) = &requirement.daemon_set {
-            let key = (wanted.namespace.clone(), wanted.name.clone());
-            locked_out_daemon_set(world, gate, &key).then(|| format!("the pods of DaemonSet {}/{}", key.0, key.1))?
-        } else if requirement.pods.is_some() {
-            let source = pod_source(requirement)?;
-            locked_out_pods(world, gate, requirement).then(|| format!("the {source}"))?
-        } else {
-            return None;
-        };
-        let taint = &gate.spec.taint;
-        Some((
-            "NotTolerated",
-            format!(
-                "requirement {}: {what} do not tolerate {}:{}, so they could not start on a node that waits for them: give them that toleration; until then no node is tainted",
-                requirement.name,
-                taint.key,
-                taint.effect.as_str(),
-            ),
-        ))
-    })
+    let what = if let Some(wanted) = &requirement.daemon_set {
+        let key = (wanted.namespace.clone(), wanted.name.clone());
+        locked_out_daemon_set(world, gate, &key).then(|| format!("the pods of DaemonSet {}/{}", key.0, key.1))?
+    } else {
+        let source = pod_source(requirement).filter(|_| requirement.pods.is_some())?;
+        locked_out_pods(world, gate, requirement).then(|| format!("the {source}"))?
+    };
+    let taint = &gate.spec.taint;
+    Some((
+        "NotTolerated",
+        format!(
+            "requirement {}: {what} do not tolerate {}:{}, so they could not start on a node that waits for them: give them that toleration; until then no node is tainted",
+            requirement.name,
+            taint.key,
+            taint.effect.as_str(),
+        ),
+    ))
 }
 
-fn is_circular(world: &World, gate: &Gate) -> bool {
-    let next = |gate: &Gate| -> Vec<String> {
-        gate.spec.requirements.iter().filter_map(|requirement| Some(requirement.gate.as_ref()?.name.clone())).collect()
-    };
-    let (mut seen, mut open) = (BTreeSet::new(), next(gate));
+/// Whether a gate requires another one, be it through others; each requires itself.
+fn leads_to(world: &World, from: &Gate, to: &Gate) -> bool {
+    let (mut seen, mut open) = (BTreeSet::new(), vec![from.name.as_str()]);
     while let Some(name) = open.pop() {
-        if name == gate.name {
+        if name == to.name {
             return true;
         }
-        if let (true, Some(other)) = (seen.insert(name.clone()), world.gates.values().find(|other| other.name == name)) {
-            open.extend(next(other));
+        if let (true, Some(gate)) = (seen.insert(name), world.gates.values().find(|gate| gate.name == name)) {
+            open.extend(gate.spec.requirements.iter().filter_map(|requirement| Some(requirement.gate.as_ref()?.name.as_str())));
         }
     }
     false
@@ -63,7 +91,7 @@ fn locked_out_daemon_set(world: &World, gate: &Gate, key: &(String, String)) -> 
 }
 
 /// There are such pods, and none of them bears the taint. Pods of a `DaemonSet` that gets the toleration bear it.
-fn locked_out_pods(world: &World, gate: &Gate, requirement: &crds::node_readiness_gate::Requirement) -> bool {
+fn locked_out_pods(world: &World, gate: &Gate, requirement: &Requirement) -> bool {
     let Some(pods) = pod_source(requirement).and_then(|source| world.pods.get(&source)?.found.as_ref()) else { return false };
     let mut all = pods.on.values().flat_map(|pods| pods.values()).filter(|pod| !pod.ended).peekable();
     all.peek().is_some() && all.all(|pod| !bears(gate, pod.tolerations.iter()))

@@ -4,7 +4,7 @@ use super::{
     decide::View,
     world::{Gate, World, daemon_set_pods},
 };
-use crds::node_readiness_gate::{BlockedRequirement, GateCounts, NodeReadinessGateStatus};
+use crds::node_readiness_gate::{BlockedRequirement, Effect, GateCounts, InForce, NodeReadinessGateStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +21,47 @@ pub struct Circumstances {
     pub unseen: Vec<String>,
     /// Names of other gates with its taint on nodes that it selects.
     pub overlaps: BTreeSet<String>,
+    /// Nodes that could not be written to.
+    pub refused: Option<Refused>,
+    /// Since when it is in force.
+    pub in_force: Option<InForce>,
     /// How nodes are tainted as they are created: a word for it, whether it works, and a sentence.
     pub admission: Option<(&'static str, bool, String)>,
+}
+
+/// Writes to nodes that were refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// How many nodes.
+    pub nodes: u32,
+    /// One of them.
+    pub node: String,
+    /// The answer was that somebody does not allow it.
+    pub forbidden: bool,
+    /// What was answered.
+    pub message: String,
+}
+
+impl Refused {
+    /// A word for a condition, and what to do.
+    fn said(&self) -> (&'static str, String) {
+        let (reason, remedy) = if self.forbidden {
+            ("PatchForbidden", "give the operator the right to patch Nodes (deploy/10-rbac.yaml), or let admission control allow it")
+        } else {
+            ("PatchFailed", "it is tried again; look at what the API server or its admission control objects to")
+        };
+        let Self { nodes, node, message, .. } = self;
+        (reason, format!("{nodes} nodes cannot be written to and stay as they are, {node} among them: {message}; {remedy}"))
+    }
+}
+
+/// Nodes that are not ready and stay without the taint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    /// The budget is used up.
+    no_room: u32,
+    /// The taint would evict the pods that are waited for.
+    spared: u32,
 }
 
 /// The status of a gate.
@@ -35,7 +74,7 @@ pub fn status<'a>(
 ) -> NodeReadinessGateStatus {
     let mut nodes = GateCounts::default();
     let mut blocked: BTreeMap<&str, BlockedRequirement> = BTreeMap::new();
-    let mut no_room = 0_u32;
+    let mut kept = Kept::default();
     for (node, view) in views {
         let count = |counter: &mut u32, is: bool| *counter += u32::from(is);
         count(&mut nodes.matched, view.matched);
@@ -44,7 +83,8 @@ pub fn status<'a>(
         count(&mut nodes.stuck, view.stuck);
         count(&mut nodes.would_taint, view.would_taint);
         count(&mut nodes.would_release, view.would_release);
-        count(&mut no_room, view.no_room);
+        count(&mut kept.no_room, view.no_room);
+        count(&mut kept.spared, view.spared);
         for (requirement, reason) in &view.blocked {
             let entry = blocked.entry(requirement).or_insert_with(|| BlockedRequirement {
                 requirement: requirement.clone(),
@@ -58,10 +98,16 @@ pub fn status<'a>(
         }
     }
     let summary = summary(gate, &nodes, &blocked);
-    let conditions = conditions(gate, before, &nodes, no_room, circumstances, &summary, now);
+    let conditions = conditions(gate, before, &nodes, kept, circumstances, &summary, now);
     let mut blocked: Vec<_> = blocked.into_values().collect();
     blocked.truncate(32);
-    NodeReadinessGateStatus { observed_generation: Some(gate.generation), conditions, nodes, blocked, summary }
+    // So many names are enough to go on with, however many requirements share them; each has one.
+    let each = (SAMPLE / blocked.len().max(1)).max(1);
+    for entry in &mut blocked {
+        entry.sample.truncate(each);
+    }
+    let in_force = circumstances.in_force.clone();
+    NodeReadinessGateStatus { observed_generation: Some(gate.generation), conditions, in_force, nodes, blocked, summary }
 }
 
 fn summary(gate: &Gate, nodes: &GateCounts, blocked: &BTreeMap<&str, BlockedRequirement>) -> String {
@@ -80,7 +126,7 @@ fn conditions(
     gate: &Gate,
     before: &[Condition],
     nodes: &GateCounts,
-    no_room: u32,
+    kept: Kept,
     circumstances: &Circumstances,
     summary: &str,
     now: i64,
@@ -100,10 +146,16 @@ fn conditions(
             last_transition_time: since,
         });
     };
-    match (circumstances.unseen.first(), nodes.held) {
-        (Some(unseen), _) => say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes stay as they are until it can be seen")),
-        (None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
-        (None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),
+    match (&circumstances.refused, circumstances.unseen.first(), nodes.held) {
+        (Some(refused), ..) => {
+            let (reason, message) = refused.said();
+            say("Ready", false, reason, message);
+        }
+        (None, Some(unseen), _) => {
+            say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes stay as they are until it can be seen"));
+        }
+        (None, None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
+        (None, None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),
     }
     match &circumstances.unsatisfiable {
         Some((reason, message)) => say("Satisfiable", false, reason, message.clone()),
@@ -115,13 +167,30 @@ fn conditions(
         let others = circumstances.overlaps.iter().cloned().collect::<Vec<_>>().join(", ");
         say("Overlapping", true, "SharedTaint", format!("also on nodes of {others}: the taint stays until all of them release a node"));
     }
-    if no_room > 0 {
+    if kept.no_room > 0 {
         let message = format!(
-            "{no_room} nodes are not ready any more and keep their release: spec.retaint.budget is used up; look at what changed on all of them before raising it"
+            "{} nodes are not ready and stay without the taint: spec.retaint.budget is used up; look at what changed on all of them before raising it",
+            kept.no_room
         );
         say("BudgetExhausted", true, "TooManyRegressions", message);
     } else {
         say("BudgetExhausted", false, "WithinBudget", "every node that is not ready has the taint".into());
+    }
+    if gate.spec.taint.effect == Effect::NoExecute && gate.ingress_daemon_sets().next().is_some() {
+        if kept.spared > 0 {
+            let message = format!(
+                "{} nodes are not ready and do not get the taint: it would evict the pods that the gate waits for, see blocked; change the template, so that a revision is rolled out whose pods bear it",
+                kept.spared
+            );
+            say("TolerationMissing", true, "PodsWouldBeEvicted", message);
+        } else {
+            say(
+                "TolerationMissing",
+                false,
+                "NobodyEvicted",
+                "no node is spared the taint for the sake of the pods that the gate waits for".into(),
+            );
+        }
     }
     if let Some((reason, works, message)) = &circumstances.admission {
         say("AdmissionActive", *works, reason, message.clone());
@@ -149,6 +218,14 @@ pub fn unseen(world: &World, gate: &Gate) -> Vec<String> {
     }
     if let (Some(why), true) = (&world.csi_drivers.broken, gate.spec.requirements.iter().any(|wanted| wanted.csi_driver.is_some())) {
         unseen.push(format!("CSINodes cannot be seen: {why}"));
+    }
+    for (namespace, name) in gate.ingress_daemon_sets().filter(|key| world.absent.contains(key)) {
+        unseen.push(format!("IngressDaemonSet {namespace}/{name} does not exist"));
+    }
+    for wanted in gate.spec.requirements.iter().filter_map(|requirement| requirement.gate.as_ref()) {
+        if !world.gates.values().any(|other| other.name == wanted.name) {
+            unseen.push(format!("NodeReadinessGate {} does not exist", wanted.name));
+        }
     }
     unseen
 }

@@ -3,13 +3,16 @@
 use crate::{snapshot::NodeFacts, texts::Texts};
 use crds::{
     label_selector::LabelSelector,
-    node_readiness_gate::{NodeReadinessGateSpec, Requirement},
+    node_readiness_gate::{GateTaint, NodeReadinessGateSpec, Requirement},
 };
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
+
+/// What the UID of a gate begins with that stands for the field `nodeReadinessTaint` of an `IngressDaemonSet`.
+pub const IMPLIED: &str = "ids-";
 
 /// Namespace and name of an object.
 pub type Key = (String, String);
@@ -21,6 +24,8 @@ pub struct World {
     pub incomplete: bool,
     /// The gates, by UID.
     pub gates: BTreeMap<String, Arc<Gate>>,
+    /// Since when each gate is in force, by its UID, unix seconds; one that is not here: since it was made.
+    pub in_force: BTreeMap<String, i64>,
     /// Pods, by where they are looked for.
     pub pods: BTreeMap<PodSource, Source<Pods>>,
     /// `DaemonSets` that requirements name; `None` where there is none of the name.
@@ -29,6 +34,8 @@ pub struct World {
     pub csi_drivers: Source<BTreeMap<String, BTreeSet<String>>>,
     /// Replicas of every `IngressDaemonSet` that a requirement names, by node.
     pub replicas: BTreeMap<Key, Arc<BTreeMap<String, ReplicaHealth>>>,
+    /// `IngressDaemonSets` that a requirement names and that do not exist.
+    pub absent: BTreeSet<Key>,
 }
 
 /// A gate, from whatever it was made.
@@ -40,7 +47,7 @@ pub struct Gate {
     pub uid: String,
     /// Generation of the spec.
     pub generation: i64,
-    /// Seconds since 1970.
+    /// When the object was made, seconds since 1970; since when it is in force, see [`super::force`].
     pub created: i64,
     /// It is being deleted.
     pub deleting: bool,
@@ -99,11 +106,22 @@ impl std::fmt::Display for PodSource {
     }
 }
 
+/// Stands for the node of pods that wait for one, whether they can get one or not.
+pub const NOWHERE: &str = "";
+
 /// Pods, by node and name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pods {
-    /// By node, then by namespace and name.
+    /// By node or [`NOWHERE`], then by namespace and name.
     pub on: BTreeMap<String, BTreeMap<Key, Pod>>,
+}
+
+impl Pods {
+    /// Nodes whose pods are not the same: also those of a pod that was deleted in a gap of the watch.
+    pub fn differing(&self, now: &Self) -> BTreeSet<String> {
+        let all = self.on.keys().chain(now.on.keys());
+        all.filter(|node| self.on.get(*node) != now.on.get(*node)).cloned().collect()
+    }
 }
 
 /// What is read of a pod.
@@ -160,6 +178,8 @@ pub struct ReplicaHealth {
     pub updating_since: Option<i64>,
     /// The operator holds the node out of the load balancer, or has not put it in yet.
     pub detached: bool,
+    /// Taints of gates that would evict pods of the resource from the node, see [`crate::snapshot::GateLinks`].
+    pub evicted_by: Vec<GateTaint>,
 }
 
 /// First characters of an ID that tell it from others.
@@ -188,6 +208,12 @@ impl Gate {
         self.spec.requirements.iter().filter_map(|requirement| {
             requirement.daemon_set.as_ref().map(|daemon_set| (daemon_set.namespace.clone(), daemon_set.name.clone()))
         })
+    }
+
+    /// The `IngressDaemonSet` whose field `nodeReadinessTaint` it stands for.
+    pub fn implied_by(&self) -> Option<Key> {
+        let (namespace, name) = self.uid.strip_prefix(IMPLIED).and(self.name.split_once('/'))?;
+        Some((namespace.to_owned(), name.to_owned()))
     }
 
     /// `IngressDaemonSets` that it names.

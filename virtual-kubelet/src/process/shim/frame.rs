@@ -71,6 +71,16 @@ pub enum Output {
     Refused(String),
 }
 
+impl Output {
+    /// Bytes of the process that are in it.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Stdout(bytes) | Self::Stderr(bytes) => bytes.len(),
+            Self::Exit(_) | Self::Refused(_) => 0,
+        }
+    }
+}
+
 /// Any message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {

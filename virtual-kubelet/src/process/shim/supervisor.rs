@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -33,6 +34,11 @@ use crate::process::process_table::ProcessTable;
 /// How long a stream may stay open after the process that it belonged to; a process that left the
 /// container's tree may hold it for ever.
 const DRAIN: Duration = Duration::from_secs(1);
+/// How often that is waited for again while something still comes: a client that is slow to take it holds the stream up.
+const DRAINS: usize = 30;
+/// Bytes of a command's output that are handed on after its end: far more than pipes and queues hold (64 KiB a pipe), and an end to
+/// what a process that it left behind may write for ever.
+const AFTER_END: usize = 1 << 20;
 /// How often a silent client is asked whether it is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long processes that were killed may take to vanish.
@@ -62,6 +68,8 @@ struct Shared {
     stdin_once: bool,
     terminal: Option<Terminal>,
     hub: Hub,
+    /// Bytes of the container's output that have been handed on.
+    kept: AtomicUsize,
     reaper: Reaper,
     exit: watch::Sender<Option<i32>>,
 }
@@ -117,6 +125,7 @@ async fn supervise(directory: &Path) -> Result<()> {
         stdin_once: order.stdin_once,
         terminal: streams.terminal,
         hub: Hub::default(),
+        kept: AtomicUsize::new(0),
         reaper,
         exit: watch::Sender::new(None),
     });
@@ -136,7 +145,12 @@ async fn supervise(directory: &Path) -> Result<()> {
     let code = exited.await.unwrap_or(255);
     let finished_at = Timestamp::now();
     end_descendants().await;
-    let _ = timeout(DRAIN, pumps.wait()).await;
+    for _ in 0..DRAINS {
+        let before = shared.kept.load(Ordering::Relaxed);
+        if timeout(DRAIN, pumps.wait()).await.is_ok() || shared.kept.load(Ordering::Relaxed) == before {
+            break;
+        }
+    }
     accepting.abort();
     let reason = std::fs::read_to_string(directory.join(START_ERROR)).ok().filter(|text| !text.is_empty() && code == START_FAILED);
     let note = ExitNote { code, start_error: reason, unseen: false, started_at, finished_at };
@@ -221,6 +235,7 @@ async fn keep(mut from: Box<dyn AsyncRead + Send + Unpin>, stream: Stream, log: 
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         log.lock().await.append(&mut pending, stream, &buffer[..read]);
         shared.hub.send(&output(stream, &buffer[..read])).await;
+        shared.kept.fetch_add(read, Ordering::Relaxed);
     }
     log.lock().await.finish(&mut pending, stream);
 }
@@ -379,20 +394,28 @@ async fn exec(shared: &Shared, argv: &[String], kind: Kind, messages: Messages, 
     }
     drop(sender);
     let outgoing = async {
-        let (mut code, mut deadline) = (None, Instant::now() + Duration::from_hours(24 * 365));
-        loop {
+        let (mut code, mut deadline, mut left) = (None, Instant::now() + Duration::from_hours(24 * 365), AFTER_END);
+        while left > 0 {
             tokio::select! {
-                // What it left behind may hold its streams for ever, and fill them: time comes before output.
+                // Output that is there is handed on whatever the time; what it left behind may hold its streams for ever, and fill them.
                 biased;
-                () = sleep_until(deadline) => break,
                 ended = &mut exited, if code.is_none() => {
                     code = Some(ended.unwrap_or(255));
                     deadline = Instant::now() + DRAIN;
                 }
-                message = next_or_nothing(&mut output) => match message {
-                    Some(message) => if Message::Output(message).write(&mut write).await.is_err() { return code },
-                    None => break,
-                },
+                message = next_or_nothing(&mut output) => {
+                    let Some(message) = message else { break };
+                    let (bytes, since) = (message.bytes(), Instant::now());
+                    if Message::Output(message).write(&mut write).await.is_err() {
+                        return code;
+                    }
+                    if code.is_some() {
+                        left = left.saturating_sub(bytes);
+                        // Only what is waited for counts, not how long the client takes.
+                        deadline += since.elapsed();
+                    }
+                }
+                () = sleep_until(deadline) => break,
             }
         }
         let known = match code {

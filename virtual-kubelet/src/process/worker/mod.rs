@@ -161,6 +161,7 @@ impl Worker {
                 tracing::info!(pod = %id, container = slot.record.name, code = exit.code, "a container had ended meanwhile");
                 slot.next_count = restart_count;
                 slot.record.restart_count = restart_count;
+                slot.record.shown = Some(self.site.images.shown(&image));
                 slot.record.image = image;
                 slot.record.last = history::end_before(&dir, &id, &slot.spec.name, restart_count);
                 slot.record.id = Some(history::container_id(&id, &slot.spec.name, restart_count));
@@ -310,6 +311,7 @@ impl Worker {
                     self.replace_outdated(index);
                 } else {
                     slot.record.image = new.image.clone().unwrap_or_default();
+                    slot.record.shown = None;
                 }
             }
         }

@@ -83,6 +83,7 @@ impl Worker {
         slot.record.state = State::Running { since: begun.started_at };
         slot.record.restart_count = slot.next_count;
         slot.record.id = Some(container_id(&id, &slot.spec.name, slot.record.restart_count));
+        slot.record.shown = Some(site.images.shown(&begun.image));
         slot.record.image = begun.image;
         slot.record.forced = false;
         // Nothing else is probed before the start is over, its hook included.

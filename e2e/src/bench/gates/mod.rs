@@ -1,0 +1,308 @@
+//! Readiness gates at the size of a large cluster: a thousand nodes that join at once, and a thousand whose requirement is met at once.
+//!
+//! What is measured how:
+//! - Nodes are objects alone. The time of a node is from the answer to the request that makes it, or its condition, to the end of the
+//!   request that adds, or removes, its taint, as the API server's audit log has it. (What a watch shows comes up to half a second later on a
+//!   machine that is this busy, for reasons of the API server's own: that would be measured otherwise.)
+//! - The yardstick is a client that does nothing but patch: the same two patches, from a watch of its own, as many at once, against the
+//!   same control plane in the same run, before the operator is started and again after it has ended, taken together: what a control
+//!   plane costs changes with what it holds and with what else the machine does. It decides nothing and remembers nothing. As the
+//!   operator is, it is a process of its own with the operator's user: the API server checks and records its requests alike.
+//! - Fifty status writes a second, spread over the nodes, stand for heartbeats while nodes are released.
+//! - Writes and refusals are counted in the API server's audit log and in the operator's metrics; CPU is that of the API server's process.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::NodeReadinessGate;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio::{
+    process::Command,
+    task::{JoinHandle, JoinSet},
+};
+
+use super::{
+    Benchmark, Body, Figure, Goal, Report, print, report,
+    scale::{audit::AuditLog, cluster::Cluster},
+};
+use crate::{eventually::eventually, namespaces, network, process::Process};
+
+pub mod limit;
+
+/// A thousand nodes at once.
+pub const GATES: Benchmark = Benchmark { name: "gates", body: Body::Alone(|| Box::pin(measure())) };
+
+/// Requests of the bench under way at once, which make nodes and conditions.
+const PARALLEL: usize = 32;
+const KEY: &str = "readiness.k8s.io/bench";
+const WARM: &str = "example.com/Warm";
+const PATIENCE: Duration = Duration::from_mins(5);
+/// Heartbeats a second.
+const BEATS: u64 = 50;
+
+/// What one phase took, by node, in seconds.
+struct Phase {
+    latencies: Vec<f64>,
+    /// From the first to the last.
+    total: f64,
+    cpu: f64,
+}
+
+impl Phase {
+    fn quantile(&self, share: f64) -> f64 {
+        let last = self.latencies.len().saturating_sub(1);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "an index below a few thousand"
+        )]
+        let at = ((last as f64) * share).round() as usize;
+        self.latencies.get(at).copied().unwrap_or(f64::NAN)
+    }
+}
+
+async fn measure() -> Result<Report> {
+    let begun = Instant::now();
+    let say = |line: &str| println!("{:6.1}s {line}", begun.elapsed().as_secs_f32());
+    let count: usize = std::env::var("BED_BENCH_NODES").unwrap_or_else(|_| "1000".into()).parse().context("BED_BENCH_NODES")?;
+    network::create().await.context("making the network")?;
+    let mut cluster = Cluster::start(Path::new(namespaces::STATE)).await?;
+    let client = cluster.server.client.clone();
+
+    let before = with_yardstick(&cluster, "raw-before", count).await?;
+    say(&format!("the yardstick: {:.2} s and {:.2} s", before[0].total, before[1].total));
+
+    cluster.apply(&gate()).await?;
+    cluster.start_operator()?;
+    eventually(PATIENCE, "the operator leads", async || {
+        ensure!(cluster.operator_metrics().await?.lines().any(|line| line == "ids_leader 1"), "it does not yet");
+        Ok(())
+    })
+    .await?;
+    // It leads before it has listed anything; its start is not what is measured.
+    let gates = Api::<NodeReadinessGate>::all(client.clone());
+    eventually(PATIENCE, "the gate is in force", async || {
+        let status = gates.get("bench").await?.status;
+        ensure!(status.is_some_and(|status| status.observed_generation.is_some()), "nobody has looked at it yet");
+        Ok(())
+    })
+    .await?;
+    let idle = cluster.operator_figures()?.resident_mib()?;
+    let audit = AuditLog::from_now(Path::new(namespaces::STATE))?;
+    let ours_join = join(&cluster, "ours", count).await?;
+    let joined = patches(&audit)?;
+    let ours_release = release(&cluster, "ours", count).await?;
+    let released = patches(&audit)? - joined;
+    let memory = cluster.operator_figures()?.resident_mib()?;
+    let refused = refusals(&cluster.operator_metrics().await?);
+    say(&format!("the operator: {:.2} s and {:.2} s", ours_join.total, ours_release.total));
+    cluster.check()?;
+    cluster.kill_operator().await?;
+
+    let after = with_yardstick(&cluster, "raw-after", count).await?;
+    say(&format!("the yardstick again: {:.2} s and {:.2} s", after[0].total, after[1].total));
+    let [raw_join, raw_release] = taken_together(before, after);
+    let figures = figures(count, [(&ours_join, &raw_join), (&ours_release, &raw_release)], [joined, released], refused, memory, idle);
+    print("gates", &figures);
+    let mut report = report(&figures);
+    report.json["nodes"] = count.into();
+    cluster.end().await?;
+    Ok(report)
+}
+
+/// Both phases with nodes of their own that the yardstick looks after.
+async fn with_yardstick(cluster: &Cluster, set: &'static str, count: usize) -> Result<[Phase; 2]> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program's own path")?);
+    command.args(["gates-limit", "--set", set, "--kubeconfig"]).arg(cluster.operator_kubeconfig());
+    let logs = cluster.state.join("logs");
+    let mut raw = Process::start(set, &logs, command)?;
+    eventually(PATIENCE, "the yardstick watches", async || {
+        raw.check()?;
+        let log = std::fs::read_to_string(logs.join(format!("{set}.log")))?;
+        ensure!(log.contains(limit::WATCHES), "{log}");
+        Ok(())
+    })
+    .await?;
+    let phases = [join(cluster, set, count).await?, release(cluster, set, count).await?];
+    raw.check()?;
+    raw.kill().await?;
+    Ok(phases)
+}
+
+/// All latencies, and the means of what is of a whole phase.
+fn taken_together(before: [Phase; 2], after: [Phase; 2]) -> [Phase; 2] {
+    let [join, release] = before;
+    let [join_again, release_again] = after;
+    [(join, join_again), (release, release_again)].map(|(one, other)| {
+        let mut latencies: Vec<_> = one.latencies.into_iter().chain(other.latencies).collect();
+        latencies.sort_by(f64::total_cmp);
+        Phase { latencies, total: f64::midpoint(one.total, other.total), cpu: f64::midpoint(one.cpu, other.cpu) }
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+fn figures(count: usize, phases: [(&Phase, &Phase); 2], writes: [usize; 2], refused: f64, memory: f64, before: f64) -> Vec<Figure> {
+    let [(join, raw_join), (release, raw_release)] = phases;
+    let figure = |what, value, unit, goal, yardstick: f64| Figure { what, value, unit, goal, yardstick: Some(("raw client", yardstick)) };
+    let at_most_raw = |factor: f64, raw: f64| Goal::AtMost((factor * raw * 100.0).round() / 100.0);
+    vec![
+        figure("node there → tainted, p50", join.quantile(0.5), "s", Goal::None, raw_join.quantile(0.5)),
+        figure("node there → tainted, p99", join.quantile(0.99), "s", Goal::AtMost(1.0), raw_join.quantile(0.99)),
+        figure("all tainted, from the first node", join.total, "s", Goal::AtMost(5.0), raw_join.total),
+        figure("requirement met → taint gone, p50", release.quantile(0.5), "s", Goal::None, raw_release.quantile(0.5)),
+        figure(
+            "requirement met → taint gone, p99",
+            release.quantile(0.99),
+            "s",
+            at_most_raw(1.3, raw_release.quantile(0.99)),
+            raw_release.quantile(0.99),
+        ),
+        figure("requirement met → taint gone, max", release.quantile(1.0), "s", Goal::None, raw_release.quantile(1.0)),
+        figure("all released, from the first", release.total, "s", Goal::AtMost(5.0), raw_release.total),
+        Figure {
+            what: "writes per node, joining",
+            value: writes[0] as f64 / count as f64,
+            unit: "",
+            goal: Goal::AtMost(1.0),
+            yardstick: None,
+        },
+        Figure {
+            what: "writes per node, released",
+            value: writes[1] as f64 / count as f64,
+            unit: "",
+            goal: Goal::AtMost(1.0),
+            yardstick: None,
+        },
+        Figure { what: "patches that had no effect", value: refused, unit: "", goal: Goal::AtMost(0.0), yardstick: None },
+        figure("API server CPU, joining", join.cpu, "s", at_most_raw(1.5, raw_join.cpu), raw_join.cpu),
+        figure("API server CPU, released", release.cpu, "s", at_most_raw(1.5, raw_release.cpu), raw_release.cpu),
+        Figure { what: "operator memory", value: memory, unit: "MiB", goal: Goal::AtMost(64.0), yardstick: Some(("before", before)) },
+    ]
+}
+
+fn gate() -> Value {
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate", "metadata": { "name": "bench" },
+        "spec": {
+            "nodeSelector": { "matchLabels": { "set": "ours" } },
+            // The yardstick taints a node when it sees it, and so does the operator here.
+            "admission": { "onCreate": "None" },
+            "taint": { "key": KEY, "effect": "NoSchedule" },
+            "requirements": [{ "name": "warm", "condition": { "type": WARM } }],
+        },
+    })
+}
+
+/// Patches of Nodes by the operator.
+fn patches(audit: &AuditLog) -> Result<usize> {
+    Ok(audit.writes()?.get("patch nodes").copied().unwrap_or(0))
+}
+
+fn refusals(metrics: &str) -> f64 {
+    let lines = metrics.lines().filter(|line| line.starts_with("ids_gate_patch_refusals_total"));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).fold(0.0, std::ops::Add::add)
+}
+
+fn name(set: &str, index: usize) -> String {
+    format!("{set}-{index:04}")
+}
+
+fn has_taint(node: &Node) -> bool {
+    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == KEY)
+}
+
+fn is_warm(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == WARM && condition.status == "True")
+}
+
+/// All nodes of a set come at once.
+async fn join(cluster: &Cluster, set: &str, count: usize) -> Result<Phase> {
+    let client = cluster.server.client.clone();
+    let make = |name: String| create(client.clone(), name, set.to_owned());
+    phase(cluster, set, count, true, make).await
+}
+
+/// What all nodes of a set need comes about at once, beside heartbeats.
+async fn release(cluster: &Cluster, set: &str, count: usize) -> Result<Phase> {
+    let client = cluster.server.client.clone();
+    let beats = heartbeats(client.clone(), set.to_owned(), count);
+    let phase = phase(cluster, set, count, false, |name| condition(client.clone(), name, WARM)).await;
+    beats.abort();
+    phase
+}
+
+async fn create(client: Client, name: String, set: String) -> Result<()> {
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": { "set": set } } });
+    Api::<Node>::all(client).create(&PostParams::default(), &serde_json::from_value(node)?).await.context("creating a Node").map(drop)
+}
+
+fn heartbeats(client: Client, set: String, count: usize) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_millis(1000 / BEATS));
+        // One that takes long delays no other, as those of different kubelets; all end with this.
+        let mut beats = JoinSet::new();
+        for index in (0..count).cycle() {
+            ticks.tick().await;
+            while beats.try_join_next().is_some() {}
+            beats.spawn(condition(client.clone(), name(&set, index), "MemoryPressure"));
+        }
+    })
+}
+
+async fn condition(client: Client, name: String, type_: &str) -> Result<()> {
+    let now = Timestamp::now().to_string();
+    let condition =
+        json!({ "type": type_, "status": "True", "reason": "Bench", "message": now, "lastHeartbeatTime": now, "lastTransitionTime": now });
+    let patch = Patch::Strategic(json!({ "status": { "conditions": [condition] } }));
+    Api::<Node>::all(client)
+        .patch_status(&name, &PatchParams::default(), &patch)
+        .await
+        .with_context(|| format!("condition of {name}"))
+        .map(drop)
+}
+
+/// Does something to every node of a set at once, and waits until all of them have got the taint, or have lost it.
+async fn phase<F: Future<Output = Result<()>>>(
+    cluster: &Cluster,
+    set: &str,
+    count: usize,
+    tainted: bool,
+    act: impl Fn(String) -> F,
+) -> Result<Phase> {
+    let cpu = cluster.server.cpu_seconds()?;
+    let audit = AuditLog::from_now(&cluster.state)?;
+    let actions = (0..count).map(|index| {
+        let acting = act(name(set, index));
+        async move { acting.await.map(|()| (name(set, index), Timestamp::now())) }
+    });
+    let done: Vec<_> = futures::stream::iter(actions).buffer_unordered(PARALLEL).try_collect().await?;
+    let patched = eventually(PATIENCE, &format!("{count} nodes are patched"), async || {
+        let patched = audit.patched_nodes()?;
+        let there = done.iter().filter(|(name, _)| patched.contains_key(name)).count();
+        ensure!(there == count, "{there} are");
+        Ok(patched)
+    })
+    .await?;
+    let cpu = cluster.server.cpu_seconds()? - cpu;
+    let nodes = Api::<Node>::all(cluster.server.client.clone()).list(&ListParams::default().labels(&format!("set={set}"))).await?;
+    let wrong = nodes.iter().filter(|node| has_taint(node) != tainted).count();
+    ensure!(wrong == 0, "{wrong} nodes were patched, and have the taint or lack it");
+    let spans: Vec<_> = done.iter().filter_map(|(name, from)| Some((*from, *patched.get(name)?))).collect();
+    let first = spans.iter().map(|(from, _)| *from).min().context("there are no nodes")?;
+    let last = spans.iter().map(|(_, to)| *to).max().context("there are no nodes")?;
+    // What was patched before the answer had come took no time.
+    let mut latencies: Vec<_> = spans.iter().map(|(from, to)| to.duration_since(*from).as_secs_f64().max(0.0)).collect();
+    latencies.sort_by(f64::total_cmp);
+    Ok(Phase { latencies, total: last.duration_since(first).as_secs_f64(), cpu })
+}

@@ -1,0 +1,139 @@
+//! Pods that stay: their gates, and the moves of an update in place.
+
+use super::Pass;
+use crate::{
+    hold::Hold,
+    in_place::{self, Progress, classify::Why, protocol::Move, writes},
+    patch::JsonPatch,
+    plan::Action,
+    pod_gate::ownerless,
+    readiness,
+    revisions::Targets,
+    snapshot::{DeploymentFacts, GatedPod},
+    wanted::Case,
+};
+use crds::{
+    ingress_daemon_set::PodUpdate,
+    ledger::{Grant, Kind},
+};
+use serde_json::Value;
+
+impl<'a> Pass<'a> {
+    pub(super) fn progress(&self, case: &Case<'a>, grant: &Grant) -> Option<Progress<'a>> {
+        in_place::progress(self.snapshot, case, grant, self.valid_targets())
+    }
+
+    pub(super) fn valid_targets(&self) -> Option<&'a Targets> {
+        self.targets.as_ref().ok()
+    }
+
+    /// The update that was granted cannot be made in place any more, and is not to be made otherwise.
+    pub(super) fn is_refused_in_place(&self, case: &Case<'a>, grant: &Grant) -> bool {
+        let only = case.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
+        only && grant.kind == Kind::Update
+            && !case.is_updated()
+            && !case.deployment.is_some_and(in_place::is_paused)
+            && self.valid_targets().is_some_and(|targets| in_place::way(case, targets).is_err())
+    }
+
+    /// Why an update that should have come about in place does not.
+    pub(super) fn recreates(&self, case: &Case<'a>, grant: &Grant, progress: Option<&Progress<'a>>) -> Option<Why> {
+        let asked = case.settings.is_some_and(|settings| settings.pod_update != PodUpdate::Recreate);
+        let before = || in_place::way(case, self.valid_targets()?).err();
+        match progress {
+            _ if grant.kind != Kind::Update || !asked => None,
+            Some(progress) => Some(progress.why.unwrap_or(Why::ReplicaSets)),
+            None => before(),
+        }
+    }
+
+    /// Carries the update in place of one node on.
+    pub(super) fn replace(&mut self, case: &Case<'a>, grant: &Grant, progress: &Progress<'a>) {
+        if let Some(message) = self.snapshot.refusals.get(case.name) {
+            self.plan.recheck(self.snapshot.now.saturating_add(5));
+            return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+        }
+        for next in &progress.moves {
+            let action = self.action(case, grant, progress, *next);
+            self.plan.actions.extend(action);
+        }
+        let settle = progress.pods.iter().filter_map(|(_, gated)| in_place::completion::settles_at(gated));
+        for due in settle.chain([progress.drained_at]).filter(|due| *due > self.snapshot.now) {
+            self.plan.recheck(due);
+        }
+        let updated = progress.pods.iter().filter(|(pod, _)| pod.revision == grant.revision && pod.ready).count();
+        let hold = match readiness::trouble(case.pods) {
+            _ if case.is_lost() => Hold::NodeNotReady,
+            trouble => Hold::UpdatingInPlace { updated, of: progress.pods.len(), trouble, why: progress.why },
+        };
+        let (phase, hold) = match self.failure(case) {
+            Some(failure) => ("Failed", Hold::failed(&failure.reason, hold)),
+            None => ("UpdatingInPlace", hold),
+        };
+        self.hold(case.name, phase, hold);
+    }
+
+    fn action(&self, case: &Case<'a>, grant: &Grant, progress: &Progress<'a>, next: Move) -> Option<Action> {
+        let node = case.name.to_owned();
+        let before = case.deployment?.spec.get("template")?;
+        match next {
+            Move::Claim { rewrite } => {
+                let set = progress.replica_set?;
+                let target = progress.target.as_ref().filter(|_| rewrite);
+                let patch = writes::claim(&self.snapshot.resource, set, grant.id, target)?;
+                Some(Action::PatchReplicaSet { node, name: set.name.clone(), patch })
+            }
+            Move::Change(place) => {
+                let (pod, gated) = progress.pods.get(place)?;
+                let patch = writes::change(gated, grant.id, progress.target.as_ref()?, &before, self.snapshot.now)?;
+                Some(Action::PatchPod { node, name: pod.name.clone(), patch })
+            }
+            Move::Shut(place) | Move::Open(place) => {
+                let (pod, gated) = progress.pods.get(place)?;
+                Some(self.gate(case, &pod.name, gated, matches!(next, Move::Open(_))))
+            }
+            Move::AwaitPause | Move::AwaitPod(_) | Move::Finish { .. } => None,
+        }
+    }
+
+    fn gate(&self, case: &Case<'_>, name: &str, gated: &GatedPod, open: bool) -> Action {
+        let patch = writes::gate(gated, open, self.snapshot.now);
+        Action::PatchPodStatus { node: case.name.to_owned(), name: name.to_owned(), patch }
+    }
+
+    /// Pods that nothing keeps from being ready.
+    pub(super) fn open_gates(&mut self, case: &Case<'_>) {
+        for (pod, gated) in in_place::to_open(case) {
+            let action = self.gate(case, &pod.name, gated, true);
+            self.plan.actions.push(action);
+        }
+    }
+
+    /// Pods that wait for what no gate sets any more.
+    pub(super) fn release_ownerless(&mut self, case: &Case<'_>) {
+        for (pod, patch) in ownerless::patches(self.snapshot, case, self.valid_targets()) {
+            let (node, name) = (case.name.to_owned(), pod.name.clone());
+            self.plan.actions.push(Action::PatchPodStatus { node, name, patch });
+        }
+    }
+
+    /// Pods of a former template that nothing else would replace.
+    pub(super) fn delete_stragglers(&mut self, case: &Case<'_>) {
+        for pod in in_place::stragglers(case) {
+            // It may have changed in place since it was seen, and serve by now.
+            let Some(gated) = &pod.gated else { continue };
+            let (uid, resource_version) = (Some(gated.uid.clone()), Some(gated.resource_version.clone()));
+            self.plan.actions.push(Action::DeletePod { name: pod.name.clone(), uid, resource_version });
+        }
+    }
+
+    /// The patch that ends the pause when nothing has to be re-created.
+    pub(super) fn unpause(&self, case: &Case<'_>, grant: &Grant, deployment: &DeploymentFacts, progress: &Progress<'_>) -> Option<Value> {
+        if progress.moves != [(Move::Finish { in_place: true })] {
+            return None;
+        }
+        let change = in_place::change::between(&deployment.spec.get("template")?, progress.target.as_ref()?)?;
+        let write = |patch: JsonPatch| change.write(patch, "/spec/template");
+        Some(crate::deployment_writes::unpause(self.snapshot, case, deployment, grant, write))
+    }
+}

@@ -1,0 +1,64 @@
+//! Since when a gate is in force: which nodes are new to it.
+//!
+//! A gate that is switched on among nodes that run (`dryRun` taken away, another selector, `nodeReadinessTaint` set on a running
+//! resource, requirements that can be met at last) must not take them for nodes that have just come: it would taint all of them
+//! at once that are not ready at that moment. So the time since which it is in force, and for which nodes, is in its status.
+
+use super::world::{Gate, World};
+use crate::snapshot::NodeFacts;
+use crds::{
+    hash,
+    node_readiness_gate::{ConditionStatus, InForce},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// Taint of a Node that its kubelet has not called ready yet; the API server gives it to each new one.
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Seconds within which a new node's kubelet, or the controller of nodes in its place, has said for the first time that it is not
+/// ready: that controller waits for 50 s.
+const FIRST_WORD: i64 = 120;
+
+/// Since when the gate is in force. `before`: what was said of that last; `None` where nothing was ever said of the gate.
+/// `enforced`: it could open.
+pub fn in_force(gate: &Gate, enforced: bool, before: Option<Option<&InForce>>, now: i64) -> Option<InForce> {
+    if gate.spec.dry_run || !enforced {
+        return None;
+    }
+    let scope = scope(gate);
+    let since = match before {
+        Some(Some(known)) if known.scope == scope => return Some(known.clone()),
+        // Nobody has looked at it yet, and it is as it was made: nodes that came meanwhile are new.
+        None if gate.generation <= 1 => gate.created,
+        _ => now,
+    };
+    Some(InForce { since: Time(Timestamp::from_second(since).unwrap_or_default()), scope })
+}
+
+/// Which nodes the gate is for, as 10 hexadecimal digits.
+fn scope(gate: &Gate) -> String {
+    let selector = gate.spec.node_selector.as_ref().filter(|_| !gate.spec.all_nodes);
+    hash::hex(serde_json::to_string(&selector).unwrap_or_default().as_bytes(), 10) // plain data: always serialisable
+}
+
+/// The node came while the gate was in force, or after the gate was made and has never been ready: nothing runs there yet.
+pub fn is_new(world: &World, gate: &Gate, node: &NodeFacts) -> bool {
+    let since = world.in_force.get(&gate.uid).copied().unwrap_or(gate.created);
+    node.created >= since || node.created >= gate.created && was_never_ready(node)
+}
+
+/// Its kubelet says that the node is ready, and so does the API server.
+pub fn is_up(node: &NodeFacts) -> bool {
+    let ready = node.conditions.iter().find(|condition| &*condition.type_ == "Ready");
+    ready.is_some_and(|ready| ready.status == ConditionStatus::True) && !bears_not_ready(node)
+}
+
+fn was_never_ready(node: &NodeFacts) -> bool {
+    let ready = node.conditions.iter().find(|condition| &*condition.type_ == "Ready");
+    let first = |transition: i64| transition.saturating_sub(node.created) < FIRST_WORD;
+    bears_not_ready(node) && ready.is_none_or(|ready| ready.status != ConditionStatus::True && first(ready.transition))
+}
+
+fn bears_not_ready(node: &NodeFacts) -> bool {
+    node.taints.iter().any(|taint| taint.key == NOT_READY && taint.effect == "NoSchedule")
+}

@@ -1,0 +1,18 @@
+//! Readiness gates of pods: what the conditions say that pods list in `spec.readinessGates`.
+//!
+//! [`decide`] looks at one pod and all gates of its namespace at once and returns at most one patch of its status. Only
+//! conditions that a gate keeps and the pod lists are in it, by [`patch`] never one of Kubernetes' own. All that is remembered
+//! is in the conditions themselves.
+
+pub mod admission;
+pub mod decide;
+pub mod ownerless;
+pub mod owners;
+pub mod patch;
+pub mod source;
+pub mod status;
+pub mod world;
+
+pub use decide::{PodPlan, decide};
+pub use source::Verdict;
+pub use world::{Gate, Pod, World};

@@ -1,0 +1,113 @@
+//! What a gate says of itself.
+
+use super::{
+    decide::View,
+    world::{Gate, World},
+};
+use crds::pod_readiness_gate::{HeldPod, PodCounts, PodReadinessGateStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use std::collections::BTreeSet;
+
+/// How many pods are named.
+const SAMPLE: usize = 10;
+
+/// The status of a gate. `views`: how it sees each pod that it selects, by name; `admission`: how pods get the readiness gate,
+/// where it asks for that.
+pub fn status<'a>(
+    world: &World,
+    gate: &Gate,
+    before: &[Condition],
+    views: impl Iterator<Item = (&'a str, &'a View)>,
+    admission: Option<(&'static str, bool, String)>,
+    now: i64,
+) -> PodReadinessGateStatus {
+    let mut pods = PodCounts::default();
+    let mut held = Vec::new();
+    let mut unreadable: Option<&str> = None;
+    let mut beaten: BTreeSet<&str> = BTreeSet::new();
+    let mut beaten_pods = 0_u32;
+    for (name, view) in views {
+        if !view.gated {
+            pods.not_gated += 1;
+            continue;
+        }
+        pods.matched += 1;
+        unreadable = unreadable.or(view.unreadable.as_deref());
+        if let Some(winner) = &view.beaten_by {
+            beaten.insert(winner);
+            beaten_pods += 1;
+        }
+        match view.status {
+            Some(true) => pods.true_ += 1,
+            Some(false) => pods.false_ += 1,
+            None => pods.unset += 1,
+        }
+        if view.status != Some(true) && held.len() < SAMPLE {
+            held.push(HeldPod { pod: name.to_owned(), reason: view.reason.clone(), message: view.message.clone() });
+        }
+    }
+    let summary = summary(&pods);
+    let mut conditions = Conditions { gate, before, now, said: Vec::new() };
+    match (unseen(world, gate), unreadable) {
+        (Some(why), _) => conditions.say("Ready", false, "PodsUnreadable", format!("pods of the gate cannot be seen: {why}")),
+        (None, Some(why)) => {
+            let then = format!("the source cannot be read: {why}; failMode is {:?}", gate.spec.fail_mode);
+            conditions.say("Ready", false, "SourceUnreadable", then);
+        }
+        (None, None) if pods.matched == 0 && pods.not_gated > 0 => {
+            let message = format!("{} pods are selected, and none of them lists {}", pods.not_gated, gate.spec.condition_type);
+            conditions.say("Ready", true, "NoPodListsCondition", message);
+        }
+        (None, None) if pods.matched == pods.true_ => conditions.say("Ready", true, "NoPodHeld", summary.clone()),
+        (None, None) => conditions.say("Ready", true, "PodsHeld", summary.clone()),
+    }
+    if beaten.is_empty() {
+        conditions.say("Conflicting", false, "OnlyOne", "no other gate keeps this condition of a pod of this one".into());
+    } else {
+        let winners = beaten.into_iter().take(SAMPLE).collect::<Vec<_>>().join(", ");
+        let message =
+            format!("of {beaten_pods} pods the condition is kept by {winners}: of two gates with one conditionType the older has its way");
+        conditions.say("Conflicting", true, "SameConditionType", message);
+    }
+    if let Some((reason, works, message)) = admission {
+        conditions.say("AdmissionActive", works, reason, message);
+    }
+    PodReadinessGateStatus { observed_generation: Some(gate.generation), conditions: conditions.said, pods, held, summary }
+}
+
+fn summary(pods: &PodCounts) -> String {
+    match pods.matched {
+        0 => "no pod".into(),
+        matched => format!("True on {} of {matched} pods", pods.true_),
+    }
+}
+
+/// Why the gate's pods cannot be seen.
+fn unseen<'a>(world: &'a World, gate: &Gate) -> Option<&'a str> {
+    world.pod_sources.get(&gate.pods())?.broken.as_deref()
+}
+
+struct Conditions<'a> {
+    gate: &'a Gate,
+    before: &'a [Condition],
+    now: i64,
+    said: Vec<Condition>,
+}
+
+impl Conditions<'_> {
+    fn say(&mut self, type_: &str, status: bool, reason: &str, message: String) {
+        let status = if status { "True" } else { "False" };
+        let earlier = self.before.iter().find(|condition| condition.type_ == type_ && condition.status == status);
+        let since = earlier
+            .map_or_else(|| Time(Timestamp::from_second(self.now).unwrap_or_default()), |condition| condition.last_transition_time.clone());
+        self.said.push(Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message,
+            observed_generation: Some(self.gate.generation),
+            last_transition_time: since,
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! What a spec must not say, what its author is told, and that nothing is touched for it.
+
+use crate::world;
+
+use crds::IngressDaemonSetSpec;
+use planner::{
+    Action, Snapshot, decide,
+    settings::resolve,
+    snapshot::TEMPLATE,
+    trial::{Trial, trial},
+};
+use serde_json::{Value, json};
+use world::{
+    World,
+    operator::Operator,
+    wish::{Marks, Wish},
+};
+
+/// Reason and message of everything that is wrong with a spec of two pods per node after this merge patch.
+fn told(change: &Value) -> Vec<(&'static str, String)> {
+    let mut spec = json!({
+        "podsPerNode": 2,
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": "app:1"}]}},
+    });
+    json_patch::merge(&mut spec, change);
+    let spec: IngressDaemonSetSpec = serde_json::from_value(spec).unwrap();
+    resolve(&spec).err().into_iter().flatten().map(|invalid| (invalid.reason, invalid.message)).collect()
+}
+
+#[test]
+fn labels_that_the_api_server_would_not_take_are_named_with_their_place() {
+    let long = "x".repeat(64);
+    for (change, reason, start) in [
+        (json!({"nodeSelector": {"a": "b c"}}), "InvalidSpec", "nodeSelector: the value `b c` of `a`"),
+        (json!({"nodeSelector": {"a": "b\n"}}), "InvalidSpec", "nodeSelector: the value `b\\n` of `a`"),
+        (json!({"nodeSelector": {"a b": ""}}), "InvalidSpec", "nodeSelector: `a b` is no key"),
+        (json!({"selector": {"matchLabels": {"": "x"}}}), "InvalidSpec", "selector.matchLabels: `` is no key"),
+        (json!({"template": {"metadata": {"labels": {"a": "-b"}}}}), "InvalidTemplate", "template.metadata.labels: the value `-b` of `a`"),
+        (json!({"template": {"metadata": {"labels": {"a": long}}}}), "InvalidTemplate", "template.metadata.labels: the value `xxx"),
+        (json!({"template": {"metadata": {"labels": {"A.b/c": "d"}}}}), "InvalidTemplate", "template.metadata.labels: `A.b/c` is no key"),
+        (
+            json!({"template": {"metadata": {"annotations": {"a/": "any text\n"}}}}),
+            "InvalidTemplate",
+            "template.metadata.annotations: `a/` is no key",
+        ),
+    ] {
+        let told = told(&change);
+        assert!(told.len() == 1 && told[0].0 == reason && told[0].1.starts_with(start), "{change}: {told:?}");
+    }
+    for good in [
+        json!({"nodeSelector": {"node-role.kubernetes.io/edge": ""}}),
+        json!({"template": {"metadata": {"labels": {"app.kubernetes.io/version": "v1.2_3"}}}}),
+        json!({"template": {"metadata": {"annotations": {"note": "any text\n"}}}}),
+    ] {
+        assert_eq!(told(&good), [], "{good}");
+    }
+}
+
+#[test]
+fn the_health_checker_must_be_able_to_listen_and_to_answer_200() {
+    let port = json!([{"name": "app", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 10080}]}]);
+    let clash = json!({"podsPerNode": 1, "healthCheckNodePorts": [10081, 10080], "template": {"spec": {"containers": port}}});
+    assert_eq!(told(&clash).iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), ["HealthCheckPortConflict"]);
+    let address = told(&json!({"healthChecker": {"bindAddress": "1.2.3"}}));
+    assert!(address.len() == 1 && address[0].1.contains("`1.2.3`"), "{address:?}");
+    let least = |pods: i32| told(&json!({"podsPerNode": pods, "healthChecker": {"readyPolicy": {"type": "AtLeast", "minReady": 2}}}));
+    assert_eq!(least(1).len(), 1);
+    assert_eq!(least(2), []);
+    assert_eq!(least(0), [], "scaling to nothing is no mistake");
+}
+
+/// A converged world, and then another template.
+fn wished_anew() -> (World, Operator) {
+    let mut world = World::new(Wish::new(Marks::Token, 2), 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    operator.catch_up(&world);
+    (world, operator)
+}
+
+fn snapshot(world: &World, operator: &mut Operator) -> Snapshot {
+    operator.snapshot(world).unwrap()
+}
+
+#[test]
+fn a_template_is_tried_while_it_runs_nowhere() {
+    let (mut world, mut operator) = wished_anew();
+    let before = snapshot(&world, &mut operator);
+    let Some(Trial::Patch { name, patch }) = trial(&before) else { unreachable!("a Deployment is there") };
+    assert!(before.deployments.values().any(|deployment| deployment.name == name));
+    assert_eq!(patch[0]["path"], "/metadata/uid");
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    operator.catch_up(&world);
+    let mut after = snapshot(&world, &mut operator);
+    assert_eq!(trial(&after), None);
+    after.deployments.clear();
+    assert!(matches!(trial(&after), Some(Trial::Create(_))));
+    after.resource.deleting = true;
+    assert_eq!(trial(&after), None);
+}
+
+#[test]
+fn nothing_is_disturbed_for_a_template_that_the_api_server_refuses() {
+    let (world, mut operator) = wished_anew();
+    let mut snapshot = snapshot(&world, &mut operator);
+    let disturbs = |action: &Action| !matches!(action, Action::WriteStatus { .. });
+    let granted = decide(&snapshot);
+    assert_eq!(granted.status.rollout.map(|ledger| ledger.grants.len()), Some(2), "without a refusal nodes are granted");
+    let said = format!("Deployment.apps \"web-a\" is invalid: spec.template: {} because", "x".repeat(5000));
+    snapshot.refusals.insert(TEMPLATE.to_owned(), said);
+    let plan = decide(&snapshot);
+    assert!(!plan.actions.iter().any(disturbs), "{:?}", plan.actions);
+    assert_eq!(plan.status.rollout.map(|ledger| ledger.grants.len()), Some(0));
+    let valid = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid").unwrap();
+    assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("False", "TemplateRefused"));
+    assert!(valid.message.contains("spec.template: xxx") && valid.message.ends_with("because"), "{}", valid.message);
+    assert!(plan.recheck_at <= Some(snapshot.now + 10), "it is tried again");
+}
+
+#[test]
+fn a_grace_period_that_is_too_short_shows_in_the_condition_and_stops_nothing() {
+    let (world, mut operator) = wished_anew();
+    let mut snapshot = snapshot(&world, &mut operator);
+    let mark = json!({"annotateDeploymentToDetach": {"gracePeriodSeconds": 5}});
+    let rolling = snapshot.resource.spec.update_strategy.as_mut().and_then(|strategy| strategy.rolling_update.as_mut()).unwrap();
+    let mut changed = serde_json::to_value(&*rolling).unwrap();
+    json_patch::merge(&mut changed, &mark);
+    *rolling = serde_json::from_value(changed).unwrap();
+    snapshot.resource.spec.load_balancer = serde_json::from_value(json!({"preset": "GcpPassthrough"})).unwrap();
+    let plan = decide(&snapshot);
+    let valid = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid").unwrap();
+    assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("True", "GracePeriodTooShort"));
+    assert!(
+        valid.message.contains("gracePeriodSeconds is 5, but for 25 s") && valid.message.contains("set it to 25 or more"),
+        "{}",
+        valid.message
+    );
+    assert_eq!(plan.status.rollout.map(|ledger| ledger.grants.len()), Some(2), "nodes are granted as before");
+}

@@ -1,0 +1,278 @@
+//! What a spec means, to the letter: spellings, defaults, contradictions, names, placement.
+
+use crds::{IngressDaemonSetSpec, hash, names};
+use planner::{
+    health_checker::uses_old_image,
+    render::{contains, object_name},
+    settings::{Count, Mode, Settings, resolve},
+};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+fn spec(change: impl FnOnce(&mut Value)) -> IngressDaemonSetSpec {
+    let mut spec = json!({"template": {"spec": {"containers": [{"name": "app", "image": "app:1"}]}}});
+    change(&mut spec);
+    serde_json::from_value(spec).unwrap()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "rows of tables are made in place")]
+fn rolling(strategy: Value) -> IngressDaemonSetSpec {
+    spec(|spec| spec["updateStrategy"] = json!({"rollingUpdate": strategy}))
+}
+
+fn reasons(spec: &IngressDaemonSetSpec) -> Vec<&'static str> {
+    resolve(spec).map_or_else(|problems| problems.iter().map(|problem| problem.reason).collect(), |_| Vec::new())
+}
+
+fn settings(spec: &IngressDaemonSetSpec) -> Settings {
+    resolve(spec).unwrap()
+}
+
+#[test]
+fn an_empty_strategy_degrades_one_node_at_a_time() {
+    let settings = settings(&spec(|_| {}));
+    assert_eq!((settings.mode, settings.budget, settings.pods_per_node), (Mode::Degrade, Count::Number(1), 1));
+    assert_eq!((settings.max_unavailable_pods, settings.max_surged_pods), (Count::Number(1), Count::Number(0)));
+    assert_eq!((settings.detach_timeout, settings.deployment_grace, settings.attach_soak), (600, 10, 10));
+    assert!(settings.ports.is_empty() && settings.deployment_annotation.is_none() && settings.node_annotation.is_none());
+}
+
+#[test]
+fn pods_per_node_of_one_counts_as_unset_beside_replicas() {
+    for (pods, replicas, wanted) in [
+        (json!(1), json!(3), Ok(3)),
+        (json!(3), json!(3), Ok(3)),
+        (json!(2), Value::Null, Ok(2)),
+        (json!(0), Value::Null, Ok(0)),
+        (json!(1), json!(0), Ok(0)),
+        (json!(2), json!(3), Err(())),
+    ] {
+        let spec = spec(|spec| {
+            spec["podsPerNode"] = pods.clone();
+            if !replicas.is_null() {
+                spec["replicas"] = replicas.clone();
+            }
+        });
+        assert_eq!(resolve(&spec).map(|settings| settings.pods_per_node).map_err(|_| ()), wanted, "{pods} {replicas}");
+    }
+    assert_eq!(
+        reasons(&spec(|spec| {
+            spec["podsPerNode"] = 2.into();
+            spec["replicas"] = 3.into();
+        })),
+        ["ConflictingAliases"]
+    );
+}
+
+#[test]
+fn every_spelling_of_the_pod_budget_is_read_and_two_values_are_refused() {
+    for spelling in ["maxUnavailablePodsPerNode", "maxUnavailablePodsPerNodes", "maxUnavaiablePodsPerNode"] {
+        assert_eq!(settings(&rolling(json!({spelling: 2}))).max_unavailable_pods, Count::Number(2), "{spelling}");
+    }
+    let same = json!({"maxUnavailablePodsPerNode": "50%", "maxUnavaiablePodsPerNode": "50%"});
+    assert_eq!(settings(&rolling(same)).max_unavailable_pods, Count::Percent(50));
+    let other = json!({"maxUnavailablePodsPerNodes": 1, "maxUnavaiablePodsPerNode": 2});
+    assert_eq!(reasons(&rolling(other)), ["ConflictingAliases"]);
+}
+
+#[test]
+fn one_health_port_or_a_list_but_not_two_different_ones() {
+    let ports = |port: Value, list: Value| {
+        let spec = spec(|spec| {
+            if !port.is_null() {
+                spec["healthCheckNodePort"] = port;
+            }
+            spec["healthCheckNodePorts"] = list;
+        });
+        resolve(&spec).map(|settings| settings.ports).map_err(|problems| problems[0].reason)
+    };
+    assert_eq!(ports(json!(10080), json!([])), Ok(vec![10080]));
+    assert_eq!(ports(Value::Null, json!([10080, 10081])), Ok(vec![10080, 10081]));
+    assert_eq!(ports(json!(10080), json!([10080])), Ok(vec![10080]));
+    assert_eq!(ports(json!(10080), json!([10081])), Err("ConflictingAliases"));
+    for bad in [json!([0]), json!([65536]), json!([-1]), json!([7, 7])] {
+        assert_eq!(ports(Value::Null, bad.clone()), Err("InvalidSpec"), "{bad}");
+    }
+}
+
+#[test]
+fn with_both_budgets_nodes_are_detached_and_a_remark_says_so() {
+    let settings = settings(&rolling(json!({"maxUnavailableNodes": 2, "maxDegradedNodes": 1})));
+    assert_eq!((settings.mode, settings.budget), (Mode::Detach, Count::Number(2)));
+    assert_eq!(settings.remarks.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["ConflictingStrategy"]);
+    assert_eq!(
+        (settings.max_unavailable_pods, settings.max_surged_pods),
+        (Count::Percent(100), Count::Number(0)),
+        "a detached node is updated at once"
+    );
+}
+
+#[test]
+fn both_budgets_of_zero_are_refused() {
+    assert_eq!(reasons(&rolling(json!({"maxUnavailableNodes": 0, "maxDegradedNodes": 0}))), ["InvalidSpec"]);
+    assert_eq!(reasons(&rolling(json!({"maxDegradedNodes": "0%"}))), ["InvalidSpec"]);
+    assert_eq!(reasons(&rolling(json!({"maxUnavailableNodes": 1, "maxDegradedNodes": 0}))), [] as [&str; 0]);
+}
+
+#[test]
+fn a_percentage_is_rounded_down_and_at_least_one_above_zero() {
+    for (count, total, wanted) in [
+        (Count::Percent(25), 10, 2),
+        (Count::Percent(1), 10, 1),
+        (Count::Percent(0), 10, 0),
+        (Count::Percent(100), 7, 7),
+        (Count::Number(3), 2, 3),
+        (Count::Percent(50), 0, 1),
+    ] {
+        assert_eq!(count.of(total), wanted, "{count:?} of {total}");
+    }
+    for bad in [json!("x"), json!("101%"), json!("-1%"), json!(-1), json!("5")] {
+        assert_eq!(reasons(&rolling(json!({"maxUnavailableNodes": bad}))), ["InvalidSpec"], "{bad}");
+    }
+}
+
+#[test]
+fn an_absent_value_is_an_empty_one_and_the_deployments_key_has_its_old_default() {
+    let settings = settings(&rolling(
+        json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {}, "annotateNodeToDetach": {"key": "a/b", "gracePeriodSeconds": 7}}),
+    ));
+    let deployment = settings.deployment_annotation.unwrap();
+    assert_eq!((deployment.key.as_str(), deployment.value.as_str()), ("ingressdaemonsets.mumoshu.github.com/to-be-updated", ""));
+    let node = settings.node_annotation.unwrap();
+    assert_eq!((node.key.as_str(), node.value.as_str(), settings.node_grace, settings.deployment_grace), ("a/b", "", 7, 10));
+}
+
+#[test]
+fn the_load_balancers_timing_gives_grace_and_soak() {
+    let spec = spec(|spec| {
+        spec["loadBalancer"] =
+            json!({"interval": "2s", "timeout": "1s", "unhealthyThreshold": 3, "healthyThreshold": 2, "propagation": "500ms"});
+        spec["updateStrategy"] = json!({"rollingUpdate": {"maxUnavailableNodes": 1}});
+    });
+    let settings = settings(&spec);
+    assert_eq!((settings.deployment_grace, settings.attach_soak), (8, 5), "7.5 s and 4.5 s, rounded up");
+}
+
+#[test]
+fn a_preset_gives_grace_and_soak_and_a_shorter_grace_is_remarked_upon() {
+    let with = |strategy: Value| {
+        settings(&spec(|spec| {
+            spec["loadBalancer"] = json!({"preset": "AwsNlbLbc"});
+            spec["updateStrategy"] = json!({"rollingUpdate": strategy});
+        }))
+    };
+    let given = with(json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {}}));
+    assert_eq!((given.deployment_grace, given.node_grace, given.attach_soak), (80, 80, 70));
+    assert_eq!(given.remarks, []);
+    let short = with(json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {"gracePeriodSeconds": 10}, "attachSoakSeconds": 3}));
+    assert_eq!((short.deployment_grace, short.attach_soak), (10, 3), "what is given stays");
+    assert_eq!(short.remarks.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["GracePeriodTooShort"]);
+}
+
+#[test]
+fn a_load_balancer_without_preset_and_figures_is_refused() {
+    assert_eq!(reasons(&spec(|spec| spec["loadBalancer"] = json!({}))), ["InvalidSpec"]);
+    assert_eq!(reasons(&spec(|spec| spec["loadBalancer"] = json!({"preset": "AwsNlb", "interval": "soon"}))), ["InvalidSpec"]);
+}
+
+#[test]
+fn host_ports_take_one_pod_per_node_and_no_surge() {
+    let with = |pod: Value, pods: i32, strategy: Value| {
+        spec(|spec| {
+            spec["podsPerNode"] = pods.into();
+            spec["template"]["spec"] = pod;
+            spec["updateStrategy"] = json!({"rollingUpdate": strategy});
+        })
+    };
+    let explicit = json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}]}]});
+    let shared = json!({"hostNetwork": true, "containers": [{"name": "a", "ports": [{"containerPort": 80}]}]});
+    let reuse = json!({"hostNetwork": true, "containers": [{"name": "a"}]});
+    for pod in [&explicit, &shared] {
+        assert_eq!(reasons(&with(pod.clone(), 2, json!({}))), ["HostPortConflict"]);
+        assert_eq!(reasons(&with(pod.clone(), 1, json!({"maxSurgedPodsPerNode": 1}))), ["HostPortConflict"]);
+        assert_eq!(reasons(&with(pod.clone(), 1, json!({}))), [] as [&str; 0]);
+        assert_eq!(settings(&with(pod.clone(), 1, json!({}))).placement, crds::ingress_daemon_set::Placement::NodeAffinity);
+    }
+    let several = with(reuse, 2, json!({}));
+    assert_eq!(settings(&several).placement, crds::ingress_daemon_set::Placement::NodeName);
+}
+
+#[test]
+fn reserved_keys_and_a_pinned_template_are_refused() {
+    for (key, reserved) in [
+        (names::NODE_LABEL, true),
+        (names::TOKEN_LABEL, true),
+        ("ingress-daemonset-hc", true),
+        ("app", false),
+        ("ingressdaemonsets.mumoshu.github.iox/a", false),
+    ] {
+        let spec = spec(|spec| spec["template"]["metadata"] = json!({"labels": {key: "x"}}));
+        assert_eq!(reasons(&spec), if reserved { vec!["ReservedKey"] } else { vec![] }, "{key}");
+    }
+    assert_eq!(reasons(&spec(|spec| spec["template"]["spec"]["nodeName"] = "n1".into())), ["InvalidTemplate"]);
+    assert_eq!(reasons(&spec(|spec| spec["template"]["spec"]["containers"] = json!([]))), ["InvalidTemplate"]);
+}
+
+#[test]
+fn the_originals_health_checker_images_are_known() {
+    for (image, old) in [
+        ("mumoshu/ingress-daemonset-node-healthcheck-server:latest", true),
+        ("mumoshu/ingress-daemonset-controller", true),
+        ("docker.io/mumoshu/ingress-daemonset-controller:v0.1", true),
+        ("docker.io/mumoshu/ingress-daemonset-controller@sha256:00", true),
+        ("registry.example.com:5000/mumoshu/ingress-daemonset-controller:v1", true),
+        ("example.com/checker:1", false),
+        ("mumoshu/ingress-daemonset-controller-plus:1", false),
+    ] {
+        assert_eq!(uses_old_image(&spec(|spec| spec["healthChecker"] = json!({"image": image}))), old, "{image}");
+    }
+}
+
+#[test]
+fn names_are_plain_while_they_fit_and_never_clash() {
+    let none = BTreeSet::new();
+    assert_eq!(object_name("edge", "node-1.example.com", &none), "edge-node-1.example.com");
+    let long = object_name("edge", &"n".repeat(80), &none);
+    assert!(long.len() <= 52 && long.starts_with("edge-nnn"), "{long}");
+    let dotted = object_name("edge", &format!("{}.example.com", "a.b".repeat(20)), &none);
+    assert!(!dotted.contains('.') && dotted.len() <= 52, "{dotted}");
+    assert_eq!(object_name("a", "b-c", &none), object_name("a-b", "c", &none), "this is the clash");
+    let taken = BTreeSet::from(["a-b-c".to_owned()]);
+    assert_ne!(object_name("a", "b-c", &taken), object_name("a-b", "c", &taken));
+    assert_eq!(hash::node_hash(&"n".repeat(253)).len(), 16);
+}
+
+#[test]
+fn what_the_api_server_adds_or_rewrites_is_no_drift() {
+    let same = [
+        (json!({"a": 1, "restartPolicy": "Always"}), json!({"a": 1})),
+        (json!({"cpu": "1"}), json!({"cpu": "1000m"})),
+        (json!({"cpu": "1"}), json!({"cpu": 1})),
+        (json!({"cpu": "1500m"}), json!({"cpu": "1.5"})),
+        (json!({"memory": "1Gi"}), json!({"memory": "1024Mi"})),
+        (json!({}), json!({"env": [], "tty": false, "x": null, "s": ""})),
+    ];
+    for (stored, wanted) in same {
+        assert!(contains(&stored, &wanted), "{stored} {wanted}");
+    }
+    let other = [
+        (json!({"image": "a:2"}), json!({"image": "a:1"})),
+        (json!({"args": ["a"]}), json!({"args": ["a", "b"]})),
+        (json!({"cpu": "1"}), json!({"cpu": "2"})),
+        (json!({}), json!({"a": "b"})),
+        (json!({"tag": "1.0"}), json!({"tag": "a"})),
+    ];
+    for (stored, wanted) in other {
+        assert!(!contains(&stored, &wanted), "{stored} {wanted}");
+    }
+}
+
+#[test]
+fn windows_are_read_and_one_that_cannot_be_is_refused() {
+    let window = |schedule: &str| json!({"windows": [{"schedule": schedule, "duration": "3h", "timeZone": "Europe/Berlin"}]});
+    let night = chrono::DateTime::from_timestamp(1_780_617_600, 0).unwrap();
+    assert!(settings(&rolling(json!({}))).windows.at(night).open);
+    assert!(settings(&rolling(window("0 2 * * *"))).windows.at(night).open, "{night} is 02:00 in Berlin");
+    assert!(!settings(&rolling(window("0 3 * * *"))).windows.at(night).open);
+    assert_eq!(reasons(&rolling(window("0 25 * * *"))), ["InvalidSpec"]);
+}

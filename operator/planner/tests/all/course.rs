@@ -1,0 +1,548 @@
+//! The course of a rollout: partition, canary steps, failures, rollback, history, drain; each on a whole simulated cluster.
+
+use crate::world;
+
+use crds::{ledger::Kind, names};
+use planner::{Hold, Plan, decide, hold::StepState};
+use serde_json::{Value, json};
+use world::{
+    World,
+    cluster::revision,
+    operator::Operator,
+    wish::{Marks, Wish},
+};
+
+/// A cluster at rest in which every node runs image 1.
+fn at_rest(course: &Value, nodes: usize, budget: i32) -> (World, Operator) {
+    let mut world = World::new(Wish { course: course.clone(), ..Wish::new(Marks::Token, budget) }, nodes);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    (world, operator)
+}
+
+fn edit(world: &mut World, edit: impl FnOnce(&mut Wish)) {
+    world.change(|cluster| cluster.edit_wish(edit));
+}
+
+/// Nodes whose Deployment carries the revision of this image.
+fn on(world: &World, image: u8) -> usize {
+    let wanted = world.cluster.wish.revision_of(image);
+    world.cluster.deployments.values().filter(|deployment| revision(&deployment["spec"]["template"]) == wanted).count()
+}
+
+fn seconds(world: &mut World, operator: &mut Operator, seconds: usize) -> Plan {
+    let mut last = None;
+    for _ in 0..seconds {
+        last = world.fair_second(operator).or(last);
+    }
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+    last.unwrap()
+}
+
+fn reasons(plan: &Plan) -> Vec<&'static str> {
+    let mut reasons: Vec<_> = plan.held.values().map(|held| held.hold.reason()).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    reasons
+}
+
+fn condition<'p>(plan: &'p Plan, type_: &str) -> Option<(&'p str, &'p str)> {
+    let found = plan.status.conditions.iter().find(|condition| condition.type_ == type_)?;
+    Some((found.status.as_str(), found.reason.as_str()))
+}
+
+fn annotate(world: &mut World, node: &str, key: &str, value: &str) {
+    world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["annotations"][key] = value.into()));
+}
+
+#[test]
+fn a_partition_keeps_its_share_of_nodes_rounded_up_at_what_they_run() {
+    let (mut world, mut operator) = at_rest(&json!({"partition": "50%"}), 5, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!((on(&world, 1), on(&world, 2)), (3, 2));
+    assert_eq!(reasons(&plan), ["Partition"]);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
+    assert_eq!(plan.status.blocked.unwrap().reason, "Partition");
+    edit(&mut world, |wish| wish.course = Value::Null);
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn nodes_that_a_partition_keeps_are_repaired_with_the_template_that_they_run() {
+    let (mut world, mut operator) = at_rest(&json!({"partition": "100%"}), 2, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 10);
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n0", |deployment| deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1".into());
+    });
+    seconds(&mut world, &mut operator, 60);
+    let image = |world: &World| world.cluster.deployments["edge-n0"]["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+    assert_eq!(image(&world), "app:1");
+    edit(&mut world, |wish| wish.pods = 3);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(world.cluster.deployments["edge-n1"]["spec"]["replicas"], 3);
+    assert_eq!(on(&world, 1), 2);
+}
+
+#[test]
+fn a_partition_that_is_raised_turns_back_nodes_whose_pods_have_not_changed_yet() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 30, |world| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty())).unwrap();
+    edit(&mut world, |wish| wish.course = json!({"partition": 4}));
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 1), 4);
+    assert!(world.cluster.ledger().unwrap().grants.is_empty());
+}
+
+#[test]
+fn a_canary_goes_step_by_step_soaks_and_waits_for_promotion() {
+    let steps = json!({"steps": [{"nodes": 1, "soak": "20s"}, {"nodes": "50%", "pause": true}]});
+    let (mut world, mut operator) = at_rest(&steps, 6, 3);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    let plan = seconds(&mut world, &mut operator, 25);
+    assert_eq!(on(&world, 2), 1, "the second step begins only after the first has soaked");
+    assert!(
+        plan.held.values().any(|held| matches!(held.hold, Hold::Step { step: 1, of: 2, state: StepState::Soaking { .. } })),
+        "{plan:#?}"
+    );
+    let plan = seconds(&mut world, &mut operator, 100);
+    assert_eq!(on(&world, 2), 3);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "AwaitingPromotion")));
+    edit(&mut world, |wish| wish.promote = Some((1, 2)));
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 3, "leave for another revision is none");
+    edit(&mut world, |wish| wish.promote = Some((2, 1)));
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 3, "leave for an earlier step is none");
+    edit(&mut world, |wish| wish.promote = Some((2, 2)));
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    let plan = seconds(&mut world, &mut operator, 2);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Complete")));
+}
+
+#[test]
+fn a_step_with_labels_reaches_these_nodes_alone() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodeSelector": {"canary": "true"}, "pause": true}]}), 5, 2);
+    world.change(|cluster| cluster.edit_node("n3", |node| node["metadata"]["labels"]["canary"] = "true".into()));
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 100);
+    let wanted = world.cluster.wish.revision_of(2);
+    let reached: Vec<_> = world
+        .cluster
+        .deployments
+        .iter()
+        .filter(|(_, found)| revision(&found["spec"]["template"]) == wanted)
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(reached, ["edge-n3"]);
+}
+
+#[test]
+fn nodes_that_join_under_an_unproven_canary_run_the_proven_revision_and_do_not_move_its_set() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 2, "pause": true}]}), 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 2);
+    for node in ["n4", "n5", "n6", "n7"] {
+        world.change(|cluster| cluster.join(node));
+    }
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), on(&world, 2)), (6, 2));
+}
+
+#[test]
+fn a_canary_whose_pods_restart_more_often_than_allowed_halts() {
+    let steps = json!({"steps": [{"nodes": 1, "soak": "60s", "maxRestarts": 0}]});
+    let (mut world, mut operator) = at_rest(&steps, 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    let canary = world.cluster.wish.revision_of(2);
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == canary).for_each(|pod| pod.restarts = 1));
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!(on(&world, 2), 1);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
+    assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
+    assert_eq!(plan.status.nodes.failed, 1);
+    // A person has looked at it.
+    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_node_past_its_deadline_fails_keeps_its_slot_and_halts_the_rollout() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 5, 2);
+    edit(&mut world, |wish| wish.image = 99);
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!(on(&world, 99), 2, "no more than the budget");
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    assert!(plan.held.values().any(|held| held.phase == "Failed" && held.hold.reason() == "NotReady"), "{plan:#?}");
+    assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
+    assert_eq!(world.cluster.ledger().unwrap().grants.len(), 2);
+    // The corrected template goes through, beginning with the nodes that failed.
+    let failed: Vec<_> = world.cluster.ledger().unwrap().grants.keys().cloned().collect();
+    edit(&mut world, |wish| wish.image = 3);
+    seconds(&mut world, &mut operator, 2);
+    assert_eq!(world.cluster.ledger().unwrap().grants.keys().cloned().collect::<Vec<_>>(), failed);
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+    let plan = seconds(&mut world, &mut operator, 2);
+    assert_eq!((plan.status.nodes.failed, condition(&plan, "Stalled")), (0, None));
+}
+
+#[test]
+fn what_a_node_failed_with_stays_its_reason_while_its_pods_change_theirs() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 120);
+    let failed = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
+    let mut snapshot = operator.snapshot(&world).unwrap();
+    for pod in snapshot.pods.get_mut(&failed).unwrap() {
+        pod.trouble = Some(("CrashLoopBackOff".into(), "back-off 5m0s".into()));
+    }
+    let plan = decide(&snapshot);
+    let held = &plan.held[&failed];
+    assert_eq!((held.phase, held.hold.reason()), ("Failed", "NotReady"));
+    assert!(held.hold.message().contains("CrashLoopBackOff: back-off 5m0s"), "{}", held.hold.message());
+}
+
+#[test]
+fn min_ready_seconds_that_change_reach_a_node_under_way_and_one_that_failed() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    for (min_ready, waited, failed) in [(300, 20, 0), (700, 5, 0), (5, 60, 1)] {
+        let plan = seconds(&mut world, &mut operator, waited);
+        assert_eq!((plan.status.nodes.failed, world.cluster.ledger().unwrap().grants.len()), (failed, 1));
+        world.change(|cluster| {
+            cluster.edit_resource(|resource| {
+                resource.spec.min_ready_seconds = min_ready;
+                resource.generation += 1;
+            });
+        });
+        seconds(&mut world, &mut operator, 3);
+        let told: Vec<_> = world.cluster.deployments.values().map(|deployment| deployment["spec"]["minReadySeconds"].as_i64()).collect();
+        assert_eq!(told, [Some(min_ready.into()); 3]);
+    }
+}
+
+#[test]
+fn a_rollout_with_more_failures_allowed_goes_on_past_the_first() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 2}), 4, 3);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 30, |world| on(world, 2) > 0).unwrap();
+    let stuck = world.cluster.pods.iter().find(|pod| pod.revision() == world.cluster.wish.revision_of(2)).map(|pod| pod.node.clone());
+    let stuck = stuck.unwrap_or_else(|| {
+        seconds(&mut world, &mut operator, 1);
+        let wanted = world.cluster.wish.revision_of(2);
+        world.cluster.pods.iter().find(|pod| pod.revision() == wanted).unwrap().node.clone()
+    });
+    for _ in 0..100 {
+        world.change(|cluster| {
+            let wanted = cluster.wish.revision_of(2);
+            cluster.pods.iter_mut().filter(|pod| pod.node == stuck && pod.revision() == wanted).for_each(|pod| pod.ready_at = i64::MAX);
+        });
+        seconds(&mut world, &mut operator, 1);
+    }
+    assert_eq!(on(&world, 2), 4);
+    assert_eq!(world.cluster.ledger().unwrap().grants.keys().collect::<Vec<_>>(), [&stuck]);
+}
+
+#[test]
+fn the_clock_of_a_node_stands_still_while_paused_or_while_its_node_is_not_ready() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 2, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    world.run_until(&mut operator, 30, |world| on(world, 99) == 1).unwrap();
+    edit(&mut world, |wish| wish.paused = true);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(plan.status.nodes.failed, 0);
+    edit(&mut world, |wish| wish.paused = false);
+    let node = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
+    world.change(|cluster| cluster.edit_node(&node, |node| node["status"]["ready"] = false.into()));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(plan.status.nodes.failed, 0);
+    world.change(|cluster| cluster.edit_node(&node, |node| node["status"]["ready"] = true.into()));
+    let plan = seconds(&mut world, &mut operator, 40);
+    assert_eq!(plan.status.nodes.failed, 1);
+}
+
+#[test]
+fn a_failed_revision_is_rolled_back_inside_the_slots_held_and_not_tried_again() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 5, 2);
+    edit(&mut world, |wish| wish.image = 99);
+    let mut most = 0;
+    for _ in 0..200 {
+        seconds(&mut world, &mut operator, 1);
+        most = most.max(on(&world, 99));
+    }
+    assert_eq!((most, on(&world, 1), on(&world, 99)), (2, 5, 0));
+    let plan = seconds(&mut world, &mut operator, 1);
+    assert_eq!(condition(&plan, "RolledBack"), Some(("True", "RevisionFailed")));
+    let revisions = &plan.status.revisions;
+    assert_eq!((&revisions.effective, &revisions.current), (&world.cluster.wish.revision_of(1), &world.cluster.wish.revision_of(1)));
+    assert_eq!(revisions.update, world.cluster.wish.revision_of(99));
+    assert!(world.cluster.ledger().unwrap().grants.is_empty());
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+    let plan = seconds(&mut world, &mut operator, 2);
+    assert_eq!(condition(&plan, "RolledBack"), None);
+}
+
+#[test]
+fn a_rollback_by_number_pins_the_revision_while_it_is_set_and_zero_means_the_one_before() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    for image in [2, 3] {
+        edit(&mut world, |wish| wish.image = image);
+        world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    }
+    edit(&mut world, |wish| wish.rollback_to = Some(0));
+    seconds(&mut world, &mut operator, 120);
+    assert_eq!(on(&world, 2), 3);
+    edit(&mut world, |wish| wish.rollback_to = Some(1));
+    seconds(&mut world, &mut operator, 120);
+    assert_eq!(on(&world, 1), 3);
+    edit(&mut world, |wish| wish.rollback_to = Some(7));
+    let plan = seconds(&mut world, &mut operator, 20);
+    assert_eq!((on(&world, 1), condition(&plan, "Valid")), (3, Some(("False", "RevisionNotFound"))));
+    edit(&mut world, |wish| wish.rollback_to = None);
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    assert_eq!(on(&world, 3), 3);
+}
+
+#[test]
+fn history_keeps_the_limit_and_what_is_in_use_and_a_revision_that_returns_is_the_newest() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
+    edit(&mut world, |wish| wish.history = Some(1));
+    for image in [2, 3, 4, 1] {
+        edit(&mut world, |wish| wish.image = image);
+        world.run_until(&mut operator, 200, World::is_converged).unwrap();
+        seconds(&mut world, &mut operator, 2);
+    }
+    let mut known: Vec<_> = world.cluster.revisions.iter().map(|known| (known.number, known.revision.clone())).collect();
+    known.sort_unstable();
+    let wish = &world.cluster.wish;
+    assert_eq!(known, [(4, wish.revision_of(4)), (5, wish.revision_of(1))]);
+}
+
+#[test]
+fn on_delete_updates_a_node_whose_pod_somebody_deleted_and_no_other() {
+    let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), reasons(&plan)), (3, vec!["OnDelete"]));
+    world.change(|cluster| {
+        let now = cluster.now;
+        cluster.pods.iter_mut().find(|pod| pod.node == "n1").unwrap().ends_at = Some(now + 1);
+    });
+    // The Deployment makes the pod anew at the old revision before the operator looks.
+    for _ in 0..6 {
+        world.change(|cluster| cluster.tick(|_| true));
+    }
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 1);
+    assert_eq!(revision(&world.cluster.deployments["edge-n1"]["spec"]["template"]), world.cluster.wish.revision_of(2));
+}
+
+#[test]
+fn a_node_that_an_autoscaler_takes_is_drained_above_the_budget_blocks_others_and_comes_back() {
+    for taint in [names::CLUSTER_AUTOSCALER_TAINT, names::KARPENTER_TAINT, names::OUT_OF_SERVICE_TAINT] {
+        let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+        edit(&mut world, |wish| wish.image = 2);
+        world.run_until(&mut operator, 30, |world| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty())).unwrap();
+        let granted = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
+        let drained = ["n0", "n1", "n2"].into_iter().find(|name| *name != granted).unwrap();
+        world.change(|cluster| {
+            cluster.edit_node(drained, |node| node["spec"]["taints"] = json!([{"key": taint, "effect": "NoSchedule"}]));
+        });
+        world.audit.disturbed.insert(drained.to_owned());
+        seconds(&mut world, &mut operator, 60);
+        let ledger = world.cluster.ledger().unwrap();
+        assert_eq!(ledger.grants[drained].kind, Kind::Drain, "{taint}");
+        assert_eq!(ledger.grants.len(), 1, "{taint}: nothing else is begun");
+        assert_eq!(world.cluster.pods.iter().filter(|pod| pod.node == drained).count(), 0, "{taint}");
+        world.change(|cluster| cluster.edit_node(drained, |node| node["spec"]["taints"] = json!([])));
+        world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    }
+}
+
+#[test]
+fn a_failed_node_is_tried_again_when_somebody_asks_and_counts_its_time_anew() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    let (node, id) = world.cluster.ledger().unwrap().grants.iter().map(|(node, grant)| (node.clone(), grant.id)).next().unwrap();
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    let plan = seconds(&mut world, &mut operator, 3);
+    assert_eq!(plan.status.nodes.failed, 0);
+    assert!(world.cluster.ledger().unwrap().grants[&node].id > id);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(plan.status.nodes.failed, 1, "the same value asks once");
+}
+
+#[test]
+fn a_retry_while_paused_begins_nothing_anew() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    // The failed node's slot goes to another kind of work, whose first step has not been made.
+    edit(&mut world, |wish| wish.pods = 3);
+    seconds(&mut world, &mut operator, 1);
+    let (node, grant) = world.cluster.ledger().unwrap().grants.iter().map(|(node, grant)| (node.clone(), grant.clone())).next().unwrap();
+    assert_eq!(grant.kind, Kind::Grow);
+    edit(&mut world, |wish| wish.paused = true);
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    seconds(&mut world, &mut operator, 1);
+    assert_eq!(world.cluster.ledger().unwrap().grants[&node].id, grant.id);
+    edit(&mut world, |wish| (wish.paused, wish.image) = (false, 3));
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn nodes_that_a_spec_leaves_behind_which_is_no_longer_valid_say_so() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    edit(&mut world, |wish| wish.rollback_to = Some(7));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), reasons(&plan)), (2, vec!["InvalidSpec"]));
+    edit(&mut world, |wish| wish.rollback_to = None);
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+}
+
+#[test]
+fn what_leaves_is_let_go_after_its_grace_though_the_spec_ceases_to_be_valid() {
+    for marks in [Marks::Token, Marks::Node] {
+        let mut world = World::new(Wish::new(marks, 1), 3);
+        let mut operator = Operator::default();
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+        world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        world.run_until(&mut operator, 10, |world| world.cluster.ledger().is_some_and(|ledger| ledger.grants.contains_key("n0"))).unwrap();
+        edit(&mut world, |wish| wish.rollback_to = Some(7));
+        seconds(&mut world, &mut operator, 60);
+        assert!(!world.cluster.deployments.contains_key("edge-n0") && world.cluster.ledger().unwrap().grants.is_empty());
+        world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+        world.run_until(&mut operator, 120, |world| world.cluster.resource.is_none()).unwrap();
+        assert_eq!(world.leftovers(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_slot_that_a_person_releases_is_free_and_its_node_is_left_alone_until_somebody_asks() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 3}), 3, 2);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    let (node, id) = world.cluster.ledger().unwrap().grants.iter().map(|(node, grant)| (node.clone(), grant.id)).next().unwrap();
+    world.audit.disturbed.insert(node.clone());
+    annotate(&mut world, &node, names::RELEASE_ANNOTATION, &format!("default/edge:{}", id + 100));
+    seconds(&mut world, &mut operator, 5);
+    assert!(world.cluster.ledger().unwrap().grants.contains_key(&node), "another grant is meant");
+    annotate(&mut world, &node, names::RELEASE_ANNOTATION, &format!("default/edge:{id}"));
+    seconds(&mut world, &mut operator, 20);
+    assert!(!world.cluster.ledger().unwrap().grants.contains_key(&node));
+    edit(&mut world, |wish| wish.image = 4);
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_rollout_that_finishes_no_node_within_its_deadline_says_so_and_time_that_stands_still_does_not_count() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40, "maxFailedNodes": 5}), 2, 1);
+    edit(&mut world, |wish| {
+        wish.image = 99;
+        wish.paused = true;
+    });
+    let plan = seconds(&mut world, &mut operator, 100);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Paused")));
+    edit(&mut world, |wish| wish.paused = false);
+    let plan = seconds(&mut world, &mut operator, 30);
+    assert_eq!(condition(&plan, "Progressing"), Some(("True", "RollingOut")));
+    let plan = seconds(&mut world, &mut operator, 30);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "ProgressDeadlineExceeded")));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "ProgressDeadlineExceeded")));
+}
+
+#[test]
+fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_is_over() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished == 3).unwrap();
+    let plan = seconds(&mut world, &mut operator, 3);
+    let eta = chrono::DateTime::parse_from_rfc3339(plan.status.eta.as_deref().unwrap()).unwrap().timestamp();
+    let began = world.cluster.now;
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    let took = world.cluster.now - began;
+    assert!((eta - began - took).abs() <= 5, "expected {} s, took {took} s", eta - began);
+    assert_eq!(seconds(&mut world, &mut operator, 2).status.eta, None);
+}
+
+#[test]
+fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() {
+    // The world begins on 1970-01-12 at 13:46:40 UTC.
+    let windows = json!({"windows": [{"schedule": "48 13 * * *", "duration": "1m", "timeZone": "Etc/UTC"}]});
+    let (mut world, mut operator) = at_rest(&windows, 3, 1);
+    world.run_until(&mut operator, 300, |world| world.cluster.now >= 1_000_150).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 20);
+    assert_eq!((on(&world, 1), reasons(&plan)), (3, vec!["OutsideWindow"]));
+    let message = plan.held["n0"].hold.message();
+    assert!(message.contains("1970-01-13T13:48:00Z"), "{message}");
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "OutsideWindow")));
+    // Repairs and what was begun need no window.
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n0", |deployment| deployment["spec"]["replicas"] = 5.into());
+    });
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(world.cluster.deployments["edge-n0"]["spec"]["replicas"], 2);
+    world.change(|cluster| cluster.now = 1_000_000 + 86_400 + 80);
+    world.run_until(&mut operator, 3, |world| world.cluster.ledger().is_some_and(|ledger| ledger.grants.len() == 1)).unwrap();
+    world.change(|cluster| cluster.now += 60);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 2), reasons(&plan)), (1, vec!["OutsideWindow"]));
+}
+
+#[test]
+fn a_node_that_failed_gets_the_corrected_template_first_also_outside_windows_and_in_a_canary() {
+    let never = json!([{"schedule": "0 0 29 2 *", "duration": "1m", "timeZone": "Etc/UTC"}]);
+    for more in [json!({"windows": never}), json!({"steps": [{"nodes": 1, "pause": true}]})] {
+        let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 4, 1);
+        edit(&mut world, |wish| wish.image = 99);
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!(on(&world, 99), 1);
+        edit(&mut world, |wish| {
+            wish.image = 2;
+            wish.course = more.clone();
+        });
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (3, 1, 0), "{more}");
+    }
+}
+
+#[test]
+fn a_node_that_failed_and_is_not_in_the_canary_goes_back_to_the_proven_revision() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 5, 2);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 99), 2);
+    edit(&mut world, |wish| {
+        wish.image = 2;
+        wish.course = json!({"steps": [{"nodes": 1, "pause": true}]});
+    });
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (4, 1, 0));
+}
+
+#[test]
+fn a_canary_whose_status_was_wiped_reaches_no_more_nodes_than_its_first_step() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 2, "pause": true}]}), 5, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 2);
+    operator.forget_reserved();
+    world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
+    seconds(&mut world, &mut operator, 100);
+    assert_eq!(on(&world, 2), 2);
+}

@@ -1,0 +1,152 @@
+//! Whose a taint is that several gates have, and what a gate knows that never wrote.
+
+use super::life::*;
+use planner::gate::{
+    Gate,
+    cleanup::leftovers,
+    decide::Happened,
+    record::Origin,
+    satisfiable::unsatisfiable,
+    status::{Circumstances, status, unseen},
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+#[test]
+fn a_gate_that_comes_to_a_taint_that_another_has_put_there_leaves_nothing_behind() {
+    let mut life = Life::new(vec![gate("a", json!({}))]);
+    life.settle();
+    life.world.gates.insert("b".into(), Arc::new(gate("b", json!({}))));
+    life.settle();
+    assert_eq!(life.record("b").unwrap().origin, Origin::Applied, "it is the operator's own");
+    life.world.gates.remove("a");
+    life.settle();
+    assert!(life.is_tainted());
+    let left = leftovers(&life.node);
+    assert_eq!((left.taints.len(), left.adopted.len()), (1, 0));
+    life.world.gates.clear();
+    assert!(!life.settle().is_tainted());
+}
+
+#[test]
+fn a_gate_that_was_never_enforced_takes_no_taint_of_others_away_when_it_goes() {
+    for more in [json!({"dryRun": true}), json!({"requirements": [{"name": "itself", "gate": {"name": "gate-a"}}]})] {
+        let mut life = Life::new(vec![gate("a", more)]);
+        life.node.taints.push(taint(KEY, "NoSchedule"));
+        life.settle();
+        assert!(life.record("a").is_none());
+        let going = Gate { deleting: true, ..Gate::clone(&life.world.gates["a"]) };
+        life.world.gates.insert("a".into(), Arc::new(going));
+        assert!(life.settle().is_tainted());
+    }
+}
+
+#[test]
+fn a_taint_has_the_value_of_a_gate_that_claims_it_not_of_one_that_is_for_other_nodes() {
+    let value = |value: &str| json!({"key": KEY, "value": value, "effect": "NoSchedule"});
+    let elsewhere = json!({"taint": value("theirs"), "allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}});
+    let mut life = Life::new(vec![gate("a", elsewhere), gate("b", json!({"taint": value("ours")}))]);
+    life.settle();
+    assert_eq!(life.node.taints[0].value.as_deref(), Some("ours"));
+    assert_eq!(life.node.taints.len(), 1);
+}
+
+#[test]
+fn only_a_taint_that_comes_to_a_new_node_may_be_late() {
+    let mut new = Life::new(vec![gate("a", json!({}))]);
+    assert_eq!(new.pass().transitions[0].happened, Happened::Added { late: true });
+    let mut existing = Life::new(vec![gate("a", json!({"existingNodes": "Gate"}))]);
+    existing.node.created = 500;
+    assert_eq!(existing.pass().transitions[0].happened, Happened::Added { late: false }, "workloads were there all the time");
+}
+
+fn dry(more: Value) -> Life {
+    let mut spec = json!({"dryRun": true});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Life::new(vec![gate("a", spec)])
+}
+
+fn would_taint(life: &mut Life) -> bool {
+    let plan = life.pass();
+    assert!(plan.patch.is_none() && !plan.views["a"].held && plan.transitions.is_empty());
+    plan.views["a"].would_taint
+}
+
+#[test]
+fn a_dry_run_says_what_would_happen_to_each_node_and_no_more() {
+    assert!(would_taint(&mut dry(json!({}))), "a new node");
+    let mut older = dry(json!({}));
+    older.node.created = 500;
+    assert!(!would_taint(&mut older), "it would count as released");
+    let mut shut = dry(json!({"requirements": [{"name": "itself", "gate": {"name": "gate-a"}}]}));
+    assert!(!would_taint(&mut shut), "the gate could never open");
+    let mut passed = dry(json!({}));
+    warm(&mut passed.node);
+    assert!(!would_taint(&mut passed));
+    cold(&mut passed.node);
+    assert!(!would_taint(&mut passed), "mode Bootstrap: it has passed");
+    let mut failing = dry(json!({"mode": "Continuous"}));
+    warm(&mut failing.node);
+    assert!(!would_taint(&mut failing));
+    cold(&mut failing.node);
+    assert!(!would_taint(&mut failing), "it may be back in a moment");
+    failing.now += 10;
+    failing.room = false;
+    assert!(!would_taint(&mut failing), "the budget is used up");
+    failing.room = true;
+    assert!(would_taint(&mut failing));
+    failing.room = false;
+    assert!(would_taint(&mut failing), "it has its place in the budget");
+    let mut tainted = dry(json!({}));
+    tainted.node.taints.push(taint(KEY, "NoSchedule"));
+    warm(&mut tainted.node);
+    let plan = tainted.pass();
+    assert!(plan.patch.is_none() && plan.views["a"].would_release && !plan.views["a"].would_taint);
+}
+
+#[test]
+fn what_a_requirement_names_and_is_not_there_is_said_by_name() {
+    let resource = json!({"name": "ingress", "ingressDaemonSet": {"namespace": "edge", "name": "web"}});
+    let other = json!({"name": "first", "gate": {"name": "network"}});
+    let mut life = Life::new(vec![gate("a", json!({"requirements": [resource, other]}))]);
+    life.world.absent.insert(("edge".into(), "web".into()));
+    let gate = &life.world.gates["a"];
+    let seen = Circumstances { unseen: unseen(&life.world, gate), ..Circumstances::default() };
+    assert_eq!(seen.unseen, ["IngressDaemonSet edge/web does not exist", "NodeReadinessGate network does not exist"]);
+    let said = status(gate, &[], std::iter::empty(), &seen, NOW);
+    assert_eq!((said.conditions[0].status.as_str(), said.conditions[0].reason.as_str()), ("False", "SourceUnavailable"));
+    life.settle();
+    let blocked = &life.plan().views["a"].blocked;
+    assert!(blocked.iter().any(|(_, reason)| reason == "IngressDaemonSet edge/web does not exist"), "{blocked:?}");
+}
+
+#[test]
+fn a_gate_that_waits_for_its_own_taint_or_for_a_gate_that_releases_no_node_could_never_open() {
+    let reason = |gates: Vec<Gate>| {
+        let life = Life::new(gates);
+        unsatisfiable(&life.world, &life.world.gates["a"]).map(|(reason, _)| reason)
+    };
+    assert_eq!(reason(vec![gate("a", json!({"release": {"waitForTaintsGone": [KEY]}}))]), Some("WaitsForOwnTaint"));
+    let after = |uid: &str| gate(uid, json!({"requirements": [{"name": "first", "gate": {"name": "gate-b"}}]}));
+    assert_eq!(reason(vec![after("a"), gate("b", json!({}))]), None);
+    assert_eq!(reason(vec![after("a"), gate("b", json!({"dryRun": true}))]), Some("GateNotEnforced"));
+    assert_eq!(reason(vec![after("a"), after("b")]), Some("GateNotEnforced"), "the other waits for itself");
+}
+
+#[test]
+fn a_gate_that_asks_for_one_of_several_things_could_open_while_one_of_them_can_be_met() {
+    let any = |uid: &str, requirements: Value| gate(uid, json!({"policy": "AnyOf", "requirements": requirements}));
+    let of = |other: &str| json!({"name": other, "gate": {"name": format!("gate-{other}")}});
+    let warm = || json!({"name": "warm", "condition": {"type": "Warm"}});
+    let reason = |gates: Vec<Gate>| {
+        let life = Life::new(gates);
+        unsatisfiable(&life.world, &life.world.gates["a"]).map(|(reason, _)| reason)
+    };
+    let dry = || gate("b", json!({"dryRun": true}));
+    assert_eq!(reason(vec![any("a", json!([of("b"), warm()])), dry()]), None);
+    assert_eq!(reason(vec![any("a", json!([of("b")])), dry()]), Some("GateNotEnforced"));
+    assert_eq!(reason(vec![any("a", json!([of("b"), warm()])), any("b", json!([of("a"), warm()]))]), None, "each has a way out");
+    assert_eq!(reason(vec![any("a", json!([of("b"), warm()])), gate("b", json!({"requirements": [of("a")]}))]), None);
+    assert_eq!(reason(vec![gate("a", json!({"requirements": [of("b")]})), any("b", json!([of("a"), warm()]))]), None);
+    assert_eq!(reason(vec![any("a", json!([of("b"), of("a")])), gate("b", json!({"requirements": [of("a")]}))]), Some("GateCycle"));
+}

@@ -1,0 +1,144 @@
+//! Which nodes are new to a gate that was made long ago and switched on just now.
+
+use super::life::*;
+use crds::node_readiness_gate::{ConditionStatus, InForce};
+use planner::gate::{
+    Gate,
+    decide::View,
+    force::{NOT_READY, in_force},
+    record::Cause,
+    status::{Circumstances, Refused, status},
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Its gate was made before the node, and is in force since after it.
+fn switched_on(more: Value) -> Life {
+    let mut life = Life::new(vec![gate("a", more)]);
+    life.world.in_force.insert("a".into(), NOW - 10);
+    life
+}
+
+fn says_ready(life: &mut Life, status: ConditionStatus, transition: i64) {
+    says(&mut life.node, "Ready", status);
+    life.node.conditions.last_mut().unwrap().transition = transition;
+}
+
+#[test]
+fn a_node_that_came_before_the_gate_was_in_force_is_an_existing_one_though_the_gate_is_older() {
+    let mut life = switched_on(json!({}));
+    assert!(!life.settle().is_tainted() && life.record("a").is_some(), "mode Bootstrap: it counts as released");
+    let mut life = switched_on(json!({"mode": "Continuous"}));
+    assert!(!life.settle().is_tainted(), "it may be back in a moment");
+    life.room = false;
+    let plan = {
+        life.now += 10;
+        life.pass()
+    };
+    assert!(!life.is_tainted() && plan.views["a"].no_room, "the budget bounds how many of them are tainted");
+    life.room = true;
+    assert!(life.settle().is_tainted());
+    assert_eq!(life.record("a").unwrap().cause, Cause::Regression, "it counts against the budget");
+    let mut life = Life::new(vec![gate("a", json!({"mode": "Continuous"}))]);
+    assert!(life.settle().is_tainted(), "one that came while it was in force is held at once");
+}
+
+#[test]
+fn a_node_that_was_never_ready_is_new_to_a_gate_that_is_older_and_one_that_has_ceased_to_be_is_not() {
+    for (name, ready, new) in [
+        ("its kubelet has said nothing", None, true),
+        ("it has said no since it came", Some((ConditionStatus::False, 2_003)), true),
+        ("nobody has heard of it", Some((ConditionStatus::Unknown, 2_050)), true),
+        ("it worked, and was lost", Some((ConditionStatus::Unknown, 9_000)), false),
+        ("it is ready by now", Some((ConditionStatus::True, 9_999)), false),
+    ] {
+        let mut life = switched_on(json!({}));
+        life.node.taints.push(taint(NOT_READY, "NoSchedule"));
+        if let Some((status, transition)) = ready {
+            says_ready(&mut life, status, transition);
+        }
+        assert_eq!(life.settle().is_tainted(), new, "{name}");
+        life.node.created = 500;
+        life.node.annotations = planner::texts::Texts::default();
+        life.node.taints.retain(|taint| taint.key == NOT_READY);
+        assert!(!life.settle().is_tainted(), "{name}: one that is older than the gate itself");
+    }
+}
+
+#[test]
+fn a_node_that_works_is_not_tainted_before_anybody_could_see_what_it_lacks() {
+    let wanted = json!({"namespace": "edge", "name": "web"});
+    for effect in ["NoSchedule", "NoExecute"] {
+        let gate = gate(
+            "a",
+            json!({
+                "mode": "Continuous", "taint": {"key": KEY, "effect": effect},
+                "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}],
+            }),
+        );
+        let mut life = Life::new(vec![gate]);
+        says_ready(&mut life, ConditionStatus::True, 2_030);
+        let plan = life.pass();
+        assert!(plan.patch.is_none(), "{effect}: it came while the operator was down, whose passes begin now");
+        life.node.taints.push(taint(NOT_READY, "NoSchedule"));
+        life.settle();
+        assert!(life.is_tainted(), "{effect}: nothing runs there yet");
+    }
+}
+
+#[test]
+fn an_update_that_is_under_way_when_a_gate_is_switched_on_is_held_as_on_a_released_node() {
+    let wanted = json!({"namespace": "edge", "name": "web", "maxHold": "60s"});
+    let mut life = switched_on(json!({"mode": "Continuous", "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}]}));
+    let health = planner::gate::world::ReplicaHealth {
+        node_uid: life.node.uid.clone(),
+        standing: life.node.standing(),
+        chosen: true,
+        wanted: 2,
+        updating_since: Some(NOW),
+        ..Default::default()
+    };
+    life.world.replicas.insert(("edge".into(), "web".into()), Arc::new([(NODE.to_owned(), health)].into()));
+    life.settle();
+    assert!(!life.after(30).is_tainted() && life.record("a").is_some());
+}
+
+#[test]
+fn a_gate_is_in_force_since_it_was_made_or_switched_on_or_its_nodes_became_others() {
+    let since = |found: &Option<InForce>| found.as_ref().map(|found| found.since.0.as_second());
+    let fresh = gate("a", json!({}));
+    let first = in_force(&fresh, true, None, NOW);
+    assert_eq!(since(&first), Some(1_000), "nobody has looked at it before");
+    let edited = Gate { generation: 2, ..fresh.clone() };
+    assert_eq!(since(&in_force(&edited, true, None, NOW)), Some(NOW), "what it was before nobody knows");
+    assert_eq!(in_force(&edited, true, Some(first.as_ref()), NOW), first, "another spec for the same nodes");
+    let others =
+        Gate { spec: gate("a", json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}})).spec, ..fresh.clone() };
+    let narrowed = in_force(&others, true, Some(first.as_ref()), NOW);
+    assert_eq!(since(&narrowed), Some(NOW));
+    assert_eq!(in_force(&others, true, Some(narrowed.as_ref()), NOW + 60), narrowed, "also after another start of the operator");
+    let dry = gate("a", json!({"dryRun": true}));
+    assert_eq!(in_force(&dry, true, None, NOW), None);
+    assert_eq!(in_force(&fresh, false, Some(first.as_ref()), NOW), None, "it could never open");
+    assert_eq!(since(&in_force(&fresh, true, Some(None), NOW)), Some(NOW), "switched on");
+}
+
+#[test]
+fn a_write_that_is_refused_is_said_in_the_status_which_counts_what_is_on_the_nodes() {
+    let mut life = Life::new(vec![gate("a", json!({}))]);
+    let plan = life.plan();
+    assert!(plan.patch.is_some());
+    let said = |view: &View, refused| {
+        status(&life.world.gates["a"], &[], [(NODE, view)].into_iter(), &Circumstances { refused, ..Circumstances::default() }, NOW)
+    };
+    let refused = Refused { nodes: 1, node: NODE.into(), forbidden: true, message: "nodes \"n1\" is forbidden".into() };
+    let status = said(&plan.views["a"], Some(refused.clone()));
+    assert_eq!((status.nodes.matched, status.nodes.held), (1, 0), "{status:?}");
+    let ready = |said: &crds::NodeReadinessGateStatus| said.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().clone();
+    assert_eq!((ready(&status).status.as_str(), ready(&status).reason.as_str()), ("False", "PatchForbidden"));
+    assert!(ready(&status).message.contains("deploy/10-rbac.yaml") && ready(&status).message.contains("n1 among them"));
+    assert_eq!(ready(&said(&plan.views["a"], Some(Refused { forbidden: false, ..refused }))).reason, "PatchFailed");
+    life.settle();
+    let view = &life.plan().views["a"];
+    assert!(view.held && !view.due);
+}

@@ -1,0 +1,65 @@
+//! What gates mean to the `IngressDaemonSets` that they ask for.
+
+use super::life::*;
+use planner::{
+    gate::{Gate, links::links},
+    snapshot::GateLinks,
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+fn asking(uid: &str, during: &str, more: Value) -> Arc<Gate> {
+    let wanted = json!({"namespace": "edge", "name": "web", "duringUpdate": during});
+    let mut spec = json!({"mode": "Continuous", "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}]});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Arc::new(gate(uid, spec))
+}
+
+fn of(gates: &[Arc<Gate>]) -> GateLinks {
+    links(gates, |gate| gate.uid == "shut").remove(&("edge".into(), "web".into())).unwrap_or_default()
+}
+
+#[test]
+fn an_update_waits_for_the_taint_of_gates_alone_that_will_surely_put_it_there() {
+    let waits = |gate: Arc<Gate>| of(&[gate]).tainting.len();
+    assert_eq!(waits(asking("a", "Taint", json!({}))), 1);
+    assert_eq!(waits(asking("a", "Hold", json!({}))), 0);
+    assert_eq!(waits(asking("a", "Taint", json!({"mode": "Bootstrap"}))), 0, "a node that has passed stays so");
+    assert_eq!(waits(asking("a", "Taint", json!({"dryRun": true}))), 0);
+    assert_eq!(waits(asking("shut", "Taint", json!({}))), 0, "it could never open");
+    let deleted = Gate { deleting: true, ..Gate::clone(&asking("a", "Taint", json!({}))) };
+    assert_eq!(waits(Arc::new(deleted)), 0);
+    let mut any = Gate::clone(&asking("a", "Taint", json!({"policy": "AnyOf"})));
+    assert_eq!(waits(Arc::new(any.clone())), 1, "there is no other requirement");
+    any.spec.requirements.push(serde_json::from_value(json!({"name": "warm", "condition": {"type": "Warm"}})).unwrap());
+    assert_eq!(waits(Arc::new(any)), 0, "another one may be met");
+}
+
+#[test]
+fn pods_get_tolerations_where_they_are_to_and_taints_that_evict_are_told_either_way() {
+    let evicting = json!({"taint": {"key": KEY, "effect": "NoExecute"}});
+    let both = of(&[asking("a", "Hold", json!({})), asking("b", "Hold", evicting.clone())]);
+    assert!(both.watched);
+    assert_eq!(both.taints, [(KEY.to_owned(), "NoExecute".to_owned()), (KEY.to_owned(), "NoSchedule".to_owned())]);
+    assert_eq!(both.evicting.iter().map(|taint| taint.effect.as_str()).collect::<Vec<_>>(), ["NoExecute"]);
+    let mut none = evicting;
+    none["tolerations"] = json!({"inject": "None"});
+    let own = of(&[asking("a", "Hold", none)]);
+    assert!(own.watched && own.taints.is_empty() && own.evicting.len() == 1);
+    assert_eq!(of(&[Arc::new(gate("a", json!({})))]), GateLinks::default(), "it asks for no replicas");
+}
+
+#[test]
+fn two_resources_whose_gates_are_on_one_node_do_not_keep_each_others_pods_away() {
+    let of_other = json!({"taint": {"key": "other", "effect": "NoSchedule"}, "requirements": [
+        {"name": "replicas", "ingressDaemonSet": {"namespace": "edge", "name": "dns"}},
+    ]});
+    let gates = [asking("a", "Hold", json!({})), Arc::new(gate("b", of_other)), Arc::new(gate("c", json!({"taint": {"key": "cni"}})))];
+    let links = links(&gates, |_| false);
+    let taint = |key: &str| (key.to_owned(), "NoSchedule".to_owned());
+    for name in ["web", "dns"] {
+        let link = &links[&("edge".to_owned(), name.to_owned())];
+        assert_eq!(link.taints, [taint("other"), taint(KEY)], "{name}: not the one that waits for something else");
+        assert_eq!(link.passing, [taint("cni"), taint("other"), taint(KEY)], "{name}");
+    }
+}

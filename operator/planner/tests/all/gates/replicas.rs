@@ -1,0 +1,141 @@
+//! What a node is asked for that an `IngressDaemonSet` chooses.
+
+use super::life::*;
+use planner::gate::{
+    Gate,
+    status::{Circumstances, status},
+    world::ReplicaHealth,
+};
+use serde_json::json;
+use std::{collections::BTreeMap, sync::Arc};
+
+fn replicas_gate(during: &str) -> Gate {
+    let wanted = json!({"namespace": "edge", "name": "web", "duringUpdate": during, "maxHold": "60s"});
+    gate(
+        "a",
+        json!({"mode": "Continuous", "retaint": {"failingFor": "5s"}, "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}]}),
+    )
+}
+
+fn with_replicas(life: &mut Life, health: ReplicaHealth) {
+    let health = ReplicaHealth { node_uid: life.node.uid.clone(), standing: life.node.standing(), ..health };
+    life.world.replicas.insert(("edge".into(), "web".into()), Arc::new(BTreeMap::from([(NODE.to_owned(), health)])));
+}
+
+fn serving() -> ReplicaHealth {
+    ReplicaHealth { chosen: true, wanted: 2, ready: 2, ..ReplicaHealth::default() }
+}
+
+#[test]
+fn replicas_of_a_node_must_be_ready_and_in_service_where_the_resource_chooses_it() {
+    for (name, health, tainted) in [
+        ("all ready", serving(), false),
+        ("one of two", ReplicaHealth { ready: 1, ..serving() }, true),
+        ("not in service", ReplicaHealth { detached: true, ..serving() }, true),
+        ("not chosen", ReplicaHealth::default(), false),
+    ] {
+        let mut life = Life::new(vec![replicas_gate("Hold")]);
+        with_replicas(&mut life, health);
+        assert_eq!(life.settle().is_tainted(), tainted, "{name}");
+    }
+    let mut life = Life::new(vec![replicas_gate("Hold")]);
+    assert!(life.settle().is_tainted(), "nobody has looked at a new node yet");
+    let mut half = replicas_gate("Hold");
+    half.spec.requirements[0].ingress_daemon_set.as_mut().unwrap().min_ready = serde_json::from_value(json!("50%")).ok();
+    let mut life = Life::new(vec![half]);
+    with_replicas(&mut life, ReplicaHealth { wanted: 3, ready: 1, ..serving() });
+    assert!(life.settle().is_tainted(), "half of three is two");
+}
+
+#[test]
+fn what_was_seen_before_the_labels_changed_says_nothing() {
+    let mut life = Life::new(vec![replicas_gate("Hold")]);
+    with_replicas(&mut life, ReplicaHealth::default());
+    life.node.labels.insert("ingress".into(), "true".into());
+    assert!(life.settle().is_tainted(), "whether the node is chosen now is not known yet");
+    with_replicas(&mut life, serving());
+    assert!(!life.settle().is_tainted());
+}
+
+#[test]
+fn an_update_of_our_own_is_held_followed_or_tainted_for_as_told() {
+    let updating = ReplicaHealth { ready: 0, detached: true, updating_since: Some(NOW), ..serving() };
+    for (during, at_once, later, at_last) in [("Hold", false, false, true), ("Strict", false, true, true), ("Taint", true, true, true)] {
+        let mut life = Life::new(vec![replicas_gate(during)]);
+        with_replicas(&mut life, serving());
+        life.settle();
+        with_replicas(&mut life, updating.clone());
+        assert_eq!(life.settle().is_tainted(), at_once, "{during}");
+        assert_eq!(life.after(10).is_tainted(), later, "{during}");
+        life.after(55);
+        assert_eq!(life.after(5).is_tainted(), at_last, "{during}: an update may take a minute here");
+        with_replicas(&mut life, serving());
+        assert!(!life.settle().is_tainted(), "{during}");
+    }
+}
+
+#[test]
+fn a_taint_that_would_evict_the_replicas_does_not_come_and_the_gate_says_so() {
+    let evicting = |mode: &str| {
+        let mut gate = replicas_gate("Strict");
+        gate.spec.taint.effect = crds::node_readiness_gate::Effect::NoExecute;
+        gate.spec.requirements[0].ingress_daemon_set.as_mut().unwrap().during_update = serde_json::from_value(json!(mode)).unwrap();
+        gate
+    };
+    for mode in ["Strict", "Hold", "Taint"] {
+        let gate = evicting(mode);
+        let bearing = ReplicaHealth { ready: 1, updating_since: (mode == "Taint").then_some(NOW), ..serving() };
+        let evicted = ReplicaHealth { evicted_by: vec![gate.spec.taint.clone()], ..bearing.clone() };
+        let mut life = Life::new(vec![gate.clone()]);
+        with_replicas(&mut life, serving());
+        life.settle();
+        with_replicas(&mut life, evicted);
+        life.settle();
+        life.after(600);
+        let plan = life.pass();
+        let view = &plan.views["a"];
+        assert!(!life.is_tainted() && view.spared && view.released && !view.no_room, "{mode}: {view:?}");
+        let said = status(&gate, &[], [(NODE, view)].into_iter(), &Circumstances::default(), NOW);
+        let condition = said.conditions.iter().find(|condition| condition.type_ == "TolerationMissing").unwrap();
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "PodsWouldBeEvicted"));
+        assert!(said.blocked[0].requirement == "replicas" && said.blocked[0].reason.contains("from the next revision on"), "{said:?}");
+        with_replicas(&mut life, bearing);
+        life.settle();
+        life.after(10);
+        assert!(life.is_tainted(), "{mode}: they bear it now");
+    }
+}
+
+#[test]
+fn a_taint_that_evicts_comes_to_no_node_that_works_while_nobody_knows_whether_its_replicas_bear_it() {
+    let mut unknown = replicas_gate("Strict");
+    unknown.spec.taint.effect = crds::node_readiness_gate::Effect::NoExecute;
+    unknown.spec.requirements.push(serde_json::from_value(json!({"name": "warm", "condition": {"type": "Warm"}})).unwrap());
+    let mut life = Life::new(vec![unknown.clone()]);
+    warm(&mut life.node);
+    with_replicas(&mut life, serving());
+    life.settle();
+    cold(&mut life.node);
+    life.world.replicas.clear();
+    life.settle();
+    assert!(!life.after(600).is_tainted());
+    with_replicas(&mut life, serving());
+    assert!(life.settle().is_tainted());
+    let mut older = Life::new(vec![unknown.clone()]);
+    older.node.created = 500;
+    assert!(!older.settle().is_tainted(), "one that was there before the gate");
+    let mut new = Life::new(vec![unknown]);
+    assert!(new.settle().is_tainted(), "nothing runs on a new one");
+}
+
+#[test]
+fn a_taint_that_evicts_is_not_put_back_on_replicas_that_do_not_bear_it() {
+    let mut gate = replicas_gate("Strict");
+    gate.spec.taint.effect = crds::node_readiness_gate::Effect::NoExecute;
+    let mut life = Life::new(vec![gate.clone()]);
+    life.settle();
+    life.node.taints.clear();
+    with_replicas(&mut life, ReplicaHealth { ready: 1, evicted_by: vec![gate.spec.taint], ..serving() });
+    life.after(60);
+    assert!(!life.is_tainted() && life.is_held("a"));
+}

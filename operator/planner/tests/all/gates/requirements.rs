@@ -1,0 +1,400 @@
+//! What a node can be asked for.
+
+use super::life::*;
+use crds::{
+    label_selector::LabelSelector,
+    node_readiness_gate::{ConditionStatus, Effect},
+};
+use planner::{
+    gate::{
+        Gate,
+        satisfiable::unsatisfiable,
+        status::{Circumstances, status},
+        world::{DaemonSet, NOWHERE, Pod, PodSource, Pods, Source},
+    },
+    snapshot::NodeCondition,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+#[test]
+fn a_condition_is_looked_up_by_its_type_whatever_heartbeat_others_have() {
+    let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "ready", "condition": {"type": "Ready"}}]}))]);
+    life.node.conditions = vec![
+        NodeCondition { type_: "Ready".into(), status: ConditionStatus::True, heartbeat: NOW - 60, transition: 0 },
+        NodeCondition { type_: "GPUProblem".into(), status: ConditionStatus::False, heartbeat: NOW, transition: 0 },
+    ];
+    assert!(!life.settle().is_tainted());
+}
+
+#[test]
+fn a_condition_whose_heartbeat_is_too_old_counts_as_unknown_and_is_looked_at_when_it_grows_old() {
+    let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "warm", "condition": {"type": "Warm", "maxAge": "60s"}}]}))]);
+    warm(&mut life.node);
+    life.node.conditions[0].heartbeat = NOW - 61;
+    life.settle();
+    assert!(life.is_tainted());
+    assert_eq!(life.pass().recheck_at, Some(life.now + 10), "a heartbeat alone wakes nobody");
+    life.node.conditions[0].heartbeat = life.now;
+    let plan = life.pass();
+    assert_eq!(plan.recheck_at, Some(life.now + 61));
+    assert!(!life.is_tainted());
+}
+
+#[test]
+fn a_node_that_works_is_looked_at_when_its_condition_grows_old_and_tainted_and_when_a_new_heartbeat_may_be_there() {
+    let old = json!({"name": "warm", "condition": {"type": "Warm", "maxAge": "60s"}});
+    let spec = json!({"mode": "Continuous", "retaint": {"failingFor": "5s"}, "requirements": [old]});
+    let mut life = Life::new(vec![gate("a", spec)]);
+    warm(&mut life.node);
+    assert!(!life.settle().is_tainted());
+    // Nobody says anything more: it is looked at exactly when it was asked for.
+    let mut looks = Vec::new();
+    while !life.is_tainted() {
+        life.now = life.pass().recheck_at.unwrap();
+        looks.push(life.now - NOW);
+        life.pass();
+        assert!(looks.len() < 9, "{looks:?}");
+    }
+    assert_eq!(looks, [61, 66], "a minute old, and for five seconds so");
+    assert_eq!(life.pass().views["a"].blocked[0].1, "condition Warm is Unknown, not True");
+    warm(&mut life.node);
+    life.node.conditions[0].heartbeat = life.now + 3;
+    life.now = life.pass().recheck_at.unwrap();
+    assert!(!life.settle().is_tainted());
+}
+
+#[test]
+fn a_missing_condition_counts_as_what_is_given_for_it_else_as_unknown() {
+    let of = |more: Value| {
+        let mut condition = json!({"type": "Warm"});
+        condition.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Life::new(vec![gate("a", json!({"requirements": [{"name": "warm", "condition": condition}]}))])
+    };
+    assert!(of(json!({})).settle().is_tainted());
+    assert!(!of(json!({"default": "True"})).settle().is_tainted());
+    assert!(!of(json!({"status": "Unknown"})).settle().is_tainted());
+}
+
+fn ready_pod() -> Pod {
+    Pod { ready: true, containers_ready: true, fresh_since: NOW, ..Pod::default() }
+}
+
+fn pods_gate(more: Value) -> Gate {
+    let mut pods = json!({"namespace": "ops", "selector": {"matchLabels": {"app": "init"}}});
+    pods.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let taint = json!({"key": KEY, "effect": "PreferNoSchedule"});
+    gate("a", json!({"taint": taint, "requirements": [{"name": "pods", "pods": pods}]}))
+}
+
+fn with_pods(life: &mut Life, pods: Vec<Pod>) {
+    let source = PodSource {
+        namespace: "ops".into(),
+        selector: LabelSelector { match_labels: BTreeMap::from([("app".to_owned(), "init".to_owned())]), ..LabelSelector::default() },
+    };
+    let pods = pods.into_iter().enumerate().map(|(index, pod)| (("ops".to_owned(), index.to_string()), pod)).collect();
+    let found = Pods { on: BTreeMap::from([(NODE.to_owned(), pods)]) };
+    life.world.pods.insert(source, Source { found: Some(found), broken: None });
+}
+
+#[test]
+fn pods_count_that_are_ready_and_neither_end_nor_have_ended() {
+    for (name, more, pods, tainted) in [
+        ("none", json!({}), vec![], true),
+        ("one ready", json!({}), vec![ready_pod()], false),
+        ("terminating", json!({}), vec![Pod { terminating: true, ..ready_pod() }], true),
+        ("ended", json!({}), vec![Pod { ended: true, ..ready_pod() }], true),
+        ("a container unready", json!({}), vec![Pod { containers_ready: false, ..ready_pod() }], true),
+        ("one of two", json!({}), vec![Pod::default(), ready_pod()], false),
+        ("two wanted", json!({"minReady": 2}), vec![Pod::default(), ready_pod()], true),
+        ("all wanted", json!({"minReady": "All"}), vec![Pod::default(), ready_pod()], true),
+        ("all are there", json!({"minReady": "All"}), vec![ready_pod(), ready_pod()], false),
+        ("all of none", json!({"minReady": "All"}), vec![], true),
+        (
+            "annotated",
+            json!({"readyAnnotation": {"key": "done", "value": "true"}}),
+            vec![Pod { annotations: BTreeMap::from([("done".to_owned(), "true".to_owned())]).into(), ..Pod::default() }],
+            false,
+        ),
+        ("annotation alone", json!({"readyAnnotation": {"key": "done"}, "annotationOnly": true}), vec![ready_pod()], true),
+    ] {
+        let mut life = Life::new(vec![pods_gate(more)]);
+        with_pods(&mut life, pods);
+        assert_eq!(life.settle().is_tainted(), tainted, "{name}");
+    }
+}
+
+#[test]
+fn a_pod_that_vanishes_taints_its_node_again_where_the_gate_is_continuous() {
+    let mut gate = pods_gate(json!({}));
+    gate.spec.mode = crds::node_readiness_gate::Mode::Continuous;
+    let mut life = Life::new(vec![gate]);
+    with_pods(&mut life, vec![ready_pod()]);
+    assert!(!life.settle().is_tainted());
+    with_pods(&mut life, vec![]);
+    life.settle();
+    assert!(life.after(10).is_tainted());
+}
+
+#[test]
+fn readiness_from_before_the_node_was_lost_or_started_again_is_not_believed() {
+    let mut life = Life::new(vec![pods_gate(json!({}))]);
+    with_pods(&mut life, vec![ready_pod()]);
+    life.node.conditions =
+        vec![NodeCondition { type_: "Ready".into(), status: ConditionStatus::Unknown, heartbeat: NOW, transition: NOW + 40 }];
+    assert!(life.settle().is_tainted());
+    life.node.conditions[0].status = ConditionStatus::True;
+    assert!(!life.settle().is_tainted());
+
+    let mut rebooting = pods_gate(json!({}));
+    rebooting.spec.regate_on = vec![crds::node_readiness_gate::Regate::Reboot];
+    let mut life = Life::new(vec![rebooting]);
+    with_pods(&mut life, vec![ready_pod()]);
+    life.settle();
+    life.now += 100;
+    life.node.boot_id = "boot-2".into();
+    assert!(life.settle().is_tainted(), "its pods' status is from before the start");
+    with_pods(&mut life, vec![Pod { fresh_since: NOW + 130, ..ready_pod() }]);
+    assert!(!life.after(40).is_tainted());
+}
+
+#[test]
+fn what_cannot_be_seen_changes_nothing_but_that_a_new_node_gets_its_first_taint() {
+    let broken = Source { found: None, broken: Some("forbidden".to_owned()) };
+    let mut life = Life::new(vec![pods_gate(json!({}))]);
+    let source = life.world.wanted_pods().pop_first().unwrap();
+    life.world.pods.insert(source.clone(), broken.clone());
+    assert!(life.settle().is_tainted());
+    with_pods(&mut life, vec![ready_pod()]);
+    assert!(!life.settle().is_tainted());
+
+    let mut continuous = pods_gate(json!({}));
+    continuous.spec.mode = crds::node_readiness_gate::Mode::Continuous;
+    let mut life = Life::new(vec![continuous]);
+    with_pods(&mut life, vec![ready_pod()]);
+    life.settle();
+    life.world.pods.insert(source.clone(), broken.clone());
+    life.settle();
+    assert!(!life.after(3_600).is_tainted(), "a working node keeps its release");
+    let mut life = Life::new(vec![pods_gate(json!({}))]);
+    life.world.pods.insert(source, broken);
+    life.node.created = 500;
+    let mut old = Gate::clone(&life.world.gates["a"]);
+    old.spec.existing_nodes = Some(crds::node_readiness_gate::ExistingNodes::Gate);
+    life.world.gates.insert("a".into(), Arc::new(old));
+    assert!(!life.settle().is_tainted(), "nor is an older node tainted blindly");
+}
+
+fn with_daemon_set(life: &mut Life, pod: Value, pods: Vec<Pod>) {
+    let key = ("kube-system".to_owned(), "dns".to_owned());
+    let selector = LabelSelector { match_labels: BTreeMap::from([("app".to_owned(), "dns".to_owned())]), ..LabelSelector::default() };
+    let found = DaemonSet { uid: "ds".into(), selector, pod: serde_json::from_value(pod).unwrap(), revision: Some("new".into()) };
+    life.world.daemon_sets.insert(key, Source { found: Some(Some(found)), broken: None });
+    let source = life.world.wanted_pods().pop_first().unwrap();
+    let pods = pods
+        .into_iter()
+        .enumerate()
+        .map(|(index, pod)| (("kube-system".to_owned(), index.to_string()), Pod { controller: "ds".into(), ..pod }))
+        .collect();
+    let found = Pods { on: BTreeMap::from([(NODE.to_owned(), pods)]) };
+    life.world.pods.insert(source, Source { found: Some(found), broken: None });
+}
+
+fn daemon_set_gate(current: bool) -> Gate {
+    let wanted = json!({"namespace": "kube-system", "name": "dns", "currentRevision": current});
+    gate("a", json!({"requirements": [{"name": "dns", "daemonSet": wanted}]}))
+}
+
+fn tolerant() -> Value {
+    json!({"containers": [], "tolerations": [{"operator": "Exists"}]})
+}
+
+#[test]
+fn a_daemon_set_counts_where_it_is_to_run_and_its_own_ready_pod_meets_it() {
+    let mut life = Life::new(vec![daemon_set_gate(false)]);
+    with_daemon_set(&mut life, tolerant(), vec![]);
+    assert!(life.settle().is_tainted());
+    with_daemon_set(&mut life, tolerant(), vec![ready_pod()]);
+    assert!(!life.settle().is_tainted());
+
+    let terms = json!([{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]);
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+    for (field, value) in [("nodeSelector", json!({"gpu": "true"})), ("affinity", affinity)] {
+        let mut elsewhere = tolerant();
+        elsewhere[field] = value;
+        let mut life = Life::new(vec![daemon_set_gate(false)]);
+        with_daemon_set(&mut life, elsewhere.clone(), vec![]);
+        assert!(!life.settle().is_tainted(), "it is not meant for this node: {field}");
+        life.node.labels.insert("gpu".into(), "true".into());
+        let mut life = Life { node: life.node, ..Life::new(vec![daemon_set_gate(false)]) };
+        life.node.annotations = BTreeMap::new().into();
+        with_daemon_set(&mut life, elsewhere, vec![]);
+        assert!(life.settle().is_tainted(), "it is: {field}");
+    }
+}
+
+#[test]
+fn a_taint_that_passes_by_itself_does_not_make_a_daemon_set_not_apply() {
+    let mut life = Life::new(vec![daemon_set_gate(false)]);
+    let pod = json!({"containers": [], "tolerations": [{"key": KEY, "operator": "Exists"}]});
+    life.node.taints.push(taint("node.kubernetes.io/not-ready", "NoSchedule"));
+    with_daemon_set(&mut life, pod.clone(), vec![]);
+    assert!(life.settle().is_tainted(), "the node has not started yet");
+    let mut life = Life::new(vec![daemon_set_gate(false)]);
+    life.node.taints.push(taint("nvidia.com/gpu", "NoSchedule"));
+    with_daemon_set(&mut life, pod, vec![]);
+    assert!(!life.settle().is_tainted(), "the node is for others");
+}
+
+#[test]
+fn the_newest_revision_of_a_daemon_set_can_be_asked_for() {
+    let of = |revision: &str| {
+        let mut life = Life::new(vec![daemon_set_gate(true)]);
+        with_daemon_set(&mut life, tolerant(), vec![Pod { revision: revision.into(), ..ready_pod() }]);
+        life
+    };
+    assert!(of("old").settle().is_tainted() && !of("new").settle().is_tainted());
+}
+
+#[test]
+fn a_gate_whose_pods_do_not_tolerate_its_taint_is_not_enforced_and_lets_go() {
+    let mut life = Life::new(vec![daemon_set_gate(false)]);
+    with_daemon_set(&mut life, tolerant(), vec![]);
+    assert!(life.settle().is_tainted());
+    with_daemon_set(&mut life, json!({"containers": []}), vec![]);
+    let (reason, message) = unsatisfiable(&life.world, &life.world.gates["a"]).unwrap();
+    assert!(reason == "NotTolerated" && message.contains("kube-system/dns") && message.contains(KEY), "{message}");
+    assert!(!life.settle().is_tainted());
+}
+
+#[test]
+fn a_gate_is_not_enforced_while_all_pods_that_it_asks_for_wait_for_a_node_that_its_taint_keeps_them_from() {
+    for (waiting, tainted) in [(vec![Pod::default()], false), (vec![Pod::default(), bearing(KEY, "NoSchedule")], true)] {
+        let mut gate = pods_gate(json!({}));
+        gate.spec.taint.effect = Effect::NoSchedule;
+        let mut life = Life::new(vec![gate]);
+        with_pods(&mut life, waiting);
+        for source in life.world.pods.values_mut() {
+            let on = &mut source.found.as_mut().unwrap().on;
+            *on = std::mem::take(on).into_values().map(|pods| (NOWHERE.to_owned(), pods)).collect();
+        }
+        assert_eq!(life.settle().is_tainted(), tainted);
+    }
+}
+
+fn bearing(key: &str, effect: &str) -> Pod {
+    let toleration = json!({"key": key, "operator": "Exists", "effect": effect});
+    Pod { tolerations: Arc::new(vec![serde_json::from_value(toleration).unwrap()]), ..Pod::default() }
+}
+
+#[test]
+fn a_gate_is_not_enforced_while_none_of_the_pods_that_it_asks_for_bears_its_taint() {
+    let bears = || bearing(KEY, "NoSchedule");
+    for (name, effect, pods, enforced) in [
+        ("nobody knows yet", "NoSchedule", vec![], true),
+        ("none bears it", "NoSchedule", vec![Pod::default(), Pod::default()], false),
+        ("they run, and could not start again", "NoSchedule", vec![ready_pod()], false),
+        ("one bears it", "NoSchedule", vec![Pod::default(), bears()], true),
+        ("another taint", "NoSchedule", vec![bearing("other", "NoSchedule")], false),
+        ("another effect", "NoExecute", vec![bears()], false),
+        ("what bears it has ended", "NoSchedule", vec![Pod::default(), Pod { ended: true, ..bears() }], false),
+        ("all have ended", "NoSchedule", vec![Pod { ended: true, ..Pod::default() }], true),
+        ("a taint that keeps nobody away", "PreferNoSchedule", vec![Pod::default()], true),
+    ] {
+        let mut gate = pods_gate(json!({}));
+        gate.spec.taint.effect = serde_json::from_value(json!(effect)).unwrap();
+        let mut life = Life::new(vec![gate.clone()]);
+        with_pods(&mut life, pods);
+        let why = unsatisfiable(&life.world, &gate);
+        assert_eq!(why.is_none(), enforced, "{name}: {why:?}");
+        life.settle();
+        assert_eq!((life.is_tainted(), life.record("a").is_some(), life.writes), (enforced, enforced, usize::from(enforced)), "{name}");
+        let Some((reason, message)) = why else { continue };
+        let parts = ["requirement pods", "pods app=init in namespace ops", KEY, effect];
+        assert!(reason == "NotTolerated" && parts.iter().all(|part| message.contains(part)), "{message}");
+        let plan = life.pass();
+        let circumstances = Circumstances { unsatisfiable: Some((reason, message.clone())), ..Circumstances::default() };
+        let said = status(&gate, &[], plan.views.get("a").map(|view| (NODE, view)).into_iter(), &circumstances, NOW);
+        let condition = said.conditions.iter().find(|condition| condition.type_ == "Satisfiable").unwrap();
+        assert_eq!((condition.status.as_str(), &*condition.reason, &condition.message), ("False", "NotTolerated", &message));
+        assert_eq!((said.nodes.matched, said.nodes.held), (1, 0));
+    }
+}
+
+#[test]
+fn a_node_that_has_passed_stays_so_when_its_gate_is_not_enforced_for_a_while() {
+    let mut life = Life::new(vec![gate("a", json!({"mode": "Bootstrap"}))]);
+    warm(&mut life.node);
+    life.settle();
+    let passed = life.record("a");
+    let shut = std::collections::BTreeSet::from(["a".to_owned()]);
+    cold(&mut life.node);
+    let plan = planner::gate::decide(&life.world, &shut, NODE, &life.node, &life.clocks, &mut |_| true, life.now);
+    assert_eq!(plan.patch, None);
+    assert!(!life.settle().is_tainted());
+    assert_eq!(life.record("a"), passed);
+}
+
+#[test]
+fn a_csi_driver_must_be_registered_and_an_annotation_must_be_there() {
+    let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "ebs", "csiDriver": {"name": "ebs.csi.aws.com"}}]}))]);
+    life.world.csi_drivers.found = Some(BTreeMap::new());
+    assert!(life.settle().is_tainted());
+    life.world.csi_drivers.found = Some(BTreeMap::from([(NODE.to_owned(), BTreeSet::from(["ebs.csi.aws.com".to_owned()]))]));
+    assert!(!life.settle().is_tainted());
+    let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "m", "nodeAnnotation": {"key": "mark", "value": "yes"}}]}))]);
+    life.node.annotations.insert("mark".into(), "no".into());
+    assert!(life.settle().is_tainted());
+    life.node.annotations.insert("mark".into(), "yes".into());
+    assert!(!life.settle().is_tainted());
+}
+
+#[test]
+fn any_of_several_requirements_is_enough_where_the_policy_says_so() {
+    let both = json!([{"name": "warm", "condition": {"type": "Warm"}}, {"name": "mark", "nodeAnnotation": {"key": "mark"}}]);
+    for (policy, is_warm, is_marked, tainted) in [
+        ("AllOf", true, true, false),
+        ("AllOf", true, false, true),
+        ("AllOf", false, false, true),
+        ("AnyOf", true, true, false),
+        ("AnyOf", true, false, false),
+        ("AnyOf", false, false, true),
+    ] {
+        let mut life = Life::new(vec![gate("a", json!({"policy": policy, "requirements": both}))]);
+        if is_warm {
+            warm(&mut life.node);
+        }
+        if is_marked {
+            life.node.annotations.insert("mark".into(), String::new());
+        }
+        assert_eq!(life.settle().is_tainted(), tainted, "{policy} {is_warm} {is_marked}");
+    }
+}
+
+#[test]
+fn a_condition_is_met_by_exactly_the_status_that_is_asked_for() {
+    let all = [ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown];
+    for wanted in all {
+        for found in all {
+            let condition = json!({"type": "Warm", "status": wanted.as_str()});
+            let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "warm", "condition": condition}]}))]);
+            says(&mut life.node, "Warm", found);
+            assert_eq!(life.settle().is_tainted(), wanted != found, "{wanted:?} is asked for, {found:?} is found");
+        }
+    }
+}
+
+#[test]
+fn a_ready_pod_that_vanished_in_a_gap_of_the_watch_taints_its_node_again() {
+    let on = |pods: Vec<(&str, Pod)>| Pods {
+        on: BTreeMap::from([(NODE.to_owned(), pods.into_iter().map(|(name, pod)| (("ops".to_owned(), name.to_owned()), pod)).collect())]),
+    };
+    let (before, after) = (on(vec![("a", ready_pod()), ("b", ready_pod())]), on(vec![("a", ready_pod())]));
+    assert_eq!(before.differing(&after), BTreeSet::from([NODE.to_owned()]));
+    assert_eq!(before.differing(&Pods::default()), BTreeSet::from([NODE.to_owned()]), "the last one of its node");
+    assert_eq!(Pods::default().differing(&after), BTreeSet::from([NODE.to_owned()]));
+    assert!(before.differing(&before).is_empty());
+}

@@ -1,0 +1,231 @@
+//! `docs/rollouts.md` says what is so: its examples are valid and complete, its words are the operator's, its figures come out.
+
+use crds::{IngressDaemonSet, manifest, names};
+use planner::settings::resolve;
+use serde_json::{Map, Value, json};
+use std::{collections::BTreeSet, fs, path::Path};
+
+/// A file, by its path from the root of the repository.
+fn file(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn guide() -> String {
+    file("docs/rollouts.md")
+}
+
+/// The blocks of YAML, with the line on which each begins.
+fn examples(text: &str) -> Vec<(usize, Value)> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().zip(1..);
+    while let Some((_, number)) = lines.by_ref().find(|(line, _)| *line == "```yaml") {
+        let block: Vec<&str> = lines.by_ref().map(|(line, _)| line).take_while(|line| *line != "```").collect();
+        let value = serde_saphyr::from_str(&block.join("\n")).unwrap_or_else(|error| panic!("line {number}: {error}"));
+        found.push((number, value));
+    }
+    found
+}
+
+/// The schema of a spec.
+fn schema() -> Value {
+    manifest::ingress_daemon_set()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
+}
+
+/// Fields that the schema does not know, by their path.
+fn unknown(value: &Value, schema: &Value, path: &str) -> Vec<String> {
+    match value {
+        Value::Object(fields) => {
+            let Some(properties) = schema["properties"].as_object() else { return Vec::new() };
+            let below = |(key, value): (&String, &Value)| {
+                let path = format!("{path}.{key}");
+                properties.get(key).map_or_else(|| vec![path.clone()], |schema| unknown(value, schema, &path))
+            };
+            fields.iter().flat_map(below).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(|item| unknown(item, &schema["items"], path)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Paths of all fields in a value; items of lists have no index.
+fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let path = format!("{path}.{key}");
+                fields(value, &path, found);
+                found.insert(path);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| fields(item, path, found)),
+        _ => {}
+    }
+}
+
+/// Paths of all fields in a schema, but for older spellings of others and below maps.
+fn declared(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    let nothing = Map::new();
+    for (key, schema) in schema["properties"].as_object().unwrap_or(&nothing) {
+        if schema["description"].as_str().is_some_and(|description| description.starts_with("Older spelling")) {
+            continue;
+        }
+        let path = format!("{path}.{key}");
+        declared(schema, &path, found);
+        declared(&schema["items"], &path, found);
+        found.insert(path);
+    }
+}
+
+#[test]
+fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_takes_without_a_remark() {
+    let (examples, schema) = (examples(&guide()), schema());
+    assert!(examples.len() >= 12, "{} examples", examples.len());
+    for (line, example) in examples {
+        assert_eq!(example["apiVersion"], format!("{}/{}", names::GROUP, names::VERSION), "line {line}");
+        assert_eq!(example["kind"], "IngressDaemonSet", "line {line}");
+        let parts: Vec<&String> = example.as_object().unwrap().keys().collect();
+        assert_eq!(parts, ["apiVersion", "kind", "metadata", "spec"], "line {line}");
+        assert_eq!(unknown(&example["spec"], &schema, ""), Vec::<String>::new(), "line {line}");
+        let resource: IngressDaemonSet = serde_json::from_value(example).unwrap_or_else(|error| panic!("line {line}: {error}"));
+        let settings = resolve(&resource.spec).unwrap_or_else(|problems| panic!("line {line}: {problems:?}"));
+        assert_eq!(settings.remarks, [], "line {line}");
+    }
+}
+
+#[test]
+fn every_field_of_a_rollout_is_in_an_example() {
+    let mut shown = BTreeSet::new();
+    for (_, example) in &examples(&guide()) {
+        fields(&example["spec"], "", &mut shown);
+    }
+    let spec = schema();
+    let mut wanted = BTreeSet::from([".minReadySeconds".to_owned(), ".paused".to_owned(), ".revisionHistoryLimit".to_owned()]);
+    for part in ["updateStrategy", "loadBalancer", "rollbackTo", "promote"] {
+        declared(&spec["properties"][part], &format!(".{part}"), &mut wanted);
+    }
+    assert!(wanted.len() > 40 && wanted.contains(".updateStrategy.rollingUpdate.steps.maxRestarts"), "{wanted:?}");
+    let missing: Vec<_> = wanted.difference(&shown).collect();
+    assert!(missing.is_empty(), "in no example: {missing:?}");
+}
+
+/// Cells of the tables whose head has this column: the cell below it, row by row.
+fn column(text: &str, head: &str) -> Vec<String> {
+    let cells = |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let mut found = Vec::new();
+    let mut at = None;
+    for line in text.lines() {
+        match (line.starts_with('|'), at) {
+            (false, _) => at = None,
+            (true, None) => at = Some(cells(line).iter().position(|cell| cell == head)),
+            (true, Some(Some(index))) if !line.starts_with("|---") => found.extend(cells(line).into_iter().nth(index)),
+            (true, Some(_)) => {}
+        }
+    }
+    found
+}
+
+/// What stands in backquotes.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn every_reason_in_the_tables_of_failures_is_one_that_nodes_have() {
+    let hold = file("operator/planner/src/hold.rs");
+    let mut words = 0;
+    for (path, head) in [("docs/rollouts.md", "reason"), ("docs/operations.md", "reason of a node")] {
+        for word in column(&file(path), head).iter().flat_map(|cell| quoted(cell)) {
+            assert!(hold.contains(&format!("\"{word}\"")), "{path}: no node has the reason `{word}`");
+            words += 1;
+        }
+    }
+    assert!(words > 60, "{words} words");
+}
+
+/// Reasons that need no explanation: this one is an instant between a write and its sight.
+const PLAIN: [&str; 1] = ["Writing"];
+
+#[test]
+fn every_reason_that_a_node_can_have_is_explained_where_people_look_for_it() {
+    let hold = file("operator/planner/src/hold.rs");
+    let (_, reasons) = hold.split_once("pub fn reason(&self)").unwrap();
+    let (reasons, _) = reasons.split_once("pub fn message(&self)").unwrap();
+    let explained = file("docs/operations.md") + &guide();
+    let words: Vec<&str> = reasons.lines().filter_map(|line| line.split("=> \"").nth(1)?.split('"').next()).collect();
+    assert!(words.len() > 30, "{words:?}");
+    let missing: Vec<_> = words.iter().filter(|word| !PLAIN.contains(word) && !explained.contains(&format!("`{word}`"))).collect();
+    assert!(missing.is_empty(), "explained nowhere: {missing:?}");
+}
+
+#[test]
+fn every_scenario_that_is_named_runs_in_the_tests() {
+    let scenarios = file("e2e/tests/scenarios.rs");
+    let guide = guide();
+    let named: Vec<String> = column(&guide, "scenario");
+    assert!(named.len() > 10, "{named:?}");
+    for cell in &named {
+        let words = quoted(cell);
+        assert!(!words.is_empty(), "{cell}");
+        for name in words {
+            assert!(scenarios.contains(&format!("    {name},\n")), "{name} is no scenario");
+        }
+    }
+}
+
+#[test]
+fn annotations_for_people_are_spelled_as_the_operator_reads_them() {
+    let guide = guide();
+    for name in [names::SKIP_ANNOTATION, names::RETRY_ANNOTATION, names::RELEASE_ANNOTATION] {
+        assert!(guide.contains(&format!("{name}=")), "{name}");
+    }
+    let known = file("crds/src/names.rs");
+    for rest in guide.split("ingressdaemonsets.mumoshu.github.io/").skip(1) {
+        let name: String = rest.chars().take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '-').collect();
+        let name = name.trim_end_matches('-');
+        assert!(name == names::VERSION || known.contains(&format!("\"ingressdaemonsets.mumoshu.github.io/{name}\"")), "{name}");
+    }
+}
+
+#[test]
+fn the_times_of_presets_are_those_that_the_operator_waits() {
+    let text = guide();
+    let presets = column(&text, "preset").into_iter().zip(column(&text, "out")).zip(column(&text, "back"));
+    let mut seen = BTreeSet::new();
+    for ((preset, out), back) in presets {
+        let preset = preset.trim_matches('`').to_owned();
+        if preset != "Custom" {
+            let spec = json!({
+                "template": {"spec": {"containers": [{"name": "app", "image": "app:1"}]}},
+                "loadBalancer": {"preset": preset},
+                "updateStrategy": {"rollingUpdate": {"maxUnavailableNodes": 1}},
+            });
+            let settings = resolve(&serde_json::from_value(spec).unwrap()).unwrap();
+            let times = [settings.deployment_grace, settings.attach_soak].map(|seconds| format!("{seconds} s"));
+            assert_eq!([out, back], times, "{preset}");
+        }
+        seen.insert(preset);
+    }
+    let schema = schema();
+    let known = schema.pointer("/properties/loadBalancer/properties/preset").unwrap();
+    let known: BTreeSet<String> = serde_json::from_value(known["enum"].clone()).unwrap();
+    assert_eq!(seen, known);
+}
+
+#[test]
+fn the_examples_of_the_guide_to_pod_readiness_have_no_field_that_the_definition_does_not_know_and_say_every_source() {
+    let text = file("docs/pod-readiness.md");
+    let schema = manifest::pod_readiness_gate()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone();
+    let gates: Vec<_> = examples(&text).into_iter().filter(|(_, example)| example["kind"] == "PodReadinessGate").collect();
+    assert!(gates.len() >= 5, "{}", gates.len());
+    for (line, example) in &gates {
+        assert_eq!(unknown(&example["spec"], &schema, "spec"), Vec::<String>::new(), "line {line}");
+        serde_json::from_value::<crds::PodReadinessGate>(example.clone()).unwrap_or_else(|error| panic!("line {line}: {error}"));
+    }
+    for source in schema["properties"]["source"]["properties"].as_object().unwrap().keys() {
+        assert!(text.contains(&format!("| `{source}`")) || text.contains(&format!(", `{source}` |")), "{source} is not in the table");
+    }
+    for name in [names::READINESS_HOLDS_ANNOTATION, names::INJECT_LABEL] {
+        assert!(text.contains(name), "{name}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The health checkers' `DaemonSets`: how they change, and what is said when they cannot have their port.
+
+use crate::world;
+
+use planner::{Action, Plan, Snapshot, decide, plan::Supporting, snapshot::DaemonSetFacts};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, sync::Arc};
+use world::{
+    World,
+    operator::Operator,
+    wish::{Marks, Wish},
+};
+
+const PORT: u16 = 10080;
+
+/// A settled resource, to which a health port is added.
+fn snapshot() -> Snapshot {
+    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    let mut snapshot = operator.snapshot(&world).unwrap();
+    snapshot.resource.spec.health_check_node_ports = vec![PORT.into()];
+    snapshot.daemon_sets.clear();
+    snapshot
+}
+
+/// What is written of the `DaemonSet`, if anything.
+fn written(plan: &Plan) -> Option<Value> {
+    plan.actions.iter().find_map(|action| match action {
+        Action::Apply { object: Supporting::DaemonSet(_), body } => Some((**body).clone()),
+        _ => None,
+    })
+}
+
+/// The snapshot after that, when all its pods are new and ready, or not yet.
+fn store(snapshot: &mut Snapshot, body: &Value, settled: bool) {
+    snapshot.daemon_sets = vec![DaemonSetFacts {
+        name: body["metadata"]["name"].as_str().unwrap().into(),
+        uid: "u".into(),
+        port: PORT,
+        spec: Arc::new(body["spec"].clone()),
+        settled,
+        desired: 1,
+        ready: i32::from(settled),
+        owned: true,
+    }];
+}
+
+fn strategy(body: &Value) -> Value {
+    body["spec"]["updateStrategy"]["rollingUpdate"].clone()
+}
+
+fn surge() -> Value {
+    json!({"maxSurge": 1, "maxUnavailable": 0})
+}
+
+fn one_ends_first() -> Value {
+    json!({"maxSurge": 0, "maxUnavailable": 1})
+}
+
+#[test]
+fn a_new_health_checker_starts_before_the_old_one_ends() {
+    let mut snapshot = snapshot();
+    let first = written(&decide(&snapshot)).unwrap();
+    assert_eq!(strategy(&first), surge());
+    assert_eq!(first["spec"]["template"]["spec"]["containers"][0]["ports"], Value::Null, "a declared port would block the surge");
+    store(&mut snapshot, &first, true);
+    assert_eq!(written(&decide(&snapshot)), None);
+    snapshot.health_checker_image = "checker:2".into();
+    assert_eq!(strategy(&written(&decide(&snapshot)).unwrap()), surge());
+}
+
+/// Changes the template while its pods cannot hand over, and expects two steps.
+fn expect_two_steps(snapshot: &mut Snapshot) {
+    let first = written(&decide(snapshot)).unwrap();
+    assert_eq!(strategy(&first), one_ends_first());
+    store(snapshot, &first, false);
+    assert_eq!(written(&decide(snapshot)), None, "the strategy waits for the pods");
+    store(snapshot, &first, true);
+    let second = written(&decide(snapshot)).unwrap();
+    assert_eq!(strategy(&second), surge());
+    assert_eq!(second["spec"]["template"], first["spec"]["template"]);
+    store(snapshot, &second, true);
+    assert_eq!(written(&decide(snapshot)), None);
+}
+
+#[test]
+fn health_checkers_from_before_hand_overs_end_before_new_ones_start() {
+    let mut snapshot = snapshot();
+    let mut old = written(&decide(&snapshot)).unwrap();
+    old["spec"]["updateStrategy"]["rollingUpdate"] = one_ends_first();
+    old["spec"]["template"]["spec"]["containers"][0]["image"] = "checker:0".into();
+    store(&mut snapshot, &old, true);
+    expect_two_steps(&mut snapshot);
+}
+
+#[test]
+fn health_checkers_at_another_address_end_before_new_ones_start() {
+    let mut snapshot = snapshot();
+    let old = written(&decide(&snapshot)).unwrap();
+    store(&mut snapshot, &old, true);
+    snapshot.resource.spec.health_checker = serde_json::from_value(json!({"bindAddress": "192.0.2.1"})).unwrap();
+    expect_two_steps(&mut snapshot);
+}
+
+#[test]
+fn a_port_that_somebody_else_has_on_a_node_is_a_condition_while_it_lasts() {
+    let mut snapshot = snapshot();
+    let condition = |snapshot: &Snapshot| {
+        let conditions = decide(snapshot).status.conditions;
+        conditions.into_iter().find(|condition| condition.type_ == "HealthCheckPortConflict")
+    };
+    assert_eq!(condition(&snapshot), None);
+    snapshot.port_conflicts = BTreeSet::from(["node n1: port 10080 is taken".into(), "node n2: port 10080 is taken".into()]);
+    let found = condition(&snapshot).unwrap();
+    assert_eq!((found.status.as_str(), found.message.as_str()), ("True", "node n1: port 10080 is taken (and 1 more)"));
+    snapshot.port_conflicts.clear();
+    assert_eq!(condition(&snapshot), None);
+}

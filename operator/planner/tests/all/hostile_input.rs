@@ -1,0 +1,98 @@
+//! Whatever people and other programs write into the objects: a plan comes out, and the same one for the same facts.
+
+use crate::world;
+
+use planner::{Snapshot, decide};
+use proptest::{prelude::*, sample::select};
+use world::{
+    World,
+    cluster::UID8,
+    operator::Operator,
+    wish::{KEYS, Marks, Wish},
+};
+
+/// A snapshot in the middle of a rollout.
+fn under_way(marks: Marks, seconds: usize) -> Snapshot {
+    let mut world = World::new(Wish::new(marks, 2), 4);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    for _ in 0..seconds {
+        world.fair_second(&mut operator);
+    }
+    operator.catch_up(&world);
+    operator.snapshot(&world).unwrap()
+}
+
+fn number() -> impl Strategy<Value = String> {
+    select(vec![
+        "0",
+        "1",
+        "-1",
+        "18446744073709551615",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "9007199254740991",
+        "1000000",
+        "x",
+        "",
+    ])
+    .prop_map(str::to_owned)
+}
+
+fn phase() -> impl Strategy<Value = &'static str> {
+    select(vec!["New", "Claimed", "Degrading", "Updating", "Closed", "Open"])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_token_holder_or_ledger_makes_the_planner_panic(
+        id in number(), since in number(), phase in phase(), entry in number(), time in number(), detached: bool,
+        next in any::<Option<u64>>(), fence in prop::option::of(any::<u64>()), rejected in prop::option::of(select(vec![i64::MIN, 0, i64::MAX])), breaker in number(),
+        marks in select(vec![Marks::Both, Marks::Timestamp, Marks::Degrade]), seconds in 0..12usize, now in select(vec![1_000_020, i64::MAX, 0]),
+    ) {
+        let mut snapshot = under_way(marks, seconds);
+        snapshot.now = now;
+        for deployment in snapshot.deployments.values_mut().map(std::sync::Arc::make_mut) {
+            deployment.labels.insert(crds::names::TOKEN_LABEL.into(), format!("{UID8}.{id}.{phase}.{since}"));
+            deployment.labels.insert(crds::names::BREAKER_LABEL.into(), format!("1.{breaker}"));
+        }
+        let mut nodes = (*snapshot.nodes).clone();
+        let phase = if detached { "Detached" } else { "Attached" };
+        for node in nodes.values_mut().map(std::sync::Arc::make_mut) {
+            let holders = format!(r#"{{"{UID8}":{{"id":{entry},"phase":"{phase}","key":"{}","value":"","time":{time}}}}}"#, KEYS[0]);
+            node.annotations.insert(crds::names::HOLDERS_ANNOTATION.into(), holders);
+        }
+        snapshot.nodes = nodes.into();
+        for pod in snapshot.pods.values_mut().flatten() {
+            pod.rejected_at = rejected;
+        }
+        if let Some(ledger) = snapshot.resource.status.as_mut().and_then(|status| status.rollout.as_mut()) {
+            ledger.next_id = next.unwrap_or(ledger.next_id);
+            ledger.rebuilding = fence;
+            if let Some(course) = &mut ledger.course {
+                (course.since, course.progressed_at, course.stopped_at, course.soaking_since) = (now, rejected.unwrap_or(0), rejected, rejected);
+                (course.steps_done, course.finished, course.began_with) = (u32::MAX, u32::MAX, 0);
+            }
+            for grant in ledger.grants.values_mut() {
+                (grant.stood_still, grant.stopped_at) = (rejected.unwrap_or(7), rejected);
+            }
+        }
+        let plan = decide(&snapshot);
+        prop_assert_eq!(plan, decide(&snapshot));
+    }
+
+    #[test]
+    fn plans_do_not_depend_on_the_order_of_the_input(marks in select(vec![Marks::Token, Marks::Both, Marks::Degrade]), seconds in 0..20usize, seed: u64) {
+        let snapshot = under_way(marks, seconds);
+        let mut shuffled = snapshot.clone();
+        for pods in shuffled.pods.values_mut() {
+            let turn = usize::try_from(seed % 7).unwrap() % pods.len().max(1);
+            pods.rotate_left(turn);
+        }
+        shuffled.daemon_sets.reverse();
+        prop_assert_eq!(decide(&snapshot), decide(&shuffled));
+    }
+}

@@ -1,0 +1,194 @@
+//! Updates in place in a whole cluster, second by second, and conditions of pods that nobody keeps any more.
+
+use crate::world;
+
+use world::{
+    World,
+    operator::Operator,
+    settled,
+    wish::{ALL_MARKS, Marks, Wish},
+};
+
+fn staying(marks: Marks) -> Wish {
+    Wish { pod_update: "InPlaceIfPossible", ..Wish::new(marks, 1) }
+}
+
+/// UIDs of the pods of a node, and of the `ReplicaSet` that they are of.
+fn pods_of(world: &World, node: &str) -> Vec<(String, String)> {
+    world.cluster.pods.iter().filter(|pod| pod.node == node).map(|pod| (pod.uid.clone(), pod.set.clone())).collect()
+}
+
+fn roll(world: &mut World, operator: &mut Operator, marks: Marks, image: u8) {
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = image));
+    world.run_until(operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+    assert_eq!(world.audit.violations, Vec::<String>::new(), "{marks:?}");
+}
+
+#[test]
+fn pods_that_can_stay_do_in_every_mode() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(staying(marks), 2);
+        let before = [pods_of(&world, "n0"), pods_of(&world, "n1")];
+        roll(&mut world, &mut operator, marks, 2);
+        assert_eq!([pods_of(&world, "n0"), pods_of(&world, "n1")], before, "{marks:?}");
+        assert!(world.audit.seen.contains("updated in place"));
+    }
+}
+
+#[test]
+fn where_a_former_replica_set_has_the_wanted_images_already_the_pods_become_its() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(staying(marks), 2);
+        roll(&mut world, &mut operator, marks, 2);
+        let former = world.cluster.sets.iter().find(|set| set.node == "n0").unwrap().template.clone();
+        roll(&mut world, &mut operator, marks, 1);
+        world.change(|cluster| {
+            cluster.keeps_sets = true;
+            cluster.leave_set("n0", former);
+        });
+        let (former, before) = (world.cluster.sets[0].uid.clone(), pods_of(&world, "n1"));
+        roll(&mut world, &mut operator, marks, 2);
+        let after = pods_of(&world, "n0");
+        assert!(after.len() == 2 && after.iter().all(|(_, set)| *set == former), "{marks:?}: {after:?}");
+        assert_eq!(pods_of(&world, "n1"), before, "{marks:?}: nothing is in the way there");
+    }
+}
+
+#[test]
+fn a_change_that_needed_other_pods_is_taken_back_by_the_replica_set_of_before() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(staying(marks), 1);
+        world.change(|cluster| cluster.keeps_sets = true);
+        let before = pods_of(&world, "n0");
+        let mut edit = |version: &str| {
+            let environment = serde_json::json!([{"name": "VERSION", "value": version}]);
+            world.change(|cluster| {
+                cluster.edit_resource(|resource| {
+                    resource.spec.template["spec"]["containers"][0]["env"] = environment.clone();
+                    resource.generation += 1;
+                });
+            });
+            world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+            assert_eq!(world.audit.violations, Vec::<String>::new(), "{marks:?}");
+            pods_of(&world, "n0")
+        };
+        let (first, second, again) = (edit("1"), edit("2"), edit("1"));
+        assert!(first.iter().all(|(_, set)| *set != before[0].1) && second.iter().all(|(_, set)| *set != first[0].1), "{marks:?}");
+        assert!(again.len() == 2 && again.iter().all(|(_, set)| *set == first[0].1), "{marks:?}: {again:?}");
+        // Only the image differs from here on, and the former ReplicaSets of other environments are not in its way.
+        let uids = pods_of(&world, "n0");
+        world.change(|cluster| {
+            cluster.edit_resource(|resource| {
+                resource.spec.template["spec"]["containers"][0]["image"] = "app:2".into();
+                resource.generation += 1;
+            });
+        });
+        world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        assert_eq!(pods_of(&world, "n0"), uids, "{marks:?}");
+    }
+}
+
+#[test]
+fn an_image_that_does_not_come_up_fails_by_its_deadline_reaches_one_node_and_goes_back_in_place() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(staying(marks), 3);
+        let nodes = ["n0", "n1", "n2"];
+        let before = nodes.map(|node| pods_of(&world, node));
+        world.change(|cluster| {
+            cluster.edit_wish(|wish| {
+                wish.image = 99;
+                wish.course = serde_json::json!({"nodeDeadlineSeconds": 8, "autoRollback": true, "steps": [{"nodes": 1, "soak": "2s"}]});
+            });
+        });
+        let back = |world: &World| {
+            let ledger = world.cluster.ledger().unwrap();
+            let ready = world.cluster.pods.iter().all(|pod| pod.ready && pod.template["spec"]["containers"][0]["image"] == "app:1");
+            ledger.rolled_back.is_some() && ledger.grants.is_empty() && ready
+        };
+        world.run_until(&mut operator, 300, back).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        assert_eq!(nodes.map(|node| pods_of(&world, node)), before, "{marks:?}: no pod was made");
+        assert!(world.cluster.pods.iter().filter(|pod| pod.restarts > 0).count() <= 2, "{marks:?}: of one node");
+        assert_eq!(world.audit.violations, Vec::<String>::new(), "{marks:?}");
+    }
+}
+
+#[test]
+fn a_deployment_that_somebody_changed_is_repaired_by_other_pods_and_updated_in_place_after_that() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(staying(marks), 2);
+        let before = pods_of(&world, "n1");
+        world.change(|cluster| {
+            cluster
+                .edit_deployment("edge-n0", |deployment| deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "app:7".into());
+        });
+        let repaired = |world: &World| {
+            let wanted = world.cluster.pods.iter().all(|pod| pod.template["spec"]["containers"][0]["image"] == "app:1");
+            world.is_converged()
+                && wanted
+                && world.cluster.deployments["edge-n0"]["spec"]["template"]["spec"]["containers"][0]["image"] == "app:1"
+        };
+        // Its controller acts before anybody else does: that is no update of ours.
+        world.audit.violations.clear();
+        world.run_until(&mut operator, 300, repaired).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        let repaired = [pods_of(&world, "n0"), pods_of(&world, "n1")];
+        assert_eq!(repaired[1], before, "{marks:?}");
+        roll(&mut world, &mut operator, marks, 2);
+        assert_eq!([pods_of(&world, "n0"), pods_of(&world, "n1")], repaired, "{marks:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_dies_at_any_moment_of_an_update_in_place_comes_back_with_the_new_image() {
+    for second in 0..25 {
+        let (mut world, mut operator) = settled(staying(Marks::Token), 1);
+        let sets = pods_of(&world, "n0")[0].1.clone();
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        for _ in 0..second {
+            world.fair_second(&mut operator);
+        }
+        world.audit.disturbed.insert("n0".to_owned());
+        world.change(|cluster| cluster.pods.remove(0));
+        world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("after {second} s: {why}"));
+        assert_eq!(world.audit.violations, Vec::<String>::new(), "after {second} s");
+        let after = pods_of(&world, "n0");
+        assert!(after.len() == 2 && after.iter().all(|(_, set)| *set == sets), "after {second} s: {after:?}");
+    }
+}
+
+#[test]
+fn a_condition_that_pods_list_for_a_gate_that_is_gone_becomes_true_and_no_other_does() {
+    let (world, mut operator) = settled(Wish::new(Marks::Token, 1), 1);
+    operator.catch_up(&world);
+    let mut snapshot = operator.snapshot(&world).unwrap();
+    let mut template = |types: &[&str]| {
+        let gates: Vec<_> = types.iter().map(|type_| serde_json::json!({"conditionType": type_})).collect();
+        let deployment = std::sync::Arc::make_mut(snapshot.deployments.get_mut("n0").unwrap());
+        let mut spec = deployment.spec.to_value();
+        spec["template"]["spec"]["readinessGates"] = gates.into();
+        deployment.spec = spec.into();
+        for pod in snapshot.pods.get_mut("n0").unwrap() {
+            let conditions = types.iter().map(|type_| (*type_).to_owned()).collect();
+            pod.unmet = Some(Box::new(planner::snapshot::Unmet { uid: "u".into(), resource_version: "7".into(), conditions }));
+        }
+        snapshot.clone()
+    };
+    let snapshot = template(&["example.com/gone", "example.com/kept"]);
+    let opened = |kept: Option<&[&str]>| -> Vec<_> {
+        let mut snapshot = snapshot.clone();
+        snapshot.gates.kept = kept.map(|kept| kept.iter().map(|type_| (*type_).to_owned()).collect());
+        let patches = planner::decide(&snapshot).actions.into_iter().filter_map(|action| match action {
+            planner::Action::PatchPodStatus { patch, .. } => Some(patch),
+            _ => None,
+        });
+        patches.collect()
+    };
+    assert_eq!(opened(None), Vec::<serde_json::Value>::new(), "gates that cannot be read may keep any of them");
+    let patches = opened(Some(&["example.com/kept"]));
+    assert_eq!(patches.len(), 2, "one for each pod");
+    for patch in patches {
+        assert_eq!(patch["metadata"], serde_json::json!({"uid": "u", "resourceVersion": "7"}));
+        let conditions = patch["status"]["conditions"].as_array().unwrap();
+        assert_eq!((conditions.len(), &conditions[0]["type"], &conditions[0]["status"]), (1, &"example.com/gone".into(), &"True".into()));
+    }
+    assert_eq!(opened(Some(&["example.com/kept", "example.com/gone"])), Vec::<serde_json::Value>::new());
+}

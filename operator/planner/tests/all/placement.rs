@@ -1,0 +1,305 @@
+//! Which nodes are chosen, what their pods look like, and the times that hold them.
+
+use crate::world;
+
+use crds::{
+    holders::{Entry, EntryPhase},
+    names,
+    token::{Phase, Token},
+};
+use planner::{
+    Hold, breaker, eligibility, render,
+    settings::resolve,
+    snapshot::{NodeFacts, OtherResource, PodFacts},
+    timing::{self, Marked},
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, sync::Arc};
+use world::{
+    World, api,
+    cluster::{Cluster, deployment_facts},
+    operator::Operator,
+    wish::{GRACE, KEYS, Marks, STAMP, STAMP_GRACE, Wish, spec},
+};
+
+fn chosen(pod: &Value, node: &Value, member: bool) -> bool {
+    let mut template = json!({"spec": pod.clone()});
+    template["spec"]["containers"] = json!([{"name": "a"}]);
+    let spec = spec(json!({"nodeSelector": {"ingress": "true"}, "template": template}));
+    let labels: BTreeMap<String, String> = serde_json::from_value(node["labels"].clone()).unwrap_or_default();
+    let taints = serde_json::from_value(node["taints"].clone()).unwrap_or_default();
+    eligibility::is_chosen(
+        &spec,
+        &resolve(&spec).unwrap(),
+        "n1",
+        &NodeFacts { labels: labels.into(), taints, ..NodeFacts::default() },
+        member,
+    )
+}
+
+#[test]
+fn a_node_is_chosen_as_for_a_daemon_set() {
+    let plain = json!({"labels": {"ingress": "true", "zone": "a"}});
+    let tainted =
+        |key: &str, effect: &str| json!({"labels": {"ingress": "true"}, "taints": [{"key": key, "value": "v", "effect": effect}]});
+    let affinity = |term: Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}});
+    let tolerating = json!({"tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]});
+    let rows = [
+        ("labels match", json!({}), plain.clone(), false, true),
+        ("the selector of the spec does not match", json!({}), json!({"labels": {}}), true, false),
+        ("the template's does not", json!({"nodeSelector": {"zone": "b"}}), plain.clone(), true, false),
+        (
+            "affinity by label",
+            affinity(json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})),
+            plain.clone(),
+            false,
+            true,
+        ),
+        (
+            "affinity excludes",
+            affinity(json!({"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]})),
+            plain.clone(),
+            true,
+            false,
+        ),
+        (
+            "affinity by name",
+            affinity(json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]})),
+            plain.clone(),
+            false,
+            true,
+        ),
+        ("an empty term matches nothing", affinity(json!({})), plain, true, false),
+        ("NoExecute", json!({}), tainted("k", "NoExecute"), true, false),
+        ("NoExecute tolerated", tolerating.clone(), tainted("k", "NoExecute"), false, true),
+        ("NoSchedule keeps out", json!({}), tainted("k", "NoSchedule"), false, false),
+        ("NoSchedule never makes leave", json!({}), tainted("k", "NoSchedule"), true, true),
+        ("NoSchedule tolerated", tolerating, tainted("k", "NoSchedule"), false, true),
+        ("not ready", json!({}), tainted("node.kubernetes.io/not-ready", "NoExecute"), false, true),
+        ("cordoned", json!({}), tainted("node.kubernetes.io/unschedulable", "NoSchedule"), false, true),
+        ("the detacher's", json!({}), tainted(names::DETACHER_TAINT, "NoSchedule"), false, true),
+    ];
+    for (name, pod, node, member, wanted) in rows {
+        assert_eq!(chosen(&pod, &node, member), wanted, "{name}");
+    }
+}
+
+#[test]
+fn the_pods_keep_what_the_user_wrote_and_get_tolerations_and_one_pin_per_term() {
+    let mut resource = (*Cluster::new(Wish::new(Marks::Token, 1), 1).resource.unwrap()).clone();
+    let term = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
+    resource.spec = spec(json!({"placement": "NodeAffinity", "template": {
+        "metadata": {"labels": {"app": "edge"}, "annotations": {"own": "kept"}},
+        "spec": {
+            "containers": [{"name": "a"}], "tolerations": [{"key": "k", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term, term]}}},
+        },
+    }}));
+    let settings = resolve(&resource.spec).unwrap();
+    let template = render::template(&resource, &settings, "edge-n1", "n1");
+    let labels = &template["metadata"]["labels"];
+    assert_eq!(
+        (&labels["app"], &labels[names::NODE_LABEL], &labels[names::REVISION_LABEL]),
+        (&json!("edge"), &json!("edge-n1"), &json!(settings.revision))
+    );
+    assert_eq!(template["metadata"]["annotations"]["own"], "kept");
+    let terms = template["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        .as_array()
+        .unwrap();
+    assert_eq!(terms.len(), 2);
+    for term in terms {
+        assert_eq!(term["matchFields"][0]["values"], json!(["n1"]));
+        assert_eq!(term["matchExpressions"][0]["key"], "zone");
+    }
+    let keys: Vec<_> = template["spec"]["tolerations"].as_array().unwrap().iter().map(|toleration| toleration["key"].clone()).collect();
+    assert_eq!(keys[0], "k");
+    assert!(keys.contains(&json!("node.kubernetes.io/not-ready")) && keys.contains(&json!(names::DETACHER_TAINT)));
+    assert!(template["spec"].get("nodeName").is_none());
+}
+
+#[test]
+fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods_without_them_are_no_drift() {
+    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+    let mut fresh = Operator::default();
+    fresh.catch_up(&world);
+    let mut snapshot = fresh.snapshot(&world).unwrap();
+    snapshot.gates.conditions = vec!["example.com/a".into(), "example.com/b".into()];
+    let targets = planner::revisions::Targets::of(&snapshot).unwrap();
+    let mut settings = targets.effective.clone();
+    let stored = world.cluster.deployments["edge-n0"].clone();
+    assert!(!render::Rendered::new(&snapshot, &settings).has_drifted("n0", &deployment_facts(&stored)), "no silent roll");
+    let mut template = (*settings.template).clone();
+    template["spec"]["readinessGates"] = json!([{"conditionType": "example.com/b"}, {"conditionType": "example.com/own"}]);
+    settings.template = Arc::new(template);
+    let rendered = render::template(&snapshot.resource, &settings, "edge-n0", "n0");
+    let listed: Vec<_> =
+        rendered["spec"]["readinessGates"].as_array().unwrap().iter().map(|gate| gate["conditionType"].as_str().unwrap()).collect();
+    assert_eq!(listed, ["example.com/b", "example.com/own", "example.com/a"]);
+}
+
+#[test]
+fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_is_none() {
+    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+    // A process that wrote none of it.
+    let mut fresh = Operator::default();
+    fresh.catch_up(&world);
+    let snapshot = fresh.snapshot(&world).unwrap();
+    let settings = resolve(&snapshot.resource.spec).unwrap();
+    let stored = world.cluster.deployments["edge-n0"].clone();
+    let drifted = |deployment: &Value| render::Rendered::new(&snapshot, &settings).has_drifted("n0", &deployment_facts(deployment));
+    assert!(!drifted(&stored));
+    let mut changed = stored.clone();
+    changed["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1".into();
+    assert!(drifted(&changed));
+    let mut paused = stored.clone();
+    paused["spec"]["paused"] = true.into();
+    assert!(drifted(&paused));
+    let mut defaults = stored;
+    api::add_defaults(&mut defaults);
+    defaults["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst".into();
+    assert!(!drifted(&defaults));
+}
+
+fn settings_with(marks: Marks, policy: &'static str) -> planner::settings::Settings {
+    resolve(&Wish { on_timeout: policy, attach_soak: 5, ..Wish::new(marks, 1) }.spec()).unwrap()
+}
+
+fn entry(time: i64) -> Entry {
+    Entry { id: 7, phase: EntryPhase::Detached, key: "k".into(), value: String::new(), previous: None, time }
+}
+
+fn stamped(time: Option<&str>) -> NodeFacts {
+    NodeFacts {
+        annotations: time.map(|time| (STAMP.to_owned(), time.to_owned())).into_iter().collect::<BTreeMap<_, _>>().into(),
+        ..NodeFacts::default()
+    }
+}
+
+/// Stored times are cut to whole seconds, so every period below ends a second later than the difference says.
+#[test]
+fn the_grace_runs_from_the_later_mark_and_not_from_a_time_at_which_it_was_not_seen_yet() {
+    let settings = settings_with(Marks::Both, "Halt");
+    let token = |since| Token { uid8: "u".into(), id: 7, phase: Phase::Claimed, since, keep_annotation: false };
+    let grace = |now, since, time| {
+        timing::grace(&settings, &Marked { now, token: Some((&token(since), 90)), entry: Some((&entry(time), 90)), node: None })
+    };
+    assert_eq!(grace(102, 100, 99), Some(Hold::GracePeriod { until: 101 + GRACE }));
+    assert_eq!(grace(102, 99, 100), Some(Hold::GracePeriod { until: 101 + GRACE }));
+    assert_eq!(grace(101 + GRACE, 99, 100), None);
+    assert_eq!(grace(92, 1_000_000, 1), Some(Hold::GracePeriod { until: 91 + GRACE }));
+    assert_eq!(grace(91 + GRACE, i64::MAX, i64::MIN), None);
+    // The write of a mark of 80 arrived when the time was 90: one second of that is allowed for anyway.
+    assert_eq!(grace(92, 80, 80), Some(Hold::GracePeriod { until: 90 + GRACE }));
+    assert_eq!(grace(90 + GRACE, 80, 80), None);
+    assert_eq!(grace(92, 89, 80), Some(Hold::GracePeriod { until: 90 + GRACE }), "seen in the next second");
+}
+
+#[test]
+fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_timeout() {
+    let at = |seconds: i64| chrono::DateTime::from_timestamp(seconds, 0).unwrap().to_rfc3339();
+    let grace = |policy, now, stamp: Option<&str>| {
+        let node = stamped(stamp);
+        timing::grace(
+            &settings_with(Marks::Timestamp, policy),
+            &Marked { now, token: None, entry: Some((&entry(1000), 0)), node: Some(&node) },
+        )
+    };
+    let waiting = Some(Hold::WaitingForDetacher { until: 1030 });
+    assert_eq!(grace("Halt", 1010, None), waiting);
+    assert_eq!(grace("Halt", 1010, Some(&at(994))), waiting, "of an earlier detachment");
+    assert_eq!(grace("Halt", 1010, Some(&at(995))), None, "within the skew of clocks");
+    assert_eq!(grace("Halt", 1010, Some(&at(1009))), Some(Hold::GracePeriod { until: 1010 + STAMP_GRACE }));
+    assert_eq!(grace("Halt", 1010, Some("yesterday")), Some(Hold::BadTimestamp("yesterday".into())));
+    assert_eq!(grace("Halt", 1030, None), Some(Hold::DetachTimeout));
+    assert_eq!(grace("Abort", 1030, None), Some(Hold::DetachTimeout));
+    assert_eq!(grace("Proceed", 1030, None), None);
+}
+
+#[test]
+fn a_deletion_with_an_invalid_spec_waits_for_the_default_grace() {
+    assert_eq!(timing::default_grace(105, 100, 100), Some(Hold::GracePeriod { until: 111 }));
+    assert_eq!(timing::default_grace(111, 100, 100), None);
+    assert_eq!(timing::default_grace(105, 100, i64::MAX), Some(Hold::GracePeriod { until: 111 }));
+}
+
+#[test]
+fn a_slot_is_free_after_the_soak_and_when_the_detacher_has_let_go() {
+    let settings = settings_with(Marks::Timestamp, "Halt");
+    let attached = Entry { phase: EntryPhase::Attached, ..entry(100) };
+    let soak = |now, alone, stamp: Option<&str>| timing::soak(&settings, now, 98, Some(&attached), alone, Some(&stamped(stamp)));
+    assert_eq!(soak(105, true, None), Some(Hold::AttachSoak { until: 106 }));
+    assert_eq!(soak(106, true, None), None);
+    assert_eq!(soak(106, true, Some("x")), Some(Hold::WaitingForAttachment));
+    assert_eq!(soak(106, false, Some("x")), None, "another resource holds the node");
+    assert_eq!(soak(130, true, Some("x")), None, "bounded by the detach timeout");
+}
+
+#[test]
+fn three_refusals_in_a_minute_open_the_breaker_for_longer_each_time() {
+    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
+    world.run_until(&mut Operator::default(), 60, World::is_converged).unwrap();
+    let mut deployment = deployment_facts(&world.cluster.deployments["edge-n0"]);
+    let refused = |at: &[i64]| {
+        at.iter().map(|at| PodFacts { rejected_at: Some(*at), name: at.to_string(), ..PodFacts::default() }).collect::<Vec<_>>()
+    };
+    assert_eq!(breaker::opens(&deployment, &refused(&[950, 990]), 1000), None);
+    assert_eq!(breaker::opens(&deployment, &refused(&[900, 950, 990]), 1000), None, "one is more than a minute old");
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        let opened = breaker::opens(&deployment, &refused(&[950, 960, 990]), 1000).unwrap();
+        pauses.push(opened.until - 1000);
+        deployment.labels.insert(names::BREAKER_LABEL.into(), planner::breaker::Breaker { until: 1000, ..opened }.to_string());
+    }
+    assert_eq!(pauses, [60, 120, 240, 480, 900, 900]);
+    deployment.labels.insert(names::BREAKER_LABEL.into(), "1.2000".into());
+    assert_eq!(breaker::opens(&deployment, &refused(&[950, 960, 990]), 1000), None, "it is open");
+    assert_eq!(breaker::leftovers(&refused(&[930, 990]), 1000).into_iter().collect::<Vec<_>>(), ["930"]);
+}
+
+#[test]
+fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others() {
+    let mut world = World::new(Wish::new(Marks::Node, 3), 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| {
+        cluster.edit_wish(|wish| wish.image = 2);
+        cluster.edit_node("n1", |node| node["metadata"]["labels"]["shared"] = "yes".into());
+    });
+    operator.catch_up(&world);
+    let mut snapshot = operator.snapshot(&world).unwrap();
+    let mark = |value: &str| json!({"rollingUpdate": {"maxUnavailableNodes": 1, "annotateNodeToDetach": {"key": KEYS[0], "value": value}}});
+    let other = |value: &str| OtherResource {
+        key: "default/other".into(),
+        uid: "ffffffff-0000".into(),
+        created: 1,
+        spec: Arc::new(spec(json!({
+            "nodeSelector": {"shared": "yes"}, "updateStrategy": mark(value), "template": {"spec": {"containers": [{"name": "a"}]}},
+        }))),
+    };
+    let granted = |snapshot: &planner::Snapshot| {
+        let plan = planner::decide(snapshot);
+        let conflict = plan.status.conditions.iter().any(|condition| condition.type_ == "DetachAnnotationConflict");
+        let held = plan.held.get("n1").is_some_and(|held| held.hold == Hold::DetachAnnotationConflict("default/other".into()));
+        (plan.status.rollout.unwrap().grants.into_keys().collect::<Vec<_>>(), held, conflict)
+    };
+    let all = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
+    assert_eq!(granted(&snapshot), (all.clone(), false, false), "no other resource");
+    snapshot.others = vec![other("")];
+    assert_eq!(granted(&snapshot), (all, false, false), "the same value");
+    snapshot.others = vec![other("another")];
+    assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "another value");
+    // The other one was given another value meanwhile, and still holds the node with the former.
+    let entry = Entry { id: 7, phase: EntryPhase::Detached, key: KEYS[0].into(), value: "former".into(), previous: None, time: 1 };
+    snapshot.others = vec![other("")];
+    let nodes = Arc::make_mut(&mut snapshot.nodes);
+    let node = Arc::make_mut(nodes.get_mut("n1").unwrap());
+    let mut holders = node.holders().unwrap();
+    holders.insert("ffffffff".into(), entry);
+    node.annotations.insert(names::HOLDERS_ANNOTATION.into(), serde_json::to_string(&holders).unwrap());
+    let (granted, _, conflict) = granted(&snapshot);
+    assert_eq!((granted, conflict), (vec!["n0".to_owned(), "n2".to_owned()], true), "a former value that still holds");
+}

@@ -1,0 +1,596 @@
+//! Readiness gates of pods: what is decided about one pod, and what its patch does to the conditions that the API server has.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test that cannot go on has failed")]
+#![allow(clippy::needless_pass_by_value, reason = "cases are written where they are used")]
+
+use crds::{node_readiness_gate::ConditionStatus, pod_readiness_gate::RESERVED_CONDITIONS};
+use k8s_openapi::api::core::v1::Taint;
+use planner::{
+    gate::world::{Key, ReplicaHealth, Source},
+    pod_gate::{
+        Gate, Pod, PodPlan, World,
+        admission::policy,
+        decide::{Transition, decide},
+        owners,
+        status::status,
+        world::{Attachment, ObjectKey, PodCondition, Target},
+    },
+    snapshot::{NodeCondition, NodeFacts},
+};
+use proptest::{collection, prelude::*, sample::select};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// The condition of the original demo.
+const TYPE: &str = "www.example.com/feature-1";
+/// Seconds since 1970.
+const NOW: i64 = 1_600_000_000;
+const THEN: &str = "2020-07-11T03:19:55Z";
+
+fn gate(name: &str, more: Value) -> Gate {
+    let mut spec = json!({"conditionType": TYPE});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let created = NOW - 1_000;
+    Gate {
+        namespace: "web".into(),
+        name: name.into(),
+        uid: format!("uid-{name}"),
+        generation: 1,
+        created,
+        deleting: false,
+        spec: serde_json::from_value(spec).unwrap(),
+    }
+}
+
+fn key() -> Key {
+    ("web".into(), "p".into())
+}
+
+fn texts(entries: &[(&str, &str)]) -> planner::texts::Texts {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>().into()
+}
+
+fn pod() -> Pod {
+    Pod { uid: "pod-uid".into(), gates: vec![TYPE.into()], node: "n1".into(), address: "10.0.0.1".into(), ..Pod::default() }
+}
+
+fn labelled(value: &str) -> Pod {
+    Pod { labels: texts(&[("example", value)]), ..pod() }
+}
+
+fn world(gates: Vec<Gate>, pod: Pod) -> World {
+    World {
+        gates: gates.into_iter().map(|gate| (gate.key(), Arc::new(gate))).collect(),
+        pods: BTreeMap::from([(key(), pod)]),
+        ..World::default()
+    }
+}
+
+fn by_label(more: Value) -> Gate {
+    let mut spec = json!({"source": {"label": {"key": "example"}}});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    gate("demo", spec)
+}
+
+/// What a strategic merge of `status.conditions` leaves: directives first, then the rest by type.
+fn merge(conditions: &mut Vec<Value>, patch: &Value) {
+    let patched = patch["status"]["conditions"].as_array().unwrap();
+    for deleted in patched.iter().filter(|entry| entry["$patch"] == "delete") {
+        conditions.retain(|condition| condition["type"] != deleted["type"]);
+    }
+    for entry in patched.iter().filter(|entry| entry.get("$patch").is_none()) {
+        match conditions.iter_mut().find(|condition| condition["type"] == entry["type"]) {
+            Some(condition) => condition.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone()),
+            None => conditions.push(entry.clone()),
+        }
+    }
+}
+
+/// The pod as it is after its patch.
+fn patched(pod: &Pod, plan: &PodPlan) -> Pod {
+    let Some(patch) = &plan.patch else { return pod.clone() };
+    assert_eq!(patch["metadata"], json!({"uid": pod.uid}), "another pod of the name is not taken for this one");
+    assert_eq!(patch.as_object().unwrap().len(), 2);
+    let mut conditions: Vec<_> = pod.conditions.iter().map(as_value).collect();
+    merge(&mut conditions, patch);
+    Pod { conditions: conditions.iter().map(as_condition).collect(), version: pod.version + 1, ..pod.clone() }
+}
+
+fn as_value(condition: &PodCondition) -> Value {
+    let mut value = json!({"type": condition.type_, "status": condition.status, "reason": condition.reason, "message": condition.message});
+    if let Some(transition) = &condition.transition {
+        value["lastTransitionTime"] = transition.as_str().into();
+    }
+    if let Some(generation) = condition.observed_generation {
+        value["observedGeneration"] = generation.into();
+    }
+    value
+}
+
+fn as_condition(value: &Value) -> PodCondition {
+    let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    PodCondition {
+        type_: text("type"),
+        status: text("status"),
+        reason: text("reason"),
+        message: text("message"),
+        transition: value["lastTransitionTime"].as_str().map(str::to_owned),
+        observed_generation: value["observedGeneration"].as_i64(),
+    }
+}
+
+fn condition(status: &str, reason: &str, message: &str) -> PodCondition {
+    PodCondition {
+        type_: TYPE.into(),
+        status: status.into(),
+        reason: reason.into(),
+        message: message.into(),
+        transition: Some(THEN.into()),
+        observed_generation: None,
+    }
+}
+
+/// Decides, applies the patch, and decides again: that must be all.
+fn settled(gates: Vec<Gate>, pod: Pod) -> Pod {
+    settled_in(world(gates, pod), None)
+}
+
+fn settled_in(mut world: World, node: Option<&NodeFacts>) -> Pod {
+    let plan = decide(&world, &key(), node, NOW);
+    let after = patched(&world.pods[&key()], &plan);
+    world.pods.insert(key(), after.clone());
+    let again = decide(&world, &key(), node, NOW + 60);
+    assert_eq!(again.patch, None, "only on change");
+    assert!(again.transitions.is_empty());
+    after
+}
+
+fn says(pod: &Pod) -> Option<(&str, &str)> {
+    pod.condition(TYPE).map(|condition| (condition.status.as_str(), condition.reason.as_str()))
+}
+
+#[test]
+fn the_label_of_the_demo_sets_its_condition_true_and_false_and_back() {
+    let on = settled(vec![by_label(json!({}))], labelled("true"));
+    assert_eq!(says(&on), Some(("True", "SourceTrue")));
+    assert_eq!(on.condition(TYPE).unwrap().message, "label example=true");
+    let off = settled(vec![by_label(json!({}))], Pod { labels: texts(&[("example", "false")]), ..on });
+    assert_eq!(says(&off), Some(("False", "SourceFalse")));
+    assert_eq!(
+        says(&settled(vec![by_label(json!({}))], Pod { labels: texts(&[("example", "true")]), ..off })),
+        Some(("True", "SourceTrue"))
+    );
+}
+
+#[test]
+fn a_pod_that_does_not_list_the_condition_or_has_ended_or_is_not_selected_is_left_alone() {
+    let selected = by_label(json!({"selector": {"matchLabels": {"run": "centos"}}}));
+    let unlisted = Pod { gates: vec!["other".into()], ..labelled("true") };
+    let ended = Pod { ended: true, ..labelled("true") };
+    for (gate, pod) in [(by_label(json!({})), unlisted), (by_label(json!({})), ended), (selected, labelled("true"))] {
+        assert_eq!(decide(&world(vec![gate], pod), &key(), None, NOW).patch, None);
+    }
+    let deleting = Gate { deleting: true, ..by_label(json!({})) };
+    assert_eq!(decide(&world(vec![deleting], labelled("true")), &key(), None, NOW), PodPlan::default());
+}
+
+#[test]
+fn the_transition_time_changes_with_the_status_only() {
+    let same = Pod { conditions: vec![condition("True", "ByHand", "")], ..labelled("true") };
+    let after = settled(vec![by_label(json!({}))], same);
+    assert_eq!(after.condition(TYPE).unwrap().transition.as_deref(), Some(THEN));
+    let other = Pod { conditions: vec![condition("False", "ByHand", "")], ..labelled("true") };
+    let after = settled(vec![by_label(json!({}))], other);
+    assert_eq!(after.condition(TYPE).unwrap().transition.as_deref(), Some("2020-09-13T12:26:40Z"));
+}
+
+#[test]
+fn entries_that_the_original_controller_appended_become_one() {
+    let twice = vec![condition("False", "", ""), condition("True", "", "")];
+    let after = settled(vec![by_label(json!({}))], Pod { conditions: twice, ..labelled("true") });
+    assert_eq!(after.conditions.len(), 1);
+    assert_eq!(says(&after), Some(("True", "SourceTrue")));
+}
+
+#[test]
+fn the_default_counts_while_the_source_says_nothing_and_unset_takes_only_our_own_away() {
+    for (default, pod, wanted) in [
+        ("True", pod(), Some(("True", "Default"))),
+        ("False", pod(), Some(("False", "Default"))),
+        ("Unset", pod(), None),
+        ("False", labelled("maybe"), Some(("False", "Default"))),
+        ("Unset", Pod { conditions: vec![condition("True", "SourceTrue", "label example=true")], ..pod() }, None),
+        ("Unset", Pod { conditions: vec![condition("True", "", "")], ..pod() }, Some(("True", ""))),
+    ] {
+        let after = settled(vec![by_label(json!({"default": default}))], pod.clone());
+        assert_eq!(says(&after), wanted, "default {default}: {pod:?}");
+    }
+}
+
+#[test]
+fn a_source_that_cannot_be_read_keeps_opens_or_closes_as_told() {
+    for (mode, before, wanted) in [
+        ("Keep", None, None),
+        ("Keep", Some("True"), Some("True")),
+        ("Keep", Some("False"), Some("False")),
+        ("Open", None, Some("True")),
+        ("Open", Some("False"), Some("True")),
+        ("Closed", None, Some("False")),
+        ("Closed", Some("True"), Some("False")),
+    ] {
+        let gate = gate("api", json!({"failMode": mode, "source": {"service": {"name": "db"}}}));
+        let conditions = before.map(|status| condition(status, "SourceTrue", "")).into_iter().collect();
+        let mut world = world(vec![gate.clone()], Pod { conditions, ..pod() });
+        let broken = Source { found: Some(3), broken: Some("endpoints cannot be seen".into()) };
+        world.services.insert(("web".into(), "db".into()), broken);
+        let views = decide(&world, &key(), None, NOW).views;
+        let status = status(&world, &gate, &[], views.values().map(|view| ("p", view)), None, NOW);
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "SourceUnreadable"));
+        assert!(ready.message.contains("endpoints cannot be seen") && ready.message.contains(mode), "{}", ready.message);
+        let after = settled_in(world, None);
+        assert_eq!(says(&after).map(|(status, _)| status), wanted, "{mode}, it was {before:?}");
+    }
+}
+
+#[test]
+fn a_source_that_was_not_looked_at_yet_changes_nothing_whatever_the_fail_mode() {
+    for mode in ["Keep", "Open", "Closed"] {
+        let gate = gate("api", json!({"failMode": mode, "default": "True", "source": {"service": {"name": "db"}}}));
+        let mut world = world(vec![gate], pod());
+        assert_eq!(decide(&world, &key(), None, NOW).patch, None);
+        world.services.insert(("web".into(), "db".into()), Source::default());
+        assert_eq!(decide(&world, &key(), None, NOW).patch, None);
+    }
+}
+
+fn node(taints: &[(&str, &str)], conditions: &[(&str, ConditionStatus)]) -> NodeFacts {
+    let taint = |(key, effect): &(&str, &str)| Taint { key: (*key).into(), effect: (*effect).into(), ..Taint::default() };
+    let condition =
+        |(type_, status): &(&str, ConditionStatus)| NodeCondition { type_: (*type_).into(), status: *status, heartbeat: 0, transition: 0 };
+    NodeFacts { taints: taints.iter().map(taint).collect(), conditions: conditions.iter().map(condition).collect(), ..NodeFacts::default() }
+}
+
+#[test]
+fn conditions_and_taints_of_the_node_are_followed_and_a_pod_without_node_has_none() {
+    let ready = json!({"nodeCondition": {"type": "Ready"}});
+    let pressure = json!({"nodeCondition": {"type": "DiskPressure", "status": "False"}});
+    let taint = json!({"nodeTaint": {"key": "example.com/out"}});
+    let no_execute = json!({"nodeTaint": {"key": "example.com/out", "effect": "NoExecute"}});
+    let tainted =
+        node(&[("example.com/out", "NoSchedule")], &[("Ready", ConditionStatus::True), ("DiskPressure", ConditionStatus::Unknown)]);
+    let plain = node(&[], &[("Ready", ConditionStatus::False), ("DiskPressure", ConditionStatus::False)]);
+    for (source, node, wanted) in [
+        (&ready, Some(&tainted), Some("True")),
+        (&ready, Some(&plain), Some("False")),
+        (&ready, None, None),
+        (&pressure, Some(&tainted), Some("False")),
+        (&pressure, Some(&plain), Some("True")),
+        (&taint, Some(&tainted), Some("False")),
+        (&taint, Some(&plain), Some("True")),
+        (&no_execute, Some(&tainted), Some("True")),
+    ] {
+        let after = settled_in(world(vec![gate("node", json!({"source": source}))], pod()), node);
+        assert_eq!(says(&after).map(|(status, _)| status), wanted, "{source} of {node:?}");
+        let nowhere = world(vec![gate("node", json!({"source": source}))], Pod { node: String::new(), ..pod() });
+        assert_eq!(decide(&nowhere, &key(), None, NOW).patch, None);
+    }
+}
+
+#[test]
+fn services_objects_and_http_servers_are_followed() {
+    let object = json!({"objectCondition": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "db", "type": "Available"}});
+    let object_key = ObjectKey { api_version: "apps/v1".into(), kind: "Deployment".into(), namespace: "web".into(), name: "db".into() };
+    let found = |found| Source { found: Some(found), broken: None };
+    for (conditions, wanted) in [
+        (None, None),
+        (Some(vec![]), None),
+        (Some(vec![("Available", "False")]), Some("False")),
+        (Some(vec![("Available", "True")]), Some("True")),
+    ] {
+        let mut world = world(vec![gate("object", json!({"source": object}))], pod());
+        let conditions = conditions.map(|list| list.into_iter().map(|(type_, status)| (type_.to_owned(), status.to_owned())).collect());
+        world.objects.insert(object_key.clone(), found(conditions.clone()));
+        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), wanted, "{conditions:?}");
+    }
+    for (endpoints, wanted) in [(0, "False"), (1, "True"), (9, "True")] {
+        let mut world = world(vec![gate("service", json!({"source": {"service": {"name": "db"}}}))], pod());
+        world.services.insert(("web".into(), "db".into()), Source { found: Some(endpoints), broken: None });
+        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), Some(wanted), "{endpoints}");
+    }
+    for (expected, answered, wanted) in [(None, 204, "True"), (None, 302, "False"), (Some(302), 302, "True"), (Some(200), 204, "False")] {
+        let mut http = json!({"port": 8080, "path": "/ready"});
+        http["expectedStatus"] = expected.into();
+        let mut world = world(vec![gate("http", json!({"source": {"http": http}}))], pod());
+        let target = Target { url: "http://10.0.0.1:8080/ready".into(), period: 10_000, timeout: 1_000 };
+        assert_eq!(world.wanted_answers(), BTreeSet::from([target.clone()]));
+        world.answers.insert(target, Source { found: Some(answered), broken: None });
+        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), Some(wanted), "{expected:?} {answered}");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_attached_holds_other_pods_but_not_the_replicas_that_it_waits_for() {
+    let follows = || vec![gate("edge", json!({"source": {"ingressDaemonSet": {"name": "edge"}}}))];
+    let resource = |detached| {
+        let nodes = BTreeMap::from([("n1".to_owned(), ReplicaHealth { chosen: true, detached, ..ReplicaHealth::default() })]);
+        Source { found: Some(Some(Attachment { uid8: "0a1b2c3d".into(), nodes: Arc::new(nodes) })), broken: None }
+    };
+    let own = Pod { labels: texts(&[(crds::names::RESOURCE_LABEL, "0a1b2c3d")]), ..pod() };
+    let elsewhere = Pod { node: "n2".into(), ..pod() };
+    for (source, pod, wanted) in [
+        (resource(false), pod(), Some("True")),
+        (resource(true), pod(), Some("False")),
+        (resource(true), own, Some("True")),
+        (resource(true), elsewhere, None),
+        (Source { found: Some(None), broken: None }, pod(), None),
+    ] {
+        let mut world = world(follows(), pod.clone());
+        world.attachments.insert(("web".into(), "edge".into()), source);
+        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), wanted, "{pod:?}");
+    }
+}
+
+#[test]
+fn a_container_that_starts_anew_closes_the_gate_until_the_source_has_said_something_else() {
+    let gates = || vec![by_label(json!({"resetOnRestart": true}))];
+    // Containers may restart before anybody says anything.
+    let approved = settled(gates(), Pod { restarts: 2, ..labelled("true") });
+    assert_eq!(says(&approved), Some(("True", "SourceTrue")));
+    let restarted = settled(gates(), Pod { restarts: 3, ..approved.clone() });
+    assert_eq!(says(&restarted), Some(("False", "ContainerRestarted")));
+    let again = settled(gates(), Pod { restarts: 4, ..restarted });
+    assert_eq!(says(&again), Some(("False", "ContainerRestarted")), "once is enough");
+    let silent = settled(gates(), Pod { labels: texts(&[]), ..again.clone() });
+    assert_eq!(says(&silent), None);
+    for between in [silent, settled(gates(), Pod { labels: texts(&[("example", "false")]), ..again })] {
+        let anew = settled(gates(), Pod { labels: texts(&[("example", "true")]), ..between });
+        assert_eq!(says(&anew), Some(("True", "SourceTrue")));
+    }
+    let without = settled(vec![by_label(json!({}))], Pod { restarts: 3, ..approved });
+    assert_eq!(says(&without), Some(("True", "SourceTrue")), "only where the gate says so");
+}
+
+#[test]
+fn a_condition_from_before_the_gate_is_no_older_than_the_restarts_before_the_gate() {
+    let by_hand = Pod { conditions: vec![condition("True", "", "")], restarts: 5, ..labelled("true") };
+    let taken_over = settled(vec![by_label(json!({"resetOnRestart": true}))], by_hand);
+    assert_eq!(says(&taken_over), Some(("True", "SourceTrue")));
+    assert_eq!(taken_over.condition(TYPE).unwrap().transition.as_deref(), Some(THEN));
+}
+
+#[test]
+fn the_generation_is_written_where_the_api_server_keeps_it_and_nowhere_else() {
+    let keeps = Pod { generation: Some(3), keeps_generation: true, ..labelled("true") };
+    let after = settled(vec![by_label(json!({}))], keeps);
+    assert_eq!(after.condition(TYPE).unwrap().observed_generation, Some(3));
+    let later = settled(vec![by_label(json!({}))], Pod { generation: Some(4), ..after });
+    assert_eq!(later.condition(TYPE).unwrap().observed_generation, Some(4));
+    let drops = Pod { generation: Some(3), keeps_generation: false, ..labelled("true") };
+    assert_eq!(settled(vec![by_label(json!({}))], drops).condition(TYPE).unwrap().observed_generation, None);
+}
+
+#[test]
+fn of_two_gates_with_one_condition_the_older_has_its_way_then_the_first_by_name() {
+    let labels = || gate("b-label", json!({"source": {"label": {"key": "example"}}}));
+    let holds = || gate("a-manual", json!({"source": {"manual": {}}}));
+    let older = Gate { created: NOW - 5_000, ..labels() };
+    for (gates, winner, status_is) in [(vec![older, holds()], "b-label", "False"), (vec![labels(), holds()], "a-manual", "True")] {
+        let world = world(gates.clone(), labelled("false"));
+        let plan = decide(&world, &key(), None, NOW);
+        assert_eq!(plan.patch.as_ref().unwrap()["status"]["conditions"].as_array().unwrap().len(), 1);
+        let loser = gates.iter().find(|gate| gate.name != winner).unwrap();
+        let view = &plan.views[&loser.name];
+        assert_eq!(view.beaten_by.as_deref(), Some(winner));
+        let status = status(&world, loser, &[], [("p", view)].into_iter(), None, NOW);
+        let conflict = status.conditions.iter().find(|condition| condition.type_ == "Conflicting").unwrap();
+        assert_eq!((conflict.status.as_str(), conflict.reason.as_str()), ("True", "SameConditionType"));
+        assert!(conflict.message.contains(winner), "{}", conflict.message);
+        assert_eq!(says(&settled_in(world, None)).unwrap().0, status_is);
+    }
+}
+
+#[test]
+fn several_gates_of_a_pod_are_one_patch_and_the_status_counts_them() {
+    let other = Gate {
+        spec: serde_json::from_value(json!({"conditionType": "example.com/held", "source": {"manual": {}}})).unwrap(),
+        ..gate("held", json!({"source": {"manual": {}}}))
+    };
+    let holds = owners::hold(None, "ops", "drill").unwrap();
+    let both = Pod {
+        gates: vec![TYPE.into(), "example.com/held".into()],
+        annotations: texts(&[(crds::names::READINESS_HOLDS_ANNOTATION, &holds)]),
+        ..labelled("true")
+    };
+    let mut world = world(vec![by_label(json!({})), other.clone()], both);
+    let plan = decide(&world, &key(), None, NOW);
+    assert_eq!(plan.patch.as_ref().unwrap()["status"]["conditions"].as_array().unwrap().len(), 2);
+    let became: Vec<_> = plan.transitions.iter().map(|Transition { gate, to }| (gate.as_str(), *to)).collect();
+    assert_eq!(became, [("held", Some(false)), ("demo", Some(true))]);
+    let after = patched(&world.pods[&key()], &plan);
+    world.pods.insert(key(), after);
+    let views = decide(&world, &key(), None, NOW).views;
+    let status = status(&world, &other, &[], [("p", &views["held"])].into_iter(), None, NOW);
+    assert_eq!((status.pods.matched, status.pods.true_, status.pods.false_), (1, 0, 1));
+    assert_eq!((status.held[0].pod.as_str(), status.held[0].message.as_str()), ("p", "held by ops (drill)"));
+    assert_eq!(status.summary, "True on 0 of 1 pods");
+}
+
+#[test]
+fn a_list_of_holds_that_cannot_be_read_holds_and_says_why() {
+    let garbled = Pod { annotations: texts(&[(crds::names::READINESS_HOLDS_ANNOTATION, "mine!")]), ..pod() };
+    let after = settled(vec![gate("m", json!({"default": "True", "failMode": "Open", "source": {"manual": {}}}))], garbled);
+    assert_eq!(says(&after), Some(("False", "HoldsUnreadable")));
+    assert!(after.condition(TYPE).unwrap().message.contains("[{\"owner\": \"me\""), "{after:?}");
+}
+
+#[test]
+fn only_a_gate_that_asks_for_it_and_selects_by_labels_has_a_policy_and_that_is_for_its_own_namespace() {
+    assert_eq!(policy(&by_label(json!({}))), None);
+    assert_eq!(policy(&by_label(json!({"admission": {"onCreate": "Policy"}}))), None, "it would be for every pod");
+    let selected = json!({"selector": {"matchLabels": {"app": "it's"}}, "admission": {"onCreate": "Policy"}});
+    let policy = policy(&by_label(selected)).unwrap();
+    let namespaces = &policy.binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"];
+    assert_eq!(namespaces, &json!({"kubernetes.io/metadata.name": "web", crds::names::INJECT_LABEL: "enabled"}));
+    assert!(policy.policy["spec"]["matchConditions"].to_string().contains(r"it\\'s"), "{}", policy.policy);
+    assert!(policy.name.len() <= 63 && policy.name.starts_with("pod-gate-web-demo-"), "{}", policy.name);
+}
+
+/// What one of three owners does next, and what becomes of its write.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is drawn by itself")]
+struct Step {
+    owner: usize,
+    hold: bool,
+    /// The write is lost; or it is made, but its answer is lost, so it is made again.
+    lost: bool,
+    repeated: bool,
+    /// The operator looks, at what was there so many steps ago, and its patch arrives or not.
+    looks: bool,
+    behind: usize,
+    patch_lost: bool,
+    restarts: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
+    (0..3_usize, 0..3_usize, flags).prop_map(|(owner, behind, (hold, lost, repeated, looks, patch_lost, restarts))| Step {
+        owner,
+        hold,
+        lost,
+        repeated,
+        looks,
+        behind,
+        patch_lost,
+        restarts,
+    })
+}
+
+const OWNERS: [&str; 3] = ["in-place", "ops", "tests"];
+const HOLDS: &str = crds::names::READINESS_HOLDS_ANNOTATION;
+
+/// Applies an owner's patch to the annotation, as the API server does: all or nothing.
+fn write_holds(annotations: &mut Option<String>, operations: &Value) -> bool {
+    let mut object = json!({"metadata": {"uid": "pod-uid"}});
+    if let Some(text) = annotations.as_deref() {
+        object["metadata"]["annotations"] = json!({ HOLDS: text });
+    }
+    for operation in operations.as_array().unwrap() {
+        // To the API server a member that is missing equals null.
+        if operation["op"] == "test" && object.pointer(operation["path"].as_str().unwrap()).unwrap_or(&Value::Null) == &operation["value"] {
+            continue;
+        }
+        let one: json_patch::Patch = serde_json::from_value(json!([operation])).unwrap();
+        if json_patch::patch(&mut object, &one).is_err() {
+            return false;
+        }
+    }
+    *annotations = object["metadata"]["annotations"].get(HOLDS).and_then(Value::as_str).map(str::to_owned);
+    true
+}
+
+fn seen(annotations: Option<&String>, conditions: &[Value], restarts: u32) -> Pod {
+    let entries: Vec<_> = annotations.into_iter().map(|text| (HOLDS, text.as_str())).collect();
+    Pod { annotations: texts(&entries), conditions: conditions.iter().map(as_condition).collect(), restarts, ..pod() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn gates_converge_when_three_owners_hold_and_release_at_random_and_writes_are_lost_and_repeated(
+        steps in collection::vec(step(), 1..60),
+        reset in any::<bool>(),
+    ) {
+        let gate = gate("manual", json!({"source": {"manual": {}}, "resetOnRestart": reset}));
+        let mut annotations: Option<String> = None;
+        let mut conditions = vec![json!({"type": "Ready", "status": "False"}), json!({"type": "example.com/theirs", "status": "True"})];
+        let mut restarts = 0;
+        let mut wanted = [false; 3];
+        let mut history: Vec<Pod> = Vec::new();
+        for step in &steps {
+            wanted[step.owner] = step.hold;
+            restarts += u32::from(step.restarts);
+            // Each owner goes on until what it wants is there: a write may be lost, made twice, or based on the past.
+            for _ in 0..=usize::from(step.repeated) {
+                let before = annotations.clone();
+                let after = if step.hold {
+                    Some(owners::hold(before.as_deref(), OWNERS[step.owner], "k").unwrap())
+                } else {
+                    owners::release(before.as_deref(), OWNERS[step.owner], "k").unwrap()
+                };
+                let Some(patch) = owners::patch("pod-uid", before.is_some(), HOLDS, before.as_deref(), after.as_deref()) else { continue };
+                if !step.lost {
+                    prop_assert!(write_holds(&mut annotations, &patch));
+                    prop_assert!(!write_holds(&mut annotations, &patch), "a write whose answer was lost changes nothing the second time");
+                }
+            }
+            history.push(seen(annotations.as_ref(), &conditions, restarts));
+            if step.looks {
+                let place = history.len().saturating_sub(1 + step.behind);
+                let plan = decide(&world(vec![gate.clone()], history[place].clone()), &key(), None, NOW);
+                if let Some(patch) = plan.patch.filter(|_| !step.patch_lost) {
+                    only_ours(&patch)?;
+                    merge(&mut conditions, &patch);
+                }
+            }
+            one_of_each(&conditions)?;
+        }
+        // What was lost is made again, and the operator sees what is there.
+        for (owner, held) in OWNERS.iter().zip(wanted) {
+            let before = annotations.clone();
+            let after = if held { Some(owners::hold(before.as_deref(), owner, "k").unwrap()) } else { owners::release(before.as_deref(), owner, "k").unwrap() };
+            if let Some(patch) = owners::patch("pod-uid", before.is_some(), HOLDS, before.as_deref(), after.as_deref()) {
+                prop_assert!(write_holds(&mut annotations, &patch));
+            }
+        }
+        let was_reset = |conditions: &[Value]| conditions.iter().any(|condition| condition["type"] == TYPE && condition["reason"] == "ContainerRestarted");
+        for _ in 0..2 {
+            let plan = decide(&world(vec![gate.clone()], seen(annotations.as_ref(), &conditions, restarts)), &key(), None, NOW);
+            if let Some(patch) = plan.patch {
+                only_ours(&patch)?;
+                merge(&mut conditions, &patch);
+            }
+        }
+        let last = decide(&world(vec![gate], seen(annotations.as_ref(), &conditions, restarts)), &key(), None, NOW);
+        prop_assert_eq!(last.patch, None, "it settles");
+        one_of_each(&conditions)?;
+        let status = conditions.iter().find(|condition| condition["type"] == TYPE).map(|condition| condition["status"] == "True");
+        prop_assert_eq!(status, Some(!wanted.contains(&true) && !was_reset(&conditions)));
+        prop_assert_eq!(annotations.is_some(), wanted.contains(&true), "nothing is left where nobody holds");
+    }
+
+    #[test]
+    fn no_patch_ever_contains_a_condition_of_kubernetes_whatever_gates_and_pods_say(
+        type_ in select([&RESERVED_CONDITIONS[..], &[TYPE]].concat()),
+        label in select(&["true", "false", "maybe"][..]),
+        default in select(&["True", "False", "Unset"][..]),
+        before in select(&["True", "False", "Unknown", ""][..]),
+    ) {
+        // The definition refuses such a gate; an older one may let it through.
+        let mut gate = by_label(json!({"default": default}));
+        gate.spec.condition_type = type_.to_owned();
+        let conditions = if before.is_empty() { vec![] } else { vec![PodCondition { type_: type_.to_owned(), ..condition(before, "SourceTrue", "") }] };
+        let pod = Pod { gates: vec![type_.to_owned()], conditions, ..labelled(label) };
+        if let Some(patch) = decide(&world(vec![gate], pod), &key(), None, NOW).patch {
+            only_ours(&patch)?;
+        }
+    }
+}
+
+fn only_ours(patch: &Value) -> Result<(), TestCaseError> {
+    let types: BTreeSet<_> =
+        patch["status"]["conditions"].as_array().unwrap().iter().map(|entry| entry["type"].as_str().unwrap()).collect();
+    prop_assert_eq!(types, BTreeSet::from([TYPE]));
+    prop_assert_eq!(patch["status"].as_object().unwrap().len(), 1);
+    Ok(())
+}
+
+fn one_of_each(conditions: &[Value]) -> Result<(), TestCaseError> {
+    let types: BTreeSet<_> = conditions.iter().map(|condition| condition["type"].as_str().unwrap()).collect();
+    prop_assert_eq!(types.len(), conditions.len());
+    prop_assert!(types.contains("example.com/theirs") && types.contains("Ready"));
+    Ok(())
+}

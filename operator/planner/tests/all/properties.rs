@@ -1,0 +1,246 @@
+//! Random schedules against the audit of every state: lagging watches, lost and repeated writes, crashes, two operators,
+//! users who change their minds, canaries, failures, rollbacks, drains. Then the faults end, and everything must come to rest.
+
+use crate::schedule;
+use crate::world;
+
+use proptest::{
+    prelude::*,
+    test_runner::{RngSeed, TestRunner},
+};
+use schedule::{Event, NODES, POD_UPDATES, Run, guided, plain};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    io::Write as _,
+    sync::OnceLock,
+    time::Instant,
+};
+use world::{
+    World,
+    operator::Operator,
+    wish::{ALL_MARKS, Marks, Wish, Zones},
+};
+
+const ZONES: [Zones; 3] = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime];
+/// Simulations of all tests together, four of them, by two threads where there are two cores.
+const SIMULATIONS: u32 = 10_000;
+
+/// A world at rest for each set of marks and each use of zones, made once; in it, pods stay or are made anew as `pod_update` says.
+fn at_rest(marks: Marks, budget: i32, zones: Zones, pod_update: &'static str) -> World {
+    static WORLDS: OnceLock<BTreeMap<String, World>> = OnceLock::new();
+    let make = |(marks, budget, zones): (Marks, i32, Zones)| {
+        let mut world = World::new(Wish { zones, ..Wish::new(marks, budget) }, usize::from(NODES));
+        world.run_until(&mut Operator::default(), 120, World::is_converged).unwrap();
+        (format!("{marks:?}{budget}{zones:?}"), world)
+    };
+    let all =
+        || ALL_MARKS.into_iter().flat_map(|marks| [1, 2, 3].into_iter().flat_map(move |budget| ZONES.map(|zones| (marks, budget, zones))));
+    let mut world = WORLDS.get_or_init(|| all().map(make).collect())[&format!("{marks:?}{budget}{zones:?}")].clone();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.pod_update = pod_update));
+    world.run_until(&mut Operator::default(), 20, World::is_converged).unwrap();
+    world
+}
+
+fn check(world: &World, event: &Event) -> Result<(), TestCaseError> {
+    prop_assert!(world.audit.violations.is_empty(), "after {event:?}: {:#?}\nledger {:#?}", world.audit.violations, world.cluster.ledger());
+    Ok(())
+}
+
+/// Nothing is written any more when nothing happens.
+fn comes_to_rest(world: &mut World, operator: &mut Operator) -> Result<(), TestCaseError> {
+    for _ in 0..20 {
+        let version = world.cluster.version;
+        for _ in 0..15 {
+            world.idle_second(operator);
+        }
+        if world.cluster.version == version && world.is_converged() {
+            return Ok(());
+        }
+    }
+    let plan = world.fair_second(operator);
+    prop_assert!(false, "it is written again and again though nothing happens: {:?}", plan.map(|plan| plan.actions));
+    Ok(())
+}
+
+/// The world at the end of it all, for its counts.
+fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event]) -> Result<World, TestCaseError> {
+    let mut run = Run::new(at_rest(ALL_MARKS[marks], budget, ZONES[zones], POD_UPDATES[pods]));
+    for event in events {
+        run.happen(event);
+        check(&run.world, event)?;
+    }
+    let mut operator = run.faults_end();
+    // Until the last fault has shown in the pods.
+    for _ in 0..10 {
+        run.world.fair_second(&mut operator);
+    }
+    let end = Event::CatchUp(false);
+    if let Err(why) = run.world.idle_until(&mut operator, 600, World::is_converged) {
+        prop_assert!(false, "{why}");
+    }
+    check(&run.world, &end)?;
+    comes_to_rest(&mut run.world, &mut operator)?;
+    run.world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+    if let Err(why) = run.world.idle_until(&mut operator, 300, |world| world.cluster.resource.is_none()) {
+        prop_assert!(false, "deletion: {why}");
+    }
+    check(&run.world, &end)?;
+    prop_assert_eq!(run.world.leftovers(), Vec::<String>::new());
+    Ok(run.world)
+}
+
+/// The same runs every time, unless the environment asks for others (`PROPTEST_RNG_SEED`) or for more (`PROPTEST_CASES`).
+fn runs(default: u32) -> ProptestConfig {
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let cases = number("PROPTEST_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(default);
+    let rng_seed = RngSeed::Fixed(number("PROPTEST_RNG_SEED").unwrap_or(20_261_121));
+    ProptestConfig {
+        cases,
+        rng_seed,
+        max_shrink_iters: 3000,
+        max_shrink_time: 12_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+/// Simulates as many schedules as configured, and says how many; what came about in them, by how many, is returned.
+fn simulate<S: Strategy>(
+    what: &str,
+    default: u32,
+    schedules: &S,
+    survive: impl Fn(S::Value) -> Result<World, TestCaseError>,
+) -> BTreeMap<&'static str, u32> {
+    let (config, started) = (runs(default), Instant::now());
+    let cases = config.cases;
+    let (states, seen) = (RefCell::new(0), RefCell::new(BTreeMap::new()));
+    let outcome = TestRunner::new(config).run(schedules, |schedule| {
+        let audit = survive(schedule)?.audit;
+        *states.borrow_mut() += audit.states;
+        audit.seen.into_iter().for_each(|what| *seen.borrow_mut().entry(what).or_default() += 1);
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+    let (states, seen) = (states.into_inner(), seen.into_inner());
+    let list: Vec<_> = seen.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    // Tests that pass are silent; this is for people to read.
+    let line =
+        format!("{what}: {cases} simulations, {states} states audited, {:.1} s; {}", started.elapsed().as_secs_f32(), list.join(", "));
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+    seen
+}
+
+fn events(event: impl Strategy<Value = Event>) -> impl Strategy<Value = Vec<Event>> {
+    prop::collection::vec(event, 10..52)
+}
+
+#[test]
+fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
+    simulate("budget", SIMULATIONS / 4, &(0..6usize, 1..3i32, 0..2usize, events(plain())), |(marks, budget, pods, events)| {
+        survive(marks, budget, 0, pods, &events)
+    });
+}
+
+#[test]
+fn no_schedule_breaks_the_budget_of_a_zone_or_begins_a_second_zone() {
+    let schedules = (0..6usize, 1..3usize, 0..2usize, events(plain()));
+    simulate("zones", SIMULATIONS / 4, &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
+}
+
+/// What the schedules with guidance must have come to, lest they prove nothing.
+fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
+    let known =
+        BTreeSet::from(["changed in place", "drained", "failed", "rebuilt", "released", "rolled back", "stepped", "updated in place"]);
+    if cases >= 1000 {
+        assert_eq!(seen.keys().copied().collect::<BTreeSet<_>>(), known);
+    }
+}
+
+#[test]
+fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_and_every_rollout_ends() {
+    let schedules = (0..6usize, 1..3i32, 0..2usize, events(guided()));
+    let seen = simulate("guided", SIMULATIONS / 4, &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
+    all_came_about(&seen, runs(SIMULATIONS / 4).cases);
+}
+
+#[test]
+fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_of_a_zone() {
+    let schedules = (0..6usize, 2..4i32, 1..3usize, 0..2usize, events(guided()));
+    let seen = simulate("guided, zones", SIMULATIONS / 4, &schedules, |(marks, budget, zones, pods, events)| {
+        survive(marks, budget, zones, pods, &events)
+    });
+    all_came_about(&seen, runs(SIMULATIONS / 4).cases);
+}
+
+#[test]
+fn a_slot_in_which_pods_have_changed_is_taken_over_while_paused_though_its_node_was_closed_meanwhile() {
+    let second = Event::Seconds(1, 0);
+    let events = [
+        Event::Image(3),
+        second.clone(),
+        second.clone(),
+        second.clone(),
+        second.clone(),
+        Event::CatchUpAndAct(false),
+        Event::Pause(true),
+        Event::CatchUpAndAct(false),
+        Event::CatchUpAndAct(false),
+        Event::Seconds(5, u8::MAX),
+        Event::CatchUpAndAct(false),
+        Event::Seconds(4, u8::MAX),
+        Event::CatchUpAndAct(true),
+        Event::CatchUp(false),
+        Event::Recreate(0),
+        Event::Recreate(2),
+        Event::CatchUp(true),
+        Event::Act { who: false, arrives: 641 },
+        Event::Act { who: true, arrives: 19340 },
+        second,
+    ];
+    survive(3, 1, 0, 0, &events).unwrap();
+}
+
+#[test]
+fn a_changed_key_does_not_come_off_the_node_while_a_late_update_of_the_old_grant_could_still_arrive() {
+    let (first, second) = (false, true);
+    let mut events = vec![
+        Event::Marks(2),
+        Event::Image(2),
+        Event::CatchUpAndAct(first),
+        Event::CatchUpAndAct(second),
+        Event::Observe { who: second, store: 1, versions: 1 },
+        Event::Key(true),
+        Event::CatchUpAndAct(first),
+        Event::Seconds(5, 0),
+        Event::CatchUpAndAct(first),
+        Event::Act { who: second, arrives: 20221 },
+    ];
+    events.extend(std::iter::repeat_n(Event::Seconds(1, 0), 10));
+    survive(0, 1, 0, 0, &events).unwrap();
+}
+
+/// A load balancer hears of a mark when it arrives, not when the operator decided to write it; whoever starts afterwards reads of that
+/// time alone.
+#[test]
+fn a_claim_that_arrives_late_has_its_whole_grace_though_another_operator_goes_on() {
+    let (first, second) = (false, true);
+    let events = [
+        Event::CatchUpAndAct(first),
+        Event::Act { who: first, arrives: 0 },
+        Event::Act { who: second, arrives: 5 },
+        Event::Pods(0),
+        Event::CatchUpAndAct(second),
+        Event::CatchUp(first),
+        Event::Act { who: first, arrives: 1360 },
+        Event::Seconds(2, 0),
+        Event::Late(11),
+        Event::Seconds(1, 0),
+        Event::Observe { who: first, store: 0, versions: 1 },
+    ];
+    for pods in 0..2 {
+        survive(1, 2, 0, pods, &events).unwrap();
+    }
+}

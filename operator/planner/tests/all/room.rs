@@ -1,0 +1,251 @@
+//! Where a rollout has room: zones, nodes that must stay available, nodes that do not count, nodes that are left out.
+
+use crate::world;
+
+use std::collections::BTreeSet;
+use world::{
+    World,
+    operator::Operator,
+    settled,
+    wish::{Marks, Wish, Zones},
+};
+
+/// Nodes with a grant.
+fn granted(world: &World) -> BTreeSet<String> {
+    world.cluster.ledger().map(|ledger| ledger.grants.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// Rolls a version out; returns the nodes that had a grant, second by second.
+fn roll_out(world: &mut World, operator: &mut Operator) -> Vec<BTreeSet<String>> {
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let mut seen = Vec::new();
+    for _ in 0..600 {
+        world.fair_second(operator);
+        seen.push(granted(world));
+        if world.is_converged() {
+            assert_eq!(world.audit.violations, Vec::<String>::new());
+            return seen;
+        }
+    }
+    panic!("it does not end: {:#?}", world.cluster.ledger());
+}
+
+fn reason(world: &mut World, operator: &mut Operator, node: &str) -> Option<&'static str> {
+    world.fair_second(operator).and_then(|plan| plan.held.get(node).map(|held| held.hold.reason()))
+}
+
+#[test]
+fn each_zone_has_its_budget_within_that_of_the_fleet_and_zones_take_turns() {
+    for (budget, at_once) in [(6, 2), (2, 2), (1, 1)] {
+        let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, budget) }, 6);
+        let seen = roll_out(&mut world, &mut operator);
+        assert_eq!(seen.iter().map(BTreeSet::len).max(), Some(at_once), "a budget of {budget}");
+        // Nobody waits for the other zone to be through.
+        let order: Vec<_> = first_grants(&seen);
+        assert_ne!(is_even(&order[0]), is_even(&order[1]), "{order:?}");
+    }
+}
+
+fn is_even(node: &str) -> bool {
+    node.ends_with(['0', '2', '4'])
+}
+
+/// Nodes in the order of their first grants.
+fn first_grants(seen: &[BTreeSet<String>]) -> Vec<String> {
+    let mut order: Vec<String> = Vec::new();
+    for node in seen.iter().flatten() {
+        if !order.contains(node) {
+            order.push(node.clone());
+        }
+    }
+    order
+}
+
+#[test]
+fn a_zone_is_finished_before_the_next_one_begins() {
+    for budget in [1, 2, 6] {
+        let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Both, budget) }, 6);
+        let seen = roll_out(&mut world, &mut operator);
+        let order = first_grants(&seen);
+        assert_eq!(order.len(), 6);
+        assert!(order[..3].iter().all(|node| is_even(node)) && !order[3..].iter().any(|node| is_even(node)), "{order:?}");
+        assert_eq!(seen.iter().map(BTreeSet::len).max(), Some(usize::try_from(budget).unwrap().min(3)));
+    }
+}
+
+#[test]
+fn a_node_that_waits_for_another_zone_says_for_which() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let plan = world.fair_second(&mut operator).unwrap();
+    let held = &plan.held["n1"].hold;
+    assert_eq!((held.reason(), held.message().contains("topology.kubernetes.io/zone=even")), ("OtherDomain", true), "{held:?}");
+}
+
+#[test]
+fn a_node_of_a_zone_whose_budget_is_used_up_says_so() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, 4) }, 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let plan = world.fair_second(&mut operator).unwrap();
+    let waiting: Vec<_> = plan.held.values().filter(|held| held.hold.reason() == "DomainBudget").collect();
+    assert_eq!(waiting.len(), 2, "{:?}", plan.held);
+    assert!(waiting[0].hold.message().contains("topology.kubernetes.io/zone="), "{waiting:?}");
+}
+
+#[test]
+fn a_node_that_got_another_label_takes_a_place_in_both_zones() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, 4) }, 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world.fair_second(&mut operator);
+    let moved = granted(&world).into_iter().find(|node| is_even(node)).unwrap();
+    world.change(|cluster| cluster.edit_node(&moved, |node| node["metadata"]["labels"][world::wish::ZONE] = "odd".into()));
+    let plan = world.fair_second(&mut operator).unwrap();
+    let waiting = plan.held.values().filter(|held| held.hold.reason() == "DomainBudget").count();
+    assert_eq!((granted(&world).len(), waiting), (2, 2), "{:?}", plan.held);
+}
+
+#[test]
+fn as_many_nodes_as_must_stay_available_do() {
+    let (mut world, mut operator) = settled(Wish { minimum: 3, ..Wish::new(Marks::Token, 4) }, 4);
+    let seen = roll_out(&mut world, &mut operator);
+    assert_eq!(seen.iter().map(BTreeSet::len).max(), Some(1));
+
+    let (mut world, mut operator) = settled(Wish { minimum: 4, ..Wish::new(Marks::Token, 4) }, 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    for _ in 0..30 {
+        assert_eq!(reason(&mut world, &mut operator, "n0"), Some("MinAvailableNodes"));
+    }
+    assert_eq!(granted(&world).len(), 0);
+    // One that is unavailable anyway takes nothing away, and is repaired by its update.
+    world.change(|cluster| {
+        let later = cluster.now + 3600;
+        cluster.pods.iter_mut().filter(|pod| pod.node == "n2").for_each(|pod| pod.ready_at = later);
+    });
+    world.fair_second(&mut operator);
+    world.fair_second(&mut operator);
+    assert_eq!(granted(&world), BTreeSet::from(["n2".to_owned()]));
+}
+
+#[test]
+fn a_node_whose_kubelet_is_lost_uses_up_the_budget_unless_told_to_be_ignored() {
+    for ignored in [false, true] {
+        let (mut world, mut operator) = settled(Wish { ignores_not_ready: ignored, ..Wish::new(Marks::Token, 1) }, 3);
+        world.change(|cluster| {
+            let later = cluster.now + 36_000;
+            cluster.pods.iter_mut().filter(|pod| pod.node == "n0").for_each(|pod| pod.ready_at = later);
+            cluster.edit_node("n0", |node| node["status"]["ready"] = false.into());
+        });
+        world.fair_second(&mut operator);
+        assert_eq!(reason(&mut world, &mut operator, "n0"), Some("NodeNotReady"), "also while nothing is rolled out");
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let mut updated = BTreeSet::new();
+        for _ in 0..120 {
+            world.fair_second(&mut operator);
+            updated.extend(granted(&world));
+        }
+        assert_eq!(updated.len(), if ignored { 2 } else { 0 }, "ignored: {ignored}, {updated:?}");
+        assert_eq!(reason(&mut world, &mut operator, "n0"), Some("NodeNotReady"));
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_node_that_is_lost_in_its_update_keeps_its_place_and_is_named_as_what_the_rollout_waits_for() {
+    for ignored in [false, true] {
+        let (mut world, mut operator) = settled(Wish { ignores_not_ready: ignored, ..Wish::new(Marks::Token, 1) }, 3);
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let updating = |world: &World| {
+            let token = |deployment: &serde_json::Value| deployment["metadata"]["labels"][crds::names::TOKEN_LABEL].to_string();
+            world.cluster.deployments.values().any(|deployment| token(deployment).contains(".Updating."))
+        };
+        world.run_until(&mut operator, 60, updating).unwrap();
+        let lost = granted(&world);
+        let node = lost.first().unwrap().clone();
+        let mut plan = None;
+        for _ in 0..60 {
+            world.change(|cluster| {
+                cluster.pods.iter_mut().filter(|pod| pod.node == node).for_each(|pod| pod.ready_at = i64::MAX);
+                cluster.edit_node(&node, |node| node["status"]["ready"] = false.into());
+            });
+            plan = world.fair_second(&mut operator).or(plan);
+            assert_eq!(granted(&world), lost);
+        }
+        let plan = plan.unwrap();
+        assert_eq!(plan.held[&node].hold.reason(), "NodeNotReady");
+        let blocked = plan.status.blocked.as_ref().unwrap();
+        assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("NodeNotReady", format!("Node/{node}").as_str()));
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_node_that_a_person_leaves_out_stays_as_it_is_says_so_and_holds_nobody_up() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
+    let skip = |world: &mut World, value: Option<&str>| {
+        world.change(|cluster| {
+            cluster.edit_node("n1", |node| match value {
+                Some(value) => node["metadata"]["annotations"][crds::names::SKIP_ANNOTATION] = value.into(),
+                None => drop(node["metadata"]["annotations"].as_object_mut().unwrap().remove(crds::names::SKIP_ANNOTATION)),
+            });
+        });
+    };
+    skip(&mut world, Some("other/edge, default/edge"));
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let mut updated = BTreeSet::new();
+    for _ in 0..120 {
+        world.fair_second(&mut operator);
+        updated.extend(granted(&world));
+    }
+    assert_eq!(updated, BTreeSet::from(["n0".to_owned(), "n2".to_owned()]));
+    assert_eq!(reason(&mut world, &mut operator, "n1"), Some("Skipped"));
+    // Another resource is not this one.
+    skip(&mut world, Some("default/edge-2"));
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    skip(&mut world, None);
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
+fn with_one_zone_at_a_time_a_drain_elsewhere_begins_no_second_zone() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 3) }, 4);
+    let drain = |world: &mut World, node: &str| {
+        let taints = serde_json::json!([{"key": crds::names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
+        world.change(|cluster| cluster.edit_node(node, |node| node["spec"]["taints"] = taints));
+    };
+    drain(&mut world, "n1");
+    world.fair_second(&mut operator);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world.run_until(&mut operator, 5, |world| granted(world).contains("n3")).unwrap();
+    drain(&mut world, "n2");
+    for _ in 0..10 {
+        world.fair_second(&mut operator);
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn with_one_zone_at_a_time_nodes_that_are_down_elsewhere_and_use_the_budget_up_go_first() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world
+        .run_until(&mut operator, 120, |world| world.cluster.ledger().is_some_and(|ledger| ledger.course.as_ref().unwrap().finished == 1))
+        .unwrap();
+    let first = if granted(&world).iter().any(|node| is_even(node)) { "even" } else { "odd" };
+    world.change(|cluster| {
+        for pod in cluster.pods.iter_mut().filter(|pod| is_even(&pod.node) != (first == "even")) {
+            pod.ready_at = i64::MAX;
+        }
+    });
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn the_write_that_gives_a_place_back_gives_it_to_the_next_node() {
+    for marks in [Marks::Token, Marks::Both] {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        let seen = roll_out(&mut world, &mut operator);
+        let under_way: Vec<_> = seen.iter().map(BTreeSet::len).skip_while(|count| *count == 0).collect();
+        let ended = under_way.iter().rposition(|count| *count > 0).unwrap();
+        assert!(under_way[..=ended].iter().all(|count| *count == 1), "{seen:?}");
+    }
+}

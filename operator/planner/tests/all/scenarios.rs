@@ -1,0 +1,402 @@
+//! Rollouts as people meet them, second by second.
+
+use crate::world;
+
+use crds::{node_readiness_gate::Effect, token::Phase};
+use planner::{gate::Gate, snapshot::GateLinks};
+use world::{
+    World,
+    operator::Operator,
+    settled,
+    wish::{ALL_MARKS, GRACE, Marks, Wish},
+};
+
+#[test]
+fn a_fresh_resource_gets_through_rebuilding_and_starts_every_node() {
+    for marks in ALL_MARKS {
+        settled(Wish::new(marks, 1), 3);
+    }
+}
+
+#[test]
+fn a_template_change_reaches_every_node_and_the_ledger_empties() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        world.audit.expects_stamp = marks == Marks::Timestamp;
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let seconds = world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        println!("{marks:?}: {seconds} s");
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+/// Nodes whose pods are not those of the first plan any more.
+fn replaced(world: &World, before: &[String]) -> std::collections::BTreeSet<String> {
+    let alive = |name: &String| world.cluster.pods.iter().any(|pod| pod.name == *name && pod.ends_at.is_none());
+    before.iter().filter(|name| !alive(name)).map(|name| name.rsplit_once('-').unwrap().0.to_owned()).collect()
+}
+
+#[test]
+fn when_all_pods_become_unready_at_once_no_more_than_the_budget_is_replaced() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(Wish::new(marks, 2), 8);
+        let before: Vec<_> = world.cluster.pods.iter().map(|pod| pod.name.clone()).collect();
+        // Pods that will not be ready for an hour, as after a restart of every kubelet with a bad certificate.
+        world.change(|cluster| {
+            let later = cluster.now + 3600;
+            cluster.pods.iter_mut().for_each(|pod| pod.ready_at = later);
+            cluster.edit_wish(|wish| wish.image = 2);
+        });
+        for _ in 0..60 {
+            let pods: Vec<_> = world.cluster.pods.iter().map(|pod| pod.name.clone()).collect();
+            world.fair_second(&mut operator);
+            let later = world.cluster.now + 3600;
+            world.cluster.pods.iter_mut().filter(|pod| !pods.contains(&pod.name)).for_each(|pod| pod.ready_at = later);
+        }
+        let replaced = replaced(&world, &before);
+        assert_eq!(replaced.len(), 2, "{marks:?}: {replaced:?}");
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_node_that_leaves_while_its_deployment_is_missing_is_let_go() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Both, 1), 1);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    for _ in 0..3 {
+        world.fair_second(&mut operator);
+    }
+    world.change(|cluster| {
+        cluster.delete_deployment("edge-n0", false);
+        cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into());
+    });
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_node_that_loses_its_pods_in_an_update_gets_them_back_when_they_are_wanted_again() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.pods = 0));
+    world.run_until(&mut operator, 60, |world| world.cluster.pods.is_empty()).unwrap();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.pods = 1));
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn while_paused_a_grant_is_not_begun_again_on_a_deployment_that_was_made_anew() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world.fair_second(&mut operator);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.paused = true));
+    let node = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
+    world.change(|cluster| cluster.delete_deployment(&format!("edge-{node}"), true));
+    for _ in 0..60 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+    let running: Vec<_> = world
+        .cluster
+        .pods
+        .iter()
+        .filter(|pod| pod.node == node)
+        .map(|pod| pod.template["spec"]["containers"][0]["image"].clone())
+        .collect();
+    assert_eq!(running, ["app:1", "app:1"], "its pods were not touched");
+}
+
+#[test]
+fn a_node_that_begins_to_serve_after_it_was_to_be_removed_for_nothing_waits_for_its_slot() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
+    world.change(|cluster| cluster.join("n9"));
+    for _ in 0..4 {
+        world.fair_second(&mut operator);
+    }
+    // What this operator knows of the node stays at: new, and never served.
+    let mut late = operator.clone();
+    late.catch_up(&world);
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+    world.change(|cluster| {
+        cluster.edit_node("n9", |node| node["metadata"]["labels"]["ingress"] = "false".into());
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    for _ in 0..3 {
+        world.fair_second(&mut operator);
+    }
+    let newest = world.history.len();
+    late.advance(&world, world::operator::Store::Resource, newest);
+    let planned = late.plan(&world).unwrap();
+    for request in &planned.requests {
+        late.send(&mut world, request);
+    }
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_detacher_that_never_answers_halts_aborts_or_is_passed_over_as_configured() {
+    for (policy, touched) in [("Halt", 0), ("Abort", 0), ("Proceed", 3)] {
+        let wish = Wish { on_timeout: policy, ..Wish::new(Marks::Timestamp, 1) };
+        let (mut world, mut operator) = settled(wish, 3);
+        world.change(|cluster| {
+            cluster.detacher = world::cluster::Detacher::Silent;
+            cluster.edit_wish(|wish| wish.image = 2);
+        });
+        for _ in 0..400 {
+            world.fair_second(&mut operator);
+        }
+        let updated = world.cluster.pods.iter().filter(|pod| pod.template["spec"]["containers"][0]["image"] == "app:2").count();
+        assert_eq!(updated, touched * 2, "{policy}");
+        world.change(|cluster| cluster.edit_wish(|wish| wish.on_timeout = "Proceed"));
+        world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{policy} {why}"));
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_node_that_was_given_up_frees_its_slot_when_the_template_goes_back() {
+    let wish = Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) };
+    let (mut world, mut operator) = settled(wish, 3);
+    world.change(|cluster| {
+        cluster.detacher = world::cluster::Detacher::Silent;
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    for _ in 0..100 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!(world.cluster.ledger().unwrap().grants.len(), 1, "the node is given up");
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 1));
+    world.run_until(&mut operator, 100, World::is_converged).unwrap();
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
+fn deletion_leaves_nothing_and_puts_the_users_own_annotation_back() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        let key = world::wish::KEYS[0];
+        world.change(|cluster| cluster.edit_node("n1", |node| node["metadata"]["annotations"]["example.com/own"] = "kept".into()));
+        world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+        world.run_until(&mut operator, 200, |world| world.cluster.resource.is_none()).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        assert_eq!(world.leftovers(), Vec::<String>::new());
+        let annotations = &world.cluster.nodes["n1"]["metadata"]["annotations"];
+        assert_eq!(annotations["example.com/own"], "kept");
+        assert!(annotations.get(key).is_none());
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn the_annotation_of_a_claim_whose_token_was_taken_away_goes_when_the_node_is_done() {
+    for phase in [Phase::Claimed, Phase::Updating] {
+        let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let shows = |world: &World| world::audit::token(&world.cluster.deployments["edge-n0"]).is_some_and(|token| token.phase == phase);
+        world.run_until(&mut operator, 60, shows).unwrap();
+        let labels = "/metadata/labels";
+        let token = crds::names::TOKEN_LABEL;
+        world.change(|cluster| {
+            cluster.edit_deployment("edge-n0", |deployment| {
+                deployment.pointer_mut(labels).unwrap().as_object_mut().unwrap().remove(token);
+            });
+        });
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+        let annotations = &world.cluster.deployments["edge-n0"]["metadata"]["annotations"];
+        assert!(annotations.get("example.com/out").is_none(), "{phase:?}: {annotations}");
+    }
+}
+
+#[test]
+fn a_node_that_a_person_takes_out_by_hand_is_named_with_the_annotation() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
+    let key = crds::names::TO_BE_UPDATED_ANNOTATION;
+    world.change(|cluster| cluster.edit_deployment("edge-n0", |deployment| deployment["metadata"]["annotations"][key] = "".into()));
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let says = |world: &World| {
+        let status = world.cluster.resource.as_ref().and_then(|resource| resource.status.as_ref());
+        let nodes = status.map(|status| status.node_states.as_slice()).unwrap_or_default();
+        nodes.iter().any(|state| state.name == "n0" && state.reason == "TakenOut" && state.message.contains(key))
+    };
+    world.run_until(&mut operator, 120, says).unwrap();
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n0", |deployment| {
+            deployment.pointer_mut("/metadata/annotations").unwrap().as_object_mut().unwrap().remove(key);
+        });
+    });
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+fn answer(healthy: bool, phase: crds::token::Phase) -> planner::snapshot::PortAnswer {
+    planner::snapshot::PortAnswer { port: 10080, healthy, phase: Some(phase) }
+}
+
+/// The reason for which a node is held after so many seconds.
+fn held_after(world: &mut World, operator: &mut Operator, seconds: usize, node: &str) -> Option<&'static str> {
+    let mut last = None;
+    for _ in 0..seconds {
+        last = world.fair_second(operator);
+    }
+    last.and_then(|plan| plan.held.get(node).map(|held| held.hold.reason()))
+}
+
+#[test]
+fn no_pod_is_touched_while_the_health_port_still_answers_200() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+    world.change(|cluster| {
+        cluster.hanging.insert("n0".into(), answer(true, crds::token::Phase::Closed));
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    assert_eq!(held_after(&mut world, &mut operator, 60, "n0"), Some("HealthPortContradicts"));
+    assert!(world.cluster.pods.iter().all(|pod| pod.template["spec"]["containers"][0]["image"] == "app:1"));
+    world.change(|cluster| cluster.hanging.clear());
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_slot_is_not_freed_while_the_health_port_still_answers_for_an_earlier_phase() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 2);
+    world.change(|cluster| {
+        for node in ["n0", "n1"] {
+            cluster.hanging.insert(node.into(), answer(false, crds::token::Phase::Updating));
+        }
+        cluster.edit_wish(|wish| wish.image = 2);
+    });
+    for _ in 0..60 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!(world.cluster.ledger().unwrap().grants.len(), 1, "the first node keeps its slot, the second waits");
+    world.change(|cluster| cluster.hanging.clear());
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+}
+
+#[test]
+fn deletion_does_not_wait_for_a_health_port_that_contradicts() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 2);
+    world.change(|cluster| {
+        cluster.hanging.insert("n0".into(), answer(true, crds::token::Phase::Closed));
+        cluster.edit_resource(|resource| resource.deleting = true);
+    });
+    world.run_until(&mut operator, 100, |world| world.cluster.resource.is_none()).unwrap();
+}
+
+/// A gate that taints every node before it is updated.
+fn tainting() -> GateLinks {
+    let spec = serde_json::json!({
+        "allNodes": true, "mode": "Continuous", "taint": {"key": GATE},
+        "requirements": [{"name": "edge", "ingressDaemonSet": {"namespace": "default", "name": "edge", "duringUpdate": "Taint"}}],
+    });
+    let gate = Gate {
+        name: "drain".into(),
+        uid: "u".into(),
+        generation: 1,
+        created: 0,
+        deleting: false,
+        spec: serde_json::from_value(spec).unwrap(),
+        completion_annotation: None,
+    };
+    GateLinks { watched: true, tainting: vec![gate.into()], ..GateLinks::default() }
+}
+
+const GATE: &str = "readiness.k8s.io/drain";
+
+fn taint_by_gate(world: &mut World, node: &str, effect: &str) {
+    let taints = serde_json::json!([{"key": GATE, "effect": effect}]);
+    world.change(|cluster| cluster.edit_node(node, |node| node["spec"]["taints"] = taints));
+}
+
+#[test]
+fn nothing_on_a_node_changes_before_the_gate_that_asks_for_it_has_tainted_the_node() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 2);
+        operator.gates = tainting();
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let before = (world.cluster.deployments.clone(), world.cluster.nodes.clone());
+        // Whose turn it is does not matter here.
+        let granted = |world: &World| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty());
+        world.run_until(&mut operator, 60, granted).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        let (first, second) = if world.cluster.ledger().unwrap().grants.contains_key("n0") { ("n0", "n1") } else { ("n1", "n0") };
+        assert_eq!(held_after(&mut world, &mut operator, 30, first), Some("WaitingForTaint"), "{marks:?}");
+        assert_eq!((&world.cluster.deployments, &world.cluster.nodes), (&before.0, &before.1), "{marks:?}: neither mark nor pods");
+        let began = world.cluster.now;
+        world.audit.expects_stamp = marks == Marks::Timestamp;
+        taint_by_gate(&mut world, first, "NoSchedule");
+        let finished = |world: &World| world.cluster.ledger().is_some_and(|ledger| ledger.grants.contains_key(second));
+        world.run_until(&mut operator, 60, finished).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        assert!(
+            marks == Marks::Token || marks == Marks::Degrade || world.cluster.now - began >= GRACE,
+            "the grace is counted from the taint on"
+        );
+        taint_by_gate(&mut world, second, "NoSchedule");
+        world.run_until(&mut operator, 60, World::is_converged).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_update_goes_on_without_the_taint_after_a_minute_and_at_once_where_the_gate_is_gone() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+    operator.gates = tainting();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let seconds = world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    assert!((60..120).contains(&seconds), "{seconds} s");
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 3));
+    assert_eq!(held_after(&mut world, &mut operator, 10, "n0"), Some("WaitingForTaint"));
+    operator.gates = GateLinks::default();
+    let seconds = world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    assert!(seconds < 50, "{seconds} s: the minute was not waited for");
+}
+
+#[test]
+fn a_new_node_with_the_taint_of_any_gate_has_replicas_to_wait_for() {
+    for (key, passing, awaited) in [("example.com/cni", true, true), ("example.com/cni", false, false), ("readiness.k8s.io/x", false, true)]
+    {
+        let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+        let passing = if passing { vec![(key.to_owned(), "NoSchedule".to_owned())] } else { Vec::new() };
+        operator.gates = GateLinks { watched: true, passing, ..GateLinks::default() };
+        let taints = serde_json::json!([{"key": key, "effect": "NoSchedule"}]);
+        world.change(|cluster| {
+            cluster.join("n9");
+            cluster.edit_node("n9", |node| node["spec"]["taints"] = taints);
+        });
+        let plan = world.fair_second(&mut operator).unwrap();
+        let found = plan.replicas.unwrap()["n9"].clone();
+        assert_eq!((found.chosen, found.wanted > 0), (awaited, awaited), "{key}");
+    }
+}
+
+#[test]
+fn deletion_and_an_autoscaler_wait_for_no_gate() {
+    for leave in [
+        |world: &mut World| world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true)),
+        |world: &mut World| world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "no".into())),
+    ] {
+        let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+        operator.gates = tainting();
+        leave(&mut world);
+        let gone = |world: &World| world.cluster.deployment_on("n0").is_none();
+        let seconds = world.run_until(&mut operator, 120, gone).unwrap();
+        assert!(seconds < 60, "{seconds} s");
+    }
+}
+
+#[test]
+fn a_taint_that_would_evict_pods_is_told_until_a_revision_is_rolled_out_that_bears_it_and_no_update_waits_for_it() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+    let mut gates = tainting();
+    let mut gate = Gate::clone(&gates.tainting[0]);
+    gate.spec.taint.effect = Effect::NoExecute;
+    let taint = gate.spec.taint.clone();
+    gates.tainting = vec![gate.into()];
+    gates.taints = vec![(GATE.into(), "NoExecute".into())];
+    gates.evicting = vec![taint.clone()];
+    operator.gates = gates;
+    let told = |world: &World, operator: &mut Operator| {
+        operator.catch_up(world);
+        let snapshot = operator.snapshot(world).unwrap();
+        planner::decide(&snapshot).replicas.unwrap()["n0"].evicted_by.clone()
+    };
+    assert_eq!(told(&world, &mut operator), [taint]);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let seconds = world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    assert!(seconds < 60, "{seconds} s");
+    assert_eq!(told(&world, &mut operator), []);
+}

@@ -1,0 +1,437 @@
+//! What may happen to a cluster and its operators, in any order, and how it happens.
+
+use super::world::{
+    World,
+    cluster::Detacher,
+    operator::{Operator, Request, STORES},
+    wish::ALL_MARKS,
+};
+use crds::names;
+use planner::{Action, Plan, Snapshot};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// Whether pods stay when only images change.
+pub const POD_UPDATES: [&str; 2] = ["Recreate", "InPlaceIfPossible"];
+pub const NODES: u8 = 4;
+/// Pods of this image never become ready.
+const BAD: u8 = 99;
+/// An image that no schedule has.
+const NEW: u8 = 4;
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Time passes; the bits say whose Deployment controller keeps up.
+    Seconds(u8, u8),
+    /// A watch of an operator delivers this many versions.
+    Observe {
+        who: bool,
+        store: u8,
+        versions: u8,
+    },
+    CatchUp(bool),
+    /// An operator decides; the bits say which of its writes arrive now. All may arrive later, patches more than once.
+    Act {
+        who: bool,
+        arrives: u16,
+    },
+    /// Both at once, the usual case.
+    CatchUpAndAct(bool),
+    /// A write of long ago arrives.
+    Late(u8),
+    Crash {
+        who: bool,
+        behind: u8,
+    },
+    Image(u8),
+    Budget(u8),
+    Marks(u8),
+    Key(bool),
+    Pods(u8),
+    Pause(bool),
+    OnTimeout(u8),
+    PodUpdate(u8),
+    /// A field of `rollingUpdate` gets one of its values, or goes.
+    Field(usize, usize),
+    /// Steps, and an image to take them with.
+    Canary(u8),
+    /// An image that never comes up, with a short deadline; and whether the rollout goes back by itself.
+    Fails(bool),
+    OnDelete(bool),
+    RollbackTo(Option<i64>),
+    /// Image and step.
+    Promote(u8, u32),
+    /// A person asks to try the node again.
+    Retry(u8, u8),
+    /// A person frees the slot of the node's grant, if it has one.
+    Release(u8),
+    Detacher(u8),
+    Leave(u8),
+    Return(u8),
+    Vanish(u8),
+    Recreate(u8),
+    Ready(u8, bool),
+    Unready,
+    DeleteDeployment(u8, bool),
+    Wipe,
+    /// A taint of those that announce the node's departure, or none.
+    Taint(u8, Option<usize>),
+    /// The Node is being deleted; finalizers of others keep it.
+    DeleteNode(u8),
+    DeletePod(u8),
+    Restart(u8),
+}
+
+const DEPARTURES: [(&str, &str); 3] =
+    [(names::CLUSTER_AUTOSCALER_TAINT, "NoSchedule"), (names::KARPENTER_TAINT, "NoSchedule"), (names::OUT_OF_SERVICE_TAINT, "NoExecute")];
+
+/// Fields of `rollingUpdate` that hold a rollout back or let it fail, with values.
+fn fields() -> [(&'static str, Vec<Value>); 6] {
+    let never = json!([{"schedule": "0 0 1 7 *", "duration": "1m", "timeZone": "Etc/UTC"}]);
+    let soaks = json!([{"nodes": 1, "soak": "5s"}, {"nodes": "50%", "maxRestarts": 0}]);
+    let pauses = json!([{"nodes": 1, "pause": true}, {"nodes": 2}]);
+    [
+        ("partition", vec![json!(1), json!("50%"), json!("100%")]),
+        ("steps", vec![soaks, pauses]),
+        ("windows", vec![never]),
+        ("nodeDeadlineSeconds", vec![json!(8), json!(20)]),
+        ("maxFailedNodes", vec![json!(2), json!(3)]),
+        ("autoRollback", vec![json!(true)]),
+    ]
+}
+
+/// What operators and networks do.
+fn course() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        20 => (1..6u8, any::<u8>()).prop_map(|(seconds, synced)| Event::Seconds(seconds, synced)),
+        4 => (3..9u8).prop_map(|seconds| Event::Seconds(seconds, u8::MAX)),
+        12 => (any::<bool>(), 0..4u8, 1..8u8).prop_map(|(who, store, versions)| Event::Observe { who, store, versions }),
+        6 => any::<bool>().prop_map(Event::CatchUp),
+        14 => (any::<bool>(), any::<u16>()).prop_map(|(who, arrives)| Event::Act { who, arrives }),
+        22 => any::<bool>().prop_map(Event::CatchUpAndAct),
+        4 => any::<u8>().prop_map(Event::Late),
+        2 => (any::<bool>(), 0..60u8).prop_map(|(who, behind)| Event::Crash { who, behind }),
+    ]
+}
+
+/// What users change.
+fn order() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (1..NEW).prop_map(Event::Image),
+        2 => (1..3u8).prop_map(Event::Budget),
+        1 => (0..6u8).prop_map(Event::Marks),
+        1 => any::<bool>().prop_map(Event::Key),
+        2 => (0..4u8).prop_map(Event::Pods),
+        2 => any::<bool>().prop_map(Event::Pause),
+        1 => (0..3u8).prop_map(Event::OnTimeout),
+        1 => (0..2u8).prop_map(Event::PodUpdate),
+    ]
+}
+
+/// What befalls the cluster.
+fn accident() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        2 => (0..3u8).prop_map(Event::Detacher),
+        3 => (0..NODES).prop_map(Event::Leave),
+        3 => (0..NODES).prop_map(Event::Return),
+        1 => (0..NODES).prop_map(Event::Vanish),
+        2 => (0..NODES).prop_map(Event::Recreate),
+        2 => (0..NODES, any::<bool>()).prop_map(|(node, ready)| Event::Ready(node, ready)),
+        1 => Just(Event::Unready),
+        2 => (0..NODES, any::<bool>()).prop_map(|(node, orphan)| Event::DeleteDeployment(node, orphan)),
+        1 => Just(Event::Wipe),
+    ]
+}
+
+/// What users say about the course of a rollout.
+fn guidance() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0..6usize, 0..3usize).prop_map(|(field, value)| Event::Field(field, value)),
+        3 => (0..6usize).prop_map(|field| Event::Field(field, 3)),
+        3 => (1..NEW).prop_map(Event::Canary),
+        3 => any::<bool>().prop_map(Event::Fails),
+        1 => Just(Event::OnDelete(true)),
+        2 => Just(Event::OnDelete(false)),
+        1 => (0..5i64).prop_map(|number| Event::RollbackTo(Some(number))),
+        2 => Just(Event::RollbackTo(None)),
+        2 => (1..NEW, 1..3u32).prop_map(|(image, step)| Event::Promote(image, step)),
+        2 => (0..NODES, 0..3u8).prop_map(|(node, value)| Event::Retry(node, value)),
+        2 => (0..NODES).prop_map(Event::Release),
+    ]
+}
+
+/// What autoscalers and people do to nodes and pods.
+fn departure() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0..NODES, 0..3usize).prop_map(|(node, taint)| Event::Taint(node, Some(taint))),
+        4 => (0..NODES).prop_map(|node| Event::Taint(node, None)),
+        1 => (0..NODES).prop_map(Event::DeleteNode),
+        1 => (0..NODES).prop_map(Event::DeletePod),
+        1 => (0..NODES).prop_map(Event::Restart),
+    ]
+}
+
+/// Anything, but the template goes to all nodes alike.
+pub fn plain() -> impl Strategy<Value = Event> {
+    prop_oneof![30 => course(), 2 => order(), 1 => accident()]
+}
+
+/// Anything.
+pub fn guided() -> impl Strategy<Value = Event> {
+    prop_oneof![60 => course(), 5 => order(), 1 => accident(), 6 => guidance(), 2 => departure()]
+}
+
+fn name(node: u8) -> String {
+    format!("n{node}")
+}
+
+pub struct Run {
+    pub world: World,
+    operators: [Operator; 2],
+    late: Vec<Request>,
+}
+
+impl Run {
+    pub fn new(mut world: World) -> Self {
+        let mut operators = [Operator::default(), Operator::default()];
+        for operator in &mut operators {
+            operator.catch_up(&world);
+        }
+        world.audit.seen.clear();
+        Self { world, operators, late: Vec::new() }
+    }
+
+    fn act(&mut self, who: bool, arrives: u16) {
+        let Some(planned) = self.operators[usize::from(who)].plan(&self.world) else { return };
+        self.world.audit.violations.extend(held_without_a_reason(&planned.snapshot, &planned.plan));
+        for (index, request) in planned.requests.into_iter().enumerate() {
+            let now = arrives >> (index % 16) & 1 == 1;
+            if now {
+                self.operators[usize::from(who)].send(&mut self.world, &request);
+            }
+            // A creation is sent once; anything else may come again.
+            if !now || !matches!(request.action, Action::CreateDeployment { .. }) {
+                self.late.push(request);
+            }
+        }
+    }
+
+    fn late(&mut self, which: u8) {
+        if self.late.is_empty() {
+            return;
+        }
+        let index = usize::from(which) % self.late.len();
+        let request = self.late[index].clone();
+        if matches!(request.action, Action::CreateDeployment { .. }) {
+            self.late.remove(index);
+        }
+        self.world.apply(&request);
+    }
+
+    pub fn happen(&mut self, event: &Event) {
+        match *event {
+            Event::Seconds(seconds, synced) => {
+                for _ in 0..seconds {
+                    self.world.change(|cluster| cluster.tick(|index| synced >> (index % 8) & 1 == 1));
+                }
+            }
+            Event::Observe { who, store, versions } => {
+                self.operators[usize::from(who)].advance(&self.world, STORES[usize::from(store)], usize::from(versions));
+            }
+            Event::CatchUp(who) => self.operators[usize::from(who)].catch_up(&self.world),
+            Event::Act { who, arrives } => self.act(who, arrives),
+            Event::CatchUpAndAct(who) => {
+                self.operators[usize::from(who)].catch_up(&self.world);
+                self.act(who, u16::MAX);
+            }
+            Event::Late(which) => self.late(which),
+            Event::Crash { who, behind } => self.operators[usize::from(who)].crash(&self.world, usize::from(behind)),
+            Event::Wipe => {
+                // An id that was reserved from a ledger must not outlive it.
+                self.operators.iter_mut().for_each(Operator::forget_reserved);
+                self.late.retain(|request| !matches!(request.action, Action::CreateDeployment { .. }));
+                self.world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
+            }
+            Event::Image(_)
+            | Event::Budget(_)
+            | Event::Marks(_)
+            | Event::Key(_)
+            | Event::Pods(_)
+            | Event::Pause(_)
+            | Event::OnTimeout(_)
+            | Event::PodUpdate(_)
+            | Event::Field(..)
+            | Event::Canary(_)
+            | Event::Fails(_)
+            | Event::OnDelete(_)
+            | Event::RollbackTo(_)
+            | Event::Promote(..) => self.order(event),
+            _ => self.befall(event),
+        }
+    }
+
+    /// Changes the spec.
+    fn order(&mut self, event: &Event) {
+        self.world.change(|cluster| {
+            cluster.edit_wish(|wish| match *event {
+                Event::Image(image) => wish.image = image,
+                Event::Budget(budget) => wish.budget = budget.into(),
+                Event::Marks(marks) => wish.marks = ALL_MARKS[usize::from(marks)],
+                Event::Key(other) => wish.key = other.into(),
+                Event::Pods(pods) => wish.pods = pods.into(),
+                Event::Pause(paused) => wish.paused = paused,
+                Event::PodUpdate(which) => wish.pod_update = POD_UPDATES[usize::from(which)],
+                Event::OnTimeout(policy) => wish.on_timeout = ["Halt", "Proceed", "Abort"][usize::from(policy)],
+                Event::Field(field, value) => {
+                    let (field, values) = &fields()[field];
+                    set(&mut wish.course, field, values.get(value).cloned());
+                }
+                Event::Canary(image) => {
+                    wish.image = image;
+                    set(&mut wish.course, "steps", Some(json!([{"nodes": 1, "soak": "2s"}, {"nodes": "50%", "maxRestarts": 0}])));
+                }
+                Event::Fails(goes_back) => {
+                    wish.image = BAD;
+                    set(&mut wish.course, "nodeDeadlineSeconds", Some(json!(8)));
+                    set(&mut wish.course, "autoRollback", goes_back.then_some(json!(true)));
+                }
+                Event::OnDelete(on_delete) => wish.on_delete = on_delete,
+                Event::RollbackTo(number) => wish.rollback_to = number,
+                Event::Promote(image, step) => wish.promote = Some((image, step)),
+                _ => unreachable!("{event:?} is no order"),
+            });
+        });
+    }
+
+    /// What happens to nodes, Deployments and pods.
+    fn befall(&mut self, event: &Event) {
+        let disturbed = &mut self.world.audit.disturbed;
+        match *event {
+            Event::Vanish(node) | Event::Recreate(node) | Event::DeleteDeployment(node, _) | Event::DeletePod(node) => {
+                disturbed.insert(name(node));
+            }
+            _ => {}
+        }
+        self.world.change(|cluster| match *event {
+            Event::Detacher(kind) => cluster.detacher = [Detacher::Good, Detacher::Silent, Detacher::Stale][usize::from(kind)],
+            Event::Leave(node) => cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "false".into()),
+            Event::Return(node) => cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "true".into()),
+            Event::Vanish(node) | Event::Recreate(node) => {
+                cluster.version += 1;
+                cluster.nodes.remove(&name(node));
+                if matches!(event, Event::Recreate(_)) {
+                    cluster.join(&name(node));
+                }
+            }
+            Event::Ready(node, ready) => cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into()),
+            Event::Unready => {
+                let later = cluster.now + 8;
+                cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.max(later));
+            }
+            Event::DeleteDeployment(node, orphan) => cluster.delete_deployment(&format!("edge-n{node}"), orphan),
+            Event::Taint(node, taint) => {
+                let taint = taint.map(|taint| DEPARTURES[taint]).map(|(key, effect)| json!({"key": key, "effect": effect}));
+                let taints: Vec<_> = taint.into_iter().collect();
+                cluster.edit_node(&name(node), |node| node["spec"]["taints"] = taints.into());
+            }
+            Event::DeleteNode(node) => {
+                cluster.edit_node(&name(node), |node| node["metadata"]["deletionTimestamp"] = "1970-01-12T13:46:40Z".into());
+            }
+            Event::DeletePod(node) => {
+                let now = cluster.now;
+                if let Some(pod) = cluster.pods.iter_mut().find(|pod| pod.node == name(node)) {
+                    pod.ends_at.get_or_insert(now + 1);
+                }
+            }
+            Event::Restart(node) => cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(|pod| pod.restarts += 1),
+            Event::Retry(node, value) => annotate(cluster, node, names::RETRY_ANNOTATION, value.to_string()),
+            Event::Release(node) => {
+                let id = cluster.ledger().and_then(|ledger| ledger.grants.get(&name(node))).map(|grant| grant.id);
+                if let Some(id) = id {
+                    annotate(cluster, node, names::RELEASE_ANNOTATION, format!("default/edge:{id}"));
+                }
+            }
+            _ => unreachable!("{event:?} is none of these"),
+        });
+    }
+
+    /// The faults end, and what held the rollout back: one operator, fresh watches, a detacher that works, Nodes that are Ready.
+    pub fn faults_end(&mut self) -> Operator {
+        let gone = |node: &Value| node["metadata"]["deletionTimestamp"].is_string();
+        let world = &mut self.world;
+        let leaving: Vec<_> = world.cluster.nodes.iter().filter(|(_, node)| gone(node)).map(|(name, _)| name.clone()).collect();
+        world.audit.disturbed.extend(leaving.iter().cloned());
+        world.change(|cluster| {
+            for name in leaving {
+                cluster.version += 1;
+                cluster.nodes.remove(&name);
+                cluster.join(&name);
+            }
+            cluster.detacher = Detacher::Good;
+            cluster.answered.clear();
+            // What failed, and what was given up, is tried again only when somebody changes the template or the policy.
+            let failed = cluster.ledger().is_some_and(|ledger| {
+                let noted = ledger.course.as_ref().is_some_and(|course| !course.failed.is_empty());
+                noted || ledger.rolled_back.is_some() || ledger.grants.values().any(|grant| grant.released)
+            });
+            cluster.edit_wish(|wish| {
+                (wish.paused, wish.on_delete, wish.rollback_to, wish.promote) = (false, false, None, None);
+                wish.on_timeout = "Halt";
+                // Grants may be as old as the schedule.
+                wish.course = json!({"nodeDeadlineSeconds": 3600});
+                wish.image = if failed || wish.image == BAD { NEW } else { wish.image };
+            });
+            for name in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
+                cluster.edit_node(&name, |node| {
+                    node["status"]["ready"] = true.into();
+                    node["spec"]["taints"] = json!([]);
+                    if let Some(annotations) = node["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
+                        annotations.retain(|key, _| key != names::RETRY_ANNOTATION && key != names::RELEASE_ANNOTATION);
+                    }
+                });
+            }
+        });
+        Operator::default()
+    }
+}
+
+fn set(course: &mut Value, field: &str, value: Option<Value>) {
+    if course.is_null() {
+        *course = json!({});
+    }
+    let Some(fields) = course.as_object_mut() else { return };
+    match value {
+        Some(value) => fields.insert(field.to_owned(), value),
+        None => fields.remove(field),
+    };
+}
+
+fn annotate(cluster: &mut super::world::cluster::Cluster, node: u8, key: &str, value: String) {
+    cluster.edit_node(&name(node), |node| node["metadata"]["annotations"][key] = value.into());
+}
+
+/// P14: a node that is not done, and of which the plan does not say why.
+fn held_without_a_reason(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
+    if !snapshot.resource.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER) {
+        return None;
+    }
+    let invalid = plan.status.conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "False");
+    let revision = &plan.status.revisions.effective;
+    let ledger = snapshot.resource.ledger();
+    let mut chosen = snapshot.nodes.iter().filter(|(_, node)| node.labels.get("ingress").map(String::as_str) == Some("true"));
+    let silent = chosen.find(|(name, _)| {
+        let done = snapshot.deployments.get(*name).is_some_and(|deployment| {
+            let wanted = deployment.revision() == revision && deployment.replicas() == snapshot.resource.spec.pods_per_node;
+            wanted && planner::readiness::is_settled(deployment, snapshot.pods_on(name))
+        });
+        let granted = ledger.is_some_and(|ledger| ledger.grants.contains_key(*name));
+        let left_alone = invalid && !snapshot.deployments.contains_key(*name);
+        !(left_alone || done && !granted || plan.held.contains_key(*name) || granted && releases(plan, name))
+    });
+    silent.map(|(name, node)| format!("P14: {name} is held without a reason: {node:?}, {:?}", snapshot.deployments.get(name)))
+}
+
+/// The plan takes the node's grant away: it is done.
+fn releases(plan: &Plan, node: &str) -> bool {
+    plan.status.rollout.as_ref().is_some_and(|ledger| !ledger.grants.contains_key(node))
+}

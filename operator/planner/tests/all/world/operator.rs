@@ -1,0 +1,182 @@
+//! An operator process: what it believes, what it remembers, how it carries out a plan.
+
+use super::{View, World, cluster::UID8};
+use crds::names;
+use planner::{
+    Action, Plan, Snapshot, health_checker,
+    plan::Write,
+    snapshot::{GateLinks, Sighting},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One watch each, so that they lag apart.
+#[derive(Clone, Copy, Debug)]
+pub enum Store {
+    Resource,
+    Nodes,
+    Deployments,
+    Pods,
+}
+
+pub const STORES: [Store; 4] = [Store::Resource, Store::Nodes, Store::Deployments, Store::Pods];
+
+#[derive(Clone, Debug, Default)]
+pub struct Operator {
+    /// Positions in the history, by store.
+    seen: [usize; 4],
+    reserved: Vec<u64>,
+    first_seen: BTreeMap<Sighting, i64>,
+    written_generations: BTreeMap<String, i64>,
+    asserted: BTreeSet<String>,
+    listed_for: Option<u64>,
+    /// How gates bear on the resource.
+    pub gates: GateLinks,
+    /// How much there was to see when it last decided that nothing was to be done, and when it wanted to look again.
+    rests: Option<(usize, i64)>,
+}
+
+/// One API call that is to be made.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub action: Action,
+    /// Of the resource, as it was read.
+    pub resource_version: String,
+}
+
+/// A decision, and what it was based on.
+pub struct Planned {
+    pub snapshot: Snapshot,
+    pub plan: Plan,
+    pub requests: Vec<Request>,
+}
+
+impl Operator {
+    pub fn advance(&mut self, world: &World, store: Store, versions: usize) {
+        let seen = &mut self.seen[store as usize];
+        *seen = (*seen + versions).min(world.history.len() - 1);
+    }
+
+    pub fn catch_up(&mut self, world: &World) {
+        self.seen = [world.history.len() - 1; 4];
+    }
+
+    /// A new process, whose first lists are this far behind.
+    pub fn crash(&mut self, world: &World, behind: usize) {
+        *self = Self { seen: [(world.history.len() - 1).saturating_sub(behind); 4], ..Self::default() };
+    }
+
+    /// Something has changed since it last looked, or the time has come.
+    pub fn has_to_look(&self, world: &World) -> bool {
+        self.rests.is_none_or(|(versions, again)| world.history.len() > versions || world.cluster.now >= again)
+    }
+
+    pub fn looked(&mut self, rests: Option<(usize, i64)>) {
+        self.rests = rests;
+    }
+
+    fn view<'a>(&self, world: &'a World, store: Store) -> &'a View {
+        &world.history[self.seen[store as usize]]
+    }
+
+    /// None while the resource is not there.
+    pub fn snapshot(&mut self, world: &World) -> Option<Snapshot> {
+        let resource = self.view(world, Store::Resource).resource.clone()?;
+        self.list_for_rebuilding(world, &resource);
+        let nodes = self.view(world, Store::Nodes).nodes.clone();
+        let deployments = self.view(world, Store::Deployments).deployments.clone();
+        let mut snapshot = Snapshot {
+            health_checker_image: "checker:1".into(),
+            nodes,
+            deployments: (*deployments).clone(),
+            pods: (*self.view(world, Store::Pods).pods).clone(),
+            replica_sets: (*self.view(world, Store::Pods).sets).clone(),
+            orphans: (*self.view(world, Store::Deployments).orphans).clone(),
+            daemon_sets: world.cluster.daemon_sets.clone(),
+            history: self.view(world, Store::Resource).revisions.to_vec(),
+            reserved: self.reserved.clone(),
+            listed_since_rebuild: self.listed_for.is_some(),
+            asserted: self.asserted.clone(),
+            written_generations: self.written_generations.clone(),
+            gates: self.gates.clone(),
+            ..Snapshot::of((*resource).clone(), world.cluster.now)
+        };
+        snapshot.note_marks(&mut self.first_seen);
+        Some(snapshot)
+    }
+
+    /// Consistent lists, once the ledger says that it is being rebuilt; ids that were reserved before are void then.
+    fn list_for_rebuilding(&mut self, world: &World, resource: &planner::snapshot::Resource) {
+        let ledger = resource.ledger();
+        let fence = ledger.and_then(|ledger| ledger.rebuilding);
+        if ledger.is_none() || fence.is_some() {
+            self.reserved.clear();
+        }
+        if fence.is_some() && self.listed_for != fence {
+            let newest = world.history.len() - 1;
+            self.seen[1..].fill(newest);
+        }
+        self.listed_for = fence;
+    }
+
+    /// Ids that were reserved before the ledger was lost are void.
+    pub fn forget_reserved(&mut self) {
+        self.reserved.clear();
+    }
+
+    pub fn plan(&mut self, world: &World) -> Option<Planned> {
+        let mut snapshot = self.snapshot(world)?;
+        let mut plan = planner::decide(&snapshot);
+        if !plan.questions.is_empty() {
+            snapshot.answers =
+                plan.questions.keys().map(|node| (node.clone(), world.cluster.health_port(node).into_iter().collect())).collect();
+            plan = planner::decide(&snapshot);
+        }
+        let resource_version = &snapshot.resource.resource_version;
+        let requests =
+            plan.actions.iter().map(|action| Request { action: action.clone(), resource_version: resource_version.clone() }).collect();
+        Some(Planned { snapshot, plan, requests })
+    }
+
+    /// Sends a request and remembers what came of it; false when it was refused.
+    pub fn send(&mut self, world: &mut World, request: &Request) -> bool {
+        if let Action::CreateDeployment { id, .. } = &request.action {
+            self.reserved.retain(|reserved| reserved != id);
+        }
+        let done = world.apply(request);
+        if !done {
+            return false;
+        }
+        match &request.action {
+            Action::WriteStatus { reserve, .. } => self.reserved.extend(reserve),
+            Action::CreateDeployment { name, .. } => self.remember_generation(world, name),
+            Action::PatchDeployment { name, patch, write: Write::Update | Write::Recreate(_) | Write::Direct, .. }
+                if writes_template(patch) =>
+            {
+                self.remember_generation(world, name);
+            }
+            Action::Apply { object, body } => {
+                self.asserted.insert(health_checker::assertion(object, body));
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn remember_generation(&mut self, world: &World, name: &str) {
+        if let Some(deployment) = world.cluster.deployments.get(name) {
+            let uid = deployment["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            self.written_generations.insert(uid, super::api::generation(deployment));
+        }
+    }
+}
+
+fn writes_template(patch: &serde_json::Value) -> bool {
+    patch
+        .as_array()
+        .is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template" && operation["op"] == "add"))
+}
+
+/// The label that says that our resource uses the node.
+pub fn member_label() -> String {
+    names::member_label(UID8)
+}

@@ -1,0 +1,150 @@
+//! What the user of the simulated cluster wants, in few knobs.
+
+use crds::IngressDaemonSetSpec;
+use serde_json::{Value, json};
+
+/// Keys of the annotation that asks the detacher.
+pub const KEYS: [&str; 2] = ["detacher.example.com/detach", "detacher.example.com/detach-too"];
+/// Key of the detacher's timestamp.
+pub const STAMP: &str = "detacher.example.com/detached-at";
+/// Keys of the annotation on the Deployment.
+const DEPLOYMENT_KEYS: [&str; 2] = ["example.com/out", "example.com/out-too"];
+/// Seconds.
+pub const GRACE: i64 = 4;
+/// Seconds.
+pub const STAMP_GRACE: i64 = 2;
+/// Seconds.
+pub const DETACH_TIMEOUT: i64 = 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marks {
+    /// The token alone.
+    Token,
+    /// An annotation on the Deployment.
+    Deployment,
+    /// An annotation on the Node.
+    Node,
+    /// Both.
+    Both,
+    /// On the Node, and the detacher says when.
+    Timestamp,
+    /// None: pods are replaced on attached nodes.
+    Degrade,
+}
+
+pub const ALL_MARKS: [Marks; 6] = [Marks::Token, Marks::Deployment, Marks::Node, Marks::Both, Marks::Timestamp, Marks::Degrade];
+
+/// Key of the label that tells domains apart.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zones {
+    /// There are none.
+    Ignored,
+    /// Each has a budget of one node.
+    OneEach,
+    /// One is finished before the next.
+    OneAtATime,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    pub zones: Zones,
+    /// Nodes that must stay available.
+    pub minimum: i32,
+    pub ignores_not_ready: bool,
+    pub image: u8,
+    pub budget: i32,
+    pub marks: Marks,
+    /// Which of the two keys.
+    pub key: usize,
+    pub pods: i32,
+    pub paused: bool,
+    pub on_timeout: &'static str,
+    pub attach_soak: u32,
+    /// Further fields of `rollingUpdate`.
+    pub course: Value,
+    pub on_delete: bool,
+    pub rollback_to: Option<i64>,
+    /// Image and step.
+    pub promote: Option<(u8, u32)>,
+    pub history: Option<u32>,
+    pub pod_update: &'static str,
+}
+
+impl Wish {
+    pub fn new(marks: Marks, budget: i32) -> Self {
+        Self {
+            zones: Zones::Ignored,
+            minimum: 0,
+            ignores_not_ready: false,
+            image: 1,
+            budget,
+            marks,
+            key: 0,
+            pods: 2,
+            paused: false,
+            on_timeout: "Halt",
+            attach_soak: 0,
+            course: Value::Null,
+            on_delete: false,
+            rollback_to: None,
+            promote: None,
+            history: None,
+            pod_update: "Recreate",
+        }
+    }
+
+    /// The revision of the template with this image.
+    pub fn revision_of(&self, image: u8) -> String {
+        crds::hash::revision(&Self { image, promote: None, ..self.clone() }.spec().template)
+    }
+
+    pub fn spec(&self) -> IngressDaemonSetSpec {
+        let mut rolling =
+            json!({"detachTimeoutSeconds": DETACH_TIMEOUT, "onDetachTimeout": self.on_timeout, "attachSoakSeconds": self.attach_soak});
+        match self.zones {
+            Zones::Ignored => {}
+            Zones::OneEach => rolling["topology"] = json!({"key": ZONE, "maxUnavailableNodes": 1}),
+            Zones::OneAtATime => rolling["topology"] = json!({"key": ZONE, "oneDomainAtATime": true}),
+        }
+        if let Some(course) = self.course.as_object() {
+            rolling.as_object_mut().expect("an object").extend(course.clone());
+        }
+        rolling["podUpdate"] = self.pod_update.into();
+        rolling["minAvailableNodes"] = self.minimum.into();
+        rolling["notReadyNodes"] = if self.ignores_not_ready { "Ignore" } else { "CountAgainst" }.into();
+        if self.marks == Marks::Degrade {
+            rolling["maxDegradedNodes"] = self.budget.into();
+        } else {
+            rolling["maxUnavailableNodes"] = self.budget.into();
+        }
+        if matches!(self.marks, Marks::Deployment | Marks::Both) {
+            rolling["annotateDeploymentToDetach"] = json!({"key": DEPLOYMENT_KEYS[self.key], "gracePeriodSeconds": GRACE});
+        }
+        if matches!(self.marks, Marks::Node | Marks::Both | Marks::Timestamp) {
+            rolling["annotateNodeToDetach"] = json!({"key": KEYS[self.key], "gracePeriodSeconds": GRACE});
+        }
+        if self.marks == Marks::Timestamp {
+            rolling["waitForDetachmentByAnnotatedTimestamp"] = json!({"key": STAMP, "gracePeriodSeconds": STAMP_GRACE});
+        }
+        spec(json!({
+            "podsPerNode": self.pods,
+            "paused": self.paused,
+            "nodeSelector": {"ingress": "true"},
+            "healthCheckNodePorts": [10080],
+            "template": {
+                "metadata": {"labels": {"app": "edge"}},
+                "spec": {"containers": [{"name": "app", "image": format!("app:{}", self.image), "resources": {"requests": {"cpu": "1000m"}}}]},
+            },
+            "updateStrategy": {"type": if self.on_delete { "OnDelete" } else { "RollingUpdate" }, "rollingUpdate": rolling},
+            "rollbackTo": self.rollback_to.map(|revision| json!({"revision": revision})),
+            "promote": self.promote.map(|(image, step)| json!({"revision": self.revision_of(image), "step": step})),
+            "revisionHistoryLimit": self.history,
+        }))
+    }
+}
+
+pub fn spec(json: Value) -> IngressDaemonSetSpec {
+    serde_json::from_value(json).expect("a spec")
+}

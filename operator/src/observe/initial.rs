@@ -1,0 +1,177 @@
+//! How a watch begins: with a stream of all objects, or with pages of a list where the API server has no such streams.
+//!
+//! A stream costs both sides one object at a time, and the API server takes it from its cache; pages of thousands of objects
+//! cost seconds and memory that is not given back.
+
+use futures::{Stream, StreamExt as _};
+use http::{Request, Uri};
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Error, Event, InitialListStrategy},
+    },
+};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+
+/// What the API server answers that has no streams: it does not know the option, or forbids it (validation of `ListOptions`).
+const REFUSALS: [u16; 2] = [400, 422];
+/// What the client asks for: whatever the API server's cache holds, however old.
+const ANY: &str = "resourceVersion=0";
+/// What is meant: nothing older than what was written before the request.
+const MOST_RECENT: &str = "resourceVersion=";
+
+/// Events of a watch for ever. It begins with a stream until the API server has shown that it has none.
+pub(super) fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let streaming = config.clone().streaming_lists();
+    let pages = attempt(api.clone(), watcher::Config { initial_list_strategy: InitialListStrategy::ListWatch, ..config });
+    let stream = attempt(api.clone(), streaming).scan(false, move |begun, event| {
+        let is_over = refuses_streams(event.as_ref(), *begun);
+        match event {
+            Ok(Event::Init) => *begun = true,
+            // What breaks off tells nothing of what the API server can do.
+            Ok(Event::InitDone) | Err(_) => *begun = false,
+            Ok(_) => {}
+        }
+        if is_over {
+            tracing::info!(kind = %api.resource_url(), "the API server has no streams of lists; listing by pages");
+        }
+        std::future::ready((!is_over).then_some(event))
+    });
+    // The former stream is let go before the latter makes a request.
+    stream.chain(pages)
+}
+
+fn attempt<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher::watcher(api, config).default_backoff()
+}
+
+/// The API server refuses the option, or does not know it: then it never says that all has been shown, and the watch ends
+/// and begins anew before that.
+fn refuses_streams<K>(event: Result<&Event<K>, &Error>, begun: bool) -> bool {
+    match event {
+        Ok(event) => begun && matches!(event, Event::Init),
+        Err(Error::WatchStartFailed(kube::Error::Api(status)) | Error::WatchFailed(kube::Error::Api(status))) => {
+            REFUSALS.contains(&status.code)
+        }
+        Err(_) => false,
+    }
+}
+
+/// A stream of all objects is to be no older than the request for it, as pages are.
+pub fn be_recent<B>(mut request: Request<B>) -> Request<B> {
+    if let Some(uri) = recent(request.uri()) {
+        *request.uri_mut() = uri;
+    }
+    request
+}
+
+fn recent(uri: &Uri) -> Option<Uri> {
+    let query = uri.query().filter(|query| query.split('&').any(|pair| pair == "sendInitialEvents=true"))?;
+    let pairs: Vec<_> = query.split('&').map(|pair| if pair == ANY { MOST_RECENT } else { pair }).collect();
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(format!("{}?{}", uri.path(), pairs.join("&")).parse().ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Response;
+    use k8s_openapi::api::core::v1::Node;
+    use kube::client::{Body, ClientBuilder};
+    use serde_json::{Value, json};
+    use std::time::Duration;
+
+    fn node(name: &str) -> Value {
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "resourceVersion": "7" } })
+    }
+
+    /// Events until all is shown, with an API server that answers so.
+    async fn shown(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> Vec<String> {
+        let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let serve = tokio::spawn(async move {
+            while let Some((request, send)) = server.next_request().await {
+                let (code, body) = answer(&request.uri().to_string());
+                let body = Body::from(body.into_bytes());
+                send.send_response(Response::builder().status(code).body(body).expect("a response"));
+            }
+        });
+        let client = crate::client::layered(ClientBuilder::new(service, "default"), Duration::from_secs(1)).build();
+        let api: Api<Node> = Api::all(client);
+        let mut names = Vec::new();
+        let mut events = events(api, watcher::Config::default()).boxed();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => names.clear(),
+                Ok(Event::InitApply(node)) => names.extend(node.metadata.name),
+                Ok(Event::InitDone) => break,
+                Ok(_) | Err(_) => {}
+            }
+        }
+        serve.abort();
+        names
+    }
+
+    fn line(kind: &str, object: &Value) -> String {
+        format!("{}\n", json!({ "type": kind, "object": object }))
+    }
+
+    fn end() -> String {
+        let annotations = json!({ "k8s.io/initial-events-end": "true" });
+        line("BOOKMARK", &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "resourceVersion": "9", "annotations": annotations } }))
+    }
+
+    fn pages(uri: &str) -> (u16, String) {
+        assert!(uri.contains("limit="), "{uri}");
+        (
+            200,
+            json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": { "resourceVersion": "9" }, "items": [node("n1"), node("n2")] })
+                .to_string(),
+        )
+    }
+
+    #[tokio::test]
+    async fn all_objects_come_in_a_stream_that_is_no_older_than_its_request() {
+        let names = shown(|uri| {
+            assert!(uri.contains("sendInitialEvents=true") && uri.ends_with("resourceVersion="), "{uri}");
+            (200, line("ADDED", &node("n1")) + &line("ADDED", &node("n2")) + &end())
+        });
+        assert_eq!(names.await, ["n1", "n2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_refuses_streams_is_asked_for_pages() {
+        let refusal =
+            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422, "message": "forbidden", "reason": "Invalid" });
+        let names = shown(move |uri| if uri.contains("sendInitialEvents") { (422, refusal.to_string()) } else { pages(uri) });
+        assert_eq!(names.await, ["n1", "n2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_know_streams_is_asked_for_pages_once_its_watch_has_ended() {
+        let names = shown(|uri| if uri.contains("sendInitialEvents") { (200, line("ADDED", &node("n1"))) } else { pages(uri) });
+        assert_eq!(names.await, ["n1", "n2"]);
+    }
+
+    #[test]
+    fn only_the_version_of_a_stream_of_all_objects_is_changed() {
+        let changed = |uri: &str| be_recent(Request::get(uri).body(()).expect("a request")).uri().to_string();
+        for same in ["/api/v1/nodes?watch=true&resourceVersion=0", "/api/v1/nodes?limit=100&resourceVersion=0", "/api/v1/nodes"] {
+            assert_eq!(changed(same), same);
+        }
+        assert_eq!(
+            changed(
+                "https://host:6443/api/v1/nodes?&watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0"
+            ),
+            "https://host:6443/api/v1/nodes?&watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion="
+        );
+    }
+}

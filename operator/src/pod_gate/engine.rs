@@ -1,0 +1,433 @@
+//! The loop: what has changed, what follows for which pod, one patch for each.
+
+use super::{
+    admission::{Admission, Keeper},
+    facts,
+    hub::{Changes, Followed, Hub},
+    metrics::{Became, PodGateMetrics, Refused},
+    report::Reporter,
+    sources::Sources,
+};
+use crate::{
+    act::{self, Error},
+    gate,
+    observe::{Observer, PAGE, WATCH_SECONDS, seconds},
+    readable::Readable,
+};
+use crds::PodReadinessGate;
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use k8s_controller::events::EventRecorder;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams},
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event},
+    },
+};
+use planner::{
+    gate::world::{Key, Source},
+    pod_gate::{
+        Gate,
+        decide::{Transition, View, decide},
+        world::{Attachment, Target},
+    },
+};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Patches under way at once.
+const PARALLEL: usize = 32;
+/// How often it is looked whether something is due, and least time between two writes of status of one gate.
+const TICK: Duration = Duration::from_secs(1);
+/// First and longest wait after a failed patch; doubled in between.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
+
+/// What the loop needs.
+pub struct Options {
+    /// API client without retries of its own.
+    pub client: Client,
+    /// The view of the cluster.
+    pub observer: Arc<Observer>,
+    /// The meeting point with the gates of nodes, and with passes over resources.
+    pub hub: Arc<gate::Hub>,
+    /// Metrics.
+    pub metrics: PodGateMetrics,
+    /// Events.
+    pub recorder: EventRecorder,
+}
+
+/// The loop's state.
+pub struct Engine {
+    client: Client,
+    observer: Arc<Observer>,
+    gates: Arc<gate::Hub>,
+    hub: Arc<Hub>,
+    metrics: PodGateMetrics,
+    sources: Sources,
+    admission: Arc<Admission>,
+    reporter: Reporter,
+    /// Gates as they were read last; one that cannot be decoded any more keeps what it said.
+    known: Readable<Key, PodReadinessGate>,
+    listed: bool,
+    /// Pods that are to be looked at.
+    due: BTreeSet<Key>,
+    under_way: BTreeSet<Key>,
+    failures: BTreeMap<Key, (u32, Instant)>,
+    /// How gates see pods, by pod and by name of the gate.
+    views: BTreeMap<Key, BTreeMap<String, View>>,
+}
+
+/// A patch that ended.
+struct Ended {
+    key: Key,
+    outcome: Result<Box<Pod>, Error>,
+    transitions: Vec<Transition>,
+}
+
+type Work = FuturesUnordered<BoxFuture<'static, Ended>>;
+type Guarded = DeserializeGuard<PodReadinessGate>;
+
+impl Engine {
+    /// Nothing is known yet.
+    pub fn new(options: Options) -> Self {
+        let hub = options.hub.pods();
+        Self {
+            sources: Sources::new(options.client.clone(), Arc::clone(&hub)),
+            admission: Arc::new(Admission::default()),
+            reporter: Reporter::new(options.client.clone(), options.metrics.clone(), options.recorder),
+            client: options.client,
+            observer: options.observer,
+            gates: options.hub,
+            hub,
+            metrics: options.metrics,
+            known: Readable::default(),
+            listed: false,
+            due: BTreeSet::new(),
+            under_way: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            views: BTreeMap::new(),
+        }
+    }
+
+    /// Decides for ever, or until it is to stop; patches under way are finished then.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
+        let mut gates = watcher::watcher(Api::<Guarded>::all(self.client.clone()), config).default_backoff().boxed();
+        let mut listing = BTreeMap::new();
+        let mut work: Work = FuturesUnordered::new();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let hub = Arc::clone(&self.hub);
+        // Ends with this function.
+        let mut aside = tokio::task::JoinSet::new();
+        aside.spawn(Keeper::new(self.client.clone(), Arc::clone(&self.admission)).run());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(event) = gates.next() => self.gate_event(event, &mut listing),
+                changes = hub.changes() => self.note(changes),
+                Some(ended) = work.next() => self.ended(ended),
+                _ = ticks.tick() => self.tick().await,
+            }
+            self.look(&work);
+        }
+        while work.next().await.is_some() {}
+    }
+
+    fn gate_event(&mut self, event: watcher::Result<Event<Guarded>>, listing: &mut BTreeMap<Key, Guarded>) {
+        match event {
+            Ok(Event::Init) => listing.clear(),
+            Ok(Event::InitApply(gate)) => drop(listing.insert(key(&gate), gate)),
+            Ok(Event::InitDone) => {
+                self.known.replace(std::mem::take(listing));
+                self.listed = true;
+                self.refresh();
+            }
+            Ok(Event::Apply(gate)) => {
+                self.known.take(key(&gate), gate);
+                self.refresh();
+            }
+            Ok(Event::Delete(gate)) => {
+                let key = key(&gate);
+                self.known.remove(&key);
+                self.refresh();
+                // Pods that wait for its condition wait for nobody.
+                for resource in self.observer.resources().iter().filter(|found| found.namespace().as_ref() == Some(&key.0)) {
+                    self.observer.dirty().mark(key.0.clone(), resource.name_any());
+                }
+            }
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {
+                if !self.listed {
+                    tracing::warn!(
+                        "there is no definition of PodReadinessGate: install crds/manifests/podreadinessgates.yaml to use gates of pods"
+                    );
+                    self.listed = true;
+                    self.refresh();
+                }
+            }
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
+                tracing::error!(message = status.message, "PodReadinessGates cannot be listed: install deploy/10-rbac.yaml");
+                // Updates of nodes do not wait for a right that they do not need.
+                self.gates_are_known();
+            }
+            Err(error) => tracing::warn!(%error, "watch of PodReadinessGates failed; trying again"),
+        }
+    }
+
+    /// Gates, and what they ask for.
+    fn refresh(&mut self) {
+        if !self.listed || !self.observer.missing().is_empty() {
+            // Whichever is listed last tells.
+            return;
+        }
+        let relinked = {
+            let mut known = self.hub.known();
+            let changed = known.world.gates.len() != self.known.objects.len()
+                || self
+                    .known
+                    .objects
+                    .iter()
+                    .any(|(key, object)| known.world.gates.get(key).is_none_or(|gate| **gate != self::gate(object)));
+            known.has_all = self.known.unreadable.is_empty();
+            if changed {
+                known.world.gates = self.known.objects.iter().map(|(key, object)| (key.clone(), Arc::new(self::gate(object)))).collect();
+                self.reporter.due();
+                self.due.extend(known.world.pods.keys().cloned());
+            }
+            let wanted = known.world.wanted_attachments();
+            let relinked = !wanted.iter().eq(known.replicas.keys());
+            known.replicas.retain(|key, _| wanted.contains(key));
+            known.world.attachments.retain(|key, _| wanted.contains(key));
+            for key in wanted {
+                known.replicas.entry(key).or_default();
+            }
+            relinked
+        };
+        self.gates_are_known();
+        self.attach();
+        self.sources.adjust();
+        self.admission.want(self.hub.known().world.gates.values().map(Arc::clone).collect(), !self.known.unreadable.is_empty());
+        if relinked {
+            // Passes over these resources are to tell of their nodes.
+            self.gates.gates();
+        }
+    }
+
+    /// Passes over resources need not wait any more.
+    fn gates_are_known(&self) {
+        if !std::mem::replace(&mut self.hub.known().has_gates, true) {
+            for resource in self.observer.resources() {
+                self.observer.dirty().mark(resource.namespace().unwrap_or_default(), resource.name_any());
+            }
+        }
+    }
+
+    /// What is known of the `IngressDaemonSets` that gates follow.
+    fn attach(&mut self) {
+        let mut known = self.hub.known();
+        if known.replicas.is_empty() {
+            return;
+        }
+        let resources: BTreeMap<_, _> =
+            self.observer.resources().into_iter().map(|found| ((found.namespace().unwrap_or_default(), found.name_any()), found)).collect();
+        let known = &mut *known;
+        for (key, nodes) in &mut known.replicas {
+            let source = known.world.attachments.entry(key.clone()).or_default();
+            let before = source.clone();
+            if let Some(why) = self.observer.unreadable(&key.0, &key.1) {
+                source.broken = Some(format!("IngressDaemonSet {} cannot be decoded: {why}", key.1));
+            } else if let Some(resource) = resources.get(key) {
+                let uid8 = crds::names::uid8(resource.metadata.uid.as_deref().unwrap_or_default()).to_owned();
+                let found = nodes.as_ref().map(|nodes| Some(Attachment { uid8, nodes: Arc::clone(nodes) }));
+                *source = Source { found, broken: None };
+            } else {
+                *nodes = None;
+                *source = Source { found: Some(None), broken: None };
+            }
+            if *source != before {
+                self.hub.follow(Followed::Attachment(key.clone()));
+            }
+        }
+    }
+
+    fn note(&mut self, changes: Changes) {
+        if changes.gates {
+            self.refresh();
+        }
+        if changes.followed.iter().any(|followed| matches!(followed, Followed::Attachment(_))) {
+            self.attach();
+        }
+        if changes.sight {
+            self.reporter.due();
+        }
+        if !changes.pods.is_empty() {
+            // Another address is asked, and one that is gone no longer.
+            self.sources.adjust_asked();
+        }
+        let known = self.hub.known();
+        let world = &known.world;
+        if !changes.nodes.is_empty() && world.gates.values().any(|gate| gate.follows_nodes()) {
+            let on_them = world.pods.iter().filter(|(_, pod)| changes.nodes.contains(&pod.node));
+            self.due.extend(on_them.map(|(key, _)| key.clone()));
+        }
+        for followed in &changes.followed {
+            for gate in world.gates.values().filter(|gate| follows(gate, followed)) {
+                self.due.extend(world.pods_of(gate).map(|(key, _)| key.clone()));
+            }
+        }
+        self.due.extend(changes.pods);
+    }
+
+    /// Looks at as many pods as there is room for patches.
+    fn look(&mut self, work: &Work) {
+        if !self.listed || !self.observer.missing().is_empty() {
+            return;
+        }
+        while work.len() < PARALLEL {
+            let Some(key) = self.due.iter().find(|key| !self.under_way.contains(*key)).cloned() else { break };
+            self.due.remove(&key);
+            self.look_at(key, work);
+        }
+    }
+
+    fn look_at(&mut self, key: Key, work: &Work) {
+        if self.failures.get(&key).is_some_and(|(_, until)| *until > Instant::now()) {
+            // The tick looks again.
+            return;
+        }
+        let known = self.hub.known();
+        let Some(pod) = known.world.pods.get(&key) else {
+            drop(known);
+            self.forget(&key);
+            return;
+        };
+        let node = self.observer.node(&pod.node);
+        let plan = decide(&known.world, &key, node.as_deref(), chrono::Utc::now().timestamp());
+        drop(known);
+        if self.views.get(&key) != Some(&plan.views) {
+            self.reporter.due();
+            self.views.insert(key.clone(), plan.views);
+        }
+        let Some(patch) = plan.patch else {
+            self.failures.remove(&key);
+            return;
+        };
+        self.under_way.insert(key.clone());
+        let (client, metrics, transitions) = (self.client.clone(), self.metrics.clone(), plan.transitions);
+        work.push(async move { Ended { outcome: write(&client, &metrics, &key, patch).await, key, transitions } }.boxed());
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.failures.remove(key);
+        if self.views.remove(key).is_some() {
+            self.reporter.due();
+        }
+    }
+
+    fn ended(&mut self, Ended { key, outcome, transitions }: Ended) {
+        self.under_way.remove(&key);
+        match outcome {
+            Ok(pod) => {
+                self.failures.remove(&key);
+                for Transition { gate, to } in transitions {
+                    tracing::info!(namespace = key.0, pod = key.1, gate, ?to, "condition changed");
+                    let to = to.map_or("unset", |to| if to { "true" } else { "false" });
+                    self.metrics.transitions.get_or_create(&Became { gate: format!("{}/{gate}", key.0), to }).inc();
+                }
+                let (_, pod) = facts::pod(*pod);
+                self.hub.known().learn(key.clone(), pod);
+                self.due.insert(key);
+            }
+            Err(error) => {
+                match &error {
+                    Error::Conflict => tracing::debug!(namespace = key.0, pod = key.1, "the pod is gone, or another one"),
+                    Error::Forbidden(message) => {
+                        tracing::error!(
+                            namespace = key.0,
+                            message,
+                            "the operator must not patch the status of pods: install deploy/10-rbac.yaml"
+                        );
+                    }
+                    error => tracing::warn!(namespace = key.0, pod = key.1, %error, "status not patched; trying again"),
+                }
+                let (times, _) = self.failures.get(&key).copied().unwrap_or((0, Instant::now()));
+                let wait = BACKOFF.0.saturating_mul(1 << times.min(10)).min(BACKOFF.1);
+                self.failures.insert(key, (times.saturating_add(1), Instant::now() + wait));
+            }
+        }
+    }
+
+    async fn tick(&mut self) {
+        let now = Instant::now();
+        self.due.extend(self.failures.iter().filter(|(_, (_, until))| *until <= now).map(|(key, _)| key.clone()));
+        if self.admission.has_news() {
+            self.reporter.due();
+        }
+        if self.listed && self.reporter.is_due() {
+            let changes = {
+                let known = self.hub.known();
+                self.views.retain(|key, _| known.world.pods.contains_key(key));
+                self.reporter.changed(&known.world, &self.known.objects, &self.views, &self.admission)
+            };
+            for change in changes {
+                self.reporter.write(change).await;
+            }
+        }
+    }
+}
+
+/// Takes a gate in, if it can be decoded.
+fn key(gate: &Guarded) -> Key {
+    (gate.namespace().unwrap_or_default(), gate.name_any())
+}
+
+/// What a `PodReadinessGate` says.
+fn gate(object: &PodReadinessGate) -> Gate {
+    Gate {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or(0),
+        created: object.metadata.creation_timestamp.as_ref().map_or(0, seconds),
+        deleting: object.metadata.deletion_timestamp.is_some(),
+        spec: object.spec.clone(),
+    }
+}
+
+fn follows(gate: &Gate, followed: &Followed) -> bool {
+    match followed {
+        Followed::Service(key) => gate.service().as_ref() == Some(key),
+        Followed::Object(key) => gate.object().as_ref() == Some(key),
+        Followed::Attachment(key) => gate.ingress_daemon_set().as_ref() == Some(key),
+        Followed::Answer(Target { url, .. }) => {
+            gate.spec.source.http.as_ref().is_some_and(|http| http.port.is_some() || http.url.as_ref() == Some(url))
+        }
+    }
+}
+
+/// Patches the status of a pod.
+async fn write(client: &Client, metrics: &PodGateMetrics, key: &Key, patch: Value) -> Result<Box<Pod>, Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &key.0);
+    let began = Instant::now();
+    metrics.patches.inc();
+    let result = api.patch_status(&key.1, &PatchParams::default(), &Patch::Strategic(patch)).await.map_err(act::classify);
+    metrics.patch_seconds.observe(began.elapsed().as_secs_f64());
+    let refused = |reason| {
+        metrics.refused.get_or_create(&Refused { reason }).inc();
+    };
+    match &result {
+        Ok(_) => {}
+        Err(Error::Conflict) => refused("conflict"),
+        Err(Error::Forbidden(_)) => refused("forbidden"),
+        Err(_) => refused("other"),
+    }
+    result.map(Box::new)
+}

@@ -1,0 +1,117 @@
+//! HTTP servers that gates ask.
+
+use super::hub::Hub;
+use http_body_util::Empty;
+use hyper::{
+    Request, Uri,
+    body::Bytes,
+    header::{HOST, USER_AGENT},
+};
+use hyper_util::rt::TokioIo;
+use planner::pod_gate::world::Target;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{net::TcpStream, sync::Semaphore};
+
+/// How many times in a row a server that has answered before must not answer to count as one that does not: as often as a
+/// kubelet's probe must fail by default.
+const FAILURES: u32 = 3;
+
+/// Asks a server again and again, for ever.
+pub async fn follow_answers(hub: Arc<Hub>, asking: Arc<Semaphore>, target: Target) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(target.period));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut answered, mut failures) = (false, 0_u32);
+    loop {
+        ticks.tick().await;
+        // Closed by nobody.
+        let Ok(permit) = asking.acquire().await else { return };
+        let seen = ask(&target).await;
+        drop(permit);
+        match seen {
+            Ok(status) => {
+                (answered, failures) = (true, 0);
+                hub.answer(&target, Ok(status));
+            }
+            Err(why) => {
+                failures = failures.saturating_add(1);
+                if !answered || failures >= FAILURES {
+                    hub.answer(&target, Err(format!("{} does not answer: {why}", target.url)));
+                }
+            }
+        }
+    }
+}
+
+/// The status that a server answers now.
+async fn ask(target: &Target) -> Result<u16, String> {
+    let timeout = Duration::from_millis(target.timeout);
+    tokio::time::timeout(timeout, ask_at_length(&target.url)).await.unwrap_or_else(|_| Err(format!("nothing within {timeout:?}")))
+}
+
+async fn ask_at_length(url: &str) -> Result<u16, String> {
+    let uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
+    let host = uri.host().ok_or("no host")?.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = uri.port_u16().unwrap_or(80);
+    let found = tokio::net::lookup_host((host.as_str(), port)).await.map_err(|error| error.to_string())?;
+    let (allowed, refused): (Vec<_>, Vec<_>) = found.partition(|address| may_be_asked(address.ip()));
+    if allowed.is_empty() && !refused.is_empty() {
+        return Err("addresses of the operator's own machine and of its link are not asked".into());
+    }
+    let stream = connect(&allowed).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let authority = uri.authority().map_or(host, ToString::to_string);
+    let path = uri.path_and_query().map_or("/", hyper::http::uri::PathAndQuery::as_str);
+    let request = Request::get(path)
+        .header(HOST, authority)
+        .header(USER_AGENT, "ingress-daemonset-operator")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| error.to_string())?;
+    let answer = async { sender.send_request(request).await.map(|response| response.status().as_u16()).map_err(|error| error.to_string()) };
+    tokio::pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        // The connection is driven here; the answer may be complete when it ends.
+        _ = connection => answer.await,
+    }
+}
+
+async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
+    TcpStream::connect(addresses).await.map_err(|error| error.to_string())
+}
+
+/// Who may make gates must not reach by them what answers only to the machine that the operator runs on, or to its link, as the
+/// metadata of a cloud does.
+fn may_be_asked(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => !(address.is_loopback() || address.is_link_local() || address.is_unspecified() || address.is_multicast()),
+        IpAddr::V6(address) => {
+            !(address.is_loopback() || address.is_unicast_link_local() || address.is_unspecified() || address.is_multicast())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_the_operators_machine_nor_its_link_is_asked() {
+        for (address, asked) in [
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("::ffff:169.254.169.254", false),
+            ("0.0.0.0", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("10.0.0.1", true),
+            ("198.18.1.1", true),
+            ("fd00::1", true),
+        ] {
+            assert_eq!(may_be_asked(address.parse().unwrap()), asked, "{address}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What gates say of themselves: status, events, metrics.
+
+use super::{
+    admission::Admission,
+    metrics::{PodGateMetrics, Pods},
+};
+use crate::act::{self, Error};
+use crds::{PodReadinessGate, PodReadinessGateStatus};
+use k8s_controller::events::{Event, EventRecorder, EventType};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use planner::{
+    gate::world::Key,
+    pod_gate::{Gate, World, decide::View, status::status},
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// A status that is to be written.
+pub struct Change {
+    object: PodReadinessGate,
+    uid: String,
+    before: PodReadinessGateStatus,
+    after: PodReadinessGateStatus,
+}
+
+/// Writes the status of gates that changed, tells of their transitions, and counts.
+pub struct Reporter {
+    client: Client,
+    metrics: PodGateMetrics,
+    recorder: EventRecorder,
+    due: bool,
+    /// What was written last, by UID: the watch may not have shown it yet.
+    reported: BTreeMap<String, PodReadinessGateStatus>,
+}
+
+impl Reporter {
+    /// Nothing was reported yet.
+    pub fn new(client: Client, metrics: PodGateMetrics, recorder: EventRecorder) -> Self {
+        Self { client, metrics, recorder, due: true, reported: BTreeMap::new() }
+    }
+
+    /// Something has changed that status tells.
+    pub fn due(&mut self) {
+        self.due = true;
+    }
+
+    /// Whether something has.
+    pub fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// What is to be written: of every gate that changed, its status before and after.
+    pub fn changed(
+        &mut self,
+        world: &World,
+        objects: &BTreeMap<Key, PodReadinessGate>,
+        views: &BTreeMap<Key, BTreeMap<String, View>>,
+        admission: &Admission,
+    ) -> Vec<Change> {
+        self.due = false;
+        let now = chrono::Utc::now().timestamp();
+        self.reported.retain(|uid, _| world.gates.values().any(|gate| gate.uid == *uid));
+        let mut changes = Vec::new();
+        let mut shown = BTreeMap::new();
+        for (key, gate) in &world.gates {
+            let Some(object) = objects.get(key).filter(|object| object.metadata.uid.as_ref() == Some(&gate.uid)) else { continue };
+            let seen = world.pods_of(gate).filter_map(|(pod, _)| Some((pod.1.as_str(), views.get(pod)?.get(&gate.name)?)));
+            let before = self.reported.get(&gate.uid).or(object.status.as_ref()).cloned().unwrap_or_default();
+            let after = status(world, gate, &before.conditions, seen, admission.condition(gate), now);
+            shown.extend(counts(gate, &after));
+            if !gate.deleting && after != before {
+                changes.push(Change { object: object.clone(), uid: gate.uid.clone(), before, after });
+            }
+        }
+        // Of gates that are gone nothing is shown.
+        self.metrics.pods.replace(&shown);
+        changes
+    }
+
+    /// Writes a status, and tells of what is new in it.
+    pub async fn write(&mut self, Change { object, uid, before, after }: Change) {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api: Api<PodReadinessGate> = Api::namespaced(self.client.clone(), &namespace);
+        let body = json!({"metadata": {"uid": uid}, "status": replaced(&before, &after)});
+        match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(act::classify) {
+            Ok(_) => {
+                for condition in after.conditions.iter().filter(|condition| is_news(&before.conditions, condition)) {
+                    self.tell(&object, condition).await;
+                }
+                self.reported.insert(uid, after);
+            }
+            // It is gone, or another one.
+            Err(Error::Conflict) => {}
+            Err(error) => {
+                tracing::warn!(namespace, gate = name, %error, "status not written; trying again");
+                self.due = true;
+            }
+        }
+    }
+
+    /// An event for a transition of the gate; none for each pod.
+    async fn tell(&self, object: &PodReadinessGate, condition: &Condition) {
+        let works = (condition.type_ == "Conflicting") != (condition.status == "True");
+        let type_ = if works { EventType::Normal } else { EventType::Warning };
+        let event =
+            Event { type_, reason: condition.reason.clone(), action: "Gate".into(), note: Some(condition.message.clone()), related: None };
+        if let Err(error) = self.recorder.publish(object, &event).await {
+            tracing::warn!(%error, reason = condition.reason, "event not published");
+        }
+    }
+}
+
+/// Its pods by what the condition says.
+fn counts(gate: &Gate, status: &PodReadinessGateStatus) -> [(Pods, i64); 4] {
+    let name = format!("{}/{}", gate.namespace, gate.name);
+    let pods = &status.pods;
+    [("true", pods.true_), ("false", pods.false_), ("unset", pods.unset), ("not_gated", pods.not_gated)]
+        .map(|(state, count)| (Pods { gate: name.clone(), state }, i64::from(count)))
+}
+
+/// Whether a condition says something new that people are to be told; that nothing is wrong is no news at first.
+fn is_news(before: &[Condition], condition: &Condition) -> bool {
+    match before.iter().find(|known| known.type_ == condition.type_) {
+        Some(known) => (&known.status, &known.reason) != (&condition.status, &condition.reason),
+        None => (condition.type_ == "Conflicting") == (condition.status == "True"),
+    }
+}
+
+/// The body of a merge patch that leaves exactly `after`: lists and texts that became empty are not serialised, and would stay.
+fn replaced(before: &PodReadinessGateStatus, after: &PodReadinessGateStatus) -> Value {
+    let mut body = serde_json::to_value(after).unwrap_or_default(); // plain data: always serialisable
+    if after.held.is_empty() && !before.held.is_empty() {
+        body["held"] = json!(null);
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::pod_readiness_gate::HeldPod;
+
+    fn condition(type_: &str, status: &str, reason: &str) -> Condition {
+        serde_json::from_value(json!({
+            "type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-11-22T12:00:00Z",
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn another_status_or_reason_is_news_and_that_nothing_is_wrong_is_none_at_first() {
+        let ready = condition("Ready", "True", "NoPodHeld");
+        assert!(!is_news(&[], &ready) && !is_news(&[], &condition("Conflicting", "False", "OnlyOne")));
+        assert!(is_news(&[], &condition("Ready", "False", "SourceUnreadable")));
+        assert!(is_news(&[], &condition("Conflicting", "True", "SameConditionType")));
+        assert!(is_news(std::slice::from_ref(&ready), &condition("Ready", "True", "PodsHeld")));
+        assert!(!is_news(std::slice::from_ref(&ready), &ready));
+    }
+
+    #[test]
+    fn a_list_of_pods_that_became_empty_goes() {
+        let before = PodReadinessGateStatus { held: vec![HeldPod::default()], ..PodReadinessGateStatus::default() };
+        let body = replaced(&before, &PodReadinessGateStatus::default());
+        assert!(body.as_object().unwrap().get("held").is_some_and(Value::is_null), "{body}");
+    }
+}
