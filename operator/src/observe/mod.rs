@@ -8,6 +8,7 @@ mod facts;
 mod index;
 mod initial;
 mod lean;
+mod protobuf;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -211,13 +212,14 @@ impl Observer {
         let resources = Arc::clone(&self).follow_kind(Api::<Guarded>::all(client.clone()), all(), move |event| {
             writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(event);
         });
+        let compact = protobuf::client(&client);
         tokio::join!(
             beside(resources),
-            self.watch(Api::<Lean<Node>>::all(client.clone()), all()),
+            self.watch(Api::<Lean<Node>>::all(compact.clone()), all()),
             self.watch(Api::<Lean<Deployment>>::all(client.clone()), ours()),
             self.watch(Api::<Lean<ReplicaSet>>::all(client.clone()), ours()),
             self.watch(Api::<ControllerRevision>::all(client.clone()), ours()),
-            self.watch(Api::<Lean<Pod>>::all(client.clone()), ours()),
+            self.watch(Api::<Lean<Pod>>::all(compact), ours()),
             self.watch(Api::<DaemonSet>::all(client.clone()), checkers),
             self.watch(Api::<Service>::all(client), all()),
         );
