@@ -65,6 +65,13 @@ pub(super) struct Refusal {
     code: i32,
 }
 
+#[cfg(test)]
+impl Refusal {
+    pub(super) fn of(message: &str, reason: &str, code: i32) -> Self {
+        Self { message: message.to_owned(), reason: reason.to_owned(), code }
+    }
+}
+
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         Self::failure(&refusal.message, &refusal.reason).with_code(u16::try_from(refusal.code).unwrap_or_default())

@@ -5,6 +5,8 @@
 //! An API server that answers in JSON, or in protobuf that cannot be read, is left to JSON.
 
 mod messages;
+#[cfg(test)]
+mod tests;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use http::{HeaderMap, HeaderValue, Request, Response, header};
@@ -75,11 +77,13 @@ fn events(body: Body, unreadable: Arc<AtomicBool>) -> Answer {
     let reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
     let codec = LengthDelimitedCodec::builder().max_frame_length(LONGEST).new_codec();
     let lines = FramedRead::new(reader, codec).map(move |frame| {
-        line(frame?.freeze()).map(Frame::data).map_err(|error| {
+        let line = frame.and_then(|frame| line(frame.freeze()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)));
+        // A connection that breaks off is of another kind.
+        if let Some(error) = line.as_ref().err().filter(|error| error.kind() == io::ErrorKind::InvalidData) {
             tracing::warn!(%error, "the API server's protobuf cannot be read; asking for JSON from now on");
             unreadable.store(true, Ordering::Relaxed);
-            io::Error::new(io::ErrorKind::InvalidData, error)
-        })
+        }
+        line.map(Frame::data)
     });
     StreamBody::new(lines.map_err(BoxError::from)).boxed_unsync()
 }

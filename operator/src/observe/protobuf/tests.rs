@@ -1,0 +1,154 @@
+use super::{super::Lean, *};
+use futures::stream;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Resource,
+    api::WatchParams,
+    client::ClientBuilder,
+    core::{DynamicObject, Status},
+};
+use serde::de::DeserializeOwned;
+use std::{fmt::Debug, sync::Mutex};
+
+/// What an API server 1.36 wrote of objects with all the fields that are read, and many that are not: the first event of a watch, and
+/// the bookmark that ends the initial ones.
+const NODE: (&[u8], &[u8]) = (include_bytes!("written/node.pb"), include_bytes!("written/node.json"));
+const POD: (&[u8], &[u8]) = (include_bytes!("written/pod.pb"), include_bytes!("written/pod.json"));
+/// What it answered to a watch with options that do not go together.
+const REFUSAL: &[u8] = include_bytes!("written/refusal.pb");
+
+const STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+
+/// What the API server answers: a code, a type of content, and the content in pieces.
+type Given = (u16, &'static str, Vec<Vec<u8>>);
+
+/// A client of an API server that answers so, and what has been asked for.
+fn server(answer: impl Fn(&str) -> Given + Clone + Send + 'static) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let service = service_fn(move |request: Request<Body>| {
+        let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+        let (code, content, pieces) = answer(&accept);
+        seen.lock().unwrap().push(accept);
+        let pieces = pieces.into_iter().map(|piece| Ok::<_, BoxError>(Frame::data(Bytes::from(piece))));
+        let body = StreamBody::new(stream::iter(pieces));
+        let response = Response::builder().status(code).header(header::CONTENT_TYPE, content).body(body).unwrap();
+        async move { Ok::<_, BoxError>(response) }
+    });
+    (client(&ClientBuilder::new(service, "default").build()), asked)
+}
+
+async fn watched<K>(client: Client) -> kube::Result<Vec<kube::Result<WatchEvent<K>>>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let events = Api::<K>::all(client).watch(&WatchParams::default(), "0").await?;
+    Ok(events.collect().await)
+}
+
+/// Whole and cut into pieces anywhere, it is what the JSON says.
+async fn says_the_same<K>((protobuf, json): (&'static [u8], &'static [u8]))
+where
+    K: super::super::lean::Partly + Resource<DynamicType = ()> + Clone + Debug + PartialEq,
+{
+    let (in_json, _) = server(move |_| (200, "application/json", vec![json.to_vec()]));
+    let expected = watched::<Lean<K>>(in_json).await.unwrap();
+    for size in [protobuf.len(), 1, 3, 7, 1000] {
+        let (client, _) = server(move |_| (200, STREAM, protobuf.chunks(size).map(<[u8]>::to_vec).collect()));
+        let events = watched::<Lean<K>>(client).await.unwrap();
+        assert_eq!(events.len(), 2);
+        let [Ok(WatchEvent::Added(object)), Ok(WatchEvent::Bookmark(end))] = &events[..] else { panic!("{events:?}") };
+        let [Ok(WatchEvent::Added(meant)), Ok(WatchEvent::Bookmark(meant_end))] = &expected[..] else { panic!("{expected:?}") };
+        assert_eq!(object.0, meant.0);
+        assert_eq!(end.metadata.annotations, meant_end.metadata.annotations);
+        assert!(end.metadata.annotations.contains_key("k8s.io/initial-events-end") && !end.metadata.resource_version.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn nodes_and_pods_in_protobuf_have_every_field_that_is_read_of_them_in_json() {
+    says_the_same::<Node>(NODE).await;
+    says_the_same::<Pod>(POD).await;
+}
+
+#[tokio::test]
+async fn a_refusal_in_protobuf_says_what_it_would_in_json() {
+    let (client, asked) = server(|_| (422, PROTOBUF, vec![REFUSAL.to_vec()]));
+    let refused = watched::<Lean<Node>>(client).await.err().expect("a refusal");
+    let kube::Error::Api(status) = &refused else { panic!("{refused:?}") };
+    assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
+    assert!(status.message.contains("ListOptions"), "{status:?}");
+    assert_eq!(*asked.lock().unwrap(), [ACCEPT.to_str().unwrap()]);
+}
+
+fn wrapped(kind: &str, raw: &impl Message) -> Vec<u8> {
+    let types = TypeMeta { api_version: "v1".to_owned(), kind: kind.to_owned() };
+    [MAGIC, &Unknown { type_meta: Some(types), raw: raw.encode_to_vec().into() }.encode_to_vec()].concat()
+}
+
+fn frame(event: &[u8]) -> Vec<u8> {
+    [&u32::try_from(event.len()).unwrap().to_be_bytes(), event].concat()
+}
+
+fn event(type_: &str, object: Vec<u8>) -> messages::WatchEvent {
+    messages::WatchEvent { type_: type_.to_owned(), object: Some(RawExtension { raw: object.into() }) }
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_says_why() {
+    let refusal = Refusal::of("too old resource version", "Expired", 410);
+    let ends = frame(&event("ERROR", wrapped("Status", &refusal)).encode_to_vec());
+    let (client, _) = server(move |_| (200, STREAM, vec![ends.clone()]));
+    let events = watched::<Lean<Node>>(client).await.unwrap();
+    let [Ok(WatchEvent::Error(status))] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(**status, Status::failure("too old resource version", "Expired").with_code(410));
+}
+
+#[tokio::test]
+async fn events_may_be_wrapped_as_their_objects_are() {
+    let deleted = event("DELETED", wrapped("Pod", &messages::Pod::default()));
+    let wrapped = frame(&wrapped("WatchEvent", &deleted));
+    let (client, _) = server(move |_| (200, STREAM, vec![wrapped.clone()]));
+    let events = watched::<Lean<Pod>>(client).await.unwrap();
+    assert!(matches!(&events[..], [Ok(WatchEvent::Deleted(_))]), "{events:?}");
+}
+
+#[tokio::test]
+async fn an_api_server_whose_protobuf_cannot_be_read_is_asked_for_json() {
+    let bad: [Vec<u8>; 6] = [
+        frame(b"not protobuf"),
+        frame(&event("ADDED", b"bare".to_vec()).encode_to_vec()),
+        frame(&event("ADDED", [MAGIC, b"\xff\xff"].concat()).encode_to_vec()),
+        frame(&event("ADDED", wrapped("Secret", &messages::Node::default())).encode_to_vec()),
+        frame(&event("NEWS", wrapped("Node", &messages::Node::default())).encode_to_vec()),
+        b"\xff\xff\xff\xff".to_vec(),
+    ];
+    for bytes in bad {
+        let (client, asked) = server(move |accept| {
+            if accept.starts_with(PROTOBUF) { (200, STREAM, vec![bytes.clone()]) } else { (200, "application/json", vec![NODE.1.to_vec()]) }
+        });
+        let first = watched::<Lean<Node>>(client.clone()).await.unwrap();
+        assert!(first.iter().all(Result::is_err) && !first.is_empty(), "{first:?}");
+        assert_eq!(watched::<Lean<Node>>(client).await.unwrap().len(), 2);
+        assert!(!asked.lock().unwrap()[1].contains("protobuf"));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_off_within_an_event_is_no_reason_to_give_protobuf_up() {
+    let half = NODE.0[..NODE.0.len() / 4].to_vec();
+    let (client, asked) = server(move |_| (200, STREAM, vec![half.clone()]));
+    for _ in 0..2 {
+        let broken = watched::<Lean<Node>>(client.clone()).await.unwrap();
+        assert!(matches!(&broken[..], [Err(_)] | []), "{broken:?}");
+    }
+    assert!(asked.lock().unwrap()[1].contains("protobuf"));
+}
+
+#[tokio::test]
+async fn other_requests_are_as_ever() {
+    let (client, asked) = server(|_| (200, "application/json", vec![br#"{"metadata":{"name":"n1"}}"#.to_vec()]));
+    let api: Api<DynamicObject> = Api::all_with(client, &kube::api::ApiResource::erase::<Node>(&()));
+    assert_eq!(api.get("n1").await.unwrap().metadata.name.as_deref(), Some("n1"));
+    assert!(!asked.lock().unwrap()[0].contains("protobuf"));
+}
