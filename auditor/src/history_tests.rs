@@ -242,10 +242,11 @@ fn a_changed_pod_that_goes_during_an_update_in_place_is_not_replaced_by_its_paus
     let story = |paused: bool| {
         let mut in_place = deployment("n1", "2.InPlace.20", "a");
         in_place["spec"]["paused"] = paused.into();
-        Story::two_nodes()
-            .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
-            .see(20, Kind::Deployment, in_place)
-            .see(22, Kind::Pod, going(pod("n1", "b", true)))
+        Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a")).see(20, Kind::Deployment, in_place).see(
+            22,
+            Kind::Pod,
+            going(pod("n1", "b", true)),
+        )
     };
     assert_eq!(story(true).violations(&claiming()), []);
     assert_eq!(story(false).violations(&claiming()), [Property::NoBypass]);

@@ -5,9 +5,10 @@
 //!   request that adds, or removes, its taint, as the API server's audit log has it. (What a watch shows comes up to half a second later on a
 //!   machine that is this busy, for reasons of the API server's own: that would be measured otherwise.)
 //! - The yardstick is a client that does nothing but patch: the same two patches, from a watch of its own, as many at once, against the
-//!   same control plane in the same run, before the operator is started and again after it has ended, taken together: what a control
-//!   plane costs changes with what it holds and with what else the machine does. It decides nothing and remembers nothing. As the
-//!   operator is, it is a process of its own with the operator's user: the API server checks and records its requests alike.
+//!   same control plane in the same run, with nodes of its own. It decides nothing and remembers nothing. As the operator is, it is a process
+//!   of its own with the operator's user: the API server checks and records its requests alike.
+//! - Yardstick and operator take turns, and the times of all rounds are taken together: on a machine that is this busy, those of one round
+//!   are by a half longer or shorter than those of the next.
 //! - Fifty status writes a second, spread over the nodes, stand for heartbeats while nodes are released.
 //! - Writes and refusals are counted in the API server's audit log and in the operator's metrics; CPU is that of the API server's process.
 
@@ -22,7 +23,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -41,6 +42,10 @@ pub mod limit;
 /// A thousand nodes at once.
 pub const GATES: Benchmark = Benchmark { name: "gates", body: Body::Alone(|| Box::pin(measure())) };
 
+/// How often the operator has its turn; the yardstick comes before each and after the last.
+const ROUNDS: usize = 3;
+/// What the gate selects.
+const SET: &str = "ours";
 /// Requests of the bench under way at once, which make nodes and conditions.
 const PARALLEL: usize = 32;
 const KEY: &str = "readiness.k8s.io/bench";
@@ -71,18 +76,47 @@ impl Phase {
     }
 }
 
+/// What the operator did with one set of nodes.
+struct Ours {
+    phases: [Phase; 2],
+    /// Patches of Nodes, joining and released.
+    writes: [usize; 2],
+    refused: f64,
+    /// Resident memory before and after, in MiB.
+    memory: [f64; 2],
+}
+
 async fn measure() -> Result<Report> {
     let begun = Instant::now();
     let say = |line: &str| println!("{:6.1}s {line}", begun.elapsed().as_secs_f32());
+    let spent = |[join, release]: &[Phase; 2]| format!("{:.2} s and {:.2} s", join.total, release.total);
     let count: usize = std::env::var("BED_BENCH_NODES").unwrap_or_else(|_| "1000".into()).parse().context("BED_BENCH_NODES")?;
     network::create().await.context("making the network")?;
     let mut cluster = Cluster::start(Path::new(namespaces::STATE)).await?;
-    let client = cluster.server.client.clone();
-
-    let before = with_yardstick(&cluster, "raw-before", count).await?;
-    say(&format!("the yardstick: {:.2} s and {:.2} s", before[0].total, before[1].total));
-
     cluster.apply(&gate()).await?;
+    let (mut raw, mut ours) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let phases = with_yardstick(&cluster, &format!("raw{round}"), count).await?;
+        say(&format!("the yardstick: {}", spent(&phases)));
+        raw.push(phases);
+        if round < ROUNDS {
+            let found = with_operator(&mut cluster, count).await?;
+            say(&format!("the operator: {}", spent(&found.phases)));
+            ours.push(found);
+        }
+    }
+    let figures = figures(count, ours, raw);
+    print("gates", &figures);
+    let mut report = report(&figures);
+    report.json["nodes"] = count.into();
+    report.json["rounds"] = ROUNDS.into();
+    cluster.end().await?;
+    Ok(report)
+}
+
+/// Both phases with nodes that the operator looks after.
+async fn with_operator(cluster: &mut Cluster, count: usize) -> Result<Ours> {
+    let gates = Api::<NodeReadinessGate>::all(cluster.server.client.clone());
     cluster.start_operator()?;
     eventually(PATIENCE, "the operator leads", async || {
         ensure!(cluster.operator_metrics().await?.lines().any(|line| line == "ids_leader 1"), "it does not yet");
@@ -90,38 +124,28 @@ async fn measure() -> Result<Report> {
     })
     .await?;
     // It leads before it has listed anything; its start is not what is measured.
-    let gates = Api::<NodeReadinessGate>::all(client.clone());
     eventually(PATIENCE, "the gate is in force", async || {
         let status = gates.get("bench").await?.status;
         ensure!(status.is_some_and(|status| status.observed_generation.is_some()), "nobody has looked at it yet");
         Ok(())
     })
     .await?;
-    let idle = cluster.operator_figures()?.resident_mib()?;
+    let before = cluster.operator_figures()?.resident_mib()?;
     let audit = AuditLog::from_now(Path::new(namespaces::STATE))?;
-    let ours_join = join(&cluster, "ours", count).await?;
-    let joined = patches(&audit)?;
-    let ours_release = release(&cluster, "ours", count).await?;
-    let released = patches(&audit)? - joined;
+    let joined = join(cluster, SET, count).await?;
+    let writes = patches(&audit)?;
+    let released = release(cluster, SET, count).await?;
+    let all_writes = patches(&audit)?;
     let memory = cluster.operator_figures()?.resident_mib()?;
     let refused = refusals(&cluster.operator_metrics().await?);
-    say(&format!("the operator: {:.2} s and {:.2} s", ours_join.total, ours_release.total));
     cluster.check()?;
     cluster.kill_operator().await?;
-
-    let after = with_yardstick(&cluster, "raw-after", count).await?;
-    say(&format!("the yardstick again: {:.2} s and {:.2} s", after[0].total, after[1].total));
-    let [raw_join, raw_release] = taken_together(before, after);
-    let figures = figures(count, [(&ours_join, &raw_join), (&ours_release, &raw_release)], [joined, released], refused, memory, idle);
-    print("gates", &figures);
-    let mut report = report(&figures);
-    report.json["nodes"] = count.into();
-    cluster.end().await?;
-    Ok(report)
+    remove(cluster, SET).await?;
+    Ok(Ours { phases: [joined, released], writes: [writes, all_writes - writes], refused, memory: [before, memory] })
 }
 
 /// Both phases with nodes of their own that the yardstick looks after.
-async fn with_yardstick(cluster: &Cluster, set: &'static str, count: usize) -> Result<[Phase; 2]> {
+async fn with_yardstick(cluster: &Cluster, set: &str, count: usize) -> Result<[Phase; 2]> {
     let mut command = Command::new(std::env::current_exe().context("finding this program's own path")?);
     command.args(["gates-limit", "--set", set, "--kubeconfig"]).arg(cluster.operator_kubeconfig());
     let logs = cluster.state.join("logs");
@@ -136,23 +160,46 @@ async fn with_yardstick(cluster: &Cluster, set: &'static str, count: usize) -> R
     let phases = [join(cluster, set, count).await?, release(cluster, set, count).await?];
     raw.check()?;
     raw.kill().await?;
+    remove(cluster, set).await?;
     Ok(phases)
 }
 
-/// All latencies, and the means of what is of a whole phase.
-fn taken_together(before: [Phase; 2], after: [Phase; 2]) -> [Phase; 2] {
-    let [join, release] = before;
-    let [join_again, release_again] = after;
-    [(join, join_again), (release, release_again)].map(|(one, other)| {
-        let mut latencies: Vec<_> = one.latencies.into_iter().chain(other.latencies).collect();
-        latencies.sort_by(f64::total_cmp);
-        Phase { latencies, total: f64::midpoint(one.total, other.total), cpu: f64::midpoint(one.cpu, other.cpu) }
+/// Makes room for the next set: what a control plane costs changes with what it holds.
+async fn remove(cluster: &Cluster, set: &str) -> Result<()> {
+    let (api, params) = (Api::<Node>::all(cluster.server.client.clone()), ListParams::default().labels(&format!("set={set}")));
+    api.delete_collection(&DeleteParams::default(), &params).await.context("deleting Nodes")?;
+    eventually(PATIENCE, "the nodes are gone", async || {
+        let left = api.list_metadata(&params.clone().limit(1)).await?.items.len();
+        ensure!(left == 0, "some are left");
+        Ok(())
     })
+    .await
+}
+
+/// All latencies, and the means of what is of a whole phase.
+fn taken_together(phases: Vec<Phase>) -> Phase {
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let many = phases.len() as f64;
+    let mean = |of: fn(&Phase) -> f64| phases.iter().map(of).sum::<f64>() / many;
+    let (total, cpu) = (mean(|phase| phase.total), mean(|phase| phase.cpu));
+    let mut latencies: Vec<_> = phases.into_iter().flat_map(|phase| phase.latencies).collect();
+    latencies.sort_by(f64::total_cmp);
+    Phase { latencies, total, cpu }
+}
+
+fn in_phases(all: Vec<[Phase; 2]>) -> [Phase; 2] {
+    let (join, release) = all.into_iter().map(|[join, release]| (join, release)).unzip();
+    [taken_together(join), taken_together(release)]
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-fn figures(count: usize, phases: [(&Phase, &Phase); 2], writes: [usize; 2], refused: f64, memory: f64, before: f64) -> Vec<Figure> {
-    let [(join, raw_join), (release, raw_release)] = phases;
+fn figures(count: usize, ours: Vec<Ours>, raw: Vec<[Phase; 2]>) -> Vec<Figure> {
+    let nodes = (count * ours.len()) as f64;
+    let refused = ours.iter().map(|ours| ours.refused).sum::<f64>();
+    let [writes_joining, writes_released] = [0, 1].map(|at| ours.iter().map(|ours| ours.writes[at]).sum::<usize>() as f64 / nodes);
+    let [before, memory] = [0, 1].map(|at| ours.iter().map(|ours| ours.memory[at]).fold(0.0, f64::max));
+    let [join, release] = in_phases(ours.into_iter().map(|ours| ours.phases).collect());
+    let [raw_join, raw_release] = in_phases(raw);
     let figure = |what, value, unit, goal, yardstick: f64| Figure { what, value, unit, goal, yardstick: Some(("raw client", yardstick)) };
     let at_most_raw = |factor: f64, raw: f64| Goal::AtMost((factor * raw * 100.0).round() / 100.0);
     vec![
@@ -169,20 +216,8 @@ fn figures(count: usize, phases: [(&Phase, &Phase); 2], writes: [usize; 2], refu
         ),
         figure("requirement met → taint gone, max", release.quantile(1.0), "s", Goal::None, raw_release.quantile(1.0)),
         figure("all released, from the first", release.total, "s", Goal::AtMost(5.0), raw_release.total),
-        Figure {
-            what: "writes per node, joining",
-            value: writes[0] as f64 / count as f64,
-            unit: "",
-            goal: Goal::AtMost(1.0),
-            yardstick: None,
-        },
-        Figure {
-            what: "writes per node, released",
-            value: writes[1] as f64 / count as f64,
-            unit: "",
-            goal: Goal::AtMost(1.0),
-            yardstick: None,
-        },
+        Figure { what: "writes per node, joining", value: writes_joining, unit: "", goal: Goal::AtMost(1.0), yardstick: None },
+        Figure { what: "writes per node, released", value: writes_released, unit: "", goal: Goal::AtMost(1.0), yardstick: None },
         Figure { what: "patches that had no effect", value: refused, unit: "", goal: Goal::AtMost(0.0), yardstick: None },
         figure("API server CPU, joining", join.cpu, "s", at_most_raw(1.5, raw_join.cpu), raw_join.cpu),
         figure("API server CPU, released", release.cpu, "s", at_most_raw(1.5, raw_release.cpu), raw_release.cpu),
@@ -194,7 +229,7 @@ fn gate() -> Value {
     json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate", "metadata": { "name": "bench" },
         "spec": {
-            "nodeSelector": { "matchLabels": { "set": "ours" } },
+            "nodeSelector": { "matchLabels": { "set": SET } },
             // The yardstick taints a node when it sees it, and so does the operator here.
             "admission": { "onCreate": "None" },
             "taint": { "key": KEY, "effect": "NoSchedule" },
@@ -242,8 +277,17 @@ async fn release(cluster: &Cluster, set: &str, count: usize) -> Result<Phase> {
     phase
 }
 
+/// A node comes as a kubelet registers it: not ready, so that the control plane's own taint stays, and with its annotation.
 async fn create(client: Client, name: String, set: String) -> Result<()> {
-    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": { "set": set } } });
+    let now = Timestamp::now().to_string();
+    let ready = json!({
+        "type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "bench", "lastHeartbeatTime": now, "lastTransitionTime": now,
+    });
+    let annotations = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true" });
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": { "set": set }, "annotations": annotations },
+        "status": { "conditions": [ready] },
+    });
     Api::<Node>::all(client).create(&PostParams::default(), &serde_json::from_value(node)?).await.context("creating a Node").map(drop)
 }
 
