@@ -23,9 +23,7 @@ pub fn blocked(
     if nodes.updated == nodes.desired && ledger.grants.is_empty() {
         return None;
     }
-    // A node that works is enough: the rollout goes on when it is through.
-    let works = |node: &String| plan.held.get(node).is_none_or(|held| rank(&held.hold).is_none());
-    if ledger.grants.keys().any(works) {
+    if is_under_way(plan, ledger) {
         return None;
     }
     // A node that was lost with its place is what the others wait for when they wait for the budget.
@@ -60,6 +58,11 @@ pub fn blocked(
     Some(Blocked { reason, object, since: since.unwrap_or_else(|| clock(*now)), message })
 }
 
+/// A node works: that is enough for the rollout to go on when it is through.
+pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
+    ledger.grants.keys().any(|node| plan.held.get(node).is_none_or(|held| rank(&held.hold).is_none()))
+}
+
 /// Rank of a node that is not Ready and has a grant: with what is broken.
 const LOST_WITH_ITS_PLACE: u8 = 4;
 
@@ -79,7 +82,7 @@ fn rank(hold: &Hold) -> Option<u8> {
         | Hold::StillUnhealthy { .. }
         | Hold::GivenUp => 4,
         Hold::OutsideWindow { .. } => 5,
-        Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. }, .. } => 6,
+        Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. } | StepState::NoNodes { .. }, .. } => 6,
         Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } => 7,
         Hold::NodeNotReady => 8,
         Hold::OnDelete => 9,

@@ -35,7 +35,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     }
     let halt = course.and_then(|course| halt(settings, course));
     let closed = targets.closed();
-    let step = step_state(snapshot, targets, course);
+    let step = step_state(snapshot, targets, course, cases);
     for case in cases.iter_mut().filter(|case| case.chosen) {
         if case.is_at(&settings.revision) {
             continue;
@@ -86,12 +86,18 @@ fn runs(case: &Case<'_>, settings: &Settings) -> bool {
     case.is_at(&settings.revision) || is_granted(case, settings)
 }
 
-/// Somebody deleted a pod of an older revision since the newest became the wanted one.
+/// Somebody deleted a pod of an older revision since the newest became the wanted one. Pods that came while the operator was at work on
+/// the node (more replicas, a repair, the way back from a drain) are its own doing, and more than there should be are nobody's loss.
 fn lost_a_pod(case: &Case<'_>, settings: &Settings, since: i64) -> bool {
     let Some(deployment) = case.deployment else { return false };
-    let older = || case.pods.iter().filter(|pod| pod.revision != settings.revision && !pod.ended);
-    let missing = usize::try_from(deployment.replicas()).is_ok_and(|wanted| older().filter(|pod| !pod.terminating).count() < wanted);
-    missing || older().any(|pod| pod.created > since)
+    if is_new(case) || case.grant.is_some_and(|grant| !matches!(grant.kind, Kind::Update | Kind::Abort)) {
+        return false;
+    }
+    let closed = case.token.as_ref().filter(|token| token.phase == Phase::Closed).map_or(since, |token| token.since);
+    let older = case.pods.iter().filter(|pod| pod.revision != settings.revision && !pod.ended && !pod.terminating);
+    let left = older.filter(|pod| pod.created <= since.max(closed)).count();
+    let wanted = deployment.replicas().min(settings.pods_per_node);
+    usize::try_from(wanted).is_ok_and(|wanted| left < wanted)
 }
 
 /// Indexes of the nodes that the rollout may reach now: those that it has reached already come first, so that a set stays
@@ -115,13 +121,21 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
         match &step.nodes {
             StepNodes::Total(count) => reached.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
             StepNodes::Labelled(labels) => {
-                let has =
-                    |case: &Case<'_>| case.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)));
-                reached.extend(order.iter().filter(|(_, case)| has(case)).map(|(index, _)| *index));
+                reached.extend(order.iter().filter(|(_, case)| has_labels(case, labels)).map(|(index, _)| *index));
             }
         }
     }
     order.iter().filter(|(index, _)| reached.contains(index)).take(most).map(|(index, _)| *index).collect()
+}
+
+fn has_labels(case: &Case<'_>, labels: &BTreeMap<String, String>) -> bool {
+    case.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)))
+}
+
+/// A step for labels that no node has would be passed without a look at the new revision.
+fn selects_none(nodes: &StepNodes, cases: &[Case<'_>]) -> bool {
+    let StepNodes::Labelled(labels) = nodes else { return false };
+    !cases.iter().any(|case| case.chosen && has_labels(case, labels))
 }
 
 /// Steps are for a revision of the spec that has another to fall back on.
@@ -131,15 +145,17 @@ fn has_steps(targets: &Targets) -> bool {
 }
 
 /// What the present step waits for, while there is one.
-fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>) -> Option<Hold> {
+fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> Option<Hold> {
     let steps = &targets.effective.rollout.steps;
     let done = course.map_or(0, |course| course.steps_done as usize);
     let step = steps.get(done).filter(|_| has_steps(targets))?;
     let since = course.and_then(|course| course.soaking_since);
+    let revision = || targets.effective.revision.clone();
     let state = match since.map(|since| since.saturating_add(step.soak)) {
+        None if selects_none(&step.nodes, cases) => StepState::NoNodes { revision: revision() },
         None => StepState::Updating,
         Some(until) if snapshot.now < until => StepState::Soaking { until },
-        Some(_) => StepState::AwaitingPromotion { revision: targets.effective.revision.clone() },
+        Some(_) => StepState::AwaitingPromotion { revision: revision() },
     };
     Some(Hold::Step { step: done + 1, of: steps.len(), state })
 }
@@ -261,19 +277,16 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
             course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
         }
     }
+    let promote = snapshot.resource.spec.promote.as_ref();
+    let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
-    if !cases.iter().filter(|case| case.reached).all(serves) {
+    let unproven = selects_none(&step.nodes, cases) && !promoted;
+    if unproven || !cases.iter().filter(|case| case.reached).all(serves) {
         course.soaking_since = None;
         return;
     }
     let since = *course.soaking_since.get_or_insert(snapshot.now);
     let soaked = snapshot.now >= since.saturating_add(step.soak);
-    let promoted = snapshot
-        .resource
-        .spec
-        .promote
-        .as_ref()
-        .is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     if soaked && (!step.pause || promoted) {
         course.steps_done += 1;
         course.soaking_since = None;

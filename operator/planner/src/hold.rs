@@ -385,6 +385,11 @@ pub enum StepState {
         /// The revision to name in `spec.promote`.
         revision: String,
     },
+    /// No node has its labels: it would prove nothing.
+    NoNodes {
+        /// The revision to name in `spec.promote`.
+        revision: String,
+    },
 }
 
 impl StepState {
@@ -393,6 +398,7 @@ impl StepState {
             Self::Updating => "CanaryUpdating",
             Self::Soaking { .. } => "CanarySoaking",
             Self::AwaitingPromotion { .. } => "AwaitingPromotion",
+            Self::NoNodes { .. } => "CanaryWithoutNodes",
         }
     }
 
@@ -403,6 +409,9 @@ impl StepState {
             Self::AwaitingPromotion { revision } => {
                 format!("it waits for spec.promote {{revision: {revision:?}, step: {step}}}")
             }
+            Self::NoNodes { revision } => format!(
+                "no chosen node has the labels of its nodeSelector: correct it, label a node, or pass over the step with spec.promote {{revision: {revision:?}, step: {step}}}"
+            ),
         }
     }
 }

@@ -41,22 +41,28 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
         let fence = ledger.rebuilding.unwrap_or(0);
         ledger.next_id < ID_LIMIT && fence < ID_LIMIT && (ledger.rebuilding.is_some() || ledger.next_id > largest.max(granted))
     };
+    // What failed, and what was rolled back, is as true as it was.
+    let fenced = |fence| Rebuild::Write(Box::new(Ledger { next_id: fence, rebuilding: Some(fence), ..remembered(ledger) }));
     let Some(ledger) = ledger.filter(sound) else {
         // Milliseconds since 1970 lie above every id that a wiped ledger could have given out.
         let now = u64::try_from(snapshot.now.saturating_mul(1000)).unwrap_or(0).min(ID_LIMIT / 2);
-        let fence = now.max(largest.saturating_add(1));
-        return Rebuild::Write(Box::new(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() }));
+        return fenced(now.max(largest.saturating_add(1)));
     };
     let Some(fence) = ledger.rebuilding else { return Rebuild::No };
     if !snapshot.listed_since_rebuild {
         return Rebuild::Wait;
     }
     if largest > fence {
-        let fence = largest.saturating_add(1);
-        return Rebuild::Write(Box::new(Ledger { next_id: fence, rebuilding: Some(fence), ..Ledger::default() }));
+        return fenced(largest.saturating_add(1));
     }
     let fences: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
-    if fences.is_empty() { Rebuild::Write(Box::new(rebuilt(snapshot, settings, cases, fence))) } else { Rebuild::Fence(fences) }
+    if fences.is_empty() { Rebuild::Write(Box::new(rebuilt(snapshot, settings, cases, fence, ledger))) } else { Rebuild::Fence(fences) }
+}
+
+/// What does not depend on grants.
+fn remembered(ledger: Option<&Ledger>) -> Ledger {
+    let (course, rolled_back) = ledger.map(|ledger| (ledger.course.clone(), ledger.rolled_back.clone())).unwrap_or_default();
+    Ledger { course, rolled_back, ..Ledger::default() }
 }
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.
@@ -98,8 +104,8 @@ fn fence_deployment(snapshot: &Snapshot, case: &Case<'_>, deployment: &Deploymen
     }
 }
 
-fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>], fence: u64) -> Ledger {
-    let mut ledger = Ledger { next_id: fence + 1, ..Ledger::default() };
+fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>], fence: u64, before: &Ledger) -> Ledger {
+    let mut ledger = Ledger { next_id: fence + 1, ..remembered(Some(before)) };
     for case in cases.iter().filter(|case| holds(case)) {
         let mut marks = settings.map(Settings::update_marks).unwrap_or_default();
         if matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating)) {

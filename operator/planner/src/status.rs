@@ -237,7 +237,7 @@ fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Hold> {
                 | Hold::OutsideWindow { .. }
                 | Hold::Partition
                 | Hold::OnDelete
-                | Hold::Step { state: StepState::AwaitingPromotion { .. }, .. }
+                | Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::NoNodes { .. }, .. }
         )
     };
     let under_way = ledger.grants.keys().any(|node| plan.held.get(node).is_some_and(|held| held.phase != "Failed"));

@@ -3,6 +3,7 @@
 //! A stream costs both sides one object at a time, and the API server takes it from its cache; pages of thousands of objects
 //! cost seconds and memory that is not given back.
 
+use super::WATCH_SECONDS;
 use futures::{Stream, StreamExt as _};
 use http::{Request, Uri};
 use kube::{
@@ -13,7 +14,8 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
+use tokio::time::Instant;
 
 /// What the API server answers that has no streams: it does not know the option, or forbids it (validation of `ListOptions`).
 const REFUSALS: [u16; 2] = [400, 422];
@@ -23,18 +25,22 @@ const ANY: &str = "resourceVersion=0";
 const MOST_RECENT: &str = "resourceVersion=";
 
 /// Events of a watch for ever. It begins with a stream until the API server has shown that it has none.
+///
+/// One that does not know the option never says that all has been shown, and ends the watch when its time is over. One that ends sooner
+/// has broken off, which tells nothing of what the API server can do.
 pub(super) fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    let lasts = Duration::from_secs(config.timeout.unwrap_or(WATCH_SECONDS).into());
     let streaming = config.clone().streaming_lists();
     let pages = attempt(api.clone(), watcher::Config { initial_list_strategy: InitialListStrategy::ListWatch, ..config });
-    let stream = attempt(api.clone(), streaming).scan(false, move |begun, event| {
-        let is_over = refuses_streams(event.as_ref(), *begun);
+    let stream = attempt(api.clone(), streaming).scan(None, move |begun: &mut Option<Instant>, event| {
+        let in_vain = begun.is_some_and(|begun| begun.elapsed() >= lasts);
+        let is_over = refuses_streams(event.as_ref(), in_vain);
         match event {
-            Ok(Event::Init) => *begun = true,
-            // What breaks off tells nothing of what the API server can do.
-            Ok(Event::InitDone) | Err(_) => *begun = false,
+            Ok(Event::Init) => *begun = Some(Instant::now()),
+            Ok(Event::InitDone) | Err(_) => *begun = None,
             Ok(_) => {}
         }
         if is_over {
@@ -53,11 +59,10 @@ where
     watcher::watcher(api, config).default_backoff()
 }
 
-/// The API server refuses the option, or does not know it: then it never says that all has been shown, and the watch ends
-/// and begins anew before that.
-fn refuses_streams<K>(event: Result<&Event<K>, &Error>, begun: bool) -> bool {
+/// The API server refuses the option, or a watch begins anew after one that has lasted its time `in_vain`.
+fn refuses_streams<K>(event: Result<&Event<K>, &Error>, in_vain: bool) -> bool {
     match event {
-        Ok(event) => begun && matches!(event, Event::Init),
+        Ok(event) => in_vain && matches!(event, Event::Init),
         Err(Error::WatchStartFailed(kube::Error::Api(status)) | Error::WatchFailed(kube::Error::Api(status))) => {
             REFUSALS.contains(&status.code)
         }

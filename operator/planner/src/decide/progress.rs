@@ -2,6 +2,7 @@
 
 use super::Pass;
 use crate::{
+    blocked::is_under_way,
     course,
     hold::{Hold, failure_word},
     wanted::Case,
@@ -56,9 +57,10 @@ impl Pass<'_> {
         retried
     }
 
-    /// The clock of the progress deadline runs while nodes are under way and nothing is shut.
+    /// The clock of the progress deadline runs while a node is under way that nobody and nothing else holds up, and nothing is shut: what
+    /// blocks a rollout is said as what it is.
     pub(super) fn keep_time(&mut self) {
-        let running = !self.ledger.grants.is_empty() && !self.shut.gates.paused && !self.shut.gates.closed;
+        let running = is_under_way(&self.plan, &self.ledger) && !self.shut.gates.paused && !self.shut.gates.closed;
         let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
         course::keep_time(course, self.snapshot.now, running);
         if running {

@@ -35,18 +35,18 @@ fn shut<'w>(world: &'w World, gate: &'w Gate, waiting: &mut Vec<&'w str>) -> Opt
 fn trouble<'w>(world: &'w World, gate: &'w Gate, requirement: &Requirement, waiting: &mut Vec<&'w str>) -> Option<(&'static str, String)> {
     if let Some(wanted) = &requirement.gate {
         let other = world.gates.values().find(|other| other.name == wanted.name)?;
-        let why = if waiting.contains(&other.uid.as_str()) {
-            "GateCycle".to_owned()
-        } else if other.spec.dry_run {
-            "it is a dry run".to_owned()
-        } else {
-            shut(world, other, waiting)?.1
-        };
-        return Some(if leads_to(world, other, gate) {
-            ("GateCycle", "the gate waits for itself through the gates that it requires: remove one of those requirements".into())
-        } else {
-            ("GateNotEnforced", format!("requirement {}: NodeReadinessGate {} releases no node: {why}", requirement.name, other.name))
-        });
+        let cycle = ("GateCycle", "the gate waits for itself through the gates that it requires: remove one of those requirements".into());
+        if waiting.contains(&other.uid.as_str()) {
+            return Some(cycle);
+        }
+        let why = if other.spec.dry_run { "it is a dry run".to_owned() } else { shut(world, other, waiting)?.1 };
+        if leads_to(world, other, gate) {
+            return Some(cycle);
+        }
+        return Some((
+            "GateNotEnforced",
+            format!("requirement {}: NodeReadinessGate {} releases no node: {why}", requirement.name, other.name),
+        ));
     }
     if gate.spec.taint.effect == Effect::PreferNoSchedule {
         return None;

@@ -7,7 +7,7 @@ use planner::{Hold, Plan, decide, hold::StepState};
 use serde_json::{Value, json};
 use world::{
     World,
-    cluster::revision,
+    cluster::{Cluster, revision},
     operator::Operator,
     wish::{Marks, Wish},
 };
@@ -349,6 +349,49 @@ fn on_delete_updates_a_node_whose_pod_somebody_deleted_and_no_other() {
 }
 
 #[test]
+fn on_delete_updates_no_node_whose_pods_the_operator_itself_made_anew() {
+    let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    edit(&mut world, |wish| (wish.image, wish.pods) = (2, 3));
+    seconds(&mut world, &mut operator, 120);
+    let replicas =
+        |world: &World| world.cluster.deployments.values().map(|deployment| deployment["spec"]["replicas"].clone()).collect::<Vec<_>>();
+    assert_eq!((on(&world, 1), replicas(&world)), (3, vec![json!(3); 3]), "more pods are no order to update");
+    world.change(|cluster| cluster.edit_deployment("edge-n0", |deployment| deployment["spec"]["replicas"] = 5.into()));
+    seconds(&mut world, &mut operator, 120);
+    assert_eq!((on(&world, 1), replicas(&world)), (3, vec![json!(3); 3]), "nor is a repair");
+    let taint = |taints: Value| move |cluster: &mut Cluster| cluster.edit_node("n1", |node| node["spec"]["taints"] = taints);
+    world.audit.disturbed.insert("n1".to_owned());
+    world.change(taint(json!([{"key": names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}])));
+    seconds(&mut world, &mut operator, 60);
+    world.change(taint(json!([])));
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!((on(&world, 1), reasons(&plan)), (3, vec!["OnDelete"]), "nor is the way back from a drain");
+}
+
+#[test]
+fn a_canary_step_that_selects_no_node_proves_nothing_and_waits_for_a_person() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodeSelector": {"canary": "ture"}}]}), 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), reasons(&plan)), (4, vec!["CanaryWithoutNodes"]));
+    let blocked = plan.status.blocked.unwrap();
+    assert!(blocked.reason == "CanaryWithoutNodes" && blocked.message.contains("nodeSelector"), "{blocked:?}");
+    world.change(|cluster| cluster.edit_node("n2", |node| node["metadata"]["labels"]["canary"] = "ture".into()));
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    edit(&mut world, |wish| {
+        wish.course = json!({"steps": [{"nodeSelector": {"canary": "none"}}]});
+        wish.image = 3;
+    });
+    seconds(&mut world, &mut operator, 30);
+    assert_eq!(on(&world, 2), 4);
+    edit(&mut world, |wish| wish.promote = Some((3, 1)));
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    assert_eq!(on(&world, 3), 4);
+}
+
+#[test]
 fn a_node_that_an_autoscaler_takes_is_drained_above_the_budget_blocks_others_and_comes_back() {
     for taint in [names::CLUSTER_AUTOSCALER_TAINT, names::KARPENTER_TAINT, names::OUT_OF_SERVICE_TAINT] {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
@@ -463,6 +506,37 @@ fn a_rollout_that_finishes_no_node_within_its_deadline_says_so_and_time_that_sta
     let plan = seconds(&mut world, &mut operator, 30);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "ProgressDeadlineExceeded")));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "ProgressDeadlineExceeded")));
+}
+
+#[test]
+fn a_rollout_that_is_blocked_says_by_what_however_long_it_lasts() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40, "nodeDeadlineSeconds": 20}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    let plan = seconds(&mut world, &mut operator, 300);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+#[test]
+fn a_ledger_that_has_to_be_rebuilt_remembers_what_failed() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    seconds(&mut world, &mut operator, 60);
+    let failed = world.cluster.ledger().unwrap().course.clone().unwrap().failed;
+    assert_eq!(failed.len(), 1);
+    // Somebody restores a Deployment with a token of the future.
+    let other = ["n0", "n1", "n2"].into_iter().find(|name| !failed.contains_key(*name)).unwrap();
+    world.audit.disturbed.insert(other.to_owned());
+    world.change(|cluster| {
+        cluster.edit_deployment(&format!("edge-{other}"), |deployment| {
+            let token = &mut deployment["metadata"]["labels"][names::TOKEN_LABEL];
+            *token = token.as_str().unwrap().replacen(".", ".9", 1).into();
+        });
+    });
+    let plan = seconds(&mut world, &mut operator, 60);
+    let ledger = world.cluster.ledger().unwrap().clone();
+    assert_eq!((ledger.rebuilding, ledger.course.unwrap().failed.keys().collect::<Vec<_>>()), (None, failed.keys().collect()));
+    assert_eq!((on(&world, 99), condition(&plan, "Progressing")), (1, Some(("False", "MaxFailedNodes"))));
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(super) struct Write {
     body: Value,
     /// The status that it leaves; `None` where it is about finalizers.
     status: Option<NodeReadinessGateStatus>,
+    /// What somebody should look at once it is written.
+    troubles: Vec<Told>,
 }
 
 /// One after the other, and whether each was done.
@@ -111,9 +113,7 @@ impl Engine {
             match (object, gate.implied_by()) {
                 (Some(object), _) if gate.deleting => writes.extend(self.let_go(&object, &gate.uid)),
                 (Some(object), _) => {
-                    let write = self.status_write(gate, &before, status);
-                    self.tell_of_trouble(&object, &before, write.as_ref());
-                    writes.extend(write);
+                    writes.extend(self.status_write(gate, &object, &before, status));
                 }
                 (None, Some(resource)) => drop(implied.insert(resource, status)),
                 (None, None) => self.say(gate, &status),
@@ -130,8 +130,12 @@ impl Engine {
     /// What was written is known; what was not is due again.
     pub(super) fn written(&mut self, writes: Vec<(Write, bool)>) {
         for (write, is_done) in writes {
-            self.status_due |= !is_done;
-            if let Some(status) = write.status.filter(|_| is_done) {
+            if !is_done {
+                self.status_due = true;
+                continue;
+            }
+            write.troubles.into_iter().for_each(|trouble| self.let_know(trouble));
+            if let Some(status) = write.status {
                 self.reported.insert(write.uid, status);
             }
         }
@@ -193,26 +197,31 @@ impl Engine {
     }
 
     /// The status of a gate, where it says something else than before.
-    fn status_write(&mut self, gate: &Gate, before: &NodeReadinessGateStatus, status: NodeReadinessGateStatus) -> Option<Write> {
+    fn status_write(
+        &mut self,
+        gate: &Gate,
+        object: &NodeReadinessGate,
+        before: &NodeReadinessGateStatus,
+        status: NodeReadinessGateStatus,
+    ) -> Option<Write> {
         // What was written may not have come back through the watch yet; when it has, what others write is seen.
         if self.reported.get(&gate.uid).is_some_and(|last| last == before) {
             self.reported.remove(&gate.uid);
         }
-        if *self.reported.get(&gate.uid).unwrap_or(before) == status {
+        let said = self.reported.get(&gate.uid).unwrap_or(before);
+        if *said == status {
             return None;
         }
+        let news = news(Some(&said.conditions), &status.conditions);
+        let troubles = news.into_iter().filter(|condition| is_trouble(condition)).map(|condition| Told::Condition {
+            about: About::Gate(Box::new(object.clone())),
+            is_trouble: true,
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        });
+        let troubles = troubles.collect();
         let body = json!({"status": replaced(before, &status)});
-        Some(Write { uid: gate.uid.clone(), name: gate.name.clone(), body, status: Some(status) })
-    }
-
-    /// What a status says newly that somebody should look at.
-    fn tell_of_trouble(&self, object: &NodeReadinessGate, before: &NodeReadinessGateStatus, write: Option<&Write>) {
-        let Some(status) = write.and_then(|write| write.status.as_ref()) else { return };
-        let said = self.reported.get(&object.uid().unwrap_or_default()).unwrap_or(before);
-        for condition in news(Some(&said.conditions), &status.conditions).into_iter().filter(|condition| is_trouble(condition)) {
-            let (reason, message) = (condition.reason.clone(), condition.message.clone());
-            self.let_know(Told::Condition { about: About::Gate(Box::new(object.clone())), is_trouble: true, reason, message });
-        }
+        Some(Write { uid: gate.uid.clone(), name: gate.name.clone(), body, status: Some(status), troubles })
     }
 
     /// A gate from the command line has no status: what its conditions would say is logged when it changes, and told on the
@@ -246,7 +255,7 @@ impl Engine {
         let finalizers: Vec<_> = object.finalizers().iter().filter(|name| *name != names::FINALIZER).cloned().collect();
         let body = act::finalizers(&finalizers, object.metadata.resource_version.as_deref());
         let is_ours = finalizers.len() < object.finalizers().len();
-        is_ours.then(|| Write { uid: uid.to_owned(), name: object.name_any(), body, status: None })
+        is_ours.then(|| Write { uid: uid.to_owned(), name: object.name_any(), body, status: None, troubles: Vec::new() })
     }
 }
 

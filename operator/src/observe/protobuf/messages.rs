@@ -1,7 +1,8 @@
 //! Nodes and pods as the API server writes them in protobuf: the fields that are read, by the numbers of `generated.proto` in
 //! k8s.io/api and k8s.io/apimachinery. Numbers are never given to other fields there.
 //!
-//! What is no pointer in Go is always written, also when it is empty; in JSON it is left out then, and so it is here.
+//! What is no pointer in Go is always written, also when it is empty; in JSON it is left out then, and so it is here. Texts that somebody
+//! is free to write are taken as bytes: nobody has checked that they are UTF-8 (a container's last words need not be).
 
 use k8s_openapi::{
     api::core::v1,
@@ -15,8 +16,21 @@ use kube::core::{
 use prost::Message;
 use std::collections::BTreeMap;
 
-fn text(text: String) -> Option<String> {
-    (!text.is_empty()).then_some(text)
+/// What is no UTF-8 is replaced, as it is in JSON.
+fn readable(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+fn text(bytes: Vec<u8>) -> Option<String> {
+    (!bytes.is_empty()).then(|| readable(bytes))
+}
+
+fn name(name: String) -> Option<String> {
+    (!name.is_empty()).then_some(name)
+}
+
+fn texts(map: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, String> {
+    map.into_iter().map(|(key, value)| (key, readable(value))).collect()
 }
 
 fn each<P: Into<W>, W>(parts: Vec<P>) -> Option<Vec<W>> {
@@ -57,8 +71,8 @@ pub(super) struct RawExtension {
 /// Why a request is refused, or a watch ends.
 #[derive(Message)]
 pub(super) struct Refusal {
-    #[prost(string, tag = "3")]
-    message: String,
+    #[prost(bytes = "vec", tag = "3")]
+    message: Vec<u8>,
     #[prost(string, tag = "4")]
     reason: String,
     #[prost(int32, tag = "6")]
@@ -68,13 +82,13 @@ pub(super) struct Refusal {
 #[cfg(test)]
 impl Refusal {
     pub(super) fn of(message: &str, reason: &str, code: i32) -> Self {
-        Self { message: message.to_owned(), reason: reason.to_owned(), code }
+        Self { message: message.as_bytes().to_vec(), reason: reason.to_owned(), code }
     }
 }
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        Self::failure(&refusal.message, &refusal.reason).with_code(u16::try_from(refusal.code).unwrap_or_default())
+        Self::failure(&readable(refusal.message), &refusal.reason).with_code(u16::try_from(refusal.code).unwrap_or_default())
     }
 }
 
@@ -107,8 +121,8 @@ struct ObjectMeta {
     deletion_timestamp: Option<Time>,
     #[prost(btree_map = "string, string", tag = "11")]
     labels: BTreeMap<String, String>,
-    #[prost(btree_map = "string, string", tag = "12")]
-    annotations: BTreeMap<String, String>,
+    #[prost(btree_map = "string, bytes", tag = "12")]
+    annotations: BTreeMap<String, Vec<u8>>,
     #[prost(message, repeated, tag = "13")]
     owner_references: Vec<OwnerReference>,
 }
@@ -116,15 +130,15 @@ struct ObjectMeta {
 impl From<ObjectMeta> for meta::ObjectMeta {
     fn from(part: ObjectMeta) -> Self {
         Self {
-            name: text(part.name),
-            namespace: text(part.namespace),
-            uid: text(part.uid),
-            resource_version: text(part.resource_version),
+            name: name(part.name),
+            namespace: name(part.namespace),
+            uid: name(part.uid),
+            resource_version: name(part.resource_version),
             generation: (part.generation != 0).then_some(part.generation),
             creation_timestamp: time(part.creation_timestamp),
             deletion_timestamp: time(part.deletion_timestamp),
             labels: (!part.labels.is_empty()).then_some(part.labels),
-            annotations: (!part.annotations.is_empty()).then_some(part.annotations),
+            annotations: (!part.annotations.is_empty()).then(|| texts(part.annotations)),
             owner_references: each(part.owner_references),
             ..Self::default()
         }
@@ -143,7 +157,7 @@ impl OnlyMeta {
         let meta = self.metadata.unwrap_or_default();
         Bookmark {
             types: kube::core::TypeMeta { api_version: types.api_version, kind: types.kind },
-            metadata: BookmarkMeta { resource_version: meta.resource_version, annotations: meta.annotations },
+            metadata: BookmarkMeta { resource_version: meta.resource_version, annotations: texts(meta.annotations) },
         }
     }
 }
@@ -158,8 +172,8 @@ macro_rules! messages {
     })+) => {$(
         #[derive(Message)]
         struct $message {
-            $($(#[prost(string, tag = $optional_tag)] $optional: String,)+)?
-            $($(#[prost(string, tag = $required_tag)] $required: String,)+)?
+            $($(#[prost(bytes = "vec", tag = $optional_tag)] $optional: Vec<u8>,)+)?
+            $($(#[prost(bytes = "vec", tag = $required_tag)] $required: Vec<u8>,)+)?
             $($(#[$attribute])+ $field: $type,)*
         }
 
@@ -169,7 +183,7 @@ macro_rules! messages {
             fn from(part: $message) -> Self {
                 Self {
                     $($($optional: text(part.$optional),)+)?
-                    $($($required: part.$required,)+)?
+                    $($($required: readable(part.$required),)+)?
                     $($field: $convert(part.$field),)*
                     ..Self::default()
                 }
@@ -269,6 +283,8 @@ messages! {
         optional: reason = "3", message = "4", container_id = "7";
         #[prost(int32, tag = "1")]
         exit_code: i32 => same,
+        #[prost(int32, tag = "2")]
+        signal: i32 => |signal| (signal != 0).then_some(signal),
         #[prost(message, optional, tag = "5")]
         started_at: Option<Time> => time,
         #[prost(message, optional, tag = "6")]

@@ -1,4 +1,4 @@
-//! Watches of nodes and pods are asked for in protobuf, and given to their readers as JSON of the fields that are read.
+//! The observer's watches of nodes and pods are asked for in protobuf, and given to their readers as JSON of the fields that are read.
 //!
 //! There are thousands of either, and a node says something of itself all the time. The API server writes each event once for all
 //! who want it in the same encoding, and its own controllers want protobuf: what is written as JSON is written for the operator alone.
@@ -9,7 +9,7 @@ mod messages;
 mod tests;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
 use k8s_openapi::api::core::v1;
@@ -54,8 +54,8 @@ pub(super) fn client(client: &Client) -> Client {
 }
 
 async fn send(client: Client, mut request: Request<Body>, unreadable: Arc<AtomicBool>) -> kube::Result<Response<Answer>> {
-    let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"));
-    if is_watch && !unreadable.load(Ordering::Relaxed) {
+    let path = request.uri().path().to_owned();
+    if is_watch(request.uri()) && !unreadable.load(Ordering::Relaxed) {
         request.headers_mut().insert(header::ACCEPT, ACCEPT);
     }
     let (mut head, body) = client.send(request).await?.into_parts();
@@ -64,8 +64,18 @@ async fn send(client: Client, mut request: Request<Body>, unreadable: Arc<Atomic
     }
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     head.headers.remove(header::CONTENT_LENGTH);
-    let body = if head.status.is_success() { events(body, unreadable) } else { refusal(body).await? };
+    let give_up = move |error: &dyn std::error::Error| {
+        tracing::warn!(path, error, "the API server's protobuf cannot be read; asking for JSON from now on");
+        unreadable.store(true, Ordering::Relaxed);
+    };
+    let body = if head.status.is_success() { events(body, give_up) } else { refusal(body, head.status, give_up).await? };
     Ok(Response::from_parts(head, body))
+}
+
+/// Of whole Nodes or Pods, as they are known here.
+fn is_watch(uri: &Uri) -> bool {
+    let kind = uri.path().rsplit('/').next();
+    matches!(kind, Some("nodes" | "pods")) && uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
 fn is_protobuf(headers: &HeaderMap) -> bool {
@@ -73,15 +83,14 @@ fn is_protobuf(headers: &HeaderMap) -> bool {
 }
 
 /// Each event as a line of JSON.
-fn events(body: Body, unreadable: Arc<AtomicBool>) -> Answer {
+fn events(body: Body, give_up: impl Fn(&dyn std::error::Error) + Send + 'static) -> Answer {
     let reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
     let codec = LengthDelimitedCodec::builder().max_frame_length(LONGEST).new_codec();
     let lines = FramedRead::new(reader, codec).map(move |frame| {
         let line = frame.and_then(|frame| line(frame.freeze()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)));
         // A connection that breaks off is of another kind.
         if let Some(error) = line.as_ref().err().filter(|error| error.kind() == io::ErrorKind::InvalidData) {
-            tracing::warn!(%error, "the API server's protobuf cannot be read; asking for JSON from now on");
-            unreadable.store(true, Ordering::Relaxed);
+            give_up(error);
         }
         line.map(Frame::data)
     });
@@ -89,10 +98,13 @@ fn events(body: Body, unreadable: Arc<AtomicBool>) -> Answer {
 }
 
 /// Why the API server refuses, as JSON.
-async fn refusal(body: Body) -> kube::Result<Answer> {
+async fn refusal(body: Body, code: StatusCode, give_up: impl Fn(&dyn std::error::Error)) -> kube::Result<Answer> {
     let body = body.collect().await?.to_bytes();
     let status = unwrap(body).and_then(|(_, raw)| Ok(Status::from(Refusal::decode(raw)?)));
-    let status = status.unwrap_or_else(|error| Status::failure(&format!("the API server's answer cannot be read: {error}"), ""));
+    let status = status.unwrap_or_else(|error| {
+        give_up(&error);
+        Status::failure(&format!("the API server's answer cannot be read: {error}"), "").with_code(code.as_u16())
+    });
     let json = serde_json::to_vec(&status).map_err(kube::Error::SerdeError)?;
     Ok(Full::from(json).map_err(|never| match never {}).boxed_unsync())
 }

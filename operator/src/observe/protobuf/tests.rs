@@ -81,6 +81,46 @@ async fn a_refusal_in_protobuf_says_what_it_would_in_json() {
     assert_eq!(*asked.lock().unwrap(), [ACCEPT.to_str().unwrap()]);
 }
 
+#[tokio::test]
+async fn a_refusal_that_cannot_be_read_keeps_its_code_and_json_is_asked_for_from_then_on() {
+    let (client, asked) = server(|_| (403, PROTOBUF, vec![b"no protobuf".to_vec()]));
+    for _ in 0..2 {
+        let refused = watched::<Lean<Node>>(client.clone()).await.err().expect("a refusal");
+        assert!(matches!(&refused, kube::Error::Api(status) if status.code == 403), "{refused:?}");
+    }
+    assert!(!asked.lock().unwrap()[1].contains("protobuf"));
+}
+
+/// A pod whose container ended with these last words.
+fn last_words(words: &[u8]) -> Vec<u8> {
+    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat();
+    // status.containerStatuses[0].state.terminated.message
+    [4, 3, 2, 8, 3].into_iter().fold(words.to_vec(), |inner, number| field(number, &inner))
+}
+
+#[tokio::test]
+async fn last_words_that_are_no_text_are_read_as_they_are_in_json() {
+    let pod = Unknown {
+        type_meta: Some(TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() }),
+        raw: last_words(b"port \xff is taken").into(),
+    };
+    let added = frame(&event("ADDED", [MAGIC, &pod.encode_to_vec()].concat()).encode_to_vec());
+    let (client, _) = server(move |_| (200, STREAM, vec![added.clone()]));
+    let events = watched::<Lean<Pod>>(client).await.unwrap();
+    let [Ok(WatchEvent::Added(pod))] = &events[..] else { panic!("{events:?}") };
+    let statuses = pod.0.status.as_ref().unwrap().container_statuses.as_ref().unwrap();
+    let ended = statuses[0].state.as_ref().unwrap().terminated.as_ref().unwrap();
+    assert_eq!(ended.message.as_deref(), Some("port \u{fffd} is taken"));
+}
+
+#[tokio::test]
+async fn only_watches_of_nodes_and_pods_are_asked_for_in_protobuf() {
+    let (client, asked) = server(|_| (200, "application/json", Vec::new()));
+    watched::<Lean<k8s_openapi::api::apps::v1::Deployment>>(client.clone()).await.unwrap();
+    watched::<Lean<Pod>>(client).await.unwrap();
+    assert_eq!(asked.lock().unwrap().iter().map(|accept| accept.contains("protobuf")).collect::<Vec<_>>(), [false, true]);
+}
+
 fn wrapped(kind: &str, raw: &impl Message) -> Vec<u8> {
     let types = TypeMeta { api_version: "v1".to_owned(), kind: kind.to_owned() };
     [MAGIC, &Unknown { type_meta: Some(types), raw: raw.encode_to_vec().into() }.encode_to_vec()].concat()
@@ -140,7 +180,7 @@ async fn a_connection_that_breaks_off_within_an_event_is_no_reason_to_give_proto
     let (client, asked) = server(move |_| (200, STREAM, vec![half.clone()]));
     for _ in 0..2 {
         let broken = watched::<Lean<Node>>(client.clone()).await.unwrap();
-        assert!(matches!(&broken[..], [Err(_)] | []), "{broken:?}");
+        assert!(matches!(&broken[..], [Err(_)]), "{broken:?}");
     }
     assert!(asked.lock().unwrap()[1].contains("protobuf"));
 }
