@@ -65,7 +65,7 @@ async fn send(client: Client, mut request: Request<Body>, unreadable: Arc<Atomic
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     head.headers.remove(header::CONTENT_LENGTH);
     let give_up = move |error: &dyn std::error::Error| {
-        tracing::warn!(path, error, "the API server's protobuf cannot be read; asking for JSON from now on");
+        tracing::warn!(path, %error, "the API server's protobuf cannot be read; asking for JSON from now on");
         unreadable.store(true, Ordering::Relaxed);
     };
     let body = if head.status.is_success() { events(body, give_up) } else { refusal(body, head.status, give_up).await? };
