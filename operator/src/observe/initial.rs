@@ -23,6 +23,8 @@ const REFUSALS: [u16; 2] = [400, 422];
 const ANY: &str = "resourceVersion=0";
 /// What is meant: nothing older than what was written before the request.
 const MOST_RECENT: &str = "resourceVersion=";
+/// The API server's clock of a watch starts before the answer is here, so one that lasted its time seems to have lasted a little less.
+const WAY_OF_ANSWER: Duration = Duration::from_secs(2);
 
 /// Events of a watch for ever. It begins with a stream until the API server has shown that it has none.
 ///
@@ -36,7 +38,7 @@ where
     let streaming = config.clone().streaming_lists();
     let pages = attempt(api.clone(), watcher::Config { initial_list_strategy: InitialListStrategy::ListWatch, ..config });
     let stream = attempt(api.clone(), streaming).scan(None, move |begun: &mut Option<Instant>, event| {
-        let in_vain = begun.is_some_and(|begun| begun.elapsed() >= lasts);
+        let in_vain = begun.is_some_and(|begun| begun.elapsed() + WAY_OF_ANSWER >= lasts);
         let is_over = refuses_streams(event.as_ref(), in_vain);
         match event {
             Ok(Event::Init) => *begun = Some(Instant::now()),
@@ -90,40 +92,58 @@ fn recent(uri: &Uri) -> Option<Uri> {
 mod tests {
     use super::*;
     use http::Response;
+    use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
+    use hyper::body::{Bytes, Frame};
     use k8s_openapi::api::core::v1::Node;
     use kube::client::{Body, ClientBuilder};
     use serde_json::{Value, json};
-    use std::time::Duration;
+    use std::convert::Infallible;
 
     fn node(name: &str) -> Value {
         json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "resourceVersion": "7" } })
     }
 
-    /// Events until all is shown, with an API server that answers so.
-    async fn shown(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> Vec<String> {
-        let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let serve = tokio::spawn(async move {
-            while let Some((request, send)) = server.next_request().await {
-                let (code, body) = answer(&request.uri().to_string());
-                let body = Body::from(body.into_bytes());
+    /// What an API server says to one request: a code, a text, and for how long the connection stays open after it.
+    type Said = (u16, String, Duration);
+
+    /// Names of the nodes when all is shown, with an API server that answers so. More requests than anybody needs are an error.
+    async fn shown(mut answer: impl FnMut(&str) -> Said + Send + 'static) -> Vec<String> {
+        let (service, mut server) = tower_test::mock::pair::<Request<Body>, Response<UnsyncBoxBody<Bytes, Infallible>>>();
+        let serve = async move {
+            for _ in 0..10 {
+                let (request, send) = server.next_request().await.expect("the client lives");
+                let (code, text, stays) = answer(&request.uri().to_string());
+                let text = futures::stream::once(async move { Ok(Frame::data(text.into())) });
+                let rest = futures::stream::once(async move {
+                    tokio::time::sleep(stays).await;
+                    Ok::<_, Infallible>(Frame::data(Bytes::new()))
+                });
+                let body = StreamBody::new(text.chain(rest)).boxed_unsync();
                 send.send_response(Response::builder().status(code).body(body).expect("a response"));
             }
-        });
+            panic!("request after request, and nothing is shown")
+        };
         let client = crate::client::layered(ClientBuilder::new(service, "default"), Duration::from_secs(1)).build();
         let api: Api<Node> = Api::all(client);
         let mut names = Vec::new();
         let mut events = events(api, watcher::Config::default()).boxed();
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(Event::Init) => names.clear(),
-                Ok(Event::InitApply(node)) => names.extend(node.metadata.name),
-                Ok(Event::InitDone) => break,
-                Ok(_) | Err(_) => {}
+        let show = async {
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::Init) => names.clear(),
+                    Ok(Event::InitApply(node)) => names.extend(node.metadata.name),
+                    Ok(Event::InitDone) => break,
+                    Ok(_) | Err(_) => {}
+                }
             }
+        };
+        tokio::select! {
+            () = show => names,
+            never = serve => never,
         }
-        serve.abort();
-        names
     }
+
+    const AT_ONCE: Duration = Duration::ZERO;
 
     fn line(kind: &str, object: &Value) -> String {
         format!("{}\n", json!({ "type": kind, "object": object }))
@@ -134,20 +154,18 @@ mod tests {
         line("BOOKMARK", &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "resourceVersion": "9", "annotations": annotations } }))
     }
 
-    fn pages(uri: &str) -> (u16, String) {
+    fn pages(uri: &str) -> Said {
         assert!(uri.contains("limit="), "{uri}");
-        (
-            200,
-            json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": { "resourceVersion": "9" }, "items": [node("n1"), node("n2")] })
-                .to_string(),
-        )
+        let list =
+            json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": { "resourceVersion": "9" }, "items": [node("n1"), node("n2")] });
+        (200, list.to_string(), AT_ONCE)
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn all_objects_come_in_a_stream_that_is_no_older_than_its_request() {
         let names = shown(|uri| {
             assert!(uri.contains("sendInitialEvents=true") && uri.ends_with("resourceVersion="), "{uri}");
-            (200, line("ADDED", &node("n1")) + &line("ADDED", &node("n2")) + &end())
+            (200, line("ADDED", &node("n1")) + &line("ADDED", &node("n2")) + &end(), AT_ONCE)
         });
         assert_eq!(names.await, ["n1", "n2"]);
     }
@@ -156,13 +174,30 @@ mod tests {
     async fn an_api_server_that_refuses_streams_is_asked_for_pages() {
         let refusal =
             json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422, "message": "forbidden", "reason": "Invalid" });
-        let names = shown(move |uri| if uri.contains("sendInitialEvents") { (422, refusal.to_string()) } else { pages(uri) });
+        let names = shown(move |uri| if uri.contains("sendInitialEvents") { (422, refusal.to_string(), AT_ONCE) } else { pages(uri) });
         assert_eq!(names.await, ["n1", "n2"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_does_not_know_streams_is_asked_for_pages_once_its_watch_has_ended() {
-        let names = shown(|uri| if uri.contains("sendInitialEvents") { (200, line("ADDED", &node("n1"))) } else { pages(uri) });
+        let its_time = Duration::from_secs(WATCH_SECONDS.into()) - Duration::from_millis(20);
+        let names =
+            shown(move |uri| if uri.contains("sendInitialEvents") { (200, line("ADDED", &node("n1")), its_time) } else { pages(uri) });
+        assert_eq!(names.await, ["n1", "n2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_broke_off_is_asked_for_again() {
+        let mut breaks = 3;
+        let names = shown(move |uri| {
+            assert!(uri.contains("sendInitialEvents=true"), "{uri}");
+            let begun = line("ADDED", &node("n1"));
+            if breaks > 0 {
+                breaks -= 1;
+                return (200, begun, AT_ONCE);
+            }
+            (200, begun + &line("ADDED", &node("n2")) + &end(), AT_ONCE)
+        });
         assert_eq!(names.await, ["n1", "n2"]);
     }
 
