@@ -55,8 +55,8 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
     if largest > fence {
         return fenced(largest.saturating_add(1));
     }
-    let fences: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
-    if fences.is_empty() { Rebuild::Write(Box::new(rebuilt(snapshot, settings, cases, fence, ledger))) } else { Rebuild::Fence(fences) }
+    let open: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
+    if open.is_empty() { Rebuild::Write(Box::new(rebuilt(snapshot, settings, cases, fence, ledger))) } else { Rebuild::Fence(open) }
 }
 
 /// What does not depend on grants.
