@@ -37,7 +37,8 @@ impl Ledger {
     pub fn says_the_same(&self, other: &Self) -> bool {
         let strip = |ledger: &Self| {
             let course = ledger.course.clone();
-            let course = course.map(|course| Course { progressed_at: 0, stopped_at: None, began_with: 0, finished: 0, ..course });
+            let course =
+                course.map(|course| Course { progressed_at: 0, stopped_at: None, stood_still: 0, began_with: 0, finished: 0, ..course });
             Self { course, ..ledger.clone() }
         };
         strip(self) == strip(other)
@@ -57,6 +58,9 @@ pub struct Course {
     /// Since when that clock stands still, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_at: Option<i64>,
+    /// Seconds for which it has stood still since the rollout began.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stood_still: i64,
     /// Nodes that ran the revision when it became the wanted one.
     #[serde(default)]
     pub began_with: u32,

@@ -56,7 +56,7 @@ pub struct Run {
     /// times --lease-retry-milliseconds, the time to notice; a replica gives up when it could not renew for two thirds of that.
     #[arg(long, env = "LEASE_DURATION_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
     pub lease_duration_seconds: u64,
-    /// Milliseconds between two looks at the lease: how fast another replica takes over from one that ends orderly.
+    /// Milliseconds between two looks at the lease of another replica: how fast this one takes over from one that ends orderly.
     #[arg(long, env = "LEASE_RETRY_MILLISECONDS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=900))]
     pub lease_retry_milliseconds: u64,
     /// Act without a lease. Safe for the budget, but two replicas then do the same work twice.

@@ -23,9 +23,14 @@ pub struct Terms {
     pub duration: Duration,
     /// How long a replica that cannot renew goes on: two thirds of `duration`, as client-go's defaults.
     pub renew_deadline: Duration,
-    /// Between two looks at the lease and two renewals.
+    /// Between two looks at the lease of another replica.
     pub retry: Duration,
+    /// Between two renewals: a quarter of `renew_deadline`, 2 s at most as client-go's default, and not more often than others look.
+    pub renewal: Duration,
 }
+
+/// Renewals that are seldom enough to be no load (client-go's `RetryPeriod`).
+const RENEWAL: Duration = Duration::from_secs(2);
 
 impl Terms {
     /// Terms with which another replica leads at most the time asked for after the last sign of life.
@@ -45,7 +50,8 @@ impl Terms {
             run.lease_retry_milliseconds
         );
         let duration = asked.saturating_sub(looks);
-        Ok(Self { duration, renew_deadline: duration * 2 / 3, retry })
+        let renew_deadline = duration * 2 / 3;
+        Ok(Self { duration, renew_deadline, retry, renewal: RENEWAL.min(renew_deadline / 4).max(retry) })
     }
 }
 
@@ -67,10 +73,14 @@ pub async fn act_while_leading(
     let election = LeaderElection::new(client, &run.lease_namespace, &run.lease_name, &run.identity)
         .with_lease_duration(terms.duration)
         .with_renew_deadline(terms.renew_deadline)
-        .with_retry_period(terms.retry);
+        .with_retry_period(terms.renewal);
+    let lead = async {
+        take(election.clone().with_retry_period(terms.retry)).await;
+        election.with_lease(work).await
+    };
     let outcome = tokio::select! {
         () = stop.cancelled() => Outcome::Stopped,
-        ended = election.with_lease(work) => if ended.is_some() { Outcome::Stopped } else { Outcome::LeaseLost },
+        ended = lead => if ended.is_some() { Outcome::Stopped } else { Outcome::LeaseLost },
     };
     if outcome == Outcome::Stopped {
         // A renewal that was under way when the order came may arrive between the look at the lease and its release, which is
@@ -79,6 +89,19 @@ pub async fn act_while_leading(
         election.release().await;
     }
     outcome
+}
+
+/// Waits until this replica holds the lease, and leaves it with it: whoever waits looks more often than the holder renews.
+async fn take(election: LeaderElection) {
+    let taken = CancellationToken::new();
+    let until_lost = election.with_lease(async {
+        taken.cancel();
+        std::future::pending::<()>().await;
+    });
+    tokio::select! {
+        _ = until_lost => {}
+        () = taken.cancelled() => {}
+    }
 }
 
 #[cfg(test)]
@@ -97,16 +120,17 @@ mod tests {
 
     #[test]
     fn lease_and_looks_at_it_together_last_as_long_as_asked_for() -> anyhow::Result<()> {
-        for (arguments, milliseconds, deadline) in [
-            (&[][..], 13_500, 9_000),
-            (&["--lease-duration-seconds=6"], 4_500, 3_000),
-            (&["--lease-duration-seconds=3"], 1_500, 1_000),
-            (&["--lease-duration-seconds=6", "--lease-retry-milliseconds=900"], 3_300, 2_200),
+        for (arguments, milliseconds, deadline, renewal) in [
+            (&[][..], 13_500, 9_000, 2_000),
+            (&["--lease-duration-seconds=6"], 4_500, 3_000, 750),
+            (&["--lease-duration-seconds=3"], 1_500, 1_000, 500),
+            (&["--lease-duration-seconds=6", "--lease-retry-milliseconds=900"], 3_300, 2_200, 900),
         ] {
             let terms = terms(arguments)?;
+            assert_eq!(terms.renewal, Duration::from_millis(renewal), "{arguments:?}");
             assert_eq!(terms.duration, Duration::from_millis(milliseconds), "{arguments:?}");
             assert_eq!(terms.renew_deadline, Duration::from_millis(deadline), "{arguments:?}");
-            assert!(terms.retry < terms.renew_deadline, "{arguments:?}");
+            assert!(terms.renewal < terms.renew_deadline, "{arguments:?}");
         }
         Ok(())
     }

@@ -92,13 +92,15 @@ fn rank(hold: &Hold) -> Option<u8> {
     })
 }
 
-/// When the rollout will be over if it goes on as it did since it began; nothing before a node is finished, or when all are.
+/// When the rollout will be over if it goes on as it did since it began, time apart for which it stood still; nothing before a node is
+/// finished, or when all are.
 ///
 /// It is reckoned from the last node that was finished, so that it changes with each node and not with each look.
 pub fn eta(nodes: &NodeCounts, ledger: &Ledger) -> Option<String> {
     let course = ledger.course.as_ref().filter(|_| !ledger.grants.is_empty())?;
     let finished = i64::from(course.finished.checked_sub(course.began_with).filter(|finished| *finished > 0)?);
     let left = i64::from(nodes.desired.checked_sub(course.finished).filter(|left| *left > 0)?);
-    let spent = course.progressed_at.checked_sub(course.since).filter(|spent| *spent > 0)?;
+    let stood_still = course.since.saturating_add(course.stood_still);
+    let spent = course.progressed_at.checked_sub(stood_still).filter(|spent| *spent > 0)?;
     Some(clock(course.progressed_at.saturating_add(spent.saturating_mul(left) / finished)))
 }

@@ -306,6 +306,7 @@ fn stop(stopped_at: &mut Option<i64>, now: i64, stopped: bool) -> i64 {
 pub fn keep_time(course: &mut Course, now: i64, running: bool) {
     let stood_still = stop(&mut course.stopped_at, now, !running);
     course.progressed_at = course.progressed_at.saturating_add(stood_still);
+    course.stood_still = course.stood_still.saturating_add(stood_still);
 }
 
 /// No node was finished for too long.

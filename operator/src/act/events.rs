@@ -87,10 +87,7 @@ impl Announcer {
             .map(|condition| (condition.type_.clone(), (condition.reason.clone(), condition.message.clone())))
             .collect();
         for (node, held) in &plan.held {
-            let reason = held.hold.reason();
-            let failed = matches!(&held.hold, Hold::PodsNotReady { trouble: Some(_), .. })
-                || matches!(held.hold, Hold::DetachTimeout | Hold::GivenUp | Hold::Failed { .. });
-            if failed {
+            if let Some(reason) = warning_of(&held.hold) {
                 now.insert(format!("node/{node}"), (reason.to_owned(), format!("node {node}: {}", held.hold.message())));
             }
         }
@@ -101,10 +98,9 @@ impl Announcer {
         };
         for (key, (reason, message)) in news {
             let reason = match (key.starts_with("node/"), reason.as_str()) {
-                (true, _) => "NodeFailed".to_owned(),
                 (false, "DetachTimeout" | "MaxFailedNodes") => "RolloutHalted".to_owned(),
                 (false, "RevisionFailed") => "RolledBack".to_owned(),
-                (false, _) => reason,
+                _ => reason,
             };
             self.warning(snapshot, &reason, "Decide", message).await;
         }
@@ -130,5 +126,28 @@ impl Announcer {
         if let Err(error) = self.recorder.publish(&reference(snapshot), &event).await {
             tracing::warn!(%error, reason, "event not published");
         }
+    }
+}
+
+/// What people are warned of about a node, as the reason of an event: a node with trouble has not failed yet.
+fn warning_of(hold: &Hold) -> Option<&'static str> {
+    match hold {
+        Hold::DetachTimeout | Hold::GivenUp | Hold::Failed { .. } => Some("NodeFailed"),
+        Hold::PodsNotReady { trouble: Some(_), .. } | Hold::UpdatingInPlace { trouble: Some(_), .. } => Some(hold.reason()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_pods_have_trouble_is_told_with_that_trouble_and_has_failed_when_its_time_is_over() {
+        let trouble = Some(("ImagePullBackOff".to_owned(), "no such image".to_owned()));
+        let waits = Hold::PodsNotReady { ready: 0, wanted: 2, trouble };
+        assert_eq!(warning_of(&waits), Some("ImagePull"));
+        assert_eq!(warning_of(&Hold::PodsNotReady { ready: 0, wanted: 2, trouble: None }), None);
+        assert_eq!(warning_of(&Hold::Failed { with: "ImagePull", now: Box::new(waits) }), Some("NodeFailed"));
     }
 }

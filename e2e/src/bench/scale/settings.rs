@@ -33,7 +33,7 @@ impl Settings {
     /// - `BED_BENCH_MARKS`: marks of rollouts (`deployment,node,both`),
     /// - `BED_BENCH_GRACE`: seconds of grace and of soak, for a quick look (the product's default, 10),
     /// - `BED_BENCH_JOIN`: nodes that join a second (`50`),
-    /// - `BED_BENCH_REST`: seconds of rest (`60`),
+    /// - `BED_BENCH_REST`: seconds of rest (`300`, in which every kubelet says once how its node is),
     /// - `BED_BENCH_ONLY`: `rollouts`, `large` or both (`rollouts,large`).
     pub fn read(environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let text = |name: &str, default: &str| environment(name).unwrap_or_else(|| default.to_owned());
@@ -56,7 +56,7 @@ impl Settings {
             marks: marks.split(',').map(|marks| parse("BED_BENCH_MARKS", marks)).collect::<Result<_>>()?,
             grace: environment("BED_BENCH_GRACE").map(|grace| parse("BED_BENCH_GRACE", &grace)).transpose()?,
             join_rate,
-            rest: Duration::from_secs(parse("BED_BENCH_REST", &text("BED_BENCH_REST", "60"))?),
+            rest: Duration::from_secs(parse("BED_BENCH_REST", &text("BED_BENCH_REST", "300"))?),
             rollouts: parts.contains(&"rollouts"),
             large: parts.contains(&"large"),
         })

@@ -554,6 +554,24 @@ fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_i
 }
 
 #[test]
+fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let finished = |world: &World| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished;
+    world.run_until(&mut operator, 120, |world| finished(world) == 2).unwrap();
+    edit(&mut world, |wish| wish.paused = true);
+    seconds(&mut world, &mut operator, 1000);
+    edit(&mut world, |wish| wish.paused = false);
+    world.run_until(&mut operator, 120, |world| finished(world) == 4).unwrap();
+    let plan = seconds(&mut world, &mut operator, 3);
+    let eta = chrono::DateTime::parse_from_rfc3339(plan.status.eta.as_deref().unwrap()).unwrap().timestamp();
+    let began = world.cluster.now;
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    let took = world.cluster.now - began;
+    assert!((eta - began - took).abs() <= 10, "expected {} s, took {took} s", eta - began);
+}
+
+#[test]
 fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() {
     // The world begins on 1970-01-12 at 13:46:40 UTC.
     let windows = json!({"windows": [{"schedule": "48 13 * * *", "duration": "1m", "timeZone": "Etc/UTC"}]});
