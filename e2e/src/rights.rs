@@ -21,15 +21,13 @@ pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingre
 const FLEET: &str = "system:serviceaccount:virtual-kubelet:fleet";
 
 /// Rights that scenarios need not show, with the reason.
-const UNSEEN: [(&str, &str); 7] = [
+const UNSEEN: [(&str, &str); 5] = [
     (
         "operator: update ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
         "no request of its own: asked for when an object with blockOwnerDeletion is made; `ownership.rs` takes it away and sees",
     ),
     ("operator: get nodes", "only after a patch of a gate that came too late"),
     ("operator: get apps/controllerrevisions", "only when a revision's name is taken: by a process that died, or by somebody else"),
-    ("operator: patch apps/controllerrevisions", "only when a former template becomes the newest again"),
-    ("operator: delete apps/controllerrevisions", "only when there are more revisions than `revisionHistoryLimit`"),
     ("operator: patch secrets ingress-daemonset-operator-webhook", "only when a certificate is two thirds through its life"),
     ("node-agent: get nodes", "only when the Node is there already, or after a conflict"),
 ];

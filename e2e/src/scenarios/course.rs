@@ -1,6 +1,9 @@
 //! The course of a rollout: canaries, windows, partitions, failures and the ways back, nodes that are taken away.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use crds::{IngressDaemonSetStatus, ledger::Kind, names};
@@ -17,7 +20,10 @@ use crate::{
     eventually::{eventually, throughout},
     load::LoadOptions,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, deployment_mark, four_nodes, has_condition, rolling_update},
+    scenarios::{
+        product::{self, GRACE, deployment_mark, four_nodes, has_condition, rolling_update},
+        room::ledgers,
+    },
     traffic::Traffic,
 };
 
@@ -56,8 +62,16 @@ async fn stays(bed: &Bed, updated: u32, reason: &str) -> Result<IngressDaemonSet
     Ok(status)
 }
 
+/// Templates that are recorded, by the number of their revision.
+pub(super) async fn recorded(bed: &Bed) -> Result<BTreeMap<i64, Value>> {
+    let known = Api::<ControllerRevision>::namespaced(bed.client.clone(), "default").list(&ListParams::default()).await?.items;
+    let owned = |known: &ControllerRevision| known.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "IngressDaemonSet");
+    let template = |known: ControllerRevision| (known.revision, known.data.map_or(Value::Null, |data| data.0["spec"]["template"].clone()));
+    Ok(known.into_iter().filter(owned).map(template).collect())
+}
+
 /// Ends the load: no request was lost.
-async fn all_were_served(bed: &Bed, traffic: Traffic) -> Result<()> {
+pub(super) async fn all_were_served(bed: &Bed, traffic: Traffic) -> Result<()> {
     let outcome = traffic.stop().await?;
     bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
     outcome.expect_all_served(1).context("requests were lost")
@@ -104,6 +118,92 @@ async fn canary(bed: &mut Bed) -> Result<()> {
     bed.say("a window and a partition hold nodes back and say so");
 
     all_were_served(bed, traffic).await
+}
+
+/// A budget in percent, and a canary by label of which containers restart, under load.
+pub const RESTARTS: Scenario = Scenario {
+    name: "a_budget_in_percent_is_rounded_down_and_a_canary_of_labelled_nodes_halts_when_containers_restart_too_often",
+    options: four_nodes,
+    expected: || claiming(2),
+    body: |bed| Box::pin(restarts(bed)),
+};
+
+const CANARIES: [&str; 3] = ["n2", "n3", "n4"];
+/// Restarts that are allowed.
+const MAX_RESTARTS: u32 = 1;
+
+/// A container beside nginx ends when it finds this file, and is restarted.
+const END: &str = "/cache/end";
+
+async fn restarts(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    for node in CANARIES {
+        bed.kubectl(&["label", "node", node, "canary=yes"]).await?;
+    }
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let from = bed.recorder.history().await?.len();
+    let steps = |soak: &str| json!([{ "nodeSelector": { "canary": "yes" }, "soak": soak, "maxRestarts": MAX_RESTARTS }]);
+    // 2.8 of four nodes.
+    course(bed, 1, json!({ "maxUnavailableNodes": "70%", "steps": steps("1h") })).await?;
+    let mut template = product::template("2");
+    template["spec"]["containers"].as_array_mut().context("no containers")?.push(json!({
+        "name": "beside", "image": "busybox:1.36",
+        "command": ["/bin/sh", "-c", format!("until [ -e {END} ]; do sleep 0.1; done; rm {END}; exit 1")],
+        "volumeMounts": [{ "name": "cache", "mountPath": "/cache" }],
+    }));
+    product::change(bed, json!({ "template": template })).await?;
+    let soaks = |status: &IngressDaemonSetStatus| {
+        status.nodes.updated == 3 && status.nodes.failed == 0 && held(status, "CanarySoaking") == BTreeSet::from(["n1".to_owned()])
+    };
+    product::status_says(bed, "the labelled nodes soak", MINUTE, soaks).await?;
+    let seen = ledgers(bed, from).await?;
+    ensure!(seen.iter().map(BTreeSet::len).max() == Some(2), "70 % of four nodes are two: {seen:?}");
+    ensure!(seen.iter().flatten().all(|node| CANARIES.contains(&node.as_str())), "the labelled nodes come first: {seen:?}");
+    bed.say("three labelled nodes, two at a time");
+
+    restart(bed, "n2").await?;
+    product::status_says(bed, "one restart is allowed", MINUTE, soaks).await?;
+    throughout(WHILE, "one restart is allowed", async || {
+        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+        ensure!(status.nodes.failed == 0 && !has_condition(&status, "Progressing", "False", "MaxFailedNodes"), "{status:?}");
+        Ok(())
+    })
+    .await?;
+    restart(bed, "n3").await?;
+    let halted = product::status_says(bed, "two are too many", MINUTE, |status| {
+        has_condition(status, "Progressing", "False", "MaxFailedNodes")
+            && has_condition(status, "Stalled", "True", "MaxFailedNodes")
+            && status.nodes.failed == 1
+            && status.nodes.available == 4
+    })
+    .await?;
+    let blocked = halted.blocked.as_ref().context("nothing blocks it")?;
+    ensure!(blocked.reason == "MaxFailedNodes" && blocked.message.contains("(Restarts)"), "{blocked:?}");
+    course(bed, 1, json!({ "maxUnavailableNodes": "10%", "steps": steps("0s") })).await?;
+    let halted = stays(bed, 3, "MaxFailedNodes").await?;
+    let mut failed = halted.rollout.iter().filter_map(|ledger| ledger.course.as_ref()).flat_map(|course| course.failed.keys());
+    let failed = failed.next().context("no node failed")?;
+    bed.say(&format!("containers restarted twice: {failed} failed, and the rollout halted"));
+
+    bed.kubectl(&["annotate", "node", failed, &format!("{}=seen", names::RETRY_ANNOTATION)]).await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.say("after a person had looked at it, it went on with the one node that 10 % are at least");
+    all_were_served(bed, traffic).await
+}
+
+/// The container beside nginx ends in one pod of the node.
+async fn restart(bed: &Bed, node: &str) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    let here = ListParams::default().labels("app=nginx").fields(&format!("spec.nodeName={node}"));
+    let name = pods.list(&here).await?.items.pop().and_then(|pod| pod.metadata.name).context("no pod is on the node")?;
+    bed.kubectl(&["exec", &name, "-c", "beside", "--", "touch", END]).await?;
+    eventually(MINUTE, &format!("a container on {node} was restarted"), async || {
+        let containers = pods.get(&name).await?.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        let again = containers.iter().any(|container| container.restart_count == 1 && container.ready);
+        ensure!(again, "{containers:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// Automatic rollback, history, rollback by number, under load.
@@ -165,14 +265,8 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     product::change(bed, json!({ "rollbackTo": null })).await?;
     product::status_says(bed, "the template runs again", MINUTE, |status| status.revisions.effective == status.revisions.update).await?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
-    let known = Api::<ControllerRevision>::namespaced(bed.client.clone(), "default").list(&ListParams::default()).await?;
-    let numbers: BTreeSet<i64> = known
-        .items
-        .iter()
-        .filter(|known| known.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "IngressDaemonSet"))
-        .map(|known| known.revision)
-        .collect();
-    ensure!(numbers == BTreeSet::from([1, 2, 3]), "{numbers:?}");
+    let numbers: Vec<i64> = recorded(bed).await?.into_keys().collect();
+    ensure!(numbers == [1, 2, 3], "{numbers:?}");
     bed.say("a former revision ran while it was pinned");
 
     all_were_served(bed, traffic).await

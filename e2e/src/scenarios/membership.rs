@@ -98,7 +98,7 @@ async fn label(bed: &Bed, node: &str, on: bool) -> Result<()> {
 }
 
 /// Waits until neither the Node nor a Deployment carries anything of the product.
-async fn nothing_of_ours_is_on(bed: &Bed, node: &str) -> Result<()> {
+pub(super) async fn nothing_of_ours_is_on(bed: &Bed, node: &str) -> Result<()> {
     // The pods of a Node that is gone hold its place in the budget until the control plane takes them away, for 40 s and more.
     eventually(MINUTE * 5, &format!("nothing of the product is left on {node}"), async || {
         let meta = Api::<ApiNode>::all(bed.client.clone()).get(node).await?.metadata;

@@ -26,11 +26,13 @@ mod health;
 mod in_place;
 mod incidents;
 mod kubelet_api;
+mod limits;
 mod membership;
 mod migration;
 mod node_library;
 mod outages;
 mod ownership;
+mod placement;
 mod plugin;
 mod pod_gates;
 mod process_pods;
@@ -52,11 +54,16 @@ pub const ALL: &[Scenario] = &[
     rollout::THREE_ROLLOUTS,
     room::ROOM,
     course::CANARY,
+    course::RESTARTS,
     course::ROLLED_BACK,
     course::DRAINED,
     course::FAILED_NODES,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
+    placement::CHOICE,
+    placement::DELETED,
+    limits::TOLD,
+    limits::HISTORY,
     changes::TEMPLATE,
     changes::SETTINGS,
     changes::DEGRADE,

@@ -304,6 +304,11 @@ fn stop(stopped_at: &mut Option<i64>, now: i64, stopped: bool) -> i64 {
 
 /// Moves the clock of the progress deadline: it runs while a node is under way and nothing is shut.
 pub fn keep_time(course: &mut Course, now: i64, running: bool) {
+    if let Some(at) = course.stopped_at.filter(|at| *at < course.progressed_at) {
+        // A node was finished meanwhile, which set the clock anew.
+        course.stood_still = course.stood_still.saturating_add(course.progressed_at.saturating_sub(at));
+        course.stopped_at = Some(course.progressed_at);
+    }
     let stood_still = stop(&mut course.stopped_at, now, !running);
     course.progressed_at = course.progressed_at.saturating_add(stood_still);
     course.stood_still = course.stood_still.saturating_add(stood_still);

@@ -572,6 +572,21 @@ fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
 }
 
 #[test]
+fn a_node_that_is_finished_while_paused_sets_the_clock_and_no_pause_sets_it_to_the_future() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let course = |world: &World| world.cluster.ledger().unwrap().course.unwrap();
+    world.run_until(&mut operator, 120, |world| on(world, 2) == 1).unwrap();
+    edit(&mut world, |wish| wish.paused = true);
+    world.run_until(&mut operator, 120, |world| course(world).finished == 1).unwrap();
+    seconds(&mut world, &mut operator, 60);
+    edit(&mut world, |wish| wish.paused = false);
+    world.run_until(&mut operator, 120, |world| course(world).stopped_at.is_none()).unwrap();
+    let Some(ahead) = course(&world).progressed_at.checked_sub(world.cluster.now) else { panic!("no time") };
+    assert!((-5..=0).contains(&ahead), "{ahead} s after now");
+}
+
+#[test]
 fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() {
     // The world begins on 1970-01-12 at 13:46:40 UTC.
     let windows = json!({"windows": [{"schedule": "48 13 * * *", "duration": "1m", "timeZone": "Etc/UTC"}]});

@@ -1,0 +1,198 @@
+//! What is told when something takes too long or is too short, and how long former revisions are kept.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use crds::{IngressDaemonSetStatus, ledger::Course};
+use serde_json::{Value, json};
+
+use crate::{
+    auditor::Expectations,
+    bed::{Bed, Options},
+    control_plane::Timing,
+    eventually::{eventually, throughout},
+    scenario::Scenario,
+    scenarios::{
+        course::{held, recorded},
+        crashes::{load_balancer, two_nodes},
+        product::{self, GRACE, deployment_mark, has_condition, rolling_update},
+    },
+    thin_nodes::ThinNodes,
+};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// Seconds without any node being finished.
+const PROGRESS_DEADLINE: u32 = 5;
+/// Longer than what is left of them when a node has been detached for the grace.
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// A node that does not get on, and a grace period that the load balancer does not keep up with.
+pub const TOLD: Scenario = Scenario {
+    name: "a_rollout_that_does_not_get_on_says_so_but_not_for_a_pause_and_a_grace_period_that_is_too_short_holds_nothing",
+    options: two_nodes,
+    expected: || Expectations::budget(2).claiming(Duration::from_secs(GRACE.into())),
+    body: |bed| Box::pin(told(bed)),
+};
+
+fn is_late(status: &IngressDaemonSetStatus) -> bool {
+    status.conditions.iter().any(|condition| condition.reason == "ProgressDeadlineExceeded")
+}
+
+fn course(status: &IngressDaemonSetStatus) -> Result<&Course> {
+    status.rollout.as_ref().and_then(|ledger| ledger.course.as_ref()).context("the ledger has no course")
+}
+
+async fn told(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2"]).await?;
+    // Its preset needs 8 s.
+    let preset = json!({ "preset": "HAProxy" });
+    let strategy = rolling_update(1, json!({ "progressDeadlineSeconds": PROGRESS_DEADLINE }));
+    product::change(bed, json!({ "loadBalancer": preset, "updateStrategy": strategy })).await?;
+    product::roll_to_missing_image(bed).await?;
+    let begun = product::status_says(bed, "the short grace is named, and a node is begun", MINUTE, |status| {
+        has_condition(status, "Valid", "True", "GracePeriodTooShort") && status.nodes.unavailable == 1
+    })
+    .await?;
+    let valid = begun.conditions.iter().find(|condition| condition.type_ == "Valid").context("no condition Valid")?;
+    let words = format!("annotateDeploymentToDetach.gracePeriodSeconds is {GRACE}, but for 8 s");
+    ensure!(valid.message.contains(&words), "{}", valid.message);
+    bed.say("a grace period that ends too soon is named, with the figure that it needs, and holds nothing");
+
+    product::change(bed, json!({ "paused": true })).await?;
+    let paused = product::status_says(bed, "it is paused, and its clock stands still", MINUTE, |status| {
+        has_condition(status, "Paused", "True", "Paused") && course(status).is_ok_and(|course| course.stopped_at.is_some())
+    })
+    .await?;
+    throughout(PAUSE, "nothing is late while it is paused", async || {
+        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+        ensure!(!is_late(&status), "{:?}", status.conditions);
+        Ok(())
+    })
+    .await?;
+    product::change(bed, json!({ "paused": false })).await?;
+    let late = product::status_says(bed, "no node was finished in time", MINUTE, |status| {
+        has_condition(status, "Progressing", "False", "ProgressDeadlineExceeded")
+            && has_condition(status, "Stalled", "True", "ProgressDeadlineExceeded")
+    })
+    .await?;
+    let moved = course(&late)?.progressed_at - course(&paused)?.progressed_at;
+    // Both ends are cut off to seconds.
+    ensure!(moved + 1 >= i64::try_from(PAUSE.as_secs())?, "the clock was set back by {moved} s for a pause of {PAUSE:?}");
+    ensure!(late.nodes.failed == 0 && late.nodes.available == 1, "{}", product::summary(&late));
+    bed.say("a rollout that does not get on says so, and a pause does not count");
+
+    let both = rolling_update(2, json!({}));
+    product::change(bed, json!({ "template": product::template("2"), "loadBalancer": load_balancer(), "updateStrategy": both })).await?;
+    product::is_complete(bed, 2, MINUTE).await?;
+    product::status_says(bed, "nothing is told any more", MINUTE, |status| {
+        has_condition(status, "Valid", "True", "Accepted")
+            && has_condition(status, "Progressing", "False", "Complete")
+            && status.conditions.iter().all(|condition| condition.type_ != "Stalled")
+    })
+    .await?;
+    bed.say("it halted nothing: the corrected template went through");
+    Ok(())
+}
+
+const NODES: usize = 3;
+
+/// Revisions that are recorded, of nodes that are simulated.
+pub const HISTORY: Scenario = Scenario {
+    name: "former_revisions_go_beyond_the_limit_and_those_that_a_node_runs_or_a_person_pinned_stay",
+    // Nobody renews the leases of nodes that are not there.
+    options: || Options { timing: Timing { node_grace_seconds: 3600, ..Timing::default() }, ..Options::default().with_infra() },
+    // All nodes at once, and none detached.
+    expected: || Expectations::budget(NODES),
+    body: |bed| Box::pin(history(bed)),
+};
+
+fn template(version: u32) -> Value {
+    let container = json!({ "name": "c", "image": "busybox:1.36", "env": [{ "name": "VERSION", "value": version.to_string() }] });
+    json!({ "spec": { "automountServiceAccountToken": false, "containers": [container] } })
+}
+
+async fn roll_to(bed: &Bed, version: u32) -> Result<()> {
+    product::change(bed, json!({ "template": template(version) })).await
+}
+
+/// Rolls to each of these versions as soon as the one before is recorded. Their numbers are the same.
+async fn record(bed: &Bed, versions: RangeInclusive<u32>) -> Result<()> {
+    for version in versions {
+        roll_to(bed, version).await?;
+        eventually(MINUTE, &format!("version {version} is recorded"), async || {
+            ensure!(recorded(bed).await?.contains_key(&version.into()), "it is not");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Waits until just these are recorded; of each number, the version.
+async fn keeps(bed: &Bed, what: &str, wanted: &[(i64, u32)]) -> Result<()> {
+    let wanted: BTreeMap<_, _> = wanted.iter().map(|(number, version)| (*number, version.to_string())).collect();
+    eventually(MINUTE, &format!("{what}: {wanted:?}"), async || {
+        let now: BTreeMap<_, _> = recorded(bed).await?.into_iter().map(|(number, template)| (number, version(&template))).collect();
+        ensure!(now == wanted, "recorded are {now:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn version(template: &Value) -> String {
+    template["spec"]["containers"][0]["env"][0]["value"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn history(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    let _fleet = ThinNodes::start(&bed.client, NODES, BTreeSet::new()).await?;
+    bed.apply(&[json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": { "name": product::NAME, "namespace": "default" },
+        "spec": {
+            "nodeSelector": { "ingress": "true" }, "revisionHistoryLimit": 2,
+            "updateStrategy": { "rollingUpdate": { "maxUnavailableNodes": 0, "maxDegradedNodes": NODES, "attachSoakSeconds": 0 } },
+            "template": template(1),
+        },
+    })])
+    .await?;
+    product::is_complete(bed, NODES, MINUTE).await?;
+    for version in 2..=5 {
+        roll_to(bed, version).await?;
+        product::is_complete(bed, NODES, MINUTE).await?;
+    }
+    keeps(bed, "the newest and two former ones", &[(3, 3), (4, 4), (5, 5)]).await?;
+    bed.say("of five revisions the one that runs and two former ones are left");
+
+    product::change(bed, json!({ "revisionHistoryLimit": 1, "updateStrategy": { "rollingUpdate": { "partition": 1 } } })).await?;
+    record(bed, 6..=8).await?;
+    product::status_says(bed, "one node stays behind", MINUTE, |status| status.nodes.updated == 2 && held(status, "Partition").len() == 1)
+        .await?;
+    keeps(bed, "what a node runs stays beyond the limit, which counts unused ones", &[(5, 5), (7, 7), (8, 8)]).await?;
+    product::change(bed, json!({ "revisionHistoryLimit": 0 })).await?;
+    keeps(bed, "without a limit but none", &[(5, 5), (8, 8)]).await?;
+    bed.say("a revision that one node runs stays, whatever the limit");
+
+    roll_to(bed, 5).await?;
+    product::is_complete(bed, NODES, MINUTE).await?;
+    keeps(bed, "a former template is the newest under another number", &[(9, 5)]).await?;
+    product::change(bed, json!({ "revisionHistoryLimit": 1, "updateStrategy": { "rollingUpdate": { "partition": null } } })).await?;
+    roll_to(bed, 10).await?;
+    product::is_complete(bed, NODES, MINUTE).await?;
+    product::change(bed, json!({ "rollbackTo": { "revision": 9 } })).await?;
+    record(bed, 11..=13).await?;
+    keeps(bed, "what is pinned stays beyond the limit", &[(9, 5), (12, 12), (13, 13)]).await?;
+    product::is_complete(bed, NODES, MINUTE).await?;
+    let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+    ensure!(status.revisions.effective != status.revisions.update, "{:?}", status.revisions);
+    product::change(bed, json!({ "rollbackTo": null })).await?;
+    product::is_complete(bed, NODES, MINUTE).await?;
+    keeps(bed, "and goes when it is neither pinned nor run", &[(12, 12), (13, 13)]).await?;
+    bed.say("a revision that is pinned stays while it is");
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Which nodes: another choice of nodes while all serve, and a Node that is deleted and lives on until somebody lets go of it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use crds::{IngressDaemonSetStatus, ledger::Kind, names};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Node as ApiNode, Pod},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    auditor::{Expectations, Kind as Seen},
+    bed::{Bed, Options},
+    eventually::eventually,
+    load::LoadOptions,
+    node::NodeSpec,
+    scenario::Scenario,
+    scenarios::{
+        course::{all_were_served, held},
+        effects::Effects,
+        membership::nothing_of_ours_is_on,
+        product::{self, GRACE, deployment_mark, has_condition, rolling_update},
+        room::ledgers,
+    },
+    traffic::Traffic,
+};
+
+const MINUTE: Duration = Duration::from_mins(1);
+/// Not of the first choice.
+const LATER: &str = "n4";
+
+fn claiming() -> Expectations {
+    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))
+}
+
+/// By `nodeSelector`, then by the template's required affinity, under load.
+pub const CHOICE: Scenario = Scenario {
+    name: "another_choice_of_nodes_takes_those_that_leave_off_within_the_budget_and_those_that_come_get_the_newest_revision",
+    options: || {
+        let node = |name: &str, labels: &[&str]| labels.iter().fold(NodeSpec::new(name), |node, key| node.label(key, "true"));
+        let nodes = vec![node("n1", &["ingress"]), node("n2", &["ingress"]), node("n3", &["ingress", "edge"]), node(LATER, &["edge"])];
+        Options { nodes, ..Options::default() }.with_infra()
+    },
+    expected: claiming,
+    body: |bed| Box::pin(choice(bed)),
+};
+
+async fn choice(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3"]).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let from = bed.recorder.history().await?.len();
+    product::change(bed, json!({ "nodeSelector": { "ingress": null, "edge": "true" } })).await?;
+    for node in ["n1", "n2"] {
+        nothing_of_ours_is_on(bed, node).await?;
+    }
+    product::is_complete(bed, 2, MINUTE).await?;
+    bed.haproxy.serves(MINUTE, &["n3", LATER]).await?;
+    let history = bed.recorder.history().await?;
+    let effects = Effects::since(&history, from)?;
+    ensure!(effects.granted() == ["n1", "n2"], "places in the budget went to {:?}", effects.granted());
+    ensure!(effects.grants("n1") == 1 && effects.grants("n2") == 1, "{effects:?}");
+    one_at_a_time(bed, from).await?;
+    bed.say("another nodeSelector: two nodes left one after the other, one came, the one of both choices was not touched");
+
+    let from = history.len();
+    let before = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
+    let mut template = product::template("2");
+    // Terms are alternatives.
+    template["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] = json!([
+        { "matchExpressions": [{ "key": "edge", "operator": "Exists" }],
+          "matchFields": [{ "key": "metadata.name", "operator": "NotIn", "values": ["n3"] }] },
+        { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n1"] }] },
+    ]);
+    // Of the two chosen ones the first is not updated before the other one serves.
+    let strategy = rolling_update(1, json!({ "minAvailableNodes": 1 }));
+    product::change(bed, json!({ "nodeSelector": null, "template": template, "updateStrategy": strategy })).await?;
+    nothing_of_ours_is_on(bed, "n3").await?;
+    product::is_complete(bed, 2, MINUTE).await?;
+    bed.haproxy.serves(MINUTE, &["n1", LATER]).await?;
+    let newest = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
+    let history = bed.recorder.history().await?;
+    let effects = Effects::since(&history, from)?;
+    ensure!(effects.revisions(LATER) == [&before, &newest], "{LATER}, which stayed, ran {:?}", effects.revisions(LATER));
+    let of_n1 = history[from..]
+        .iter()
+        .map(|seen| (seen.kind, &seen.object))
+        .filter(|(kind, object)| *kind == Seen::Deployment && object["metadata"]["annotations"][names::NODE_NAME_ANNOTATION] == "n1");
+    let ran: BTreeSet<_> =
+        of_n1.filter_map(|(_, object)| object["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL].as_str()).collect();
+    ensure!(ran == BTreeSet::from([newest.as_str()]), "n1, which came, ran {ran:?}, and the newest is {newest}");
+    ensure!(effects.granted() == ["n3", LATER], "places in the budget went to {:?}", effects.granted());
+    one_at_a_time(bed, from).await?;
+    bed.say("another affinity: one node left, one came with the newest revision, one was updated");
+    all_were_served(bed, traffic).await
+}
+
+async fn one_at_a_time(bed: &Bed, from: usize) -> Result<()> {
+    let seen = ledgers(bed, from).await?;
+    ensure!(seen.iter().all(|nodes| nodes.len() <= 1), "the budget is one node: {seen:?}");
+    Ok(())
+}
+
+/// Whoever holds the Node with a finalizer waits for nothing else of ours, under load and while the rollout is paused.
+pub const DELETED: Scenario = Scenario {
+    name: "a_node_that_is_deleted_is_detached_before_its_pods_go_also_while_paused_and_nothing_of_ours_keeps_it",
+    options: product::four_nodes,
+    expected: claiming,
+    body: |bed| Box::pin(deleted(bed)),
+};
+
+/// Of a cloud's controller, that takes the machine away when it lets go.
+const FOREIGN: &str = "example.com/machine";
+
+async fn deleted(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", LATER]).await?;
+    let nodes = Api::<ApiNode>::all(bed.client.clone());
+    let finalizers = async |list: &[&str]| -> Result<()> {
+        let patch = Patch::Merge(json!({ "metadata": { "finalizers": list } }));
+        nodes.patch(LATER, &PatchParams::default(), &patch).await.context("finalizers of the Node").map(drop)
+    };
+    finalizers(&[FOREIGN]).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::change(bed, json!({ "paused": true })).await?;
+    product::status_says(bed, "it is paused", MINUTE, |status| has_condition(status, "Paused", "True", "Paused")).await?;
+
+    nodes.delete(LATER, &DeleteParams::default()).await?;
+    let drains = |status: &IngressDaemonSetStatus| {
+        let grants = status.rollout.iter().flat_map(|ledger| &ledger.grants);
+        let grants: Vec<_> = grants.map(|(node, grant)| (node.as_str(), grant.kind)).collect();
+        grants == [(LATER, Kind::Drain)] && held(status, "Draining").contains(LATER)
+    };
+    product::status_says(bed, "the node is drained", MINUTE, drains).await?;
+    // That the mark stood for the grace before the pods went is the auditor's to judge.
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    eventually(MINUTE, "no pod of ours is left on it", async || {
+        let left = pods.list(&ListParams::default().labels("app=nginx").fields(&format!("spec.nodeName={LATER}"))).await?.items;
+        ensure!(left.is_empty(), "{} are", left.len());
+        Ok(())
+    })
+    .await?;
+    let meta = nodes.get(LATER).await?.metadata;
+    ensure!(meta.deletion_timestamp.is_some() && meta.finalizers == Some(vec![FOREIGN.to_owned()]), "{meta:?}");
+    bed.say("detached, then drained, while it was paused; nobody but the foreign finalizer holds the Node");
+
+    bed.node(LATER)?.remove().await?;
+    finalizers(&[]).await?;
+    eventually(MINUTE, "the Node is gone", async || {
+        ensure!(nodes.get_opt(LATER).await?.is_none(), "it is there");
+        Ok(())
+    })
+    .await?;
+    product::is_complete(bed, 3, MINUTE).await?;
+    let deployments = Api::<Deployment>::namespaced(bed.client.clone(), "default");
+    let left = deployments.list(&ListParams::default().labels(names::TOKEN_LABEL)).await?.items;
+    ensure!(left.len() == 3, "Deployments of {} nodes are left", left.len());
+    let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+    ensure!(status.nodes.available == 3 && has_condition(&status, "Available", "True", "MinimumNodesAvailable"), "{status:?}");
+    bed.say("it went as soon as it was let go of, and its Deployment with it");
+    all_were_served(bed, traffic).await
+}
