@@ -575,7 +575,7 @@ fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
 fn a_node_that_is_finished_while_paused_sets_the_clock_and_no_pause_sets_it_to_the_future() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);
-    let course = |world: &World| world.cluster.ledger().unwrap().course.unwrap();
+    let course = |world: &World| world.cluster.ledger().unwrap().course.clone().unwrap();
     world.run_until(&mut operator, 120, |world| on(world, 2) == 1).unwrap();
     edit(&mut world, |wish| wish.paused = true);
     world.run_until(&mut operator, 120, |world| course(world).finished == 1).unwrap();
