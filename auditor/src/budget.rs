@@ -1,4 +1,4 @@
-//! P1 and P2: how many nodes are out of service by the operator.
+//! P1 and P2: how many nodes are out of service by the operator. Whether there was room for each as it was begun: [`super::room`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crds::names;
 use serde_json::Value;
 
 use super::{
-    Audit, Property,
+    Audit, Kind, Property,
     observation::{Object, Observation},
     world::{holders, holds, is_detached, node_of, resource, token},
 };
@@ -33,7 +33,11 @@ impl Audit<'_> {
         for name in resources {
             // A resource that is deleted takes its nodes out, all at once: nobody wants them to serve any more.
             let goes = self.deleted_resources.contains_key(&name) || self.world.is_being_deleted(&name);
-            let out = if goes { BTreeSet::new() } else { self.out_of_service(&name) };
+            let held = if goes { BTreeSet::new() } else { self.held_out(&name) };
+            if matches!(observation.kind, Kind::IngressDaemonSet | Kind::Deployment | Kind::Node) {
+                self.judge_told_domains(&name, &held, observation.at);
+            }
+            let out = if goes { held } else { self.out_of_service(&name, held) };
             let told = self.told_budget(&name, out.len());
             let domains = self.domains(&name, &out);
             let known = self.budget.out.entry(name.clone()).or_default();
@@ -112,7 +116,7 @@ impl Audit<'_> {
 
     /// How many nodes of the resource each domain has. Of nodes that have joined and have no Deployment yet only the number is
     /// known: each domain may have all of them.
-    fn domain_sizes(&self, of: &str, label: &str) -> BTreeMap<String, usize> {
+    pub(super) fn domain_sizes(&self, of: &str, label: &str) -> BTreeMap<String, usize> {
         let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
         for deployment in self.world.members().filter(|deployment| resource(deployment) == of) {
             let Some(node) = self.world.node(node_of(deployment)) else { continue };
@@ -127,25 +131,28 @@ impl Audit<'_> {
         sizes
     }
 
-    /// Nodes that the operator holds out, and nodes that should serve and have too few ready pods.
-    fn out_of_service(&self, of: &str) -> BTreeSet<String> {
-        let serving = names::member_label(of);
-        let mut out = BTreeSet::new();
-        for deployment in self.world.members().filter(|deployment| resource(deployment) == of) {
-            let name = node_of(deployment);
-            let Some(node) = self.world.node(name) else { continue };
-            if taken_away(node) {
-                continue;
-            }
-            let holding = token(deployment).is_some_and(|token| holds(token.phase));
-            let unready = node.label(&serving) == Some("serving") && !self.unready_by_scenario(name) && !self.world.all_ready(deployment);
-            if holding || unready {
-                out.insert(name.to_owned());
+    /// Nodes that the operator holds out.
+    fn held_out(&self, of: &str) -> BTreeSet<String> {
+        let there = |name: &str| self.world.node(name).is_some_and(|node| !taken_away(node));
+        let members = self.world.members().filter(|deployment| resource(deployment) == of);
+        let holding = members.filter(|deployment| token(deployment).is_some_and(|token| holds(token.phase)));
+        let mut held: BTreeSet<String> = holding.map(node_of).filter(|name| there(name)).map(str::to_owned).collect();
+        for node in self.world.of(Kind::Node) {
+            if is_detached(node, of) && holders(node).contains_key(of) && !taken_away(node) {
+                held.insert(node.name().to_owned());
             }
         }
-        for node in self.world.of(super::Kind::Node) {
-            if is_detached(node, of) && holders(node).contains_key(of) && !taken_away(node) {
-                out.insert(node.name().to_owned());
+        held
+    }
+
+    /// These, and nodes that should serve and have too few ready pods.
+    fn out_of_service(&self, of: &str, held: BTreeSet<String>) -> BTreeSet<String> {
+        let (serving, mut out) = (names::member_label(of), held);
+        for deployment in self.world.members().filter(|deployment| resource(deployment) == of) {
+            let name = node_of(deployment);
+            let Some(node) = self.world.node(name).filter(|node| !taken_away(node)) else { continue };
+            if node.label(&serving) == Some("serving") && !self.unready_by_scenario(name) && !self.world.all_ready(deployment) {
+                out.insert(name.to_owned());
             }
         }
         out

@@ -1,4 +1,5 @@
-//! P8: nothing starts while the resource is paused, outside its windows, or while its rollout halts.
+//! P8: nothing starts while the resource is paused, outside its windows, or while its rollout halts. P9: what failed is not begun
+//! again.
 //!
 //! A grant is judged by the spec and status that its write went over: that write carries their resourceVersion, so the
 //! operator had read just these.
@@ -32,7 +33,11 @@ impl Audit<'_> {
         }
         let Some(new) = after["status"]["rollout"]["grants"].as_object() else { return };
         for (node, grant) in new.iter().filter(|(node, _)| old["grants"][node].is_null()) {
-            let Some(why) = before.and_then(|before| self.held(before, after, grant, observation.at)) else { continue };
+            let Some(before) = before else { continue };
+            if let Some(why) = has_failed_here(before, after, node, grant) {
+                self.report(Property::FailedOnce, format!("node {node} got a grant of {} for a revision that {why}", after.name()));
+            }
+            let Some(why) = self.held(before, after, grant, observation.at) else { continue };
             self.report(Property::HeldStartsNothing, format!("node {node} got a grant of {} while {why}", after.name()));
         }
     }
@@ -82,6 +87,20 @@ fn has_failed(rolling: &Value, resource: &Value, grant: &Value) -> bool {
     let counted: Vec<_> = reasons.filter(|reason| *reason != "Released").collect();
     let most = rolling["maxFailedNodes"].as_u64().unwrap_or(1).max(1);
     counted.contains(&"Restarts") || counted.len() as u64 >= most
+}
+
+/// The revision of an update was taken back, or has failed on this very node. As with a halt both sides must say so; who pins
+/// a revision may want the one that failed.
+fn has_failed_here(before: &Value, after: &Value, node: &str, grant: &Value) -> Option<&'static str> {
+    let of_both = |says: &dyn Fn(&Value) -> bool| says(&before["status"]["rollout"]) && says(&after["status"]["rollout"]);
+    let revision = grant["revision"].as_str().filter(|_| grant["kind"] == "Update")?;
+    let newest = after["status"]["revisions"]["update"] == revision;
+    let pinned = !before["spec"]["rollbackTo"].is_null();
+    if newest && !pinned && of_both(&|ledger| ledger["rolledBack"]["from"] == revision) {
+        return Some("was rolled back");
+    }
+    let failed = |ledger: &Value| ledger["course"]["revision"] == revision && !ledger["course"]["failed"][node].is_null();
+    of_both(&failed).then_some("has failed there")
 }
 
 /// At no moment from the first to the last a window was open. Windows that cannot be read hold nothing: such a spec is not valid.

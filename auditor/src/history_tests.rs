@@ -325,3 +325,256 @@ fn a_history_out_of_order_is_not_trusted() {
     story.observations.swap(0, 1);
     assert!(story.violations(&claiming()).contains(&Property::History));
 }
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A Node of a zone, which its kubelet reports to be well.
+fn zoned(name: &str, zone: &str, entry: Option<(u64, &str)>) -> Value {
+    let mut node = node(name, entry);
+    node["metadata"]["labels"][ZONE] = zone.into();
+    node["status"] = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
+    node
+}
+
+/// Nodes `n1` and `n2` in these zones, at rest since second 2.
+fn in_zones(zones: [&str; 2]) -> Story {
+    let mut story = Story::two_nodes();
+    for (name, zone) in ["n1", "n2"].into_iter().zip(zones) {
+        story = story.see(2, Kind::Node, zoned(name, zone, None));
+    }
+    story
+}
+
+/// A resource that says this of its rollout, with updates under way on these nodes, each in its zone.
+fn telling(rolling: Value, grants: &[(&str, &str)]) -> Value {
+    let grant = |(node, zone): &(&str, &str)| {
+        ((*node).to_owned(), json!({ "id": 2, "kind": "Update", "revision": "b", "domain": zone, "marks": { "deployment": true } }))
+    };
+    let mut resource = resource(false, grants.iter().map(grant).collect());
+    resource["spec"]["updateStrategy"] = json!({ "rollingUpdate": rolling });
+    resource["status"]["nodes"] = json!({ "desired": 2 });
+    resource
+}
+
+/// And then both nodes are held, whatever the ledger says.
+fn both_held(story: Story) -> Story {
+    story.see(20, Kind::Deployment, deployment("n1", "2.Claimed.20", "a")).see(21, Kind::Deployment, deployment("n2", "3.Claimed.21", "a"))
+}
+
+fn of_two() -> Expectations {
+    Expectations::budget(2).claiming(Duration::from_secs(10))
+}
+
+#[test]
+fn a_domain_is_held_to_the_budget_that_the_resource_tells() {
+    let one = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1 } });
+    let story = |zones: [&'static str; 2]| {
+        let story = in_zones(zones).see(3, Kind::IngressDaemonSet, telling(one(), &[]));
+        let n1 = ("n1", zones[0]);
+        both_held(story.see(10, Kind::IngressDaemonSet, telling(one(), &[n1])).see(
+            11,
+            Kind::IngressDaemonSet,
+            telling(one(), &[n1, ("n2", zones[1])]),
+        ))
+    };
+    assert_eq!(story(["a", "b"]).violations(&of_two()), []);
+    // Where it was begun, and where both are held.
+    assert_eq!(story(["a", "a"]).violations(&of_two()), [Property::DomainBudget; 2]);
+    let unknown = both_held(in_zones(["a", "a"]).see(3, Kind::IngressDaemonSet, telling(one(), &[])));
+    assert_eq!(unknown.violations(&of_two()), [Property::DomainBudget], "the ledger need not say so");
+    let half = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": "50%" } });
+    let share = in_zones(["a", "a"]).see(3, Kind::IngressDaemonSet, telling(half(), &[])).see(
+        10,
+        Kind::IngressDaemonSet,
+        telling(half(), &[("n1", "a"), ("n2", "a")]),
+    );
+    assert_eq!(share.violations(&of_two()), [Property::DomainBudget; 2]);
+}
+
+#[test]
+fn a_domain_budget_that_is_new_or_lowered_binds_what_is_begun_afterwards() {
+    let (n1, n2) = (("n1", "a"), ("n2", "a"));
+    let told = |budget: Value| json!({ "topology": { "key": ZONE, "maxUnavailableNodes": budget } });
+    for earlier in [told(2.into()), json!({}), json!({ "topology": { "key": ZONE } })] {
+        let granted = in_zones(["a", "a"]).see(3, Kind::IngressDaemonSet, telling(earlier.clone(), &[n1, n2])).see(
+            4,
+            Kind::IngressDaemonSet,
+            telling(told(1.into()), &[n1, n2]),
+        );
+        assert_eq!(both_held(granted).violations(&of_two()), [], "{earlier}");
+        let afterwards = in_zones(["a", "a"])
+            .see(3, Kind::IngressDaemonSet, telling(earlier.clone(), &[n1]))
+            .see(4, Kind::IngressDaemonSet, telling(told(1.into()), &[n1]))
+            .see(5, Kind::IngressDaemonSet, telling(told(1.into()), &[n1, n2]));
+        assert_eq!(both_held(afterwards).violations(&of_two()), [Property::DomainBudget; 2], "{earlier}");
+    }
+}
+
+#[test]
+fn a_node_that_changes_its_domain_while_it_is_out_crowds_neither() {
+    let one = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1 } });
+    let story = in_zones(["a", "b"])
+        .see(3, Kind::IngressDaemonSet, telling(one(), &[]))
+        .see(10, Kind::IngressDaemonSet, telling(one(), &[("n1", "a"), ("n2", "b")]))
+        .see(11, Kind::Deployment, deployment("n1", "2.Claimed.11", "a"))
+        .see(12, Kind::Node, zoned("n1", "b", None))
+        .see(13, Kind::Deployment, deployment("n2", "3.Claimed.13", "a"));
+    assert_eq!(story.violations(&of_two()), []);
+}
+
+#[test]
+fn a_drained_node_that_comes_back_crowds_nobody() {
+    let one = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1, "oneDomainAtATime": true } });
+    let drained = |kind: &str, more: &[(&str, &str)]| {
+        let mut resource = telling(one(), &[&[("n1", "a")][..], more].concat());
+        resource["status"]["rollout"]["grants"]["n1"]["kind"] = kind.into();
+        resource
+    };
+    let story = in_zones(["a", "b"])
+        .see(3, Kind::IngressDaemonSet, telling(one(), &[]))
+        .see(4, Kind::IngressDaemonSet, drained("Drain", &[]))
+        .see(5, Kind::IngressDaemonSet, drained("Update", &[("n2", "b")]));
+    assert_eq!(story.violations(&of_two()), []);
+}
+
+#[test]
+fn one_domain_at_a_time_is_what_it_says() {
+    let turns = || json!({ "topology": { "key": ZONE, "oneDomainAtATime": true } });
+    let story = |second: &'static str| {
+        in_zones(["a", second])
+            .see(3, Kind::IngressDaemonSet, telling(turns(), &[]))
+            .see(4, Kind::IngressDaemonSet, telling(turns(), &[("n1", "a")]))
+            .see(5, Kind::IngressDaemonSet, telling(turns(), &[("n1", "a"), ("n2", second)]))
+    };
+    assert_eq!(story("a").violations(&of_two()), []);
+    assert_eq!(story("b").violations(&of_two()), [Property::DomainBudget]);
+    let handed_over = in_zones(["a", "b"]).see(3, Kind::IngressDaemonSet, telling(turns(), &[("n1", "a")])).see(
+        5,
+        Kind::IngressDaemonSet,
+        telling(turns(), &[("n2", "b")]),
+    );
+    assert_eq!(handed_over.violations(&of_two()), []);
+    let later = in_zones(["a", "b"]).see(3, Kind::IngressDaemonSet, telling(json!({}), &[("n1", "a"), ("n2", "b")])).see(
+        4,
+        Kind::IngressDaemonSet,
+        telling(turns(), &[("n1", "a"), ("n2", "b")]),
+    );
+    assert_eq!(later.violations(&of_two()), []);
+}
+
+#[test]
+fn a_node_that_was_down_for_long_counts_against_its_domain_and_what_must_stay_available() {
+    let begun = |rolling: Value, second: i64| {
+        in_zones(["a", "a"]).see(3, Kind::IngressDaemonSet, telling(rolling.clone(), &[])).see(10, Kind::Pod, pod("n2", "a", false)).see(
+            second,
+            Kind::IngressDaemonSet,
+            telling(rolling, &[("n1", "a")]),
+        )
+    };
+    let expected = of_two().unready(["n2"]);
+    let domain = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1 } });
+    assert_eq!(begun(domain(), 129).violations(&expected), [], "the operator may not have seen it yet");
+    assert_eq!(begun(domain(), 130).violations(&expected), [Property::DomainBudget]);
+    let minimum = || json!({ "minAvailableNodes": 1 });
+    assert_eq!(begun(minimum(), 129).violations(&expected), []);
+    assert_eq!(begun(minimum(), 130).violations(&expected), [Property::Budget]);
+}
+
+#[test]
+fn a_node_that_is_down_itself_is_begun_whatever_else_is() {
+    let both = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1 }, "minAvailableNodes": 2 });
+    let story = in_zones(["a", "a"])
+        .see(3, Kind::IngressDaemonSet, telling(both(), &[]))
+        .see(10, Kind::Pod, pod("n1", "a", false))
+        .see(10, Kind::Pod, pod("n2", "a", false))
+        .see(200, Kind::IngressDaemonSet, telling(both(), &[("n1", "a")]));
+    assert_eq!(story.violations(&of_two().unready(["n1", "n2"])), []);
+}
+
+#[test]
+fn as_many_nodes_as_must_be_stay_available() {
+    let story = |minimum: Value, grants: &[(&str, &str)]| {
+        let told = || json!({ "minAvailableNodes": minimum });
+        in_zones(["a", "b"]).see(3, Kind::IngressDaemonSet, telling(told(), &[("n1", "a")])).see(
+            4,
+            Kind::IngressDaemonSet,
+            telling(told(), grants),
+        )
+    };
+    for one in [json!(1), json!("50%")] {
+        assert_eq!(story(one.clone(), &[("n2", "b")]).violations(&of_two()), [], "the place was handed over");
+        assert_eq!(story(one, &[("n1", "a"), ("n2", "b")]).violations(&of_two()), [Property::Budget]);
+    }
+    assert_eq!(story(json!("51%"), &[("n2", "b")]).violations(&of_two()), [Property::Budget], "a percentage is rounded up");
+    assert_eq!(story(json!(0), &[("n1", "a"), ("n2", "b")]).violations(&of_two()), []);
+}
+
+/// Pods of `n1`, made at these seconds; each in the place of one that `ends`.
+fn made(seconds: impl Iterator<Item = i64>, ends: impl Fn(Value) -> Value) -> Story {
+    let mut story = Story::two_nodes().gone(5, Kind::Pod, pod("n1", "a", true));
+    for (number, second) in seconds.enumerate() {
+        let mut pod = owned(
+            &format!("pod-{number}"),
+            "rs-n1",
+            json!({ names::REVISION_LABEL: "a", names::RESOURCE_LABEL: UID8, names::NODE_LABEL: "ids-n1" }),
+        );
+        pod["metadata"]["creationTimestamp"] = (DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds(second)).to_rfc3339().into();
+        story = story.see(second, Kind::Pod, pod.clone()).see(second, Kind::Pod, ends(pod.clone())).gone(second, Kind::Pod, ends(pod));
+    }
+    story
+}
+
+#[test]
+fn pods_that_are_made_without_end_are_found_and_many_over_a_long_time_are_not() {
+    let refused = |mut pod: Value| {
+        pod["status"] = json!({ "phase": "Failed" });
+        pod
+    };
+    let expected = Expectations::budget(1).unready(["n1"]);
+    assert_eq!(made((0..50).map(|_| 10), refused).violations(&expected), []);
+    assert_eq!(made((0..60).map(|number| 10 + number / 3), refused).violations(&expected), [Property::BoundedCreation]);
+    assert_eq!(made((0..500).map(|number| 10 + 2 * number), refused).violations(&expected), []);
+    assert_eq!(made((0..60).map(|_| 10), refused).violations(&expected.clone().edited(["n1"])), []);
+}
+
+#[test]
+fn pods_that_somebody_takes_away_may_be_made_again() {
+    let expected = Expectations::budget(1).unready(["n1"]);
+    assert_eq!(made((0..200).map(|number| 10 + number / 10), going).violations(&expected), []);
+}
+
+#[test]
+fn a_revision_that_was_rolled_back_is_not_begun_again_unless_somebody_asks_for_it() {
+    let story = |edit: fn(&mut Value)| {
+        let said = |grants: Value| {
+            let mut resource = resource(false, grants);
+            resource["status"]["rollout"]["rolledBack"] = json!({ "from": "b", "to": "a", "at": 0, "reason": "" });
+            resource["status"]["revisions"] = json!({ "update": "b" });
+            edit(&mut resource);
+            resource
+        };
+        let grant = json!({ "n1": { "id": 2, "kind": "Update", "revision": "b" } });
+        Story::two_nodes().see(3, Kind::IngressDaemonSet, said(json!({}))).see(4, Kind::IngressDaemonSet, said(grant))
+    };
+    assert_eq!(story(|_| {}).violations(&claiming()), [Property::FailedOnce]);
+    assert_eq!(story(|resource| resource["spec"]["rollbackTo"] = json!({ "revision": 2 })).violations(&claiming()), []);
+    assert_eq!(story(|resource| resource["status"]["revisions"]["update"] = "c".into()).violations(&claiming()), []);
+}
+
+#[test]
+fn a_node_on_which_a_revision_failed_does_not_get_it_again_until_it_is_to_be_tried_again() {
+    let said = |failed: &[&str], grants: Value| {
+        let mut resource = resource(false, grants);
+        resource["spec"]["updateStrategy"] = json!({ "rollingUpdate": { "maxFailedNodes": 3 } });
+        let failed: Value = failed.iter().map(|node| ((*node).to_owned(), json!({ "at": 0, "reason": "ImagePull" }))).collect();
+        resource["status"]["rollout"]["course"] = json!({ "revision": "b", "failed": failed });
+        resource
+    };
+    let grant = || json!({ "n1": { "id": 2, "kind": "Update", "revision": "b" } });
+    let story = |before: &[&str], after: &[&str]| {
+        Story::two_nodes().see(3, Kind::IngressDaemonSet, said(before, json!({}))).see(4, Kind::IngressDaemonSet, said(after, grant()))
+    };
+    assert_eq!(story(&["n1"], &["n1"]).violations(&claiming()), [Property::FailedOnce]);
+    assert_eq!(story(&["n1"], &[]).violations(&claiming()), [], "somebody asked for it");
+    assert_eq!(story(&["n2"], &["n2"]).violations(&claiming()), []);
+}

@@ -6,9 +6,11 @@
 mod budget;
 mod changes;
 mod deletion;
+mod flood;
 mod grants;
 mod observation;
 pub mod order;
+mod room;
 mod tokens;
 pub mod watch;
 mod world;
@@ -43,9 +45,9 @@ pub const UNTOUCHED: &str = "before";
 /// A property of `docs`' list of what must always hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Property {
-    /// Never more nodes out of service by the operator than the budget.
+    /// Never more nodes out of service by the operator than the budget, and none begun that must stay available.
     Budget,
-    /// The same within one topology domain.
+    /// The same within one topology domain, and one domain at a time where that is asked for.
     DomainBudget,
     /// Pods are replaced only under a token that allows it.
     NoBypass,
@@ -59,6 +61,10 @@ pub enum Property {
     Monotone,
     /// Nothing starts while the resource is paused, outside its windows, or while its rollout halts.
     HeldStartsNothing,
+    /// A revision that was rolled back, or has failed on a node, is not begun again.
+    FailedOnce,
+    /// Pods are not made without end.
+    BoundedCreation,
     /// Nothing of ours remains after deletion.
     NothingRemains,
     /// Pods that are updated in place stay, and no `ReplicaSet` is made meanwhile.
@@ -90,8 +96,10 @@ impl Property {
             Self::OnlyOnce => "P6",
             Self::Monotone => "P7",
             Self::HeldStartsNothing => "P8",
+            Self::FailedOnce => "P9",
+            Self::BoundedCreation => "P11",
             Self::NothingRemains => "P12",
-            Self::InPlace => "P14",
+            Self::InPlace => "P15",
             Self::History => "P0",
         }
     }
@@ -220,6 +228,8 @@ pub struct Audit<'a> {
     budget: budget::Memory,
     changes: changes::Memory,
     tokens: tokens::Memory,
+    room: room::Memory,
+    flood: flood::Memory,
     deleted_resources: BTreeMap<String, u64>,
     /// Nodes that a scenario has its hands on; a Node that is registered again stays here.
     touched: BTreeSet<String>,
@@ -245,6 +255,8 @@ impl<'a> Audit<'a> {
             budget: budget::Memory::default(),
             changes: changes::Memory::default(),
             tokens: tokens::Memory::default(),
+            room: room::Memory::default(),
+            flood: flood::Memory::default(),
             deleted_resources: BTreeMap::new(),
             touched: BTreeSet::new(),
             verdict: Verdict::default(),
@@ -262,24 +274,31 @@ impl<'a> Audit<'a> {
     /// Since when its marks stand it says itself; whoever forges these times deceives the audit.
     pub fn take_in(&mut self, observation: &Observation) {
         self.now = self.now.max(observation.revision);
+        self.note_beginning();
+        let before = self.world.get(observation.kind, observation.object.uid()).cloned();
         match observation.kind {
             Kind::Deployment if !observation.deleted => {
                 self.remember_claim(observation);
                 self.remember_token(&observation.object);
             }
             Kind::Node if !observation.deleted => self.remember_entries(observation),
-            Kind::Pod => self.remember_pod(&observation.object),
+            Kind::Pod => {
+                self.remember_pod(&observation.object);
+                self.count_pod(before.as_ref(), observation);
+            }
             Kind::IngressDaemonSet if observation.deleted => {
                 self.deleted_resources.insert(crds::names::uid8(observation.object.uid()).to_owned(), self.now);
             }
             _ => {}
         }
         self.world.apply(observation);
+        self.note_health(before.as_ref(), observation);
     }
 
     /// Only these objects of the kind are there: the end of the others was missed.
     pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<String>) {
         self.world.retain(kind, listed);
+        self.forget_health();
     }
 
     /// What was found since this was last asked.
@@ -307,13 +326,18 @@ impl<'a> Audit<'a> {
             }
             Kind::Pod => {
                 self.judge_images(before.as_ref(), observation);
+                self.judge_creation(before.as_ref(), observation);
                 self.judge_pod(observation);
             }
             Kind::ReplicaSet if before.is_none() && !observation.deleted => self.judge_replica_set(&observation.object),
-            Kind::IngressDaemonSet if !observation.deleted => self.judge_grants(before.as_ref(), observation),
+            Kind::IngressDaemonSet if !observation.deleted => {
+                self.judge_grants(before.as_ref(), observation);
+                self.judge_room(before.as_ref(), observation);
+            }
             _ => {}
         }
         self.world.apply(observation);
+        self.note_health(before.as_ref(), observation);
         if observation.kind == Kind::IngressDaemonSet && observation.deleted {
             self.judge_remains(&observation.object);
         }

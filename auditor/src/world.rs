@@ -133,6 +133,11 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
         .is_some_and(|conditions| conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
+/// A pod that does not run and will not.
+pub(crate) fn has_ended(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"))
+}
+
 /// Updated, ready and available are as many as wanted, nothing terminates, and all this is said of the present spec.
 pub(crate) fn is_complete(deployment: &Value) -> bool {
     let status = &deployment["status"];
