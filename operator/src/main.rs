@@ -45,7 +45,7 @@ async fn main() -> ExitCode {
             Err(error) => (Err(anyhow::anyhow!(error)), ExitCode::from(2)),
             Ok(fronts) if fronts.run_as_daemon == Some(false) => (Box::pin(look_once(*run, fronts)).await, ExitCode::from(2)),
             // On the threads that do the requests: whatever the main thread waits for costs a switch between threads.
-            Ok(fronts) => (beside(start(Run { fronts, ..*run })).await.map(done), ExitCode::FAILURE),
+            Ok(fronts) => (beside(Box::pin(start(Run { fronts, ..*run }))).await.map(done), ExitCode::FAILURE),
         },
     };
     result.unwrap_or_else(|error| {

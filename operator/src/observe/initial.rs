@@ -180,7 +180,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_does_not_know_streams_is_asked_for_pages_once_its_watch_has_ended() {
-        let its_time = Duration::from_secs(WATCH_SECONDS.into()) - Duration::from_millis(20);
+        let its_time = Duration::from_secs(WATCH_SECONDS.into()).saturating_sub(Duration::from_millis(20));
         let names =
             shown(move |uri| if uri.contains("sendInitialEvents") { (200, line("ADDED", &node("n1")), its_time) } else { pages(uri) });
         assert_eq!(names.await, ["n1", "n2"]);

@@ -530,7 +530,7 @@ fn a_ledger_that_has_to_be_rebuilt_remembers_what_failed() {
     world.change(|cluster| {
         cluster.edit_deployment(&format!("edge-{other}"), |deployment| {
             let token = &mut deployment["metadata"]["labels"][names::TOKEN_LABEL];
-            *token = token.as_str().unwrap().replacen(".", ".9", 1).into();
+            *token = token.as_str().unwrap().replacen('.', ".9", 1).into();
         });
     });
     let plan = seconds(&mut world, &mut operator, 60);

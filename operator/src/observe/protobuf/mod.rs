@@ -100,7 +100,7 @@ fn events(body: Body, give_up: impl Fn(&dyn std::error::Error) + Send + 'static)
 /// Why the API server refuses, as JSON.
 async fn refusal(body: Body, code: StatusCode, give_up: impl Fn(&dyn std::error::Error)) -> kube::Result<Answer> {
     let body = body.collect().await?.to_bytes();
-    let status = unwrap(body).and_then(|(_, raw)| Ok(Status::from(Refusal::decode(raw)?)));
+    let status = unwrap(&body).and_then(|(_, raw)| Ok(Status::from(Refusal::decode(raw)?)));
     let status = status.unwrap_or_else(|error| {
         give_up(&error);
         Status::failure(&format!("the API server's answer cannot be read: {error}"), "").with_code(code.as_u16())
@@ -123,7 +123,7 @@ enum Unreadable {
 }
 
 /// What an object is, and its own bytes.
-fn unwrap(bytes: Bytes) -> Result<(TypeMeta, Bytes), Unreadable> {
+fn unwrap(bytes: &Bytes) -> Result<(TypeMeta, Bytes), Unreadable> {
     if !bytes.starts_with(MAGIC) {
         return Err(Unreadable::Bare);
     }
@@ -133,10 +133,10 @@ fn unwrap(bytes: Bytes) -> Result<(TypeMeta, Bytes), Unreadable> {
 
 fn line(frame: Bytes) -> Result<Bytes, Unreadable> {
     // Whether events themselves are wrapped has changed from version to version.
-    let frame = if frame.starts_with(MAGIC) { unwrap(frame)?.1 } else { frame };
+    let frame = if frame.starts_with(MAGIC) { unwrap(&frame)?.1 } else { frame };
     let event = messages::WatchEvent::decode(frame)?;
     let RawExtension { raw } = event.object.ok_or(Unreadable::Bare)?;
-    let (types, raw) = unwrap(raw)?;
+    let (types, raw) = unwrap(&raw)?;
     match (event.type_.as_str(), types.kind.as_str()) {
         ("BOOKMARK", _) => json(&WatchEvent::<()>::Bookmark(OnlyMeta::decode(raw)?.bookmark(types))),
         ("ERROR", "Status") => json(&WatchEvent::<()>::Error(Status::from(Refusal::decode(raw)?).boxed())),

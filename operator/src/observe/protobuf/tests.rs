@@ -74,7 +74,7 @@ async fn nodes_and_pods_in_protobuf_have_every_field_that_is_read_of_them_in_jso
 #[tokio::test]
 async fn a_refusal_in_protobuf_says_what_it_would_in_json() {
     let (client, asked) = server(|_| (422, PROTOBUF, vec![REFUSAL.to_vec()]));
-    let refused = watched::<Lean<Node>>(client).await.err().expect("a refusal");
+    let refused = watched::<Lean<Node>>(client).await.expect_err("a refusal");
     let kube::Error::Api(status) = &refused else { panic!("{refused:?}") };
     assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
     assert!(status.message.contains("ListOptions"), "{status:?}");
@@ -85,7 +85,7 @@ async fn a_refusal_in_protobuf_says_what_it_would_in_json() {
 async fn a_refusal_that_cannot_be_read_keeps_its_code_and_json_is_asked_for_from_then_on() {
     let (client, asked) = server(|_| (403, PROTOBUF, vec![b"no protobuf".to_vec()]));
     for _ in 0..2 {
-        let refused = watched::<Lean<Node>>(client.clone()).await.err().expect("a refusal");
+        let refused = watched::<Lean<Node>>(client.clone()).await.expect_err("a refusal");
         assert!(matches!(&refused, kube::Error::Api(status) if status.code == 403), "{refused:?}");
     }
     assert!(!asked.lock().unwrap()[1].contains("protobuf"));
