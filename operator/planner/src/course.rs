@@ -61,7 +61,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
             Some(settings) => case.settings = Some(settings),
             // Without a proven revision a new node cannot wait for one.
             None if is_new(case) => continue,
-            None => {}
+            None => case.former_unknown = true,
         }
         case.held_back = Some(why);
     }

@@ -62,6 +62,8 @@ pub struct Case<'a> {
     pub settings: Option<&'a Settings>,
     /// Why that is not the template of the rollout.
     pub held_back: Option<Hold>,
+    /// It is to keep what it runs, and that is recorded nowhere: `settings` have the template of the rollout all the same.
+    pub former_unknown: bool,
     /// The steps and the partition of the rollout let it come to this node.
     pub reached: bool,
 }
@@ -126,6 +128,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
         drifted: false,
         settings,
         held_back: None,
+        former_unknown: false,
         reached: true,
     }
 }
@@ -289,7 +292,8 @@ pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<()
         in_place: case.is_in_place(),
         need: case.need(now),
         given_up: gave_up(grant, settings),
-        gates,
+        // A grant for something else does not turn into the update that the node is held back from.
+        gates: Gates { closed: gates.closed || case.former_unknown, ..gates },
     });
     let next = match outcome {
         Fit::Fits => return Ok(()),

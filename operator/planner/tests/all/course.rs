@@ -653,3 +653,27 @@ fn a_canary_whose_status_was_wiped_reaches_no_more_nodes_than_its_first_step() {
     seconds(&mut world, &mut operator, 100);
     assert_eq!(on(&world, 2), 2);
 }
+
+/// Somebody has deleted the `ControllerRevision` of what the node runs.
+#[test]
+fn a_node_that_a_canary_has_not_reached_keeps_what_it_runs_when_its_drain_is_called_off_though_that_is_recorded_nowhere() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 1, "pause": true}]}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 1, "the canary");
+    let former = world.cluster.wish.revision_of(1);
+    let left = world.cluster.deployments.values().find(|deployment| revision(&deployment["spec"]["template"]) == former);
+    let node = world::cluster::node_of(left.unwrap()).to_owned();
+    let taint = |world: &mut World, taints: Value| world.change(|cluster| cluster.edit_node(&node, |node| node["spec"]["taints"] = taints));
+    world.change(|cluster| std::sync::Arc::make_mut(&mut cluster.revisions).retain(|known| known.revision != former));
+    taint(&mut world, json!([{"key": names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]));
+    let granted = |world: &World| {
+        world.cluster.ledger().is_some_and(|ledger| ledger.grants.get(&node).is_some_and(|grant| grant.kind == Kind::Drain))
+    };
+    world.run_until(&mut operator, 10, granted).unwrap();
+    taint(&mut world, json!([]));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 1, "{:?}", plan.held);
+    assert!(world.cluster.ledger().unwrap().grants.is_empty());
+    assert!(reasons(&plan).contains(&"AwaitingPromotion"), "{:?}", reasons(&plan));
+}

@@ -3,7 +3,7 @@
 use crate::{
     mutation::Mutation,
     operator::{Intent, Rules},
-    state::{Age, Deployment, Entry, Grant, Health, Id, Member, Owner, Site, Stamp, State},
+    state::{Age, Column, Deployment, Entry, Grant, Health, Id, Member, Order, Owner, Site, Stamp, State},
 };
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::Kind, token::Phase};
 use planner::step::Step;
@@ -22,7 +22,8 @@ impl Rules {
         k: usize,
         change: impl FnOnce(&mut State<N, K>),
     ) -> Written<N, K> {
-        let current = state.truth == state.seen[k] && state.columns.iter().all(|column| column.truth.grant == column.seen[k].grant);
+        let same = |column: &Column<K>| (column.truth.grant, column.truth.failed) == (column.seen[k].grant, column.seen[k].failed);
+        let current = state.truth == state.seen[k] && state.columns.iter().all(same);
         let mut after = *state;
         if !current {
             if !self.breaks(Mutation::LedgerWithoutVersion) {
@@ -30,7 +31,7 @@ impl Rules {
             }
             (after.truth.next, after.truth.rebuilding) = (state.seen[k].next, state.seen[k].rebuilding);
             for column in &mut after.columns {
-                column.truth.grant = column.seen[k].grant;
+                (column.truth.grant, column.truth.failed) = (column.seen[k].grant, column.seen[k].failed);
             }
         }
         change(&mut after);
@@ -45,6 +46,13 @@ impl Rules {
             }
             if now.id <= state.largest {
                 broken = Some("P6: an id is used twice");
+            }
+            let named = before.is_some_and(|before| before.freed || column.truth.node.is_some_and(|node| node.to_free == before.id));
+            if now.freed && !named {
+                broken = broken.or(Some("P5: a slot is freed that nobody named"));
+            }
+            if before.is_none() && now.kind == Kind::Update && column.truth.failed.is_some() && state.truth.rebuilding == 0 {
+                broken = broken.or(Some("P8: a node starts again on the revision that failed there"));
             }
             let begun = before.is_some_and(|before| has_begun(&column.truth, before.id));
             if !begun && state.truth.rebuilding == 0 {
@@ -74,12 +82,34 @@ impl Rules {
                 let held = state.columns.iter().filter_map(|column| column.truth.grant).filter(|held| !held.is_free()).count();
                 let above = !grant.is_free() && grant.kind != Kind::Drain && held >= state.truth.budget.into();
                 let above = above.then_some("P1: a node is begun though the budget is used up");
-                Some((after, broken.or(above).or_else(|| taken_while_others_are_down(state, k, i, &grant))))
+                let skipped = grant.kind != Kind::Drain && grant.kind != Kind::Remove && seen.node.is_some_and(|node| node.skipped);
+                let above = above.or(skipped.then_some("P8: a node starts though it is to be skipped"));
+                let broken = broken.or(above).or_else(|| self.out_of_turn(state, k, i, &grant));
+                Some((after, broken.or_else(|| taken_while_others_are_down(state, k, i, &grant))))
             }
-            Intent::Retarget(grant) => self.write_ledger(state, k, |after| {
-                let id = if self.breaks(Mutation::RetargetKeepsId) { grant.id } else { self.take_id(after) };
-                after.columns[i].truth.grant = Some(Grant { id, ..grant });
-            }),
+            Intent::Retarget(grant) | Intent::Retry(grant) => {
+                let (after, broken) = self.write_ledger(state, k, |after| {
+                    let id = if self.breaks(Mutation::RetargetKeepsId) { grant.id } else { self.take_id(after) };
+                    let site = &mut after.columns[i].truth;
+                    site.grant = Some(Grant { id, ..grant });
+                    if grant.freed {
+                        site.failed = Some(seen.node.is_some_and(|node| node.retried));
+                    } else if matches!(intent, Intent::Retry(_)) {
+                        site.failed = None;
+                    }
+                })?;
+                let begun = has_begun(&state.columns[i].truth, grant.id);
+                Some((after, broken.or_else(|| self.out_of_turn(state, k, i, &grant).filter(|_| !begun))))
+            }
+            Intent::Forgive => self.write_ledger(state, k, |after| after.columns[i].truth.failed = None),
+            Intent::PassStep => {
+                let (after, broken) = self.write_ledger(state, k, |after| after.truth.stepped = true)?;
+                let newest = |site: &Site| site.deployment.is_some_and(|found| found.revision == state.truth.revision);
+                let serve = |site: &Site| newest(site) && site.grant.is_none() && site.phase() == Some(Phase::Closed);
+                let serving = state.columns.iter().filter(|column| serve(&column.truth)).count();
+                let early = self.step.is_some_and(|step| serving < step.into());
+                Some((after, broken.or(early.then_some("P8: a step is over before its nodes serve"))))
+            }
             Intent::Create(phase) => self.create(state, k, i, phase),
             Intent::Label(member) => self.label(state, i, &seen, member),
             Intent::FirstClose => self.patch_deployment(state, i, &seen, !self.breaks(Mutation::FirstCloseUntested), |deployment| {
@@ -90,7 +120,7 @@ impl Rules {
                 let before = state.columns[i].truth.deployment?;
                 let (after, broken) = self.patch_deployment(state, i, &seen, true, |deployment| {
                     if deployment.phase == Phase::New {
-                        (deployment.revision, deployment.drifted) = (resource.revision, false);
+                        (deployment.revision, deployment.drifted, deployment.placement) = (resource.revision, false, resource.placement);
                     }
                     deployment.replicas = resource.replicas;
                     deployment.observed = false;
@@ -159,7 +189,12 @@ impl Rules {
                 if live && state.columns[i].truth.deployment.is_some() {
                     return None;
                 }
-                self.write_ledger(state, k, |after| after.columns[i].truth.grant = None)
+                self.write_ledger(state, k, |after| {
+                    let site = &mut after.columns[i].truth;
+                    site.grant = None;
+                    // What a person had to free is not begun again by itself.
+                    site.failed = site.failed.filter(|_| grant.freed);
+                })
             }
             _ => None,
         }
@@ -181,7 +216,7 @@ impl Rules {
             Some(Mutation::PhaseNotTested) => before.id == believed.id,
             _ => (before.id, before.phase) == (believed.id, believed.phase),
         };
-        let spec = |deployment: &Deployment| (deployment.revision, deployment.replicas, deployment.drifted);
+        let spec = |deployment: &Deployment| (deployment.revision, deployment.replicas, deployment.drifted, deployment.placement);
         if before.uid != believed.uid || !token || generation && believed.superseded {
             return None;
         }
@@ -197,7 +232,8 @@ impl Rules {
         let mut broken = (new < old)
             .then_some("P7: a token went back")
             .or((new == old && now != before && !unfenced(&before, &now)).then_some("P6: a step took effect twice"));
-        if now.phase == Phase::Closed && before.phase != Phase::Closed && !completed(&after.columns[i].truth) {
+        let incomplete = !completed(&after.columns[i].truth) && !is_freed(&after.columns[i].truth, now.id);
+        if now.phase == Phase::Closed && before.phase != Phase::Closed && incomplete {
             broken = broken.or(Some("P5: a node is attached before its pods are complete"));
         }
         Some((after, broken))
@@ -214,13 +250,12 @@ impl Rules {
             match grant.kind {
                 Kind::Abort => return,
                 Kind::Remove | Kind::Drain => deployment.replicas = 0,
-                Kind::Update => {
+                Kind::Repair if !believed.drifted && !self.breaks(Mutation::PlacementIsDrift) => deployment.replicas = resource.replicas,
+                Kind::Update | Kind::Repair => {
                     (deployment.revision, deployment.drifted, deployment.replicas) = (grant.revision, false, resource.replicas);
+                    deployment.placement = resource.placement;
                 }
-                Kind::Repair if believed.drifted => {
-                    (deployment.revision, deployment.drifted, deployment.replicas) = (grant.revision, false, resource.replicas);
-                }
-                Kind::Repair | Kind::Shrink | Kind::Grow => deployment.replicas = resource.replicas,
+                Kind::Shrink | Kind::Grow => deployment.replicas = resource.replicas,
             }
             if (old.revision, old.replicas, old.drifted) != (deployment.revision, deployment.replicas, deployment.drifted) {
                 deployment.observed = false;
@@ -229,8 +264,10 @@ impl Rules {
         let (after, broken) = written?;
         let (old, new) = (state.columns[i].truth.deployment?, after.columns[i].truth.deployment?);
         let changes = (old.revision, old.replicas, old.drifted) != (new.revision, new.replicas, new.drifted);
+        let moved = old.placement != new.placement && grant.kind == Kind::Repair && !old.drifted;
+        let moved = moved.then_some("P4: pods change for another placement alone");
         let early = (old.served && changes).then(|| self.unready_for_update(&state.columns[i].truth, grant)).flatten();
-        Some((after, broken.or(early)))
+        Some((after, broken.or(moved).or(early)))
     }
 
     /// P4: what a change of pods finds missing.
@@ -289,7 +326,7 @@ impl Rules {
         let before = node.entry;
         node.entry = Some(Entry { key: before.map_or(0, |before| before.key), ..entry });
         let released = before.is_some_and(|before| before.phase == EntryPhase::Detached);
-        let incomplete = released && site.deployment.is_some() && !completed(site);
+        let incomplete = released && site.deployment.is_some() && !completed(site) && !is_freed(site, entry.id);
         let broken = went_back(before, (entry.id, entry.phase));
         after.largest = after.largest.max(entry.id);
         Some((after, broken.or(incomplete.then_some("P5: a node is attached before its pods are complete"))))
@@ -323,6 +360,7 @@ impl Rules {
                 revision: if around { seen.revision } else { resource.revision },
                 replicas: if around { seen.count } else { resource.replicas },
                 drifted: around && seen.drifted,
+                placement: resource.placement,
                 observed: false,
                 counted: false,
                 served: phase != Phase::New || self.breaks(Mutation::NewAroundOldPods) && around,
@@ -340,6 +378,24 @@ impl Rules {
         }
         node.member = member;
         Some((after, None))
+    }
+
+    /// P8: an update to the newest revision is begun on a node that is to keep what it runs. How far a canary has come is what the
+    /// operator sees of the nodes, and no more.
+    fn out_of_turn<const N: usize, const K: usize>(&self, state: &State<N, K>, k: usize, i: usize, grant: &Grant) -> Option<Violation> {
+        let newest = state.truth.revision;
+        let granted = |grant: Option<Grant>| grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == newest);
+        let runs = |site: &Site| granted(site.grant) || site.deployment.is_some_and(|deployment| deployment.revision == newest);
+        let site = &state.columns[i].truth;
+        if !granted(Some(*grant)) || runs(site) || runs(&state.columns[i].seen[k]) {
+            return None;
+        }
+        if self.on_delete && ![site.pods, state.columns[i].seen[k].pods].iter().any(|pods| pods.order == Order::Given) {
+            return Some("P8: a node starts whose pods nobody deleted");
+        }
+        let running = state.columns.iter().filter(|column| runs(&column.seen[k])).count();
+        let full = self.step.is_some_and(|step| !state.truth.stepped && running >= step.into());
+        full.then_some("P8: a node starts beyond the step of the canary")
     }
 
     /// A fence on an object that holds nothing.
@@ -376,6 +432,11 @@ pub fn delete_deployment(site: &mut Site, orphan: bool) {
     if site.pods.count > 0 {
         site.pods.owner = if orphan { Owner::Orphan } else { Owner::Ending };
     }
+}
+
+/// A person has ordered that the node be attached as it is.
+fn is_freed(site: &Site, id: Id) -> bool {
+    site.grant.is_some_and(|grant| grant.freed && grant.id >= id)
 }
 
 /// Pods are those that the Deployment wants, and each was ready.

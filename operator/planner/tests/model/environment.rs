@@ -3,9 +3,9 @@
 use crate::{
     api::delete_deployment,
     operator::Rules,
-    state::{Age, DEGRADE, Health, Marks, Member, Node, Owner, Site, Stamp, State},
+    state::{Age, DEGRADE, Health, Marks, Member, Node, Order, Owner, Resource, Site, Stamp, State},
 };
-use crds::{holders::EntryPhase, token::Phase};
+use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -34,6 +34,19 @@ pub enum Event {
     Failure,
     /// What failed is rolled back: in a halted rollout another revision becomes the wanted one.
     Rollback,
+    /// A person wants the node left alone, or no longer.
+    Skip(usize),
+    /// The node's deadline is over, and the ledger says so.
+    NodeFailure(usize),
+    /// A person asks to try the node again.
+    Retry(usize),
+    /// A person frees the slot of the node's grant.
+    Release(usize),
+    /// A person deletes the node's pods.
+    DeletePods(usize),
+    Placement,
+    /// A person lets the rollout go on beyond its first step.
+    Promote,
 }
 
 /// What goes on by itself on one node, in a fair world again and again.
@@ -55,6 +68,8 @@ pub fn disturbances<const N: usize, const K: usize>(state: &State<N, K>) -> impl
         (left.closings, Event::Window),
         (left.failures, Event::Failure),
         (left.rollbacks.min(truth.failed.into()), Event::Rollback),
+        (left.placements, Event::Placement),
+        (left.promotions, Event::Promote),
     ];
     let per_node = (0..N).flat_map(move |i| {
         [
@@ -65,6 +80,11 @@ pub fn disturbances<const N: usize, const K: usize>(state: &State<N, K>) -> impl
             (left.edits, Event::Edit(i)),
             (left.outages, Event::Outage(i)),
             (left.drains, Event::Drain(i)),
+            (left.skips, Event::Skip(i)),
+            (left.node_failures, Event::NodeFailure(i)),
+            (left.retries, Event::Retry(i)),
+            (left.releases, Event::Release(i)),
+            (left.pod_deletions, Event::DeletePods(i)),
         ]
     });
     let marks = others.into_iter().filter(move |marks| *marks != truth.marks).map(move |marks| (left.marks, Event::Marks(marks)));
@@ -79,7 +99,7 @@ impl Rules {
         match event {
             Event::Tick => return self.tick(state),
             Event::Controller(i) => run_controller(&mut after.columns[i].truth)?,
-            Event::Pods(i) => run_kubelet(&mut after.columns[i].truth)?,
+            Event::Pods(i) => run_kubelet(&mut after.columns[i].truth, self.on_delete)?,
             Event::Ready(i) => {
                 let pods = &mut after.columns[i].truth.pods;
                 pods.health = (pods.health != Health::Ready && pods.owner == Owner::Deployment).then_some(Health::Ready)?;
@@ -90,10 +110,19 @@ impl Rules {
                 let stamp = if asked { Stamp::Current } else { Stamp::Absent };
                 node.stamp = (node.stamp != stamp).then_some(stamp)?;
             }
-            Event::Template => (left.templates, truth.revision, truth.failed) = (left.templates - 1, 1 - truth.revision, false),
+            Event::Template => {
+                left.templates -= 1;
+                *truth = Resource { revision: 1 - truth.revision, failed: false, promoted: false, stepped: false, ..*truth };
+                for site in after.columns.iter_mut().map(|column| &mut column.truth) {
+                    (site.failed, site.pods.order) = (None, Order::None);
+                }
+            }
             Event::Window => (left.closings, truth.closed) = (left.closings - 1, !truth.closed),
             Event::Failure => (left.failures, truth.failed) = (left.failures - 1, !truth.failed),
-            Event::Rollback => (left.rollbacks, truth.revision, truth.failed) = (left.rollbacks - 1, 1 - truth.revision, false),
+            Event::Rollback => {
+                (left.rollbacks, truth.revision, truth.failed) = (left.rollbacks - 1, 1 - truth.revision, false);
+                after.columns.iter_mut().for_each(|column| column.truth.failed = None);
+            }
             Event::Drain(i) => {
                 left.drains -= 1;
                 let node = after.columns[i].truth.node.as_mut()?;
@@ -120,7 +149,17 @@ impl Rules {
             Event::Recreate(i) => {
                 left.recreations -= 1;
                 let node = after.columns[i].truth.node.as_mut()?;
-                *node = Node { uid: node.uid + 1, draining: false, member: Member::Absent, entry: None, stamp: Stamp::Absent, ..*node };
+                *node = Node {
+                    uid: node.uid + 1,
+                    draining: false,
+                    skipped: false,
+                    retried: false,
+                    to_free: 0,
+                    member: Member::Absent,
+                    entry: None,
+                    stamp: Stamp::Absent,
+                    ..*node
+                };
             }
             Event::Leave(i) => {
                 left.leaves -= 1;
@@ -137,6 +176,11 @@ impl Rules {
                 left.outages -= 1;
                 let pods = &mut after.columns[i].truth.pods;
                 pods.health = (pods.health == Health::Ready && pods.count > 0).then_some(Health::Lost)?;
+            }
+            Event::Placement => (left.placements, truth.placement) = (left.placements - 1, 1 - truth.placement),
+            Event::Promote => (left.promotions, truth.promoted) = (left.promotions - 1, true),
+            Event::Skip(_) | Event::NodeFailure(_) | Event::Retry(_) | Event::Release(_) | Event::DeletePods(_) => {
+                return guide(after, event);
             }
         }
         Some(after)
@@ -177,8 +221,48 @@ fn run_controller(site: &mut Site) -> Option<()> {
     (*site != before).then_some(())
 }
 
+/// What people do to single nodes to guide a rollout.
+fn guide<const N: usize, const K: usize>(mut after: State<N, K>, event: Event) -> Option<State<N, K>> {
+    let left = &mut after.left;
+    match event {
+        Event::Skip(i) => {
+            left.skips -= 1;
+            let node = after.columns[i].truth.node.as_mut()?;
+            node.skipped = !node.skipped;
+        }
+        Event::NodeFailure(i) => {
+            left.node_failures -= 1;
+            let site = &mut after.columns[i].truth;
+            let late = site.is_updated() && site.grant.is_some_and(|grant| grant.kind == Kind::Update && !grant.freed);
+            let node = site.node.filter(|_| late && site.failed.is_none() && !(site.is_exact() && site.pods.health == Health::Ready))?;
+            site.failed = Some(node.retried);
+        }
+        Event::Retry(i) => {
+            left.retries -= 1;
+            let node = after.columns[i].truth.node.as_mut().filter(|node| !node.retried)?;
+            node.retried = true;
+        }
+        Event::Release(i) => {
+            left.releases -= 1;
+            let site = &mut after.columns[i].truth;
+            let id = site.grant?.id;
+            site.node.as_mut()?.to_free = id;
+        }
+        Event::DeletePods(i) => {
+            left.pod_deletions -= 1;
+            let site = &mut after.columns[i].truth;
+            let deployment = site.deployment.filter(|_| site.is_exact() && site.pods.count > 0)?;
+            let order = if deployment.revision == after.truth.revision { Order::None } else { Order::Given };
+            // Others come by themselves, of what the Deployment says.
+            (site.pods.health, site.pods.order) = (Health::Lost, order);
+        }
+        _ => return None,
+    }
+    Some(after)
+}
+
 /// Pods come and go.
-fn run_kubelet(site: &mut Site) -> Option<()> {
+fn run_kubelet(site: &mut Site, on_delete: bool) -> Option<()> {
     let before = site.pods;
     if site.pods.owner == Owner::Ending {
         site.pods = crate::state::NO_PODS;
@@ -195,6 +279,7 @@ fn run_kubelet(site: &mut Site) -> Option<()> {
         count: deployment.replicas,
         health: if deployment.replicas == 0 || grown && before.count > deployment.replicas { before.health } else { Health::Starting },
         owner: Owner::Deployment,
+        order: if on_delete { Order::Own } else { Order::None },
     };
     if deployment.replicas == 0 {
         site.pods = crate::state::NO_PODS;

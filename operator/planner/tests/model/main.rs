@@ -16,12 +16,12 @@ mod state;
 
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, token::Phase};
 use mutation::Mutation;
-use operator::{KINDS, Rules, STEPS};
+use operator::{Domains, KINDS, Rules, STEPS};
 use planner::step::Step;
 use search::{Outcome, Search};
 use state::{
-    Age, BOTH, Column, DEGRADE, Deployment, Entry, Health, Left, Marks, Member, Memory, NODE, Node, Owner, Pods, Resource, Site, Stamp,
-    State, TOKEN,
+    Age, BOTH, Column, DEGRADE, Deployment, Entry, Health, Left, Marks, Member, Memory, NODE, Node, Order, Owner, Pods, Resource, Site,
+    Stamp, State, TOKEN,
 };
 use std::{
     io::Write as _,
@@ -48,8 +48,12 @@ struct Setup {
     blank: bool,
     /// Former revisions are recorded.
     history: bool,
-    /// Nodes are in two topology domains by turns, each with a budget of one.
-    domains: bool,
+    /// Nodes are in two topology domains by turns.
+    domains: Domains,
+    /// Nodes are updated when somebody deletes their pods.
+    on_delete: bool,
+    /// So many nodes are updated before somebody promotes the rollout.
+    step: Option<u8>,
 }
 
 const NONE: Left = Left {
@@ -70,6 +74,13 @@ const NONE: Left = Left {
     closings: 0,
     failures: 0,
     rollbacks: 0,
+    skips: 0,
+    node_failures: 0,
+    retries: 0,
+    releases: 0,
+    pod_deletions: 0,
+    placements: 0,
+    promotions: 0,
 };
 const PLAIN: Setup = Setup {
     name: "",
@@ -82,7 +93,9 @@ const PLAIN: Setup = Setup {
     left: NONE,
     blank: false,
     history: true,
-    domains: false,
+    domains: Domains::Ignored,
+    on_delete: false,
+    step: None,
 };
 
 #[expect(clippy::too_many_lines, reason = "a table")]
@@ -278,15 +291,87 @@ fn setups() -> Vec<Setup> {
             left: Left { templates: 1, failures: 1, rollbacks: 1, ..NONE },
             ..PLAIN
         },
-        Setup { name: "two domains", nodes: 3, budget: 2, domains: true, left: Left { templates: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup {
+            name: "two domains",
+            nodes: 3,
+            budget: 2,
+            domains: Domains::Budgets,
+            left: Left { templates: 1, crashes: 1, ..NONE },
+            ..PLAIN
+        },
         Setup {
             name: "two domains, a drain; no mark",
             nodes: 3,
             budget: 2,
-            domains: true,
+            domains: Domains::Budgets,
             marks: DEGRADE,
             ids: 3,
             left: Left { templates: 1, drains: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "one domain at a time",
+            nodes: 3,
+            budget: 2,
+            domains: Domains::InTurn,
+            ids: 3,
+            left: Left { templates: 1, crashes: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "a node is skipped", left: Left { templates: 1, skips: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup {
+            name: "a node is skipped and drained; no mark",
+            marks: DEGRADE,
+            left: Left { templates: 1, skips: 1, drains: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "a node fails and is tried again", left: Left { templates: 1, node_failures: 1, retries: 1, ..NONE }, ..PLAIN },
+        Setup {
+            name: "a node fails and is tried again while paused",
+            nodes: 1,
+            left: Left { templates: 1, node_failures: 1, retries: 1, edits: 1, pauses: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "a stuck slot is freed; both marks",
+            marks: BOTH,
+            left: Left { templates: 1, releases: 1, crashes: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "a stuck slot is freed, and tried again", left: Left { templates: 1, releases: 1, retries: 1, ..NONE }, ..PLAIN },
+        Setup {
+            name: "a stuck slot is freed, two operators, one node",
+            nodes: 1,
+            operators: 2,
+            ids: 3,
+            left: Left { templates: 1, releases: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "OnDelete", on_delete: true, left: Left { templates: 1, pod_deletions: 2, crashes: 1, ..NONE }, ..PLAIN },
+        Setup { name: "OnDelete, drained and back", on_delete: true, left: Left { templates: 1, drains: 2, ..NONE }, ..PLAIN },
+        Setup {
+            name: "OnDelete, drained and back; no history",
+            on_delete: true,
+            history: false,
+            left: Left { templates: 1, drains: 2, ..NONE },
+            ..PLAIN
+        },
+        Setup { name: "another placement", left: Left { templates: 1, placements: 1, edits: 1, ..NONE }, ..PLAIN },
+        Setup { name: "a canary is promoted", step: Some(1), left: Left { templates: 1, promotions: 1, crashes: 1, ..NONE }, ..PLAIN },
+        Setup {
+            name: "a canary of two of three nodes",
+            nodes: 3,
+            budget: 2,
+            step: Some(2),
+            ids: 3,
+            left: Left { templates: 1, promotions: 1, ..NONE },
+            ..PLAIN
+        },
+        Setup {
+            name: "a canary, drained and back; no history",
+            step: Some(1),
+            history: false,
+            left: Left { templates: 1, drains: 2, ..NONE },
             ..PLAIN
         },
     ]
@@ -296,11 +381,15 @@ fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutati
     let entry = Entry { id: 1, phase: EntryPhase::Attached, key: 1, age: Age::Fresh };
     let site = Site {
         grant: None,
+        failed: None,
         node: Some(Node {
             uid: 1,
             domain: 0,
             chosen: true,
             draining: false,
+            skipped: false,
+            retried: false,
+            to_free: 0,
             member: Member::Serving,
             entry: (setup.marks.key > 0).then_some(entry),
             stamp: Stamp::Absent,
@@ -313,12 +402,13 @@ fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutati
             revision: 0,
             replicas: 1,
             drifted: false,
+            placement: 0,
             observed: true,
             counted: true,
             served: true,
             superseded: false,
         }),
-        pods: Pods { revision: 0, drifted: false, count: 1, health: Health::Ready, owner: Owner::Deployment },
+        pods: Pods { revision: 0, drifted: false, count: 1, health: Health::Ready, owner: Owner::Deployment, order: Order::None },
     };
     let resource = Resource {
         revision: 0,
@@ -328,14 +418,17 @@ fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutati
         paused: false,
         closed: false,
         failed: false,
+        placement: 0,
+        promoted: false,
+        stepped: false,
         next: 2,
         rebuilding: 0,
     };
     let in_domain = |i: usize| {
-        let domain = u8::from(setup.domains && i % 2 == 1);
+        let domain = u8::from((setup.domains != Domains::Ignored) && i % 2 == 1);
         Site { node: site.node.map(|node| Node { domain, ..node }), ..site }
     };
-    let nothing = Site { grant: None, node: site.node, deployment: None, pods: state::NO_PODS };
+    let nothing = Site { grant: None, failed: None, node: site.node, deployment: None, pods: state::NO_PODS };
     let stalest = if setup.blank { nothing } else { site };
     let start: State<N, K> = State {
         columns: std::array::from_fn(|i| Column { truth: in_domain(i), seen: [in_domain(i); K] }),
@@ -346,12 +439,14 @@ fn search<const N: usize, const K: usize>(setup: &Setup, mutation: Option<Mutati
         largest: 1,
         allowance: setup.budget,
     };
-    let Setup { detacher, history, domains, .. } = *setup;
-    Search { rules: Rules { detacher, ids: setup.ids + 1, history, domains, mutation }, start, stalest, cap, liveness }.run()
+    let Setup { detacher, history, domains, on_delete, step, .. } = *setup;
+    let rules = Rules { detacher, ids: setup.ids + 1, history, domains, on_delete, step, mutation };
+    Search { rules, start, stalest, cap, liveness }.run()
 }
 
 fn run(setup: &Setup, mutation: Option<Mutation>, liveness: bool, cap: usize) -> Outcome {
     match (setup.nodes, setup.operators) {
+        (1, 1) => search::<1, 1>(setup, mutation, liveness, cap),
         (1, 2) => search::<1, 2>(setup, mutation, liveness, cap),
         (2, 1) => search::<2, 1>(setup, mutation, liveness, cap),
         (2, 2) => search::<2, 2>(setup, mutation, liveness, cap),
@@ -434,7 +529,7 @@ fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
 const NEVER: [Step; 1] = [Step::AwaitSoak];
 
 /// Where each dropped guard is found soonest.
-const FINDERS: [(Mutation, &str); 39] = [
+const FINDERS: [(Mutation, &str); 51] = [
     (Mutation::LedgerWithoutVersion, "crash, two changes; Deployment mark"),
     (Mutation::TokenNotTested, "crash, two changes; Deployment mark"),
     (Mutation::PhaseNotTested, "crash, two changes; Deployment mark"),
@@ -474,6 +569,18 @@ const FINDERS: [(Mutation, &str); 39] = [
     (Mutation::DrainClosed, "drained and back; Deployment mark"),
     (Mutation::DrainUnmarked, "drained and back; Deployment mark"),
     (Mutation::DrainsNotCounted, "drained and back; Deployment mark"),
+    (Mutation::SkipIgnored, "a node is skipped"),
+    (Mutation::RetriedBehindGates, "a node fails and is tried again while paused"),
+    (Mutation::FailedBeforeIgnored, "a stuck slot is freed; both marks"),
+    (Mutation::FreedIdIgnored, "a stuck slot is freed; both marks"),
+    (Mutation::FreedWithoutId, "a stuck slot is freed; both marks"),
+    (Mutation::OrderNotAwaited, "OnDelete"),
+    (Mutation::TurnIgnoredOnceGranted, "a canary, drained and back; no history"),
+    (Mutation::OwnPodsTakenForOrders, "OnDelete, drained and back"),
+    (Mutation::StepIgnored, "a canary is promoted"),
+    (Mutation::StepPassedEarly, "a canary is promoted"),
+    (Mutation::PlacementIsDrift, "another placement"),
+    (Mutation::DomainsTogether, "one domain at a time"),
 ];
 
 #[test]

@@ -84,6 +84,30 @@ pub enum Mutation {
     DrainUnmarked,
     /// Nodes are begun beside drains as if there were none.
     DrainsNotCounted,
+    /// A node is begun though a person wants it left alone.
+    SkipIgnored,
+    /// A node is tried again while nothing may be begun.
+    RetriedBehindGates,
+    /// A node is begun again on the revision that failed there.
+    FailedBeforeIgnored,
+    /// A freed slot is whichever the node has by now.
+    FreedIdIgnored,
+    /// A freed slot is taken out of the ledger at once: no higher id fences the node.
+    FreedWithoutId,
+    /// With `OnDelete` nodes are updated though nobody deleted their pods.
+    OrderNotAwaited,
+    /// What is not the node's turn holds back grants, and not what grants turn into.
+    TurnIgnoredOnceGranted,
+    /// With `OnDelete` pods that the operator replaced are taken for deleted ones.
+    OwnPodsTakenForOrders,
+    /// A canary goes on to further nodes at once.
+    StepIgnored,
+    /// A step is over before its nodes serve.
+    StepPassedEarly,
+    /// Another placement is taken for a foreign edit.
+    PlacementIsDrift,
+    /// Nodes of a second domain are begun beside the first.
+    DomainsTogether,
 }
 
 impl Rules {

@@ -2,7 +2,7 @@
 
 use crate::{
     mutation::Mutation,
-    state::{Age, Entry, Grant, Health, Id, Marks, Member, Node, Owner, Resource, Site, Stamp, TOKEN},
+    state::{Age, Deployment, Entry, Grant, Health, Id, Marks, Member, Node, Order, Owner, Resource, Site, Stamp, TOKEN},
 };
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::Kind, token::Phase};
 use planner::{
@@ -10,6 +10,17 @@ use planner::{
     target::{self, Fit, FitView, Gates, NeedView},
 };
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What topology domains are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domains {
+    /// There is one.
+    Ignored,
+    /// Each has a budget of one node.
+    Budgets,
+    /// One is finished before the next.
+    InTurn,
+}
 
 /// What a configuration fixes for all its states.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +31,11 @@ pub struct Rules {
     pub ids: Id,
     /// Former revisions are recorded: a node that has to wait is wanted as it is.
     pub history: bool,
-    /// Each topology domain has a budget of one node.
-    pub domains: bool,
+    pub domains: Domains,
+    /// Nodes are updated when somebody deletes their pods.
+    pub on_delete: bool,
+    /// So many nodes are updated before somebody promotes the rollout.
+    pub step: Option<u8>,
     pub mutation: Option<Mutation>,
 }
 
@@ -40,6 +54,12 @@ pub enum Intent {
     Step(Step, Grant),
     /// Another grant in its slot; the id is set by the writer.
     Retarget(Grant),
+    /// The same on a person's order to try again: the failure is forgotten.
+    Retry(Grant),
+    /// The failure alone is.
+    Forgive,
+    /// The first step of the canary is done.
+    PassStep,
     /// A grant; the id is set by the writer.
     Admit(Grant),
     /// A Deployment is missing: New, or around pods that were left.
@@ -206,19 +226,61 @@ impl<const N: usize> Eyes<'_, N> {
     /// What is done about a node, while the ledger is sound. At most one step of a grant, and one thing beside it.
     pub fn intents(&self, i: usize) -> impl Iterator<Item = Intent> {
         let site = self.sites[i];
+        let retried = site.failed == Some(false) && site.node.is_some_and(|node| node.retried);
+        let begins = |grant: &Grant| site.is_updated() || !self.gates().shut(grant.kind) || self.rules.breaks(Mutation::RetriedBehindGates);
+        let again = site.grant.filter(|grant| retried && site.phase() != Some(Phase::Closed) && begins(grant));
         let granted = match site.grant {
+            Some(_) if again.is_some() => again.map(|grant| Intent::Retry(self.again(site, &grant))),
             Some(grant) => self.advance(site, &grant),
             None => self.admit(site),
         };
-        granted.into_iter().chain(self.supply(site))
+        let forgiven = (retried && again.is_none()).then_some(Intent::Forgive);
+        granted.into_iter().chain(forgiven).chain(self.supply(site))
+    }
+
+    /// A canary goes on when it was promoted and all nodes of its step serve.
+    pub fn passes_step(&self) -> bool {
+        let resource = self.resource;
+        let serves = |site: &&&Site| {
+            let current = site.deployment.is_some_and(|deployment| deployment.revision == resource.revision);
+            site.chosen() && current && site.grant.is_none() && site.served() && !self.unavailable(site)
+        };
+        let serving = self.sites.iter().filter(serves).count();
+        let proven = |step: u8| serving >= step.into() || self.rules.breaks(Mutation::StepPassedEarly);
+        self.rules.step.is_some_and(|step| resource.promoted && !resource.stepped && proven(step))
+    }
+
+    /// Runs the newest revision, or is about to.
+    fn runs(&self, site: &Site) -> bool {
+        site.deployment.is_some_and(|deployment| deployment.revision == self.resource.revision) || self.is_under_way(site)
+    }
+
+    /// Its update to the newest revision is under way.
+    fn is_under_way(&self, site: &Site) -> bool {
+        site.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == self.resource.revision)
+    }
+
+    /// It keeps what it runs, whatever is open: somebody has to delete its pods, or to promote the rollout.
+    fn is_out_of_turn(&self, site: &Site) -> bool {
+        if self.runs(site) {
+            return false;
+        }
+        let ordered = match site.pods.order {
+            Order::Given => true,
+            Order::Own => self.rules.breaks(Mutation::OwnPodsTakenForOrders),
+            Order::None => self.rules.breaks(Mutation::OrderNotAwaited),
+        };
+        let step = self.rules.step.filter(|_| !self.resource.stepped && !self.rules.breaks(Mutation::StepIgnored));
+        let full = |step: u8| self.sites.iter().filter(|site| site.chosen() && self.runs(site)).count() >= step.into();
+        self.rules.on_delete && !ordered || step.is_some_and(full)
     }
 
     /// The revision that the node is to run: the one that it runs, while it has to wait and that one is known.
     fn wanted(&self, site: &Site) -> u8 {
         let (gates, newest) = (self.gates(), self.resource.revision);
-        let under_way = site.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == newest);
-        let kept = site.deployment.filter(|deployment| deployment.phase != Phase::New && !under_way);
-        kept.filter(|_| self.rules.history && (gates.closed || gates.failed)).map_or(newest, |deployment| deployment.revision)
+        let kept = site.deployment.filter(|deployment| deployment.phase != Phase::New && !self.is_under_way(site));
+        let held = || gates.closed || gates.failed || self.is_out_of_turn(site);
+        kept.filter(|_| self.rules.history && held()).map_or(newest, |deployment| deployment.revision)
     }
 
     fn need(&self, site: &Site) -> Option<Kind> {
@@ -232,11 +294,15 @@ impl<const N: usize> Eyes<'_, N> {
             granted: site.grant.is_some(),
             detached: site.detached(),
             current: site.deployment.is_some_and(|deployment| deployment.revision == self.wanted(site)),
-            drifted: site.deployment.is_some_and(|deployment| deployment.drifted),
+            drifted: site.deployment.is_some_and(|deployment| self.drifted(&deployment)),
             broken: false,
             replicas: replicas.cmp(&self.resource.replicas),
             empty: replicas == 0,
         })
+    }
+
+    fn drifted(&self, deployment: &Deployment) -> bool {
+        deployment.drifted || self.rules.breaks(Mutation::PlacementIsDrift) && deployment.placement != self.resource.placement
     }
 
     fn unavailable(&self, site: &Site) -> bool {
@@ -294,6 +360,7 @@ impl<const N: usize> Eyes<'_, N> {
             node_uid: site.node_uid(),
             refused: None,
             above: grant.above || kind == Kind::Drain,
+            freed: false,
         }
     }
 
@@ -307,8 +374,13 @@ impl<const N: usize> Eyes<'_, N> {
     }
 
     fn fit(&self, site: &Site, grant: &Grant) -> Result<(), Grant> {
+        if grant.freed {
+            return Ok(());
+        }
         let (for_update, for_removal) = (self.resource.marks, self.removal_marks(site));
-        let gates = Gates { closed: self.gates().closed && !self.rules.breaks(Mutation::WindowIgnoredOnceGranted), ..self.gates() };
+        let unknown = self.is_out_of_turn(site) && !self.rules.breaks(Mutation::TurnIgnoredOnceGranted);
+        let closed = self.gates().closed && !self.rules.breaks(Mutation::WindowIgnoredOnceGranted);
+        let gates = Gates { closed: closed || unknown, ..self.gates() };
         let outcome = target::fit(&FitView {
             chosen: site.chosen(),
             kind: grant.kind,
@@ -338,6 +410,21 @@ impl<const N: usize> Eyes<'_, N> {
         Grant { node_uid: site.node_uid(), ..*grant }
     }
 
+    /// A person asks to try the node again.
+    fn again(&self, site: &Site, grant: &Grant) -> Grant {
+        match self.need(site) {
+            None => self.turn_back(site, grant),
+            Some(_) => Grant { refused: None, node_uid: site.node_uid(), ..*grant },
+        }
+    }
+
+    /// A person has named the grant, to have its slot back.
+    fn is_to_be_freed(&self, site: &Site, grant: &Grant) -> bool {
+        let named = site.node.map_or(0, |node| node.to_free);
+        let meant = named == grant.id || named > 0 && self.rules.breaks(Mutation::FreedIdIgnored);
+        meant && !grant.freed && !matches!(grant.kind, Kind::Remove | Kind::Drain)
+    }
+
     fn is_complete(&self, site: &Site, grant: &Grant) -> bool {
         let Some(deployment) = site.deployment else { return false };
         let settled = site.settled(self.rules);
@@ -353,6 +440,12 @@ impl<const N: usize> Eyes<'_, N> {
     }
 
     fn advance(&self, site: &Site, grant: &Grant) -> Option<Intent> {
+        if self.is_to_be_freed(site, grant) {
+            return Some(match self.rules.mutation {
+                Some(Mutation::FreedWithoutId) => Intent::Step(Step::Release { live: false }, *grant),
+                _ => Intent::Retarget(Grant { freed: true, ..self.turn_back(site, grant) }),
+            });
+        }
         let grace = self.grace(site, grant);
         let timed_out = grace == Grace::TimedOut && !matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain);
         if timed_out && self.rules.detacher == Some(OnDetachTimeout::Abort) {
@@ -392,7 +485,7 @@ impl<const N: usize> Eyes<'_, N> {
                 Some(_) => NodeView::Replaced,
             },
             wanted,
-            complete: self.is_complete(site, grant),
+            complete: grant.freed || self.is_complete(site, grant),
             graced,
             pauses: false,
             replaced: false,
@@ -408,7 +501,7 @@ impl<const N: usize> Eyes<'_, N> {
         let gates = self.gates();
         let marks = if matches!(kind, Kind::Remove | Kind::Drain) { self.removal_marks(site) } else { self.resource.marks };
         let free = kind == Kind::Drain || kind == Kind::Remove && marks == NO_MARKS;
-        if !free && (gates.shut(kind) || gates.halted || !self.has_room(site)) {
+        if !free && (gates.shut(kind) || gates.halted || self.is_held(site, kind) || !self.has_room(site)) {
             return None;
         }
         Some(Intent::Admit(Grant {
@@ -420,7 +513,15 @@ impl<const N: usize> Eyes<'_, N> {
             node_uid: site.node_uid(),
             refused: None,
             above: kind == Kind::Drain,
+            freed: false,
         }))
+    }
+
+    /// The node itself is held back.
+    fn is_held(&self, site: &Site, kind: Kind) -> bool {
+        let failed = site.failed.is_some() && !self.rules.breaks(Mutation::FailedBeforeIgnored);
+        let skipped = site.node.is_some_and(|node| node.skipped) && !self.rules.breaks(Mutation::SkipIgnored);
+        kind == Kind::Update && (failed || self.is_out_of_turn(site)) || kind != Kind::Remove && skipped
     }
 
     /// The budgets of the fleet and of the node's domain have a slot.
@@ -440,7 +541,13 @@ impl<const N: usize> Eyes<'_, N> {
         if self.rules.breaks(Mutation::UnavailableBypass) && down(site) {
             return true;
         }
-        let in_domains = self.rules.domains && !self.rules.breaks(Mutation::DomainBudgetIgnored);
+        // Nodes that are drained are taken away anyway.
+        let begun = |other: &&&Site| slot(other) && other.grant.is_some_and(|grant| grant.kind != Kind::Drain);
+        let elsewhere = self.sites.iter().filter(begun).any(|other| other.domain() != site.domain());
+        if self.rules.domains == Domains::InTurn && elsewhere && !self.rules.breaks(Mutation::DomainsTogether) {
+            return false;
+        }
+        let in_domains = self.rules.domains == Domains::Budgets && !self.rules.breaks(Mutation::DomainBudgetIgnored);
         has_slot(&|_| true, self.resource.budget) && (!in_domains || has_slot(&|other| other.domain() == site.domain(), 1))
     }
 
@@ -512,6 +619,7 @@ impl<const N: usize> Eyes<'_, N> {
             node_uid: site.node_uid(),
             refused: None,
             above: kind == Kind::Drain,
+            freed: false,
         })
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     api::Violation,
     environment::{Event, disturbances, natural},
-    operator::{Eyes, Intent, Rules},
+    operator::{Domains, Eyes, Intent, Rules},
     state::{Column, Resource, Site, State},
 };
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, token::Phase};
@@ -169,13 +169,17 @@ fn moves_of<const N: usize, const K: usize>(rules: &Rules, state: &State<N, K>, 
                 push(Move::Intent(k, i, intent), rules.carry_out(state, k, i, intent));
             }
         }
+        if eyes.passes_step() {
+            push(Move::Intent(k, 0, Intent::PassStep), rules.carry_out(state, k, 0, Intent::PassStep));
+        }
         return;
     }
     if state.memory[k].listed != fence && !rules.breaks(crate::mutation::Mutation::RebuiltWithoutLists) {
         let mut after = *state;
         after.memory[k] = crate::state::Memory { reserved: 0, listed: fence };
         for column in &mut after.columns {
-            column.seen[k] = Site { grant: column.seen[k].grant, pods: column.seen[k].pods, ..column.truth };
+            let Site { grant, failed, pods, .. } = column.seen[k];
+            column.seen[k] = Site { grant, failed, pods, ..column.truth };
         }
         push(Move::List(k), Some((after, None)));
         return;
@@ -245,7 +249,7 @@ fn observations<const N: usize, const K: usize>(state: &State<N, K>, k: usize, o
 fn see_resource<const N: usize, const K: usize>(mut state: State<N, K>, k: usize) -> State<N, K> {
     state.seen[k] = state.truth;
     for Column { truth, seen } in &mut state.columns {
-        seen[k].grant = truth.grant;
+        (seen[k].grant, seen[k].failed) = (truth.grant, truth.failed);
     }
     if state.truth.next == 0 || state.truth.rebuilding > 0 {
         state.memory[k].reserved = 0;
@@ -267,9 +271,12 @@ fn is_out(site: &Site, grant: Option<&crate::state::Grant>) -> bool {
 fn over_budget<const N: usize, const K: usize>(rules: &Rules, state: &State<N, K>) -> Option<String> {
     let above = |site: &Site| site.grant.is_some_and(|grant| grant.above);
     let out = || state.columns.iter().map(|column| &column.truth).filter(|site| is_out(site, site.grant.as_ref()) && !above(site));
-    let (fleet, crowded) = (out().count(), rules.domains && (0..2).any(|domain| out().filter(|site| site.domain() == domain).count() > 1));
+    let in_domain = |domain: u8| out().filter(|site| site.domain() == domain).count();
+    let (fleet, crowded) = (out().count(), rules.domains == Domains::Budgets && (0..2).any(|domain| in_domain(domain) > 1));
+    let both = (rules.domains == Domains::InTurn && (0..2).all(|domain| in_domain(domain) > 0))
+        .then(|| "P2: nodes of two domains are out".to_owned());
     let over = (fleet > state.allowance.into()).then(|| format!("P1: {fleet} nodes are out, the budget is {}", state.allowance));
-    over.or(crowded.then(|| "P2: two nodes of a domain are out, its budget is 1".to_owned()))
+    over.or(both).or(crowded.then(|| "P2: two nodes of a domain are out, its budget is 1".to_owned()))
 }
 
 /// A lowered budget interrupts nobody: it counts once no more grants than it are left.
@@ -291,9 +298,15 @@ impl Calm {
     fn stuck<const N: usize, const K: usize>(&mut self, state: &State<N, K>) -> Option<String> {
         let mut state = *state;
         (state.truth.paused, state.truth.closed, state.truth.failed) = (false, false, false);
-        state.columns.iter_mut().filter_map(|column| column.truth.node.as_mut()).for_each(|node| node.draining = false);
+        state.truth.promoted = true;
+        for site in state.columns.iter_mut().map(|column| &mut column.truth) {
+            site.failed = None;
+            if let Some(node) = &mut site.node {
+                *node = crate::state::Node { draining: false, skipped: false, retried: false, to_free: 0, ..*node };
+            }
+        }
         let mut state = state.calm();
-        let rules = Rules { detacher: self.rules.detacher.map(|_| OnDetachTimeout::Halt), ids: 200, ..self.rules };
+        let rules = Rules { detacher: self.rules.detacher.map(|_| OnDetachTimeout::Halt), ids: 200, on_delete: false, ..self.rules };
         let mut path = Vec::new();
         for _ in 0..120 {
             let fingerprint = state.fingerprint();

@@ -33,6 +33,8 @@ pub struct Grant {
     pub refused: Option<u8>,
     /// It is, or was once, a drain: it holds a slot above the budget.
     pub above: bool,
+    /// A person has freed the slot: the node is attached as it is.
+    pub freed: bool,
 }
 
 impl Grant {
@@ -68,6 +70,7 @@ pub enum Member {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct Node {
     pub uid: u8,
     /// Of its topology, which it never leaves.
@@ -75,6 +78,12 @@ pub struct Node {
     pub chosen: bool,
     /// It is about to be taken away.
     pub draining: bool,
+    /// A person wants it left alone.
+    pub skipped: bool,
+    /// A person asks to try it again.
+    pub retried: bool,
+    /// The grant whose slot a person wants to be freed; 0 is none.
+    pub to_free: Id,
     pub member: Member,
     pub entry: Option<Entry>,
     pub stamp: Stamp,
@@ -90,6 +99,8 @@ pub struct Deployment {
     pub revision: u8,
     pub replicas: u8,
     pub drifted: bool,
+    /// How its pods get to their node.
+    pub placement: u8,
     /// Its controller has seen this spec.
     pub observed: bool,
     /// What its controller last counted was what it wanted.
@@ -119,6 +130,17 @@ pub enum Health {
     Lost,
 }
 
+/// Whose doing it is that pods are younger than the newest revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// They are not.
+    None,
+    /// A person deleted those that were there.
+    Given,
+    /// The operator's own.
+    Own,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pods {
     pub revision: u8,
@@ -126,15 +148,19 @@ pub struct Pods {
     pub count: u8,
     pub health: Health,
     pub owner: Owner,
+    pub order: Order,
 }
 
-pub const NO_PODS: Pods = Pods { revision: 0, drifted: false, count: 0, health: Health::Ready, owner: Owner::Deployment };
+pub const NO_PODS: Pods =
+    Pods { revision: 0, drifted: false, count: 0, health: Health::Ready, owner: Owner::Deployment, order: Order::None };
 
 /// All there is of one node: in truth, or in the eyes of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
     /// Part of the resource's status.
     pub grant: Option<Grant>,
+    /// So is this: the revision failed on the node, and whether a person had asked to try it again by then.
+    pub failed: Option<bool>,
     pub node: Option<Node>,
     pub deployment: Option<Deployment>,
     pub pods: Pods,
@@ -155,6 +181,7 @@ pub const BOTH: Marks = Marks { deployment: true, key: 1 };
 
 /// The resource, but for its grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct Resource {
     pub revision: u8,
     pub replicas: u8,
@@ -165,6 +192,11 @@ pub struct Resource {
     pub closed: bool,
     /// The revision failed on too many nodes.
     pub failed: bool,
+    pub placement: u8,
+    /// A person lets the rollout go on beyond its first step.
+    pub promoted: bool,
+    /// The ledger says that the first step is done.
+    pub stepped: bool,
     /// The ledger's next id; 0 when there is no ledger.
     pub next: Id,
     /// The fence while a lost ledger is rebuilt; 0 when it is not.
@@ -200,6 +232,13 @@ pub struct Left {
     pub closings: u8,
     pub failures: u8,
     pub rollbacks: u8,
+    pub skips: u8,
+    pub node_failures: u8,
+    pub retries: u8,
+    pub releases: u8,
+    pub pod_deletions: u8,
+    pub placements: u8,
+    pub promotions: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,13 +1,17 @@
 //! What may happen to a cluster and its operators, in any order, and how it happens.
 
+mod edits;
+mod promises;
+
 use super::world::{
     World,
     cluster::Detacher,
     operator::{Operator, Request, STORES},
-    wish::ALL_MARKS,
+    wish::{ALL_MARKS, Pool, Unit},
 };
 use crds::names;
-use planner::{Action, Plan, Snapshot};
+use edits::{EDITS, Edit};
+use planner::{Action, Hold};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -51,6 +55,14 @@ pub enum Event {
     Pause(bool),
     OnTimeout(u8),
     PodUpdate(u8),
+    /// The budget is said as a percentage, or as a number.
+    Percent(bool),
+    /// Nodes that must stay available.
+    Minimum(u8),
+    IgnoreNotReady(bool),
+    /// Which nodes are chosen: several leave or return at once.
+    Pool(u8),
+    Placement(u8),
     /// A field of `rollingUpdate` gets one of its values, or goes.
     Field(usize, usize),
     /// Steps, and an image to take them with.
@@ -63,6 +75,10 @@ pub enum Event {
     Promote(u8, u32),
     /// A person asks to try the node again.
     Retry(u8, u8),
+    /// A person wants the node left alone, or no longer.
+    Skip(u8, bool),
+    /// A person edits the node's Deployment.
+    Edit(u8, Edit),
     /// A person frees the slot of the node's grant, if it has one.
     Release(u8),
     Detacher(u8),
@@ -125,6 +141,11 @@ fn order() -> impl Strategy<Value = Event> {
         2 => any::<bool>().prop_map(Event::Pause),
         1 => (0..3u8).prop_map(Event::OnTimeout),
         1 => (0..2u8).prop_map(Event::PodUpdate),
+        1 => any::<bool>().prop_map(Event::Percent),
+        1 => (0..3u8).prop_map(Event::Minimum),
+        1 => any::<bool>().prop_map(Event::IgnoreNotReady),
+        2 => (0..3u8).prop_map(Event::Pool),
+        1 => (0..3u8).prop_map(Event::Placement),
     ]
 }
 
@@ -140,6 +161,7 @@ fn accident() -> impl Strategy<Value = Event> {
         1 => Just(Event::Unready),
         2 => (0..NODES, any::<bool>()).prop_map(|(node, orphan)| Event::DeleteDeployment(node, orphan)),
         1 => Just(Event::Wipe),
+        6 => (0..NODES, 0..EDITS.len()).prop_map(|(node, edit)| Event::Edit(node, EDITS[edit])),
     ]
 }
 
@@ -157,6 +179,8 @@ fn guidance() -> impl Strategy<Value = Event> {
         2 => (1..NEW, 1..3u32).prop_map(|(image, step)| Event::Promote(image, step)),
         2 => (0..NODES, 0..3u8).prop_map(|(node, value)| Event::Retry(node, value)),
         2 => (0..NODES).prop_map(Event::Release),
+        3 => (0..NODES).prop_map(|node| Event::Skip(node, true)),
+        3 => (0..NODES).prop_map(|node| Event::Skip(node, false)),
     ]
 }
 
@@ -203,7 +227,13 @@ impl Run {
 
     fn act(&mut self, who: bool, arrives: u16) {
         let Some(planned) = self.operators[usize::from(who)].plan(&self.world) else { return };
-        self.world.audit.violations.extend(held_without_a_reason(&planned.snapshot, &planned.plan));
+        let audit = &mut self.world.audit;
+        audit.violations.extend(promises::broken(&planned.snapshot, &planned.plan));
+        audit.seen.extend(planned.plan.held.values().filter_map(|held| match held.hold {
+            Hold::Skipped => Some("skipped"),
+            Hold::MinAvailable { .. } => Some("kept available"),
+            _ => None,
+        }));
         for (index, request) in planned.requests.into_iter().enumerate() {
             let now = arrives >> (index % 16) & 1 == 1;
             if now {
@@ -260,12 +290,18 @@ impl Run {
             | Event::Pause(_)
             | Event::OnTimeout(_)
             | Event::PodUpdate(_)
+            | Event::Percent(_)
+            | Event::Minimum(_)
+            | Event::IgnoreNotReady(_)
+            | Event::Pool(_)
+            | Event::Placement(_)
             | Event::Field(..)
             | Event::Canary(_)
             | Event::Fails(_)
             | Event::OnDelete(_)
             | Event::RollbackTo(_)
             | Event::Promote(..) => self.order(event),
+            Event::Edit(node, edit) => edit.make(&mut self.world, &name(node)),
             _ => self.befall(event),
         }
     }
@@ -281,6 +317,11 @@ impl Run {
                 Event::Pods(pods) => wish.pods = pods.into(),
                 Event::Pause(paused) => wish.paused = paused,
                 Event::PodUpdate(which) => wish.pod_update = POD_UPDATES[usize::from(which)],
+                Event::Percent(percent) => wish.unit = if percent { Unit::Percent } else { Unit::Nodes },
+                Event::Minimum(minimum) => wish.minimum = minimum.into(),
+                Event::IgnoreNotReady(ignores) => wish.ignores_not_ready = ignores,
+                Event::Pool(pool) => wish.pool = [Pool::All, Pool::Spec, Pool::Template][usize::from(pool)],
+                Event::Placement(placement) => wish.placement = ["Auto", "NodeName", "NodeAffinity"][usize::from(placement)],
                 Event::OnTimeout(policy) => wish.on_timeout = ["Halt", "Proceed", "Abort"][usize::from(policy)],
                 Event::Field(field, value) => {
                     let (field, values) = &fields()[field];
@@ -345,6 +386,8 @@ impl Run {
             }
             Event::Restart(node) => cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(|pod| pod.restarts += 1),
             Event::Retry(node, value) => annotate(cluster, node, names::RETRY_ANNOTATION, value.to_string()),
+            Event::Skip(node, true) => annotate(cluster, node, names::SKIP_ANNOTATION, "default/other, default/edge".to_owned()),
+            Event::Skip(node, false) => cluster.edit_node(&name(node), |node| forget_annotations(node, &[names::SKIP_ANNOTATION])),
             Event::Release(node) => {
                 let id = cluster.ledger().and_then(|ledger| ledger.grants.get(&name(node))).map(|grant| grant.id);
                 if let Some(id) = id {
@@ -377,6 +420,7 @@ impl Run {
             cluster.edit_wish(|wish| {
                 (wish.paused, wish.on_delete, wish.rollback_to, wish.promote) = (false, false, None, None);
                 wish.on_timeout = "Halt";
+                wish.minimum = 0;
                 // Grants may be as old as the schedule.
                 wish.course = json!({"nodeDeadlineSeconds": 3600});
                 wish.image = if failed || wish.image == BAD { NEW } else { wish.image };
@@ -385,9 +429,7 @@ impl Run {
                 cluster.edit_node(&name, |node| {
                     node["status"]["ready"] = true.into();
                     node["spec"]["taints"] = json!([]);
-                    if let Some(annotations) = node["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
-                        annotations.retain(|key, _| key != names::RETRY_ANNOTATION && key != names::RELEASE_ANNOTATION);
-                    }
+                    forget_annotations(node, &[names::RETRY_ANNOTATION, names::RELEASE_ANNOTATION, names::SKIP_ANNOTATION]);
                 });
             }
         });
@@ -410,28 +452,8 @@ fn annotate(cluster: &mut super::world::cluster::Cluster, node: u8, key: &str, v
     cluster.edit_node(&name(node), |node| node["metadata"]["annotations"][key] = value.into());
 }
 
-/// P14: a node that is not done, and of which the plan does not say why.
-fn held_without_a_reason(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
-    if !snapshot.resource.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER) {
-        return None;
+fn forget_annotations(node: &mut Value, keys: &[&str]) {
+    if let Some(annotations) = node["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|key, _| !keys.contains(&key.as_str()));
     }
-    let invalid = plan.status.conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "False");
-    let revision = &plan.status.revisions.effective;
-    let ledger = snapshot.resource.ledger();
-    let mut chosen = snapshot.nodes.iter().filter(|(_, node)| node.labels.get("ingress").map(String::as_str) == Some("true"));
-    let silent = chosen.find(|(name, _)| {
-        let done = snapshot.deployments.get(*name).is_some_and(|deployment| {
-            let wanted = deployment.revision() == revision && deployment.replicas() == snapshot.resource.spec.pods_per_node;
-            wanted && planner::readiness::is_settled(deployment, snapshot.pods_on(name))
-        });
-        let granted = ledger.is_some_and(|ledger| ledger.grants.contains_key(*name));
-        let left_alone = invalid && !snapshot.deployments.contains_key(*name);
-        !(left_alone || done && !granted || plan.held.contains_key(*name) || granted && releases(plan, name))
-    });
-    silent.map(|(name, node)| format!("P14: {name} is held without a reason: {node:?}, {:?}", snapshot.deployments.get(name)))
-}
-
-/// The plan takes the node's grant away: it is done.
-fn releases(plan: &Plan, node: &str) -> bool {
-    plan.status.rollout.as_ref().is_some_and(|ledger| !ledger.grants.contains_key(node))
 }

@@ -32,6 +32,10 @@ pub struct Audit {
     allowance: usize,
     /// Nodes whose pods somebody else disturbs: completeness may be stale there.
     pub disturbed: BTreeSet<String>,
+    /// Nodes with a Deployment that a person has edited since it was last closed: it is not the operator's alone.
+    edited: BTreeSet<String>,
+    /// UIDs of Deployments whose token a person took away.
+    robbed: BTreeSet<String>,
     /// Nodes that were drained, above any budget, and are not back yet.
     drained: BTreeSet<String>,
     /// Deployments that a rollout gave an image that never comes up, by UID, with their nodes.
@@ -63,6 +67,26 @@ impl Audit {
     pub fn forget(&mut self, uid: &str) {
         self.last.remove(uid);
         self.effects.retain(|(other, ..)| other != uid);
+    }
+
+    /// Nobody has taken its token away yet.
+    pub fn may_lose_its_token(&self, deployment: &Value) -> bool {
+        token(deployment).is_some() && !self.robbed.contains(text(deployment, "/metadata/uid"))
+    }
+
+    /// A person edited the Deployment.
+    pub fn edited(&mut self, before: &Value, after: &Value) {
+        let uid = text(after, "/metadata/uid");
+        if before != after {
+            self.edited.insert(node_of(after).to_owned());
+        }
+        if token(before) != token(after) {
+            self.robbed.insert(uid.to_owned());
+            self.forget(uid);
+        }
+        if after["spec"]["template"]["spec"]["containers"][0]["image"] != BAD_IMAGE {
+            self.stuck.remove(uid);
+        }
     }
 
     /// The properties that speak of a state.
@@ -102,7 +126,7 @@ impl Audit {
     fn no_more_failed_than_the_budget(&mut self, cluster: &Cluster) {
         let there = |uid: &String| cluster.deployments.values().any(|deployment| text(deployment, "/metadata/uid") == uid);
         self.stuck.retain(|uid, _| there(uid));
-        let chosen = |name: &&String| cluster.nodes.get(*name).is_some_and(|node| node["metadata"]["labels"]["ingress"] == "true");
+        let chosen = |name: &&String| cluster.nodes.get(*name).is_some_and(|node| cluster.is_chosen(node));
         let nodes: Vec<_> = self.stuck.values().filter(chosen).filter(|name| !self.drained.contains(*name)).cloned().collect();
         if nodes.len() > self.allowance {
             self.fail(cluster, format!("P9: {nodes:?} run a revision that fails, the budget is {}", self.allowance));
@@ -179,7 +203,11 @@ impl Audit {
             if released || after["spec"]["replicas"] == 0 {
                 self.stuck.remove(uid);
             }
-            self.is_attached(cluster, after, token.id);
+            // It tests the generation: what a person changed since is refused, and what is closed is as the operator saw it.
+            self.is_attached(cluster, after, token.id, true);
+            if self.edited.remove(node_of(after)) {
+                self.seen.insert("mended");
+            }
         }
     }
 
@@ -188,12 +216,12 @@ impl Audit {
         self.grants.get(&id).is_some_and(|(_, grant)| grant.released)
     }
 
-    /// P5: what the grant of this id attaches again is complete, and is not about to be taken away.
-    fn is_attached(&mut self, cluster: &Cluster, deployment: &Value, id: u64) {
+    /// P5: what the grant of this id attaches again is complete, where nobody else has changed it, and is not about to be taken away.
+    fn is_attached(&mut self, cluster: &Cluster, deployment: &Value, id: u64, alone: bool) {
         if self.grants.get(&id).is_some_and(|(_, grant)| grant.kind == Kind::Drain) {
             self.fail(cluster, format!("P5: {} is attached while it is drained", node_of(deployment)));
         }
-        if !self.is_released(id) {
+        if alone && !self.is_released(id) {
             self.is_complete(cluster, deployment);
         }
     }
@@ -206,7 +234,8 @@ impl Audit {
         let held = old.filter(|old| old.phase == EntryPhase::Detached && new.as_ref().is_none_or(|new| new.phase == EntryPhase::Attached));
         let name = text(before, "/metadata/name");
         if let Some((held, deployment)) = held.zip(cluster.deployment_on(name)) {
-            self.is_attached(cluster, deployment, new.map_or(held.id, |new| new.id));
+            // A write to a Node tests nothing of the Deployment, which somebody may have edited just before.
+            self.is_attached(cluster, deployment, new.map_or(held.id, |new| new.id), !self.edited.contains(name));
         }
     }
 
@@ -297,6 +326,10 @@ impl Audit {
         let Some(deployment) = cluster.deployment_on(node) else {
             return self.fail(cluster, format!("P14: pods of {node} change in place without a Deployment"));
         };
+        if self.edited.contains(node) {
+            // The pause, or the token, was taken away beneath the operator.
+            return;
+        }
         let paused = deployment["spec"]["paused"] == true;
         let Some(token) = token(deployment).filter(|token| paused && token.phase == Phase::InPlace) else {
             return self.fail(cluster, format!("P14: pods of {node} change in place without a pause"));

@@ -3,7 +3,7 @@
 use super::{
     api::{self, text},
     pods::{Pod, ReplicaSet},
-    wish::{KEYS, STAMP, Wish, ZONE},
+    wish::{KEYS, POOL, STAMP, Wish, ZONE},
 };
 use crds::{ledger::Ledger, names};
 use planner::{
@@ -119,8 +119,10 @@ impl Cluster {
         self.version += 1;
         // Nodes of even and odd numbers are in different zones.
         let zone = if name.ends_with(['0', '2', '4', '6', '8']) { "even" } else { "odd" };
+        let pool = if name.ends_with(['0', '1', '4', '5', '8', '9']) { POOL.1 } else { "b" };
+        let labels = json!({"ingress": "true", (ZONE): zone, (POOL.0): pool});
         let node = json!({
-            "metadata": {"name": name, "uid": uid, "resourceVersion": self.version.to_string(), "labels": {"ingress": "true", (ZONE): zone}},
+            "metadata": {"name": name, "uid": uid, "resourceVersion": self.version.to_string(), "labels": labels},
             "spec": {"unschedulable": false},
             "status": {"ready": true},
         });
@@ -173,6 +175,11 @@ impl Cluster {
 
     pub fn budget(&self) -> usize {
         Count::Number(self.wish.budget).of(0)
+    }
+
+    /// The node is one of those that the resource is for.
+    pub fn is_chosen(&self, node: &Value) -> bool {
+        self.wish.chooses(&node["metadata"]["labels"])
     }
 
     pub fn deployment_on(&self, node: &str) -> Option<&Value> {

@@ -19,7 +19,7 @@ use planner::{
     plan::Write,
     snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, Resource, RevisionFacts},
 };
-use pods::pod_facts;
+use pods::{Pod, pod_facts};
 use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
 use wish::Wish;
@@ -133,6 +133,16 @@ impl World {
         let result = change(&mut self.cluster);
         self.record();
         result
+    }
+
+    /// Changes a Deployment as a person does, and lets the audit know that it was nobody else.
+    pub fn edit_deployment(&mut self, name: &str, edit: impl FnOnce(&mut Value)) {
+        let before = self.cluster.deployments.get(name).cloned();
+        self.cluster.edit_deployment(name, edit);
+        if let Some((before, after)) = before.zip(self.cluster.deployments.get(name)) {
+            self.audit.edited(&before, after);
+        }
+        self.record();
     }
 
     /// Checks the state and keeps it for those who lag.
@@ -392,10 +402,11 @@ impl World {
             cluster.deployment_on(name).is_some_and(|deployment| {
                 let closed = audit::token(deployment).is_some_and(|token| token.phase == crds::token::Phase::Closed || wanted == 0);
                 let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == *name).collect();
-                closed && pods.len() == wanted && pods.iter().all(|pod| pod.ready && pod.revision() == revision)
+                let as_wished = |pod: &Pod| pod.ready && pod.revision() == revision && is_as_wished(resource, &pod.template);
+                closed && is_put_right(resource, deployment) && pods.len() == wanted && pods.iter().all(|pod| as_wished(pod))
             })
         };
-        let chosen = |node: &Value| node["metadata"]["labels"]["ingress"] == "true";
+        let chosen = |node: &Value| cluster.is_chosen(node);
         let detached = |node: &Value| audit::entry(node).is_some_and(|entry| entry.phase == crds::holders::EntryPhase::Detached);
         let ours = |name: &String| cluster.deployment_on(name).is_some();
         cluster.nodes.iter().all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
@@ -417,4 +428,23 @@ impl World {
         }
         found
     }
+}
+
+/// What persons change in a pod template is as it is wished.
+fn is_as_wished(resource: &Resource, template: &Value) -> bool {
+    let wanted = &resource.spec.template;
+    let labels = |template: &Value| template["metadata"]["labels"]["app"].clone();
+    let image = |template: &Value| template["spec"]["containers"][0]["image"].clone();
+    labels(template) == labels(wanted) && image(template) == image(wanted)
+}
+
+/// The same for the Deployment around it.
+fn is_put_right(resource: &Resource, deployment: &Value) -> bool {
+    let (spec, labels) = (&deployment["spec"], &deployment["metadata"]["labels"]);
+    let pods = resource.spec.pods_per_node;
+    spec["replicas"] == pods
+        && spec["paused"] != true
+        && spec["strategy"]["type"] == "RollingUpdate"
+        && labels[crds::names::NODE_HASH_LABEL] == crds::hash::node_hash(node_of(deployment)).as_str()
+        && (pods == 0 || is_as_wished(resource, &spec["template"]))
 }

@@ -34,6 +34,27 @@ pub enum Marks {
 
 pub const ALL_MARKS: [Marks; 6] = [Marks::Token, Marks::Deployment, Marks::Node, Marks::Both, Marks::Timestamp, Marks::Degrade];
 
+/// How a budget is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Nodes,
+    /// Of which four nodes make that number.
+    Percent,
+}
+
+/// Label of half the nodes, one of each zone and more.
+pub const POOL: (&str, &str) = ("example.com/pool", "a");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// All nodes for ingress.
+    All,
+    /// Those that `spec.nodeSelector` names besides.
+    Spec,
+    /// Those that the node selector of the template names, which is part of its revision.
+    Template,
+}
+
 /// Key of the label that tells domains apart.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -55,6 +76,11 @@ pub struct Wish {
     pub ignores_not_ready: bool,
     pub image: u8,
     pub budget: i32,
+    pub unit: Unit,
+    /// Which nodes are chosen.
+    pub pool: Pool,
+    /// How pods get to their node.
+    pub placement: &'static str,
     pub marks: Marks,
     /// Which of the two keys.
     pub key: usize,
@@ -80,6 +106,9 @@ impl Wish {
             ignores_not_ready: false,
             image: 1,
             budget,
+            unit: Unit::Nodes,
+            pool: Pool::All,
+            placement: "Auto",
             marks,
             key: 0,
             pods: 2,
@@ -95,6 +124,16 @@ impl Wish {
         }
     }
 
+    /// Name of the image.
+    pub fn image(&self) -> String {
+        format!("app:{}", self.image)
+    }
+
+    /// Whether a node with these labels is chosen.
+    pub fn chooses(&self, labels: &Value) -> bool {
+        labels["ingress"] == "true" && (self.pool == Pool::All || labels[POOL.0] == POOL.1)
+    }
+
     /// The revision of the template with this image.
     pub fn revision_of(&self, image: u8) -> String {
         crds::hash::revision(&Self { image, promote: None, ..self.clone() }.spec().template)
@@ -105,6 +144,8 @@ impl Wish {
             json!({"detachTimeoutSeconds": DETACH_TIMEOUT, "onDetachTimeout": self.on_timeout, "attachSoakSeconds": self.attach_soak});
         match self.zones {
             Zones::Ignored => {}
+            // Half of two nodes, and never less than one.
+            Zones::OneEach if self.unit == Unit::Percent => rolling["topology"] = json!({"key": ZONE, "maxUnavailableNodes": "50%"}),
             Zones::OneEach => rolling["topology"] = json!({"key": ZONE, "maxUnavailableNodes": 1}),
             Zones::OneAtATime => rolling["topology"] = json!({"key": ZONE, "oneDomainAtATime": true}),
         }
@@ -114,11 +155,8 @@ impl Wish {
         rolling["podUpdate"] = self.pod_update.into();
         rolling["minAvailableNodes"] = self.minimum.into();
         rolling["notReadyNodes"] = if self.ignores_not_ready { "Ignore" } else { "CountAgainst" }.into();
-        if self.marks == Marks::Degrade {
-            rolling["maxDegradedNodes"] = self.budget.into();
-        } else {
-            rolling["maxUnavailableNodes"] = self.budget.into();
-        }
+        let budget = if self.unit == Unit::Percent { format!("{}%", 25 * self.budget).into() } else { Value::from(self.budget) };
+        rolling[if self.marks == Marks::Degrade { "maxDegradedNodes" } else { "maxUnavailableNodes" }] = budget;
         if matches!(self.marks, Marks::Deployment | Marks::Both) {
             rolling["annotateDeploymentToDetach"] = json!({"key": DEPLOYMENT_KEYS[self.key], "gracePeriodSeconds": GRACE});
         }
@@ -128,15 +166,20 @@ impl Wish {
         if self.marks == Marks::Timestamp {
             rolling["waitForDetachmentByAnnotatedTimestamp"] = json!({"key": STAMP, "gracePeriodSeconds": STAMP_GRACE});
         }
+        let mut pod = json!({"containers": [{"name": "app", "image": self.image(), "resources": {"requests": {"cpu": "1000m"}}}]});
+        let mut selector = json!({"ingress": "true"});
+        match self.pool {
+            Pool::All => {}
+            Pool::Spec => selector[POOL.0] = POOL.1.into(),
+            Pool::Template => pod["nodeSelector"] = json!({(POOL.0): POOL.1}),
+        }
         spec(json!({
             "podsPerNode": self.pods,
             "paused": self.paused,
-            "nodeSelector": {"ingress": "true"},
+            "nodeSelector": selector,
+            "placement": self.placement,
             "healthCheckNodePorts": [10080],
-            "template": {
-                "metadata": {"labels": {"app": "edge"}},
-                "spec": {"containers": [{"name": "app", "image": format!("app:{}", self.image), "resources": {"requests": {"cpu": "1000m"}}}]},
-            },
+            "template": {"metadata": {"labels": {"app": "edge"}}, "spec": pod},
             "updateStrategy": {"type": if self.on_delete { "OnDelete" } else { "RollingUpdate" }, "rollingUpdate": rolling},
             "rollbackTo": self.rollback_to.map(|revision| json!({"revision": revision})),
             "promote": self.promote.map(|(image, step)| json!({"revision": self.revision_of(image), "step": step})),

@@ -1,0 +1,142 @@
+//! Promises that speak of a plan and of what it was based on: no operator keeps to what it has not seen.
+
+use crds::{
+    holders::EntryPhase,
+    ledger::{Grant, Kind, Marks},
+    names,
+    token::{Phase, Token},
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use planner::{
+    Plan, Snapshot, readiness,
+    snapshot::{DeploymentFacts, NodeFacts},
+};
+use std::collections::BTreeMap;
+
+/// What the plan does against a promise.
+pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
+    let resource = &snapshot.resource;
+    if !resource.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER) {
+        return Vec::new();
+    }
+    let seen = Seen { snapshot, plan, selectors: selectors(snapshot, plan) };
+    let begun = seen.begun();
+    let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
+    all.into_iter().chain([seen.too_few_are_left(&begun)]).flatten().collect()
+}
+
+struct Seen<'a> {
+    snapshot: &'a Snapshot,
+    plan: &'a Plan,
+    selectors: [BTreeMap<String, String>; 2],
+}
+
+/// Of the spec, and of the template that nodes are to run.
+fn selectors(snapshot: &Snapshot, plan: &Plan) -> [BTreeMap<String, String>; 2] {
+    let effective = snapshot.history.iter().find(|known| known.revision == plan.status.revisions.effective);
+    let template = effective.map_or(&snapshot.resource.spec.template, |known| &*known.template);
+    let of_template = &template["spec"]["nodeSelector"];
+    let of_template = of_template.as_object().into_iter().flatten();
+    let of_template = of_template.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()));
+    [snapshot.resource.spec.node_selector.clone(), of_template.collect()]
+}
+
+/// Takes no place.
+fn is_free(grant: &Grant) -> bool {
+    grant.kind == Kind::Drain || grant.kind == Kind::Remove && grant.marks == Marks::default()
+}
+
+impl Seen<'_> {
+    fn is_chosen(&self, node: &NodeFacts) -> bool {
+        self.selectors.iter().flatten().all(|(key, value)| node.labels.get(key) == Some(value))
+    }
+
+    fn chosen(&self) -> impl Iterator<Item = (&String, &NodeFacts)> {
+        self.snapshot.nodes.iter().map(|(name, node)| (name, &**node)).filter(move |(_, node)| self.is_chosen(node))
+    }
+
+    fn is_invalid(&self) -> bool {
+        self.plan.status.conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "False")
+    }
+
+    /// Nodes of which the plan begins to take a place; none while a ledger is rebuilt, which finds them begun.
+    fn begun(&self) -> Vec<&String> {
+        let before = self.snapshot.resource.ledger().filter(|ledger| ledger.rebuilding.is_none());
+        let Some((before, after)) = before.zip(self.plan.status.rollout.as_ref()) else { return Vec::new() };
+        let begun = after.grants.iter().filter(|(node, grant)| !is_free(grant) && !before.grants.contains_key(*node));
+        begun.map(|(node, _)| node).collect()
+    }
+
+    /// P14: a node that is not done, and of which the plan does not say why.
+    fn held_without_a_reason(&self) -> Option<String> {
+        let (snapshot, plan) = (self.snapshot, self.plan);
+        let invalid = self.is_invalid();
+        let revision = &plan.status.revisions.effective;
+        let ledger = snapshot.resource.ledger();
+        let silent = self.chosen().find(|(name, _)| {
+            let done = snapshot.deployments.get(*name).is_some_and(|deployment| {
+                let wanted = deployment.revision() == revision && deployment.replicas() == snapshot.resource.spec.pods_per_node;
+                wanted && readiness::is_settled(deployment, snapshot.pods_on(name))
+            });
+            let granted = ledger.is_some_and(|ledger| ledger.grants.contains_key(*name));
+            let left_alone = invalid && !snapshot.deployments.contains_key(*name);
+            !(left_alone || done && !granted || plan.held.contains_key(*name) || granted && self.releases(name))
+        });
+        silent.map(|(name, node)| format!("P14: {name} is held without a reason: {node:?}, {:?}", snapshot.deployments.get(name)))
+    }
+
+    /// The plan takes the node's grant away: it is done.
+    fn releases(&self, node: &str) -> bool {
+        self.plan.status.rollout.as_ref().is_some_and(|ledger| !ledger.grants.contains_key(node))
+    }
+
+    /// P1 for a budget that is a share of the nodes which are eligible now.
+    fn begun_above_the_budget(&self, begun: &[&String]) -> Option<String> {
+        let resource = &self.snapshot.resource;
+        let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+        let IntOrString::String(percent) = rolling.max_unavailable_nodes.as_ref().or(rolling.max_degraded_nodes.as_ref())? else {
+            return None;
+        };
+        let percent: usize = percent.strip_suffix('%')?.parse().ok()?;
+        let (eligible, held) = (self.chosen().count(), self.held());
+        let budget = (eligible * percent / 100).max(1);
+        let above = !resource.deleting && !begun.is_empty() && held > budget;
+        above.then(|| format!("P1: {begun:?} are begun, {held} are under way, of {eligible} nodes {percent} % may be"))
+    }
+
+    fn held(&self) -> usize {
+        self.plan.status.rollout.iter().flat_map(|ledger| ledger.grants.values()).filter(|grant| !is_free(grant)).count()
+    }
+
+    /// P8 for a node that a person wants left alone.
+    fn begun_though_skipped(&self, begun: &[&String]) -> Option<String> {
+        let key = self.snapshot.resource.key();
+        let skipped = |node: &NodeFacts| node.annotations.get(names::SKIP_ANNOTATION).is_some_and(|listed| listed.contains(&key));
+        let (name, _) = self.chosen().find(|(name, node)| begun.contains(name) && skipped(node))?;
+        Some(format!("P8: {name} is begun though it is to be skipped"))
+    }
+
+    /// P1 for nodes that must stay available.
+    fn too_few_are_left(&self, begun: &[&String]) -> Option<String> {
+        let resource = &self.snapshot.resource;
+        let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+        let IntOrString::Int(minimum) = rolling.min_available_nodes.as_ref()? else { return None };
+        let minimum = usize::try_from(*minimum).ok().filter(|_| resource.spec.pods_per_node > 0 && !resource.deleting)?;
+        let available = || {
+            let serving = |name: &String, deployment: &DeploymentFacts| {
+                let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
+                deployment.replicas() > 0
+                    && token.is_none_or(|token| token.phase == Phase::Closed)
+                    && readiness::is_ready(deployment, self.snapshot.pods_on(name))
+            };
+            let detached = |node: &NodeFacts| node.holders().is_ok_and(|all| all.values().any(|entry| entry.phase == EntryPhase::Detached));
+            let granted = |name: &String| resource.ledger().and_then(|ledger| ledger.grants.get(name)).is_some_and(|grant| !is_free(grant));
+            self.chosen().filter(move |(_, node)| !detached(node)).map(|(name, _)| name).filter(move |name| {
+                !granted(name) && self.snapshot.deployments.get(*name).is_some_and(|deployment| serving(name, deployment))
+            })
+        };
+        let taken = available().filter(|name| begun.contains(name)).count();
+        let left = available().count().saturating_sub(taken);
+        (taken > 0 && left < minimum).then(|| format!("P1: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+    }
+}
