@@ -85,7 +85,10 @@ impl Terms<'_> {
     pub fn admit(&self, cases: &[Case<'_>], room: &mut Room<'_>) -> Admission {
         let (snapshot, settings) = (self.snapshot, self.settings);
         let mut admission = Admission::default();
-        for (case, kind) in candidates(snapshot, settings, cases, room) {
+        let mut candidates = candidates(snapshot, settings, cases, room);
+        // What leaves by itself is counted before anything is begun beside it.
+        candidates.sort_by_key(|(_, kind)| *kind != Kind::Drain);
+        for (case, kind) in candidates {
             let wants = room.wants(case);
             let marks = if matches!(kind, Kind::Remove | Kind::Drain) { case.removal_marks(settings) } else { settings.update_marks() };
             let free = kind == Kind::Drain || kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());

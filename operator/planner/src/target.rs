@@ -102,6 +102,8 @@ pub struct FitView {
     pub phase: Option<Phase>,
     /// The token carries this grant's id and says that pods change.
     pub updated: bool,
+    /// The Deployment has no replicas.
+    pub empty: bool,
     /// The token carries this grant's id and says that pods change in place: the Deployment is paused, with its former template.
     pub in_place: bool,
     /// What the node needs.
@@ -125,12 +127,14 @@ pub enum Fit {
 
 /// Whether the grant is still what is wanted.
 pub fn fit(view: &FitView) -> Fit {
+    // Whoever gives it replicas again while it is emptied would keep it from ever being empty.
+    let emptied = if view.updated { view.empty } else { view.marked_for_removal };
     if !view.chosen {
-        let fits = view.kind == Kind::Remove && (view.updated || view.marked_for_removal);
+        let fits = view.kind == Kind::Remove && emptied;
         return if fits { Fit::Fits } else { Fit::Take(Kind::Remove) };
     }
     if view.need == Some(Kind::Drain) {
-        let fits = view.kind == Kind::Drain && (view.updated || view.marked_for_removal);
+        let fits = view.kind == Kind::Drain && emptied;
         return if fits { Fit::Fits } else { Fit::Take(Kind::Drain) };
     }
     if view.phase.is_none() && view.kind != Kind::Remove {

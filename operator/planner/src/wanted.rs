@@ -289,6 +289,7 @@ pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<()
         detaches: for_update != Marks::default(),
         phase: case.phase(),
         updated: case.is_updated() && !case.is_in_place(),
+        empty: case.deployment.is_some_and(|deployment| deployment.replicas() <= 0),
         in_place: case.is_in_place(),
         need: case.need(now),
         given_up: gave_up(grant, settings),

@@ -249,3 +249,19 @@ fn the_write_that_gives_a_place_back_gives_it_to_the_next_node() {
         assert!(under_way[..=ended].iter().all(|count| *count == 1), "{seen:?}");
     }
 }
+
+#[test]
+fn a_drain_takes_its_place_before_anything_is_begun_in_the_same_pass() {
+    for drained in ["n0", "n1", "n2", "n3"] {
+        let (mut world, mut operator) = settled(Wish { minimum: 2, ..Wish::new(Marks::Token, 2) }, 4);
+        let taint = serde_json::json!([{"key": crds::names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
+        world.change(|cluster| {
+            cluster.edit_node(drained, |node| node["spec"]["taints"] = taint);
+            cluster.edit_wish(|wish| wish.image = 2);
+        });
+        world.fair_second(&mut operator);
+        let grants = &world.cluster.ledger().unwrap().grants;
+        assert!(grants.contains_key(drained), "{drained}: {grants:?}");
+        assert_eq!(grants.len(), 2, "{drained}: {grants:?}");
+    }
+}

@@ -400,3 +400,15 @@ fn a_taint_that_would_evict_pods_is_told_until_a_revision_is_rolled_out_that_bea
     assert!(seconds < 60, "{seconds} s");
     assert_eq!(told(&world, &mut operator), []);
 }
+
+#[test]
+fn a_removal_ends_though_somebody_gives_the_deployment_replicas_again() {
+    for marks in [Marks::Token, Marks::Both] {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 2);
+        world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        world.run_until(&mut operator, 60, |world| world.cluster.deployments["edge-n0"]["spec"]["replicas"] == 0).unwrap();
+        world.edit_deployment("edge-n0", |deployment| deployment["spec"]["replicas"] = 1.into());
+        world.run_until(&mut operator, 120, World::is_converged).unwrap_or_else(|why| panic!("{marks:?}: {why}"));
+        assert_eq!(world.audit.violations, Vec::<String>::new(), "{marks:?}");
+    }
+}

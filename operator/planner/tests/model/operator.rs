@@ -390,6 +390,7 @@ impl<const N: usize> Eyes<'_, N> {
             detaches: for_update != NO_MARKS,
             phase: site.phase(),
             updated: site.is_updated(),
+            empty: site.deployment.is_some_and(|deployment| deployment.replicas == 0),
             in_place: false,
             need: self.need(site),
             given_up: self.gave_up(site, grant),

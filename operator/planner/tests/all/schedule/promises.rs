@@ -122,21 +122,22 @@ impl Seen<'_> {
         let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
         let IntOrString::Int(minimum) = rolling.min_available_nodes.as_ref()? else { return None };
         let minimum = usize::try_from(*minimum).ok().filter(|_| resource.spec.pods_per_node > 0 && !resource.deleting)?;
-        let available = || {
-            let serving = |name: &String, deployment: &DeploymentFacts| {
-                let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
-                deployment.replicas() > 0
-                    && token.is_none_or(|token| token.phase == Phase::Closed)
-                    && readiness::is_ready(deployment, self.snapshot.pods_on(name))
-            };
-            let detached = |node: &NodeFacts| node.holders().is_ok_and(|all| all.values().any(|entry| entry.phase == EntryPhase::Detached));
-            let granted = |name: &String| resource.ledger().and_then(|ledger| ledger.grants.get(name)).is_some_and(|grant| !is_free(grant));
-            self.chosen().filter(move |(_, node)| !detached(node)).map(|(name, _)| name).filter(move |name| {
-                !granted(name) && self.snapshot.deployments.get(*name).is_some_and(|deployment| serving(name, deployment))
-            })
+        let after = self.plan.status.rollout.as_ref()?;
+        let serving = |name: &String, deployment: &DeploymentFacts| {
+            let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
+            deployment.replicas() > 0
+                && token.is_none_or(|token| token.phase == Phase::Closed)
+                && readiness::is_ready(deployment, self.snapshot.pods_on(name))
         };
-        let taken = available().filter(|name| begun.contains(name)).count();
-        let left = available().count().saturating_sub(taken);
+        let detached = |node: &NodeFacts| node.holders().is_ok_and(|all| all.values().any(|entry| entry.phase == EntryPhase::Detached));
+        let serve = self.chosen().filter(|(name, node)| {
+            !detached(node) && self.snapshot.deployments.get(*name).is_some_and(|deployment| serving(name, deployment))
+        });
+        // The write that gives a place back may give it to the next node.
+        let (left, granted): (Vec<_>, Vec<_>) = serve
+            .map(|(name, _)| name)
+            .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != Kind::Drain && is_free(grant)));
+        let (left, taken) = (left.len(), granted.into_iter().filter(|name| begun.contains(name)).count());
         (taken > 0 && left < minimum).then(|| format!("P1: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
     }
 }
