@@ -383,7 +383,7 @@ impl Search {
                     return None;
                 }
                 if stays && now.live().any(|pod| pod.runs.is_some_and(|runs| runs != pod.image)) {
-                    broken = Some("P14: the pause ends while a container runs a former image");
+                    broken = Some("P15: the pause ends while a container runs a former image");
                 }
                 after.excused |= !stays;
                 let changes = now.deployment.paused || now.deployment.revision != revision;
@@ -459,7 +459,7 @@ impl Search {
         let now = &mut after.truth;
         if !paused && now.set_of(revision).is_none() {
             if !after.excused {
-                broken = Some("P14: a ReplicaSet is made while pods change in place");
+                broken = Some("P15: a ReplicaSet is made while pods change in place");
             }
             after.uids += 1;
             let free = now.sets.iter_mut().find(|set| set.is_none())?;
@@ -469,7 +469,7 @@ impl Search {
             for pod in now.pods.iter_mut().filter(|pod| pod.is_some_and(|pod| pod.set != current.uid)) {
                 *pod = None;
                 if !after.excused {
-                    broken = broken.or(Some("P14: pods are re-created"));
+                    broken = broken.or(Some("P15: pods are re-created"));
                 }
                 if now.deployment.phase == Phase::Closed {
                     broken = broken.or(Some("P3: pods are re-created on a node that serves"));

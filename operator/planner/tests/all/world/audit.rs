@@ -293,7 +293,7 @@ impl Audit {
         }
     }
 
-    /// P4 and P14: the template of a `ReplicaSet` changes only under a pause, for the node's grant, and after the grace of its marks.
+    /// P4 and P15: the template of a `ReplicaSet` changes only under a pause, for the node's grant, and after the grace of its marks.
     pub fn set_write(&mut self, cluster: &Cluster, before: &ReplicaSet, after: &ReplicaSet) {
         if before.template == after.template {
             return;
@@ -324,7 +324,7 @@ impl Audit {
     fn changes_in_place(&mut self, cluster: &Cluster, node: &str) {
         self.seen.insert("changed in place");
         let Some(deployment) = cluster.deployment_on(node) else {
-            return self.fail(cluster, format!("P14: pods of {node} change in place without a Deployment"));
+            return self.fail(cluster, format!("P15: pods of {node} change in place without a Deployment"));
         };
         if self.edited.contains(node) {
             // The pause, or the token, was taken away beneath the operator.
@@ -332,7 +332,7 @@ impl Audit {
         }
         let paused = deployment["spec"]["paused"] == true;
         let Some(token) = token(deployment).filter(|token| paused && token.phase == Phase::InPlace) else {
-            return self.fail(cluster, format!("P14: pods of {node} change in place without a pause"));
+            return self.fail(cluster, format!("P15: pods of {node} change in place without a pause"));
         };
         match self.grants.get(&token.id).cloned() {
             Some((granted, grant)) if granted == node => {
@@ -342,13 +342,13 @@ impl Audit {
         }
     }
 
-    /// P14: a Deployment goes on after an update in place with a `ReplicaSet` of its template, and all its pods are of that.
+    /// P15: a Deployment goes on after an update in place with a `ReplicaSet` of its template, and all its pods are of that.
     pub fn resumed(&mut self, cluster: &Cluster, deployment: &Value) {
         self.seen.insert("updated in place");
         let (uid, node) = (text(deployment, "/metadata/uid"), node_of(deployment));
         let set = cluster.sets.iter().find(|set| set.owner == uid && *set.template == deployment["spec"]["template"]);
         if set.is_none() {
-            self.fail(cluster, format!("P14: {node} goes on without a ReplicaSet of its template"));
+            self.fail(cluster, format!("P15: {node} goes on without a ReplicaSet of its template"));
         }
     }
 
