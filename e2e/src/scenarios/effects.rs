@@ -79,12 +79,18 @@ impl<'a> Effects<'a> {
 
     /// One rollout came about, in which each of `nodes` got one grant, one new template and its two pods once.
     pub(super) fn are_of_one_rollout(&self, nodes: &[&str]) -> Result<()> {
+        let grants = &self.grants;
+        ensure!(grants.values().all(|ids| ids.len() == 1) && grants.len() == nodes.len(), "grants were {grants:?}");
+        self.changed_once(nodes)
+    }
+
+    /// The same, though a grant may have taken the place of another on its node: watches that lag behind each other show a leader the
+    /// Node as it was before beside the Deployment as it is now, and a new id is how it makes sure which of them is true.
+    pub(super) fn changed_once(&self, nodes: &[&str]) -> Result<()> {
         // The first of each is what it was before.
         let written: BTreeMap<_, _> = self.templates.iter().map(|(node, seen)| (*node, seen.len() - 1)).collect();
         let once = nodes.iter().map(|node| (*node, 1)).collect();
         ensure!(written == once, "templates were written {written:?} times");
-        let grants = &self.grants;
-        ensure!(grants.values().all(|ids| ids.len() == 1) && grants.len() == nodes.len(), "grants were {grants:?}");
         let newest: BTreeSet<_> = self.templates.values().filter_map(|seen| Some(revision(seen.last()?))).collect();
         let made = self.pods();
         ensure!(newest.len() == 1 && made == newest.iter().map(|revision| (*revision, 2 * nodes.len())).collect(), "pods were {made:?}");

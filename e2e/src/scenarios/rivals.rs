@@ -21,7 +21,8 @@ use crate::{
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{
-        crashes::{self, Mode, expected, took_effect_once, two_nodes},
+        crashes::{self, Mode, NODES, expected, took_effect_once, two_nodes},
+        effects::Effects,
         product, workload,
     },
 };
@@ -338,7 +339,7 @@ async fn old_list(bed: &mut Bed) -> Result<()> {
     refused(&proxy).await?;
     product::is_complete(bed, 2, MINUTE).await?;
     let history = bed.recorder.history().await?;
-    took_effect_once(&history, before)?;
+    Effects::since(&history, before)?.changed_once(&NODES)?;
     let uids = |kind, is_ours: fn(&Value) -> bool| -> BTreeSet<&str> {
         let ours = history.iter().filter(|seen| seen.kind == kind && is_ours(&seen.object));
         ours.filter_map(|seen| seen.object["metadata"]["uid"].as_str()).collect()

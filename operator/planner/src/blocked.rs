@@ -80,6 +80,8 @@ fn rank(hold: &Hold) -> Option<u8> {
         | Hold::DetachAnnotationConflict(_)
         | Hold::StillHealthy { .. }
         | Hold::StillUnhealthy { .. }
+        | Hold::NotInPlace(_)
+        | Hold::PrePulling(Some(_))
         | Hold::GivenUp => 4,
         Hold::OutsideWindow { .. } => 5,
         Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. } | StepState::NoNodes { .. }, .. } => 6,

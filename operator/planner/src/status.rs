@@ -237,6 +237,7 @@ fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Hold> {
                 | Hold::OutsideWindow { .. }
                 | Hold::Partition
                 | Hold::OnDelete
+                | Hold::NotInPlace(_)
                 | Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::NoNodes { .. }, .. }
         )
     };
@@ -251,6 +252,7 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
             &held.hold,
             Hold::PodsNotReady { trouble: Some(_), .. }
                 | Hold::Joining { trouble: Some(_) }
+                | Hold::PrePulling(Some(_))
                 | Hold::AdmissionRejected { .. }
                 | Hold::NodeNotReady
                 | Hold::Failed { .. }

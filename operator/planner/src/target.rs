@@ -146,7 +146,9 @@ pub fn fit(view: &FitView) -> Fit {
     }
     if view.updated {
         let taken_away = matches!(view.kind, Kind::Remove | Kind::Drain);
-        let settled = !taken_away && (view.need.is_none() || view.given_up) && (view.kind == Kind::Abort || view.current);
+        // A way back has changed no pods, and while paused none are: they become ready by themselves, or after the pause.
+        let waits = view.kind == Kind::Abort && view.gates.paused;
+        let settled = waits || !taken_away && (view.need.is_none() || view.given_up) && (view.kind == Kind::Abort || view.current);
         let degrading_to_detach = view.phase == Some(Phase::Degrading) && view.detaches;
         return if settled && !degrading_to_detach { Fit::Fits } else { Fit::Take(view.need.unwrap_or(Kind::Repair)) };
     }

@@ -275,7 +275,7 @@ pub fn is_free(grant: &Grant) -> bool {
 
 /// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
 pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<(), Box<Grant>> {
-    if grant.released {
+    if grant.released && (case.chosen || case.deployment.is_some()) {
         return Ok(());
     }
     let Some(settings) = case.settings else { return fits_without_settings(case, grant) };
@@ -318,9 +318,17 @@ pub fn is_kept(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
     grant.refused.is_some() && !grant.released && case.settings.is_none_or(kept)
 }
 
-/// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on.
+/// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on. What leaves still does.
 fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
-    if case.is_updated() || matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain) {
+    let goes = matches!(grant.kind, Kind::Remove | Kind::Drain);
+    if case.resource.deleting && grant.kind != Kind::Remove {
+        let marks = Marks { deployment: true, ..Marks::default() };
+        return Err(Box::new(replace(case, grant, Kind::Remove, String::new(), &marks)));
+    }
+    if goes && case.is_updated() && case.deployment.is_some_and(|deployment| deployment.replicas() > 0) {
+        return Err(Box::new(renew(case, grant, Gates::default())));
+    }
+    if goes || case.is_updated() || grant.kind == Kind::Abort {
         return Ok(());
     }
     Err(Box::new(turn_back(case, grant)))
@@ -349,10 +357,11 @@ fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted:
     }
 }
 
-/// The same once more, for objects that are others than those it was given for; nothing is begun anew behind a closed gate.
+/// The same once more, for objects that are others than those it was given for; nothing is begun anew behind a closed gate. What a
+/// person or the detach timeout decided about it stays.
 pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
     if gates.shut(grant.kind) && !case.is_updated() {
-        return turn_back(case, grant);
+        return Grant { refused: grant.refused.clone(), released: grant.released, ..turn_back(case, grant) };
     }
     Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), stood_still: 0, stopped_at: None, ..grant.clone() }
 }

@@ -24,7 +24,7 @@ impl Pass<'_> {
     /// A gate that taints nodes before they are updated, while it has not done so: until then nothing on the node is changed, so
     /// that the grace period is counted from a time at which no new workload comes.
     pub(super) fn untainted(&self, case: &Case<'_>, grant: &Grant, next: Step) -> Option<Hold> {
-        let begins = matches!(next, Step::Claim | Step::Detach | Step::Update);
+        let begins = matches!(next, Step::Claim | Step::Detach | Step::Pause | Step::Update);
         let updates = case.chosen && matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
         let until = grant.granted_at.saturating_add(TAINT_WITHIN);
         let node = case.node.filter(|node| begins && updates && !node.deleting && self.snapshot.now < until)?;

@@ -475,6 +475,56 @@ fn what_leaves_is_let_go_after_its_grace_though_the_spec_ceases_to_be_valid() {
 }
 
 #[test]
+fn a_resource_whose_spec_is_not_valid_is_deleted_whatever_is_under_way() {
+    for marks in [Marks::Token, Marks::Node] {
+        for pods_changed in [false, true] {
+            let mut world = World::new(Wish::new(marks, 1), 3);
+            let mut operator = Operator::default();
+            world.run_until(&mut operator, 120, World::is_converged).unwrap();
+            edit(&mut world, |wish| wish.image = 99);
+            let begun = |world: &World| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty());
+            world.run_until(&mut operator, 60, |world| begun(world) && (!pods_changed || on(world, 99) == 1)).unwrap();
+            edit(&mut world, |wish| wish.rollback_to = Some(7));
+            world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+            world
+                .run_until(&mut operator, 120, |world| world.cluster.resource.is_none())
+                .unwrap_or_else(|why| panic!("{marks:?}, {pods_changed}: {why}"));
+            assert_eq!(world.leftovers(), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn what_leaves_is_let_go_though_the_spec_ceases_to_be_valid_and_somebody_gives_it_replicas_again() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
+    world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+    world.run_until(&mut operator, 60, |world| world.cluster.deployments["edge-n0"]["spec"]["replicas"] == 0).unwrap();
+    edit(&mut world, |wish| wish.rollback_to = Some(7));
+    world.edit_deployment("edge-n0", |deployment| deployment["spec"]["replicas"] = 1.into());
+    world.run_until(&mut operator, 120, |world| !world.cluster.deployments.contains_key("edge-n0")).unwrap();
+}
+
+#[test]
+fn the_way_back_of_a_node_whose_pods_are_not_ready_does_not_become_an_update_while_paused() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    world.change(|cluster| {
+        let later = cluster.now + 200;
+        cluster.pods.iter_mut().filter(|pod| pod.node == "n0").for_each(|pod| pod.ready_at = later);
+    });
+    seconds(&mut world, &mut operator, 3);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 30, |world| world.cluster.ledger().unwrap().grants.contains_key("n0")).unwrap();
+    edit(&mut world, |wish| {
+        wish.paused = true;
+        wish.image = 3;
+    });
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 1), on(&world, 2), on(&world, 3)), (3, 0, 0));
+    edit(&mut world, |wish| wish.paused = false);
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+}
+
+#[test]
 fn a_slot_that_a_person_releases_is_free_and_its_node_is_left_alone_until_somebody_asks() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 3}), 3, 2);
     edit(&mut world, |wish| wish.image = 99);

@@ -406,7 +406,7 @@ impl<const N: usize> Eyes<'_, N> {
 
     fn renew(&self, site: &Site, grant: &Grant) -> Grant {
         if self.gates().shut(grant.kind) && !site.is_updated() {
-            return self.turn_back(site, grant);
+            return Grant { refused: grant.refused, freed: grant.freed, ..self.turn_back(site, grant) };
         }
         Grant { node_uid: site.node_uid(), ..*grant }
     }
