@@ -25,7 +25,7 @@ use crate::{
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::Gates,
     trial,
-    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
+    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, marks_without_settings, renew, set_free, turn_back},
 };
 use crds::{
     holders::{EntryPhase, Holders},
@@ -461,14 +461,13 @@ impl<'a> Pass<'a> {
         for case in cases.iter().filter(|case| case.grant.is_none() && case.has_anything()) {
             let id = self.ledger.next_id;
             self.ledger.next_id += 1;
-            let marks = crds::ledger::Marks { deployment: true, ..Default::default() };
             let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
             let grant = Grant {
                 id,
                 node_uid,
                 kind: Kind::Remove,
                 revision: String::new(),
-                marks,
+                marks: marks_without_settings(),
                 domain: None,
                 granted_at: self.snapshot.now,
                 ..Grant::default()

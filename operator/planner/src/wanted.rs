@@ -174,6 +174,11 @@ impl Case<'_> {
         if self.serves() { settings.detach_marks() } else { Marks::default() }
     }
 
+    /// Its Deployment wants no pods, or there is none.
+    pub fn is_empty(&self) -> bool {
+        self.deployment.is_none_or(|deployment| deployment.replicas() <= 0)
+    }
+
     /// The Node is there and not Ready: what its pods are said to be is of the time when its kubelet was last heard of.
     pub fn is_lost(&self) -> bool {
         self.node.is_some_and(|node| !node.ready)
@@ -245,7 +250,7 @@ impl Case<'_> {
             drifted: self.drifted,
             broken: self.deployment.and_then(breaker::read).is_some_and(|breaker| breaker.until > now),
             replicas: replicas.cmp(&settings.pods_per_node),
-            empty: replicas <= 0,
+            empty: self.is_empty(),
         })
     }
 
@@ -289,7 +294,7 @@ pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<()
         detaches: for_update != Marks::default(),
         phase: case.phase(),
         updated: case.is_updated() && !case.is_in_place(),
-        empty: case.deployment.is_some_and(|deployment| deployment.replicas() <= 0),
+        empty: case.is_empty(),
         in_place: case.is_in_place(),
         need: case.need(now),
         given_up: gave_up(grant, settings),
@@ -318,14 +323,18 @@ pub fn is_kept(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
     grant.refused.is_some() && !grant.released && case.settings.is_none_or(kept)
 }
 
+/// Marks of a removal whose spec cannot be read: the one that every health checker knows.
+pub fn marks_without_settings() -> Marks {
+    Marks { deployment: true, ..Marks::default() }
+}
+
 /// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on. What leaves still does.
 fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
     let goes = matches!(grant.kind, Kind::Remove | Kind::Drain);
     if case.resource.deleting && grant.kind != Kind::Remove {
-        let marks = Marks { deployment: true, ..Marks::default() };
-        return Err(Box::new(replace(case, grant, Kind::Remove, String::new(), &marks)));
+        return Err(Box::new(replace(case, grant, Kind::Remove, String::new(), &marks_without_settings())));
     }
-    if goes && case.is_updated() && case.deployment.is_some_and(|deployment| deployment.replicas() > 0) {
+    if goes && case.is_updated() && !case.is_empty() {
         return Err(Box::new(renew(case, grant, Gates::default())));
     }
     if goes || case.is_updated() || grant.kind == Kind::Abort {

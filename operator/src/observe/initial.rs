@@ -115,6 +115,7 @@ mod tests {
                 let (code, text, stays) = answer(&request.uri().to_string());
                 let text = futures::stream::once(async move { Ok(Frame::data(text.into())) });
                 let rest = futures::stream::once(async move {
+                    // How long a watch lasts is the fact; the clock of these tests is paused, and goes on when nobody has work.
                     tokio::time::sleep(stays).await;
                     Ok::<_, Infallible>(Frame::data(Bytes::new()))
                 });

@@ -1,0 +1,163 @@
+//! Time in the course of a rollout: deadlines, clocks that stand still, the expected end, windows.
+
+use crate::{
+    course::{at_rest, condition, edit, on, reasons, seconds},
+    world::{World, operator::Operator},
+};
+use serde_json::{Value, json};
+
+/// The rest of the rollout takes as long as `status.eta` says, give or take so many seconds.
+fn ends_when_expected(world: &mut World, operator: &mut Operator, within: i64) {
+    let plan = seconds(world, operator, 3);
+    let eta = chrono::DateTime::parse_from_rfc3339(plan.status.eta.as_deref().unwrap()).unwrap().timestamp();
+    let began = world.cluster.now;
+    world.run_until(operator, 200, World::is_converged).unwrap();
+    let took = world.cluster.now - began;
+    assert!((eta - began - took).abs() <= within, "expected {} s, took {took} s", eta - began);
+}
+
+#[test]
+fn a_node_past_its_deadline_fails_keeps_its_slot_and_halts_the_rollout() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 5, 2);
+    edit(&mut world, |wish| wish.image = 99);
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!(on(&world, 99), 2, "no more than the budget");
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    assert!(plan.held.values().any(|held| held.phase == "Failed" && held.hold.reason() == "NotReady"), "{plan:#?}");
+    assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
+    assert_eq!(world.cluster.ledger().unwrap().grants.len(), 2);
+    // The corrected template goes through, beginning with the nodes that failed.
+    let failed: Vec<_> = world.cluster.ledger().unwrap().grants.keys().cloned().collect();
+    edit(&mut world, |wish| wish.image = 3);
+    seconds(&mut world, &mut operator, 2);
+    assert_eq!(world.cluster.ledger().unwrap().grants.keys().cloned().collect::<Vec<_>>(), failed);
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+    let plan = seconds(&mut world, &mut operator, 2);
+    assert_eq!((plan.status.nodes.failed, condition(&plan, "Stalled")), (0, None));
+}
+
+#[test]
+fn min_ready_seconds_that_change_reach_a_node_under_way_and_one_that_failed() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    for (min_ready, waited, failed) in [(300, 20, 0), (700, 5, 0), (5, 60, 1)] {
+        let plan = seconds(&mut world, &mut operator, waited);
+        assert_eq!((plan.status.nodes.failed, world.cluster.ledger().unwrap().grants.len()), (failed, 1));
+        world.change(|cluster| {
+            cluster.edit_resource(|resource| {
+                resource.spec.min_ready_seconds = min_ready;
+                resource.generation += 1;
+            });
+        });
+        seconds(&mut world, &mut operator, 3);
+        let told: Vec<_> = world.cluster.deployments.values().map(|deployment| deployment["spec"]["minReadySeconds"].as_i64()).collect();
+        assert_eq!(told, [Some(min_ready.into()); 3]);
+    }
+}
+
+#[test]
+fn the_clock_of_a_node_stands_still_while_paused_or_while_its_node_is_not_ready() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 2, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    world.run_until(&mut operator, 30, |world| on(world, 99) == 1).unwrap();
+    edit(&mut world, |wish| wish.paused = true);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(plan.status.nodes.failed, 0);
+    edit(&mut world, |wish| wish.paused = false);
+    let node = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
+    world.change(|cluster| cluster.edit_node(&node, |node| node["status"]["ready"] = false.into()));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(plan.status.nodes.failed, 0);
+    world.change(|cluster| cluster.edit_node(&node, |node| node["status"]["ready"] = true.into()));
+    let plan = seconds(&mut world, &mut operator, 40);
+    assert_eq!(plan.status.nodes.failed, 1);
+}
+
+#[test]
+fn a_rollout_that_finishes_no_node_within_its_deadline_says_so_and_time_that_stands_still_does_not_count() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40, "maxFailedNodes": 5}), 2, 1);
+    edit(&mut world, |wish| {
+        wish.image = 99;
+        wish.paused = true;
+    });
+    let plan = seconds(&mut world, &mut operator, 100);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Paused")));
+    edit(&mut world, |wish| wish.paused = false);
+    let plan = seconds(&mut world, &mut operator, 30);
+    assert_eq!(condition(&plan, "Progressing"), Some(("True", "RollingOut")));
+    let plan = seconds(&mut world, &mut operator, 30);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "ProgressDeadlineExceeded")));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "ProgressDeadlineExceeded")));
+}
+
+#[test]
+fn a_rollout_that_is_blocked_says_by_what_however_long_it_lasts() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40, "nodeDeadlineSeconds": 20}), 3, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    let plan = seconds(&mut world, &mut operator, 300);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+#[test]
+fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_is_over() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished == 3).unwrap();
+    ends_when_expected(&mut world, &mut operator, 5);
+    assert_eq!(seconds(&mut world, &mut operator, 2).status.eta, None);
+}
+
+#[test]
+fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let finished = |world: &World| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished;
+    world.run_until(&mut operator, 120, |world| finished(world) == 2).unwrap();
+    edit(&mut world, |wish| wish.paused = true);
+    seconds(&mut world, &mut operator, 1000);
+    edit(&mut world, |wish| wish.paused = false);
+    world.run_until(&mut operator, 120, |world| finished(world) == 4).unwrap();
+    ends_when_expected(&mut world, &mut operator, 10);
+}
+
+#[test]
+fn a_node_that_is_finished_while_paused_sets_the_clock_and_no_pause_sets_it_to_the_future() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let course = |world: &World| world.cluster.ledger().unwrap().course.clone().unwrap();
+    world.run_until(&mut operator, 120, |world| on(world, 2) == 1).unwrap();
+    edit(&mut world, |wish| wish.paused = true);
+    world.run_until(&mut operator, 120, |world| course(world).finished == 1).unwrap();
+    seconds(&mut world, &mut operator, 60);
+    edit(&mut world, |wish| wish.paused = false);
+    world.run_until(&mut operator, 120, |world| course(world).stopped_at.is_none()).unwrap();
+    let Some(ahead) = course(&world).progressed_at.checked_sub(world.cluster.now) else { panic!("no time") };
+    assert!((-5..=0).contains(&ahead), "{ahead} s after now");
+}
+
+#[test]
+fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() {
+    // The world begins on 1970-01-12 at 13:46:40 UTC.
+    let windows = json!({"windows": [{"schedule": "48 13 * * *", "duration": "1m", "timeZone": "Etc/UTC"}]});
+    let (mut world, mut operator) = at_rest(&windows, 3, 1);
+    world.run_until(&mut operator, 300, |world| world.cluster.now >= 1_000_150).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 20);
+    assert_eq!((on(&world, 1), reasons(&plan)), (3, vec!["OutsideWindow"]));
+    let message = plan.held["n0"].hold.message();
+    assert!(message.contains("1970-01-13T13:48:00Z"), "{message}");
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "OutsideWindow")));
+    // Repairs and what was begun need no window.
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n0", |deployment| deployment["spec"]["replicas"] = 5.into());
+    });
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(world.cluster.deployments["edge-n0"]["spec"]["replicas"], 2);
+    world.change(|cluster| cluster.now = 1_000_000 + 86_400 + 80);
+    world.run_until(&mut operator, 3, |world| world.cluster.ledger().is_some_and(|ledger| ledger.grants.len() == 1)).unwrap();
+    world.change(|cluster| cluster.now += 60);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 2), reasons(&plan)), (1, vec!["OutsideWindow"]));
+}
