@@ -9,15 +9,26 @@ use serde_json::Value;
 use super::{
     Audit, Kind, Property,
     observation::{Object, Observation},
-    world::{holders, holds, is_detached, node_of, resource, token},
+    world::{Place, holds, is_detached, node_of, place_of, token},
 };
 
 /// Taints of machines that somebody else is about to take away; that is not the operator's doing.
 const TAKEN_AWAY: [&str; 3] = [names::CLUSTER_AUTOSCALER_TAINT, "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"];
 
+/// Whether a node serves, for one resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Standing {
+    /// The operator holds it out.
+    held: bool,
+    /// It should serve and has too few ready pods.
+    short: bool,
+}
+
 /// Nodes that are out, by resource, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
+    /// Nodes that do not serve, by resource.
+    standing: BTreeMap<String, BTreeMap<String, Standing>>,
     out: BTreeMap<String, BTreeMap<String, DateTime<Utc>>>,
     /// What each resource allows itself.
     told: BTreeMap<String, usize>,
@@ -26,18 +37,21 @@ pub(super) struct Memory {
 }
 
 impl Audit<'_> {
-    /// Counts after every change.
-    pub(super) fn judge_budget(&mut self, observation: &Observation) {
-        let mut resources: BTreeSet<String> = self.world.members().map(|d| resource(d).to_owned()).collect();
-        resources.extend(self.budget.out.keys().cloned());
+    /// Counts after every change, at the places that it may have changed.
+    pub(super) fn judge_budget(&mut self, places: &BTreeSet<Place>, observation: &Observation) {
+        self.note_standing(places);
+        let mut resources: BTreeSet<String> = places.iter().map(|(of, _)| of.clone()).collect();
+        if observation.kind == Kind::IngressDaemonSet {
+            resources.insert(names::uid8(observation.object.uid()).to_owned());
+        }
         for name in resources {
             // A resource that is deleted takes its nodes out, all at once: nobody wants them to serve any more.
             let goes = self.deleted_resources.contains_key(&name) || self.world.is_being_deleted(&name);
-            let held = if goes { BTreeSet::new() } else { self.held_out(&name) };
+            let held = if goes { BTreeSet::new() } else { self.standing(&name, |node| node.held) };
             if matches!(observation.kind, Kind::IngressDaemonSet | Kind::Deployment | Kind::Node) {
                 self.judge_told_domains(&name, &held, observation.at);
             }
-            let out = if goes { held } else { self.out_of_service(&name, held) };
+            let out = if goes { held } else { self.standing(&name, |_| true) };
             let told = self.told_budget(&name, out.len());
             let domains = self.domains(&name, &out);
             let known = self.budget.out.entry(name.clone()).or_default();
@@ -75,7 +89,7 @@ impl Audit<'_> {
         let Some(now) = numbers.and_then(|number| usize::try_from(number).ok()) else { return usize::MAX };
         let granted = owner["status"]["rollout"]["grants"].as_object().map_or(0, serde_json::Map::len);
         let before = self.budget.told.get(uid8).copied().unwrap_or(now);
-        let allowed = now.max(before.min(granted.max(out)));
+        let allowed = still_allowed(now, before, granted.max(out));
         self.budget.told.insert(uid8.to_owned(), allowed);
         allowed
     }
@@ -99,7 +113,7 @@ impl Audit<'_> {
             let (now, here) = (share.of(size), nodes.remove(&domain).unwrap_or_default());
             let begun = here.len().max(granted.get(domain.as_str()).copied().unwrap_or(0));
             let before = self.budget.domains.entry((of.to_owned(), domain.clone())).or_insert(now);
-            *before = now.max((*before).min(begun));
+            *before = still_allowed(now, *before, begun);
             found.push((format!("{label}={domain}"), here, *before));
         }
         // Nodes on which only the mark is left are of no size that is known.
@@ -118,7 +132,7 @@ impl Audit<'_> {
     /// known: each domain may have all of them.
     pub(super) fn domain_sizes(&self, of: &str, label: &str) -> BTreeMap<String, usize> {
         let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
-        for deployment in self.world.members().filter(|deployment| resource(deployment) == of) {
+        for deployment in self.world.members_of(of) {
             let Some(node) = self.world.node(node_of(deployment)) else { continue };
             *sizes.entry(node.label(label).unwrap_or_default().to_owned()).or_default() += 1;
         }
@@ -131,31 +145,40 @@ impl Audit<'_> {
         sizes
     }
 
-    /// Nodes that the operator holds out.
-    fn held_out(&self, of: &str) -> BTreeSet<String> {
-        let there = |name: &str| self.world.node(name).is_some_and(|node| !taken_away(node));
-        let members = self.world.members().filter(|deployment| resource(deployment) == of);
-        let holding = members.filter(|deployment| token(deployment).is_some_and(|token| holds(token.phase)));
-        let mut held: BTreeSet<String> = holding.map(node_of).filter(|name| there(name)).map(str::to_owned).collect();
-        for node in self.world.of(Kind::Node) {
-            if is_detached(node, of) && holders(node).contains_key(of) && !taken_away(node) {
-                held.insert(node.name().to_owned());
+    /// Looks again at these places.
+    pub(super) fn note_standing(&mut self, places: &BTreeSet<Place>) {
+        for place in places {
+            let (standing, nodes) = (self.standing_of(place), self.budget.standing.entry(place.0.clone()).or_default());
+            if standing == Standing::default() {
+                nodes.remove(&place.1);
+            } else {
+                nodes.insert(place.1.clone(), standing);
             }
         }
-        held
     }
 
-    /// These, and nodes that should serve and have too few ready pods.
-    fn out_of_service(&self, of: &str, held: BTreeSet<String>) -> BTreeSet<String> {
-        let (serving, mut out) = (names::member_label(of), held);
-        for deployment in self.world.members().filter(|deployment| resource(deployment) == of) {
-            let name = node_of(deployment);
-            let Some(node) = self.world.node(name).filter(|node| !taken_away(node)) else { continue };
-            if node.label(&serving) == Some("serving") && !self.unready_by_scenario(name) && !self.world.all_ready(deployment) {
-                out.insert(name.to_owned());
-            }
+    /// The end of something was missed: looks at every place again.
+    pub(super) fn note_every_standing(&mut self) {
+        let known = self.budget.standing.iter().flat_map(|(of, nodes)| nodes.keys().map(|node| (of.clone(), node.clone())));
+        let places = self.world.members().map(place_of).chain(known).collect();
+        self.note_standing(&places);
+    }
+
+    fn standing_of(&self, place: &Place) -> Standing {
+        let (of, name) = place;
+        let Some(node) = self.world.node(name).filter(|node| !taken_away(node)) else { return Standing::default() };
+        let claimed = self.world.members_at(place).any(|deployment| token(deployment).is_some_and(|token| holds(token.phase)));
+        let wanted = node.label(&names::member_label(of)) == Some("serving") && !self.unready_by_scenario(name);
+        Standing {
+            held: claimed || is_detached(node, of),
+            short: wanted && self.world.members_at(place).any(|deployment| !self.world.all_ready(deployment)),
         }
-        out
+    }
+
+    /// Nodes of a resource that do not serve, and of which this holds.
+    fn standing(&self, of: &str, holds: impl Fn(&Standing) -> bool) -> BTreeSet<String> {
+        let nodes = self.budget.standing.get(of).into_iter().flatten();
+        nodes.filter(|(_, standing)| holds(standing)).map(|(node, _)| node.clone()).collect()
     }
 }
 
@@ -164,4 +187,9 @@ fn taken_away(node: &Value) -> bool {
         .as_array()
         .is_some_and(|taints| taints.iter().any(|taint| TAKEN_AWAY.contains(&taint["key"].as_str().unwrap_or_default())));
     tainted || node.being_deleted()
+}
+
+/// A smaller budget binds what is begun from then on: what had been begun within the one `before` counts as allowed until it has ended.
+pub(super) fn still_allowed(now: usize, before: usize, begun: usize) -> usize {
+    now.max(before.min(begun))
 }

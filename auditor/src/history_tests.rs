@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crds::names;
 use serde_json::{Value, json};
 
-use super::{Expectations, Kind, Observation, Property, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED, audit};
+use super::{Answer, Expectations, Kind, Observation, Property, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED, audit};
 
 const UID8: &str = "0a1b2c3d";
 
@@ -15,6 +15,7 @@ const UID8: &str = "0a1b2c3d";
 #[derive(Default)]
 pub(super) struct Story {
     observations: Vec<Observation>,
+    answers: Vec<Answer>,
 }
 
 impl Story {
@@ -31,6 +32,30 @@ impl Story {
         self
     }
 
+    /// This, then `other`.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        for observation in other.observations {
+            let revision = self.observations.len() as u64 + 1;
+            self.observations.push(Observation { revision, ..observation });
+        }
+        self
+    }
+
+    /// The health checker of `n1` answers, with a view of that age.
+    pub(super) fn answers(mut self, second: i64, reason: &str, age: u64) -> Self {
+        let answer = Answer {
+            at: DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds(second),
+            port: 9000,
+            resource: ("web".to_owned(), "ids".to_owned()),
+            node: "n1".to_owned(),
+            serving: reason == "Serving",
+            reason: reason.to_owned(),
+            age: Some(age),
+        };
+        self.answers.push(answer);
+        self
+    }
+
     /// Nodes `n1` and `n2`, attached and complete at revision `a` with id 1.
     pub(super) fn two_nodes() -> Self {
         ["n1", "n2"].into_iter().fold(Self::default(), |story, name| {
@@ -44,7 +69,7 @@ impl Story {
     }
 
     pub(super) fn violations(&self, expected: &Expectations) -> Vec<Property> {
-        audit(&self.observations, expected).violations.into_iter().map(|violation| violation.property).collect()
+        audit(&self.observations, self.answers.clone(), expected).violations.into_iter().map(|violation| violation.property).collect()
     }
 }
 
@@ -79,14 +104,14 @@ fn replica_set(name: &str) -> Value {
     owned(&format!("rs-{name}"), &format!("deployment-{name}"), json!({}))
 }
 
-fn pod(name: &str, revision: &str, ready: bool) -> Value {
+pub(super) fn pod(name: &str, revision: &str, ready: bool) -> Value {
     let mut pod = owned(&format!("pod-{name}-{revision}"), &format!("rs-{name}"), json!({ names::REVISION_LABEL: revision }));
     let status = if ready { "True" } else { "False" };
     pod["status"] = json!({ "conditions": [{ "type": "Ready", "status": status }] });
     pod
 }
 
-fn going(mut pod: Value) -> Value {
+pub(super) fn going(mut pod: Value) -> Value {
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     pod
 }
@@ -97,7 +122,7 @@ fn owned(name: &str, owner: &str, labels: Value) -> Value {
 
 pub(super) fn resource(paused: bool, grants: Value) -> Value {
     json!({
-        "metadata": { "name": "ids", "uid": format!("{UID8}-0000") },
+        "metadata": { "name": "ids", "namespace": "web", "uid": format!("{UID8}-0000") },
         "spec": { "paused": paused },
         "status": { "rollout": { "nextId": 9, "grants": grants } },
     })
@@ -117,7 +142,7 @@ fn an_update_by_the_book_violates_nothing() {
         .see(23, Kind::Pod, pod("n1", "b", true))
         .see(24, Kind::Deployment, deployment("n1", "2.Updating.20", "b"))
         .see(25, Kind::Deployment, deployment("n1", "2.Closed.25", "b"));
-    let verdict = audit(&story.observations, &claiming());
+    let verdict = audit(&story.observations, Vec::new(), &claiming());
     assert_eq!(verdict.violations, []);
     assert_eq!(verdict.most_out, 1);
     assert_eq!(verdict.longest_out, Duration::from_secs(15));

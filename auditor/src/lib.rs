@@ -8,6 +8,7 @@ mod changes;
 mod deletion;
 mod flood;
 mod grants;
+mod health;
 mod observation;
 pub mod order;
 mod room;
@@ -18,6 +19,8 @@ mod world;
 #[cfg(test)]
 mod grants_tests;
 #[cfg(test)]
+mod health_tests;
+#[cfg(test)]
 mod history_tests;
 
 use std::{
@@ -27,6 +30,7 @@ use std::{
     time::Duration,
 };
 
+pub use health::Answer;
 use observation::Object;
 pub use observation::{Kind, Observation, revision_of};
 use world::World;
@@ -63,6 +67,8 @@ pub enum Property {
     HeldStartsNothing,
     /// A revision that was rolled back, or has failed on a node, is not begun again.
     FailedOnce,
+    /// Health checkers answer by what is there, and begin to serve on nothing that is out of date.
+    HealthVerdict,
     /// Pods are not made without end.
     BoundedCreation,
     /// Nothing of ours remains after deletion.
@@ -97,6 +103,7 @@ impl Property {
             Self::Monotone => "P7",
             Self::HeldStartsNothing => "P8",
             Self::FailedOnce => "P9",
+            Self::HealthVerdict => "P10",
             Self::BoundedCreation => "P11",
             Self::NothingRemains => "P12",
             Self::InPlace => "P15",
@@ -131,8 +138,6 @@ pub struct Expectations {
     pub unready_by_scenario: BTreeSet<String>,
     /// Nodes on which the scenario changes Deployments, tokens or pods itself: what changes there is not judged.
     pub edited_by_scenario: BTreeSet<String>,
-    /// The fleet is too large: after every change the auditor looks at every node and pod.
-    pub unjudged: bool,
     /// Properties that this scenario cannot keep, with the reason next to where it says so.
     pub except: BTreeSet<Property>,
 }
@@ -209,11 +214,14 @@ pub struct Verdict {
     pub longest_out: Duration,
     /// Observations judged.
     pub observations: usize,
+    /// Answers of health checkers judged.
+    pub answers: usize,
 }
 
-/// Judges a history, which must be sorted by revision.
-pub fn audit(history: &[Observation], expected: &Expectations) -> Verdict {
+/// Judges a history, which must be sorted by revision, and what was answered meanwhile, sorted by time.
+pub fn audit(history: &[Observation], answers: Vec<Answer>, expected: &Expectations) -> Verdict {
     let mut audit = Audit::new(expected);
+    answers.into_iter().for_each(|answer| audit.hear(answer));
     for observation in history {
         audit.observe(observation);
     }
@@ -230,6 +238,7 @@ pub struct Audit<'a> {
     tokens: tokens::Memory,
     room: room::Memory,
     flood: flood::Memory,
+    health: health::Memory,
     deleted_resources: BTreeMap<String, u64>,
     /// Nodes that a scenario has its hands on; a Node that is registered again stays here.
     touched: BTreeSet<String>,
@@ -257,6 +266,7 @@ impl<'a> Audit<'a> {
             tokens: tokens::Memory::default(),
             room: room::Memory::default(),
             flood: flood::Memory::default(),
+            health: health::Memory::default(),
             deleted_resources: BTreeMap::new(),
             touched: BTreeSet::new(),
             verdict: Verdict::default(),
@@ -275,6 +285,7 @@ impl<'a> Audit<'a> {
     pub fn take_in(&mut self, observation: &Observation) {
         self.now = self.now.max(observation.revision);
         self.note_beginning();
+        self.note_half_way(observation);
         let before = self.world.get(observation.kind, observation.object.uid()).cloned();
         match observation.kind {
             Kind::Deployment if !observation.deleted => {
@@ -292,13 +303,18 @@ impl<'a> Audit<'a> {
             _ => {}
         }
         self.world.apply(observation);
-        self.note_health(before.as_ref(), observation);
+        let places = self.world.places(before.as_ref(), observation);
+        self.note_health(&places, before.as_ref(), observation);
+        self.note_standing(&places);
+        self.note_facts(&places, observation);
     }
 
     /// Only these objects of the kind are there: the end of the others was missed.
     pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<String>) {
         self.world.retain(kind, listed);
         self.forget_health();
+        self.note_every_standing();
+        self.forget_facts();
     }
 
     /// What was found since this was last asked.
@@ -312,6 +328,7 @@ impl<'a> Audit<'a> {
             let what = format!("revision {} was seen after it", observation.revision);
             self.report(Property::History, what);
         }
+        self.judge_answers(observation.at);
         self.now = observation.revision;
         self.verdict.observations += 1;
         let before = self.world.get(observation.kind, observation.object.uid()).cloned();
@@ -337,16 +354,19 @@ impl<'a> Audit<'a> {
             _ => {}
         }
         self.world.apply(observation);
-        self.note_health(before.as_ref(), observation);
+        let places = self.world.places(before.as_ref(), observation);
+        self.note_health(&places, before.as_ref(), observation);
+        self.note_facts(&places, observation);
         if observation.kind == Kind::IngressDaemonSet && observation.deleted {
             self.judge_remains(&observation.object);
         }
-        self.judge_budget(observation);
+        self.judge_budget(&places, observation);
     }
 
     /// Ends it.
     pub fn finish(mut self) -> Verdict {
         self.judge_late_remains();
+        self.judge_late_answers();
         self.verdict
     }
 

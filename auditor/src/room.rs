@@ -11,8 +11,9 @@ use serde_json::{Map, Value};
 
 use super::{
     Audit, Kind, Property, Share,
+    budget::still_allowed,
     observation::{Object, Observation},
-    world::{has_ended, is_complete, is_detached, is_member, is_ready, node_of, replicas, resource, token},
+    world::{Place, has_ended, is_complete, is_detached, is_ready, node_of, replicas, resource, token},
 };
 
 /// How old what a write rests on may be when it takes effect: the operator notices within 40 s that a watch hangs, then has to
@@ -180,7 +181,7 @@ impl Audit<'_> {
         let here = self.room.nodes.iter().filter(|((of, _), health)| of == write.of && may_serve(health));
         let serving = here.filter(|((_, node), _)| !held.contains(node.as_str()) && !self.is_surely(State::Down, write, node)).count();
         // Of chosen nodes whose Deployments were not seen yet nothing is known.
-        let unknown = desired(write.after).saturating_sub(self.world.members().filter(|one| resource(one) == write.of).count());
+        let unknown = desired(write.after).saturating_sub(self.world.members_of(write.of).count());
         let left = serving + unknown;
         (left < minimum).then(|| format!("and leaves at most {left} nodes available, minAvailableNodes is {minimum}"))
     }
@@ -278,7 +279,7 @@ impl Audit<'_> {
             let granted = grants.values().filter(|grant| grant["domain"] == domain.as_str()).count();
             let begun = held.len().max(granted);
             let allowed = self.room.allowed.entry(key).or_insert(usize::MAX);
-            *allowed = now.max((*allowed).min(begun));
+            *allowed = still_allowed(now, *allowed, begun);
             if more && held.len() > *allowed {
                 let allowed = *allowed;
                 found.push(format!("in domain {label}={domain}, nodes of {of} held out of service are {held:?}, its budget is {allowed}"));
@@ -294,32 +295,16 @@ impl Audit<'_> {
         self.room.half_way = true;
     }
 
-    /// Remembers how the nodes are that an object is about, after it was applied.
-    pub(super) fn note_health(&mut self, before: Option<&Value>, observation: &Observation) {
-        let object = &observation.object;
-        let places: Vec<(String, String)> = match observation.kind {
-            Kind::Deployment if is_member(object) => vec![(resource(object).to_owned(), node_of(object).to_owned())],
-            Kind::Node => {
-                let moved = before.is_some_and(|before| before["metadata"]["labels"] != object["metadata"]["labels"]);
-                let places: Vec<_> = self.room.nodes.keys().filter(|(_, node)| node == object.name()).cloned().collect();
-                for place in places.iter().filter(|_| moved) {
-                    self.room.nodes.entry(place.clone()).and_modify(|health| health.since = observation.at);
-                }
-                places
+    /// Remembers how the nodes are at the places that an observation may have changed, after it was applied.
+    pub(super) fn note_health(&mut self, places: &BTreeSet<Place>, before: Option<&Value>, observation: &Observation) {
+        let is_node = observation.kind == Kind::Node;
+        let moved = is_node && before.is_some_and(|before| before["metadata"]["labels"] != observation.object["metadata"]["labels"]);
+        // A Node alone makes no place.
+        for place in places.iter().filter(|place| !is_node || self.room.nodes.contains_key(*place)).cloned().collect::<Vec<_>>() {
+            if moved {
+                self.room.nodes.entry(place.clone()).and_modify(|health| health.since = observation.at);
             }
-            Kind::Pod => self.world.deployment_of(object).into_iter().filter(|one| is_member(one)).map(place_of).collect(),
-            Kind::ReplicaSet => {
-                let owner = object.controller_uid().and_then(|uid| self.world.get(Kind::Deployment, uid));
-                owner.into_iter().filter(|one| is_member(one)).map(place_of).collect()
-            }
-            Kind::IngressDaemonSet if before.is_none_or(|before| before["spec"] != object["spec"]) => {
-                let of = names::uid8(object.uid());
-                self.world.members().filter(|one| resource(one) == of).map(place_of).collect()
-            }
-            _ => Vec::new(),
-        };
-        for place in places {
-            let deployment = self.world.members().find(|one| resource(one) == place.0 && node_of(one) == place.1);
+            let deployment = self.world.members_at(&place).next();
             let state = deployment.map_or(State::Unclear, |deployment| self.state_of(deployment));
             let serves = deployment.is_some_and(|deployment| self.has_served(deployment));
             let half_way = self.room.half_way;
@@ -371,10 +356,6 @@ impl Audit<'_> {
         let exact = pods.len() as u64 == wanted && pods.iter().all(|pod| serving(&pod) && pod.label(names::REVISION_LABEL) == revision);
         if exact && closed && is_complete(deployment) && !taken_out { State::Up } else { State::Unclear }
     }
-}
-
-fn place_of(deployment: &Value) -> (String, String) {
-    (resource(deployment).to_owned(), node_of(deployment).to_owned())
 }
 
 /// The resource wants this node whatever else may be: of a template that is not the spec's, an affinity or taints nothing is said.

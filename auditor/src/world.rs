@@ -1,6 +1,6 @@
 //! The state of the cluster at one point of the history.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use crds::{
     holders::{EntryPhase, Holders},
@@ -11,41 +11,120 @@ use serde_json::Value;
 
 use super::observation::{Kind, Object, Observation};
 
-/// All objects as they were after the observations applied so far.
+/// A resource, by the first 8 characters of its UID, and a node.
+pub(crate) type Place = (String, String);
+
+/// All objects as they were after the observations applied so far. What is looked for after every change has an index.
 #[derive(Debug, Default)]
 pub(crate) struct World {
-    objects: BTreeMap<(Kind, String), Value>,
+    objects: BTreeMap<Kind, BTreeMap<String, Value>>,
+    /// UIDs of Nodes by name.
+    nodes: BTreeMap<String, String>,
+    /// UIDs of per-node Deployments by resource and node. Of a resource that had some, the key stays.
+    members: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
+    /// UIDs of what a `Deployment` or a `ReplicaSet` controls.
+    controlled: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl World {
     pub(crate) fn apply(&mut self, observation: &Observation) {
-        let key = (observation.kind, observation.object.uid().to_owned());
-        if observation.deleted {
-            self.objects.remove(&key);
-        } else {
-            self.objects.insert(key, observation.object.clone());
+        let (kind, uid) = (observation.kind, observation.object.uid());
+        self.forget(kind, uid);
+        if !observation.deleted {
+            self.index(kind, uid, &observation.object);
+            self.objects.entry(kind).or_default().insert(uid.to_owned(), observation.object.clone());
+        }
+    }
+
+    fn index(&mut self, kind: Kind, uid: &str, object: &Value) {
+        match kind {
+            Kind::Node => drop(self.nodes.insert(object.name().to_owned(), uid.to_owned())),
+            Kind::Deployment if is_member(object) => {
+                let (of, node) = place_of(object);
+                self.members.entry(of).or_default().entry(node).or_default().insert(uid.to_owned());
+            }
+            Kind::ReplicaSet | Kind::Pod => {
+                let Some(owner) = object.controller_uid() else { return };
+                self.controlled.entry(owner.to_owned()).or_default().insert(uid.to_owned());
+            }
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, kind: Kind, uid: &str) {
+        let Some(object) = self.objects.get_mut(&kind).and_then(|objects| objects.remove(uid)) else { return };
+        match kind {
+            // It may be registered again already, with another UID.
+            Kind::Node if self.nodes.get(object.name()).is_some_and(|present| present == uid) => drop(self.nodes.remove(object.name())),
+            Kind::Deployment if is_member(&object) => {
+                let (of, node) = place_of(&object);
+                remove(self.members.entry(of).or_default(), node, uid);
+            }
+            Kind::ReplicaSet | Kind::Pod => {
+                let Some(owner) = object.controller_uid() else { return };
+                remove(&mut self.controlled, owner.to_owned(), uid);
+            }
+            _ => {}
         }
     }
 
     pub(crate) fn retain(&mut self, kind: Kind, listed: &BTreeSet<String>) {
-        self.objects.retain(|(other, uid), _| *other != kind || listed.contains(uid));
+        let gone: Vec<_> = self.of_kind(kind).map(|(uid, _)| uid).filter(|uid| !listed.contains(*uid)).cloned().collect();
+        for uid in gone {
+            self.forget(kind, &uid);
+        }
     }
 
     pub(crate) fn get(&self, kind: Kind, uid: &str) -> Option<&Value> {
-        self.objects.get(&(kind, uid.to_owned()))
+        self.objects.get(&kind)?.get(uid)
     }
 
     pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = &Value> {
-        self.objects.iter().filter(move |((other, _), _)| *other == kind).map(|(_, object)| object)
+        self.of_kind(kind).map(|(_, object)| object)
+    }
+
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&String, &Value)> {
+        self.objects.get(&kind).into_iter().flatten()
     }
 
     pub(crate) fn node(&self, name: &str) -> Option<&Value> {
-        self.of(Kind::Node).find(|node| node.name() == name)
+        self.get(Kind::Node, self.nodes.get(name)?)
     }
 
     /// Per-node Deployments of the operator, of all resources.
     pub(crate) fn members(&self) -> impl Iterator<Item = &Value> {
-        self.of(Kind::Deployment).filter(|deployment| is_member(deployment))
+        self.deployments(self.members.values().flat_map(BTreeMap::values).flatten())
+    }
+
+    /// Those of one resource.
+    pub(crate) fn members_of(&self, resource: &str) -> impl Iterator<Item = &Value> {
+        self.deployments(self.members.get(resource).into_iter().flat_map(BTreeMap::values).flatten())
+    }
+
+    /// Those of one resource on one node: more than one only by mistake.
+    pub(crate) fn members_at(&self, (of, node): &Place) -> impl Iterator<Item = &Value> {
+        self.deployments(self.members.get(of).and_then(|nodes| nodes.get(node)).into_iter().flatten())
+    }
+
+    fn deployments<'a>(&'a self, uids: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a Value> {
+        uids.filter_map(|uid| self.get(Kind::Deployment, uid))
+    }
+
+    /// Whose state an observation may have changed, after it was applied.
+    pub(crate) fn places(&self, before: Option<&Value>, observation: &Observation) -> BTreeSet<Place> {
+        let object = &observation.object;
+        let both = || before.into_iter().chain([object]);
+        let of_member = |deployment: Option<&Value>| deployment.filter(|one| is_member(one)).map(place_of);
+        match observation.kind {
+            Kind::Deployment => both().filter_map(|one| of_member(Some(one))).collect(),
+            Kind::Node => self.members.keys().map(|of| (of.clone(), object.name().to_owned())).collect(),
+            Kind::Pod => both().filter_map(|one| of_member(self.deployment_of(one))).collect(),
+            Kind::ReplicaSet => both().filter_map(|one| of_member(self.get(Kind::Deployment, one.controller_uid()?))).collect(),
+            Kind::IngressDaemonSet if before.is_none_or(|before| before["spec"] != object["spec"]) => {
+                self.members_of(names::uid8(object.uid())).map(place_of).collect()
+            }
+            Kind::IngressDaemonSet | Kind::ClusterRoleBinding => BTreeSet::new(),
+        }
     }
 
     /// The resource of which this is the beginning of the UID.
@@ -80,8 +159,9 @@ impl World {
     }
 
     pub(crate) fn pods_of(&self, deployment: &Value) -> impl Iterator<Item = &Value> {
-        let uid = deployment.uid().to_owned();
-        self.of(Kind::Pod).filter(move |pod| self.deployment_of(pod).is_some_and(|owner| owner.uid() == uid))
+        let replica_sets = self.controlled.get(deployment.uid()).into_iter().flatten();
+        let pods = replica_sets.filter_map(|uid| self.controlled.get(uid)).flatten();
+        pods.filter_map(|uid| self.get(Kind::Pod, uid))
     }
 
     /// As many pods as wanted are ready and stay.
@@ -99,6 +179,21 @@ pub(crate) fn is_member(deployment: &Value) -> bool {
 /// First 8 characters of the UID of the resource of a per-node Deployment.
 pub(crate) fn resource(deployment: &Value) -> &str {
     deployment.label(names::RESOURCE_LABEL).unwrap_or_default()
+}
+
+/// Where a per-node Deployment belongs.
+pub(crate) fn place_of(deployment: &Value) -> Place {
+    (resource(deployment).to_owned(), node_of(deployment).to_owned())
+}
+
+/// Takes `uid` out of a set, and the set out where nothing is left.
+fn remove(sets: &mut BTreeMap<String, BTreeSet<String>>, key: String, uid: &str) {
+    if let Entry::Occupied(mut set) = sets.entry(key) {
+        set.get_mut().remove(uid);
+        if set.get().is_empty() {
+            set.remove();
+        }
+    }
 }
 
 /// The node of a per-node Deployment.

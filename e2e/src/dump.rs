@@ -8,7 +8,11 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{auditor::Observation, bed::Bed, images};
+use crate::{
+    auditor::{Answer, Observation},
+    bed::Bed,
+    images,
+};
 
 /// Kinds whose objects are written down, in files of that name.
 const KINDS: [&str; 14] = [
@@ -43,11 +47,22 @@ pub async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
         }
     }
     copy_logs(bed.state(), bed.state(), &directory)?;
+    fs::write(directory.join("answers.txt"), written(&bed.recorder.answers()))?;
     match bed.recorder.history().await {
         Ok(history) => write_history(&directory.join("history.jsonl"), &history)?,
         Err(error) => fs::write(directory.join("history.error"), format!("{error:#}\n"))?,
     }
     Ok(directory)
+}
+
+/// One line per answer of a health checker.
+fn written(answers: &[Answer]) -> String {
+    let line = |answer: &Answer| {
+        let (namespace, name) = &answer.resource;
+        let (at, code, age) = (answer.at.to_rfc3339(), if answer.serving { 200 } else { 503 }, answer.age);
+        format!("{at} {namespace}/{name} {} {} {code} {} {age:?}\n", answer.node, answer.port, answer.reason)
+    };
+    answers.iter().map(line).collect()
 }
 
 /// One line per observation, as the auditor got them.

@@ -14,6 +14,7 @@ pub mod fault_proxy;
 pub mod front;
 pub mod haproxy;
 pub mod images;
+pub mod listener;
 pub mod load;
 pub mod namespaces;
 pub mod network;

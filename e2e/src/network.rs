@@ -24,6 +24,11 @@ pub fn node_address(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, 1, index)
 }
 
+/// Whether it is one of these.
+pub fn is_node_address(address: Ipv4Addr) -> bool {
+    address.octets().starts_with(&[198, 18, 1])
+}
+
 /// Makes the bridge and the bed's own addresses.
 pub async fn create() -> Result<()> {
     ip(&["link", "set", "lo", "up"]).await?;

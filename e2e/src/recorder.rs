@@ -1,4 +1,4 @@
-//! Watches the API and keeps every change, in the order in which the API server made them.
+//! Watches the API and keeps every change, in the order in which the API server made them; and what health checkers answer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +16,11 @@ use tokio::{sync::broadcast, task::JoinSet};
 pub use crate::auditor::watch::api;
 use crate::{
     auditor::{
-        Kind, Observation, revision_of,
+        Answer, Expectations, Kind, Observation, Verdict, audit, revision_of,
         watch::{self, Sink, is_unknown_kind},
     },
     eventually::eventually,
+    listener::Listener,
 };
 
 /// How long the API server may take to show the recorder what a list shows.
@@ -31,6 +32,7 @@ const LIVE_BUFFER: usize = 65_536;
 pub struct Recorder {
     client: Client,
     shared: Arc<Shared>,
+    listener: Listener,
     _tasks: JoinSet<()>,
 }
 
@@ -53,18 +55,31 @@ impl Recorder {
     pub fn start(client: &Client) -> Self {
         let (live, _) = broadcast::channel(LIVE_BUFFER);
         let shared = Arc::new(Shared { history: Mutex::default(), live });
+        // Before the first list, or nodes would be missed.
+        let listener = Listener::start(shared.live.subscribe());
         let mut tasks = JoinSet::new();
         for kind in Kind::ALL {
             let (api, shared) = (api(client, kind), Arc::clone(&shared));
             tasks.spawn(async move { watch::follow(kind, &api, None, &*shared).await });
         }
-        Self { client: client.clone(), shared, _tasks: tasks }
+        Self { client: client.clone(), shared, listener, _tasks: tasks }
     }
 
     /// What is seen from now on, as it comes in. Kinds overtake each other by a little; only
     /// [`Recorder::history`] is in order.
     pub fn live(&self) -> broadcast::Receiver<Arc<Observation>> {
         self.shared.live.subscribe()
+    }
+
+    /// What health checkers have answered up to now, in order.
+    pub fn answers(&self) -> Vec<Answer> {
+        self.listener.answers()
+    }
+
+    /// What the auditor says of everything up to now.
+    pub async fn judge(&self, expected: &Expectations) -> Result<Verdict> {
+        let answers = self.answers();
+        Ok(audit(&self.history().await?, answers, expected))
     }
 
     /// Everything up to now, in order. First waits until all that the API server has by now was seen.

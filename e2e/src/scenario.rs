@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    auditor::{Expectations, Verdict, audit},
+    auditor::{Expectations, Verdict},
     bed::{Bed, Options},
     dump, rights, scenarios,
 };
@@ -81,12 +81,12 @@ async fn run_in_own_bed(scenario: &Scenario) -> Result<()> {
 }
 
 async fn judge(bed: &Bed, scenario: &Scenario) -> Result<Verdict> {
-    let history = bed.recorder.history().await?;
-    let expected = (scenario.expected)();
-    if expected.unjudged {
-        return Ok(Verdict::default());
-    }
-    let verdict = audit(&history, &expected);
-    bed.say(&format!("the auditor judged {} changes: {} violations", verdict.observations, verdict.violations.len()));
+    let started = Instant::now();
+    let verdict = bed.recorder.judge(&(scenario.expected)()).await?;
+    let (changes, answers, seconds) = (verdict.observations, verdict.answers, started.elapsed().as_secs_f32());
+    bed.say(&format!(
+        "the auditor judged {changes} changes and {answers} answers of health checkers in {seconds:.1} s: {} violations",
+        verdict.violations.len()
+    ));
     Ok(verdict)
 }

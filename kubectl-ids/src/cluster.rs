@@ -44,6 +44,8 @@ const PAGE: u32 = 500;
 pub struct Cluster {
     /// API client.
     pub client: Client,
+    /// One that asks once: what is behind a proxy of the API server may answer 503 for a reason.
+    pub asks_once: Client,
     /// The namespace that is meant.
     pub namespace: String,
     operator_namespace: String,
@@ -57,8 +59,12 @@ impl Cluster {
         let mut config = config(global).await?;
         config.connect_timeout = Some(PATIENCE);
         let namespace = global.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| anyhow!("the kubeconfig cannot be used: {error}"))?;
-        Ok(Self { client, namespace, operator_namespace: global.operator_namespace.clone() })
+        let client = |config: Config| Client::try_from(config).map_err(|error| anyhow!("the kubeconfig cannot be used: {error}"));
+        let mut once = config.clone();
+        once.default_retry = false;
+        let asks_once = client(once)?;
+        let operator_namespace = global.operator_namespace.clone();
+        Ok(Self { client: client(config)?, asks_once, namespace, operator_namespace })
     }
 
     /// Resources of the namespace.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use tokio::time::sleep;
 
 use crate::{
-    auditor::{Expectations, audit},
+    auditor::Expectations,
     bed::Bed,
     demo::{control, outage::Outages},
     load::LoadOptions,
@@ -65,8 +65,7 @@ async fn rollouts(bed: &mut Bed) -> Result<Vec<Figure>> {
     let outcome = traffic.stop().await?;
     let seconds = started.elapsed().as_secs_f64();
     let worst = outages.stop().await;
-    let history = bed.recorder.history().await?;
-    let verdict = audit(&history, &Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())));
+    let verdict = bed.recorder.judge(&Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))).await?;
     for violation in &verdict.violations {
         println!("auditor: {violation}");
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    auditor::{Expectations, audit},
+    auditor::Expectations,
     bed::{Bed, Options},
     front, images,
     load::LoadOptions,
@@ -121,10 +121,13 @@ async fn product_is_gone(bed: &mut Bed) -> Result<()> {
 }
 
 async fn judge(bed: &Bed) -> Result<Vec<crate::auditor::Violation>> {
-    let history = bed.recorder.history().await?;
     let grace = Duration::from_secs(GRACE.into());
-    let verdict = audit(&history, &Expectations::budget(usize::try_from(BUDGET)?).claiming(grace));
-    bed.say(&format!("the auditor judged {} changes: {} violations", verdict.observations, verdict.violations.len()));
+    let verdict = bed.recorder.judge(&Expectations::budget(usize::try_from(BUDGET)?).claiming(grace)).await?;
+    let (changes, answers) = (verdict.observations, verdict.answers);
+    bed.say(&format!(
+        "the auditor judged {changes} changes and {answers} answers of health checkers: {} violations",
+        verdict.violations.len()
+    ));
     Ok(verdict.violations)
 }
 

@@ -35,7 +35,7 @@ pub const FLEET: Scenario = Scenario {
         timing: Timing { node_grace_seconds: 3600, ..Timing::default() },
         ..Options::default().with_infra()
     },
-    expected: || Expectations { unjudged: true, ..Expectations::budget(1) },
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(fleet(bed)),
 };
 

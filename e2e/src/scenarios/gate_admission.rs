@@ -50,7 +50,7 @@ const NODES: usize = 80;
 pub const POLICIES: Scenario = Scenario {
     name: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
     options: || Options::default().with_infra(),
-    expected: || Expectations { unjudged: true, ..Expectations::budget(0) },
+    expected: || Expectations::budget(0),
     body: |bed| Box::pin(policies(bed)),
 };
 
@@ -58,7 +58,7 @@ pub const POLICIES: Scenario = Scenario {
 pub const WEBHOOK: Scenario = Scenario {
     name: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
     options: || Options::default().with_infra(),
-    expected: || Expectations { unjudged: true, ..Expectations::budget(0) },
+    expected: || Expectations::budget(0),
     body: |bed| Box::pin(webhook(bed)),
 };
 

@@ -39,7 +39,7 @@ pub const WARM: &str = "example.com/Warm";
 pub const LIFE: Scenario = Scenario {
     name: "a_gate_holds_new_nodes_releases_them_in_one_write_and_leaves_nothing_of_its_own_and_everything_of_others",
     options: || Options::default().with_infra(),
-    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    expected: Expectations::default,
     body: |bed| Box::pin(life(bed)),
 };
 
@@ -47,7 +47,7 @@ pub const LIFE: Scenario = Scenario {
 pub const TOGETHER: Scenario = Scenario {
     name: "gates_that_share_a_taint_never_flap_it_and_gates_that_run_dry_or_could_never_open_write_nothing",
     options: || Options::default().with_infra(),
-    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    expected: Expectations::default,
     body: |bed| Box::pin(together(bed)),
 };
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use crds::IngressDaemonSetStatus;
+use crds::{IngressDaemonSetStatus, names};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -22,7 +22,10 @@ use crate::{
     eventually::eventually,
     images,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
+    scenarios::{
+        product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
+        workload,
+    },
     terminal::Terminal,
 };
 
@@ -77,7 +80,8 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     ensure!(json["complete"] == true && json["counts"]["updated"] == 4, "{json}");
     let output = interrupted(audit).await?;
     ensure!(output.status.success(), "the audit of a good rollout: {}", shown(&output));
-    ensure!(String::from_utf8_lossy(&output.stdout).contains(": 0 violations"), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(said.contains(": 0 violations") && !said.contains(" and 0 answers"), "{}", shown(&output));
     bed.say("the plugin's audit found nothing in the rollout");
     undoes(bed, &ids).await?;
     promotes_and_retries(bed, &ids).await?;
@@ -230,10 +234,47 @@ async fn finds_what_was_done_by_hand(bed: &Bed, ids: &Plugin) -> Result<()> {
     let violation = tokio::time::timeout(MINUTE, lines.next_line()).await.context("the audit says nothing")??.unwrap_or_default();
     ensure!(violation.contains("P3 edge  NoBypass") && violation.contains("the pod template changed on node n1"), "{violation}");
     product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.apply(&false_health_checker(bed).await?).await?;
+    let violation = tokio::time::timeout(MINUTE, lines.next_line()).await.context("the audit says nothing")??.unwrap_or_default();
+    let said = "port 10082 of node n1 answers 503 (Updating, age of its view: 1 s), but that was at no moment so";
+    ensure!(violation.contains("P10 edge  HealthVerdict") && violation.contains(said), "{violation}");
+    bed.kubectl(&["delete", "pod", LIAR]).await?;
     let output = interrupted(audit).await?;
+    let last = lines.next_line().await?.unwrap_or_default();
+    ensure!(last.contains("answers of health checkers judged") && last.ends_with(": 2 violations"), "{last}");
     ensure!(output.status.code() == Some(1), "the audit ended with {:?}", output.status.code());
     bed.say("the plugin's audit found what was done by hand");
     Ok(())
+}
+
+const LIAR: &str = "liar";
+const LIAR_PORT: u16 = 10082;
+
+/// What the audit takes for a health checker on n1 that says, on a port of its own, that n1 is updated.
+async fn false_health_checker(bed: &Bed) -> Result<[Value; 2]> {
+    let uid = product::api(bed).get(product::NAME).await?.metadata.uid.unwrap_or_default();
+    let body = json!({
+        "service": { "namespace": "default", "name": product::NAME }, "node": "n1", "viewAgeSeconds": 1,
+        "localEndpoints": 1, "serviceProxyHealthy": false, "reason": "Updating",
+    });
+    let mut configuration = workload::config_map("default");
+    let text = configuration["data"]["nginx.conf"].as_str().unwrap_or_default();
+    let text = text
+        .replace("listen 80 reuseport", &format!("listen {LIAR_PORT}"))
+        .replace("return 200 \"ok\\n\"", &format!("return 503 '{body}'"));
+    configuration["metadata"]["name"] = LIAR.into();
+    configuration["data"]["nginx.conf"] = text.into();
+    let mut spec = workload::pod_spec();
+    spec["nodeName"] = "n1".into();
+    spec["volumes"][0]["configMap"]["name"] = LIAR.into();
+    let mut nginx = spec["containers"][0].take();
+    nginx["readinessProbe"] = Value::Null;
+    let arguments = ["-c", "sleep 3600", &format!("--port={LIAR_PORT}")];
+    spec["containers"] = json!([{ "name": "port", "image": "busybox:1.36", "args": arguments }, nginx]);
+    let labels = json!({ names::HEALTH_CHECKER_LABEL: LIAR, names::RESOURCE_LABEL: names::uid8(&uid) });
+    let pod =
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": LIAR, "namespace": "default", "labels": labels }, "spec": spec });
+    Ok([configuration, pod])
 }
 
 /// Ctrl-C, and what it printed.

@@ -46,7 +46,7 @@ const PORT: u16 = 18_080;
 pub const DEMO_AND_HOLDS: Scenario = Scenario {
     name: "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_and_pods_are_held_injected_and_reset_as_the_guide_says",
     options: || Options::with_nodes(1).with_infra(),
-    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    expected: Expectations::default,
     body: |bed| Box::pin(demo_and_holds(bed)),
 };
 
@@ -54,7 +54,7 @@ pub const DEMO_AND_HOLDS: Scenario = Scenario {
 pub const SOURCES: Scenario = Scenario {
     name: "conditions_of_a_pod_follow_its_node_services_objects_servers_and_the_load_balancer",
     options: || Options::with_nodes(1).with_infra(),
-    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    expected: Expectations::default,
     body: |bed| Box::pin(sources(bed)),
 };
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use auditor::{Audit, Expectations, Kind, Observation, Violation};
+use auditor::{Answer, Audit, Expectations, Kind, Observation, Violation};
+use chrono::{DateTime, Utc};
 use crds::{IngressDaemonSet, names};
 use serde_json::Value;
 
@@ -26,6 +27,8 @@ pub struct Judge {
     shared: BTreeMap<(Kind, String), Observation>,
     /// Changes judged.
     pub judged: usize,
+    /// Answers of health checkers that came in.
+    pub heard: usize,
 }
 
 #[derive(Debug)]
@@ -80,6 +83,24 @@ impl Judge {
                     found.push(Finding { resource: case.name.clone(), violation });
                 }
             }
+        }
+        found
+    }
+
+    /// An answer of a health checker; it is judged when all is known that it can rest on.
+    pub fn hear(&mut self, answer: Answer) {
+        if let Some(case) = self.cases.values_mut().find(|case| case.name == answer.resource.1) {
+            self.heard += 1;
+            case.audit.hear(answer);
+        }
+    }
+
+    /// Everything that happened until then was seen.
+    pub fn judge_answers(&mut self, until: DateTime<Utc>) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for Case { name, audit, .. } in self.cases.values_mut() {
+            audit.judge_answers(until);
+            found.extend(audit.take_violations().into_iter().map(|violation| Finding { resource: name.clone(), violation }));
         }
         found
     }

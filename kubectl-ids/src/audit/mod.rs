@@ -1,5 +1,6 @@
 //! A running audit of a cluster that is in use: watches, one order over all of them, judgement by the auditor of the scenarios.
 
+mod answers;
 mod expected;
 mod judge;
 
@@ -14,12 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use answers::Doors;
 use anyhow::{Result, bail};
 use auditor::{
-    Kind, Observation,
+    Answer, Kind, Observation,
     order::Queue,
     watch::{self, Sink},
 };
+use chrono::Utc;
 use crds::names;
 use kube::{
     Api,
@@ -46,6 +49,8 @@ enum Event {
     Seen(Observation),
     BeganAnew(Kind, BTreeSet<String>),
     Listed(Kind),
+    Heard(Answer),
+    Remark(String),
 }
 
 struct Channel(UnboundedSender<Event>);
@@ -71,6 +76,15 @@ impl Sink for Channel {
     }
 }
 
+/// How much was judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged {
+    /// Changes of objects.
+    pub changes: usize,
+    /// Answers of health checkers.
+    pub answers: usize,
+}
+
 /// A running audit. Dropping it stops it.
 pub struct Audit {
     /// The judgement so far.
@@ -79,16 +93,18 @@ pub struct Audit {
     events: UnboundedReceiver<Event>,
     /// Kinds whose watch lists anew just now.
     listing: BTreeSet<Kind>,
+    /// Where health checkers answer.
+    doors: Doors,
     /// What could not be judged, and why.
     pub remarks: Vec<String>,
-    _watches: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
 impl Audit {
     /// Begins with what is there now. `name`: this resource only.
     pub async fn begin(cluster: &Cluster, name: Option<&str>) -> Result<Self> {
         let (sender, mut events) = unbounded_channel();
-        let mut watches = JoinSet::new();
+        let mut tasks = JoinSet::new();
         let (mut listing, mut remarks) = (BTreeSet::new(), Vec::new());
         for kind in Kind::ALL {
             let (api, labels) = api(cluster, kind);
@@ -102,22 +118,28 @@ impl Audit {
             }
             let channel = Channel(sender.clone());
             listing.insert(kind);
-            watches.spawn(async move { watch::follow(kind, &api, labels, &channel).await });
+            tasks.spawn(async move { watch::follow(kind, &api, labels, &channel).await });
         }
-        let (mut queue, mut before) = (Queue::new(PATIENCE), Vec::new());
+        let (mut queue, mut before, doors) = (Queue::new(PATIENCE), Vec::new(), Doors::default());
         while !listing.is_empty() {
             match events.recv().await {
-                Some(Event::Seen(observation)) => before.push(observation),
+                Some(Event::Seen(observation)) => {
+                    doors.see(&observation);
+                    before.push(observation);
+                }
                 Some(Event::Listed(kind)) => {
                     listing.remove(&kind);
                 }
-                Some(Event::BeganAnew(..)) => {}
+                Some(Event::BeganAnew(..) | Event::Heard(_) | Event::Remark(_)) => {}
                 None => bail!("the watches ended"),
             }
         }
         let mut judge = Judge::new(name.map(str::to_owned));
         queue.begin_at(judge.take_in(before));
-        Ok(Self { judge, queue, events, listing, remarks, _watches: watches })
+        let (client, namespace, channel) = (cluster.asks_once.clone(), cluster.namespace.clone(), Channel(sender));
+        let asked = doors.clone();
+        tasks.spawn(async move { asked.ask(&client, &namespace, &channel).await });
+        Ok(Self { judge, queue, events, listing, doors, remarks, _tasks: tasks })
     }
 
     /// What was found next, after a moment at most.
@@ -133,11 +155,12 @@ impl Audit {
         while let Some(next) = self.queue.next(Instant::now()) {
             found.extend(self.judge.judge(&next.observation, next.late));
         }
+        found.extend(self.judge.judge_answers(Utc::now() - PATIENCE));
         found
     }
 
     /// The rest, when nothing is waited for any more.
-    pub fn end(mut self) -> (Vec<Finding>, usize) {
+    pub fn end(mut self) -> (Vec<Finding>, Judged) {
         while let Ok(event) = self.events.try_recv() {
             self.take(event);
         }
@@ -145,7 +168,7 @@ impl Audit {
         while let Some(next) = self.queue.pop() {
             found.extend(self.judge.judge(&next.observation, next.late));
         }
-        let judged = self.judge.judged;
+        let judged = Judged { changes: self.judge.judged, answers: self.judge.heard };
         found.extend(self.judge.end());
         (found, judged)
     }
@@ -153,6 +176,7 @@ impl Audit {
     fn take(&mut self, event: Event) {
         match event {
             Event::Seen(observation) => {
+                self.doors.see(&observation);
                 let late = self.listing.contains(&observation.kind);
                 self.queue.push(observation, late, Instant::now());
             }
@@ -164,6 +188,8 @@ impl Audit {
             Event::Listed(kind) => {
                 self.listing.remove(&kind);
             }
+            Event::Heard(answer) => self.judge.hear(answer),
+            Event::Remark(remark) => self.remarks.push(remark),
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     arguments,
-    audit::{Audit, Finding},
+    audit::{Audit, Finding, Judged},
     cluster::Cluster,
     failure::listed,
     output::{Style, Tone, print, remarks, span},
@@ -51,7 +51,8 @@ pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) 
     violations += report(&found, style)?;
     let seconds = i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX);
     let number = style.paint(&format!("{violations} violations"), if violations == 0 { Tone::Good } else { Tone::Bad });
-    print(&format!("{judged} changes judged in {}: {number}\n", span(seconds)))?;
+    let Judged { changes, answers } = judged;
+    print(&format!("{changes} changes and {answers} answers of health checkers judged in {}: {number}\n", span(seconds)))?;
     Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -32,15 +32,11 @@ use crate::{
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn unjudged() -> Expectations {
-    Expectations { unjudged: true, ..Expectations::budget(0) }
-}
-
 /// What goes wrong with simulated pods and nodes, and what follows from a seed.
 pub const FAULTS: Scenario = Scenario {
     name: "simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history",
     options: || Options { timing: Timing { node_grace_seconds: 12, ..Timing::default() }, ..Options::default() },
-    expected: unjudged,
+    expected: Expectations::default,
     body: |bed| Box::pin(faults::run(bed)),
 };
 
@@ -48,7 +44,7 @@ pub const FAULTS: Scenario = Scenario {
 pub const HOLES: Scenario = Scenario {
     name: "a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change",
     options: Options::default,
-    expected: unjudged,
+    expected: Expectations::default,
     body: |bed| Box::pin(holes::run(bed)),
 };
 
@@ -60,7 +56,7 @@ pub const OUTAGES: Scenario = Scenario {
         timing: Timing { node_grace_seconds: 50, ..Timing::default() },
         ..Options::default()
     },
-    expected: unjudged,
+    expected: Expectations::default,
     body: |bed| Box::pin(outages::run(bed)),
 };
 

@@ -23,7 +23,7 @@ use session::{POD, Session, compare};
 pub const KUBECTL: Scenario = Scenario {
     name: "kubectl_speaks_to_a_virtual_node_as_to_any_other",
     options: two_nodes,
-    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    expected: Expectations::default,
     body: |bed| Box::pin(kubectl_speaks_to_a_virtual_node_as_to_any_other(bed)),
 };
 
@@ -35,7 +35,7 @@ fn two_nodes() -> Options {
 pub const VANISHED: Scenario = Scenario {
     name: "clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow",
     options: two_nodes,
-    expected: || Expectations { unjudged: true, ..Expectations::default() },
+    expected: Expectations::default,
     body: |bed| Box::pin(vanished::clients_that_vanish_leave_no_task_descriptor_or_process(bed)),
 };
 

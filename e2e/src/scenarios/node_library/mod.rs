@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_secs(25);
 pub const PROMISES: Scenario = Scenario {
     name: "virtual_kubelet_keeps_what_the_original_promises",
     options: Options::default,
-    expected: || Expectations { unjudged: true, ..Expectations::budget(0) },
+    expected: || Expectations::budget(0),
     body: |bed| {
         Box::pin(async move {
             Box::pin(nodes::run(bed)).await?;
@@ -52,7 +52,7 @@ pub const OUTAGES: Scenario = Scenario {
         timing: Timing { node_grace_seconds: 50, ..Timing::default() },
         ..Options::default()
     },
-    expected: || Expectations { unjudged: true, ..Expectations::budget(0) },
+    expected: || Expectations::budget(0),
     body: |bed| Box::pin(outages::run(bed)),
 };
 
