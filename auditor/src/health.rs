@@ -1,7 +1,8 @@
 //! P10: what a health checker answers follows from what it knows, and it never begins to serve on what is out of date.
 //!
-//! An answer says why, and how old the oldest part of the checker's view is. Within that time there must have been a moment at which
-//! what it says of the Deployment was so, one for the pods and one for the Node: its three watches may be apart.
+//! An answer says why, what it rests on, and how old the oldest part of the checker's view is. The word must follow from the rest.
+//! Within that time there must have been a moment at which what it says of the Deployment was so, one for the pods and one for
+//! the Node: its three watches may be apart.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -39,6 +40,12 @@ pub struct Answer {
     pub serving: bool,
     /// Its word for why.
     pub reason: String,
+    /// Phase of the token, where it knows one.
+    pub phase: Option<Phase>,
+    /// Replicas wanted, as it knows.
+    pub desired: u64,
+    /// Pods that it counts as ready.
+    pub ready: u64,
     /// Age of the oldest part of its view in seconds; none before it knows anything.
     pub age: Option<u64>,
 }
@@ -57,6 +64,9 @@ impl Answer {
             node: text(&body["node"])?,
             serving: status == 200,
             reason: text(&body["reason"])?,
+            phase: body["phase"].as_str().and_then(Phase::from_word),
+            desired: body["desired"].as_u64()?,
+            ready: body["localEndpoints"].as_u64()?,
             age: body["viewAgeSeconds"].as_u64(),
         })
     }
@@ -142,6 +152,9 @@ impl Audit<'_> {
         let Some(age) = answer.age else {
             return (answer.reason != "NotSynced").then(|| "it has listed nothing yet".to_owned());
         };
+        if let Some(phase) = answer.phase.filter(|_| !follows(answer)) {
+            return Some(format!("it knows the token phase {phase:?}, {} of {} pods ready", answer.ready, answer.desired));
+        }
         let begins = before.filter(|before| answer.serving && !before.serving);
         if let Some(before) = begins {
             // It may have begun right after the answer before this one.
@@ -237,12 +250,7 @@ impl Audit<'_> {
             facts.missing = false;
             facts.desired += replicas(deployment);
             let taken_out = || deployment.annotation(names::TO_BE_UPDATED_ANNOTATION).map(|_| "TakenOutByHand");
-            facts.against.extend(match token(deployment).map(|token| token.phase) {
-                Some(Phase::New) => Some("NeverComplete"),
-                Some(Phase::Claimed) => Some("DetachRequested"),
-                Some(Phase::InPlace | Phase::Updating) => Some("Updating"),
-                Some(Phase::Degrading | Phase::Closed) | None => taken_out(),
-            });
+            facts.against.extend(token(deployment).and_then(|token| against(token.phase)).or_else(taken_out));
             for pod in self.world.pods_of(deployment).filter(|pod| !pod.being_deleted() && !has_ended(pod)) {
                 if is_ready(pod) {
                     facts.ready += 1;
@@ -252,6 +260,28 @@ impl Audit<'_> {
             }
         }
         facts
+    }
+}
+
+/// The word is the one that the phase asks for, which only what is worse than any phase may replace.
+fn follows(answer: &Answer) -> bool {
+    let told = answer.phase.and_then(against);
+    match answer.reason.as_str() {
+        "NotSynced" | "DeploymentMissing" | "NodeBeingDeleted" => true,
+        word @ ("NeverComplete" | "DetachRequested" | "Updating") => told == Some(word),
+        "NoReplicasWanted" => told.is_none() && answer.desired == 0,
+        "Serving" => told.is_none() && answer.desired > 0 && answer.ready > 0,
+        _ => told.is_none(),
+    }
+}
+
+/// What a phase says against serving.
+fn against(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::New => Some("NeverComplete"),
+        Phase::Claimed => Some("DetachRequested"),
+        Phase::InPlace | Phase::Updating => Some("Updating"),
+        Phase::Degrading | Phase::Closed => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Answers of health checkers, against what was there.
 
+use crds::token::Phase;
 use serde_json::{Value, json};
 
 use super::{
@@ -75,6 +76,15 @@ fn a_reason_that_was_at_no_moment_true_is_found() {
     for reason in ["NotSynced", "ProbesFailHere", "AnotherRelease"] {
         assert_eq!(found(&serving().answers(50, reason, 3)), [], "{reason}");
     }
+}
+
+#[test]
+fn a_word_that_does_not_follow_from_the_rest_of_the_answer_is_found() {
+    let during = || updated().answers(150, "Serving", 60);
+    assert_eq!(found(&during().with_phase(Phase::Closed)), []);
+    assert_eq!(found(&during().with_phase(Phase::Updating)), [Property::HealthVerdict]);
+    let unready = updated().see(120, Kind::Pod, unready()).answers(150, "PodsNotReady", 60);
+    assert_eq!(found(&unready.with_phase(Phase::Updating)), [Property::HealthVerdict], "the token comes first");
 }
 
 #[test]

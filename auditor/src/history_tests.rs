@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use crds::names;
+use crds::{names, token::Phase};
 use serde_json::{Value, json};
 
 use super::{Answer, Expectations, Kind, Observation, Property, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED, audit};
@@ -41,6 +41,12 @@ impl Story {
         self
     }
 
+    /// The last answer says this of the token.
+    pub(super) fn with_phase(mut self, phase: Phase) -> Self {
+        self.answers.last_mut().unwrap().phase = Some(phase);
+        self
+    }
+
     /// The health checker of `n1` answers, with a view of that age.
     pub(super) fn answers(mut self, second: i64, reason: &str, age: u64) -> Self {
         let answer = Answer {
@@ -50,6 +56,14 @@ impl Story {
             node: "n1".to_owned(),
             serving: reason == "Serving",
             reason: reason.to_owned(),
+            phase: Some(match reason {
+                "NeverComplete" => Phase::New,
+                "DetachRequested" => Phase::Claimed,
+                "Updating" => Phase::Updating,
+                _ => Phase::Closed,
+            }),
+            desired: u64::from(reason != "NoReplicasWanted"),
+            ready: u64::from(reason == "Serving"),
             age: Some(age),
         };
         self.answers.push(answer);
