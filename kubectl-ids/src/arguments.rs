@@ -50,6 +50,8 @@ pub enum Command {
     Pause(One),
     /// Go on after `pause`.
     Resume(One),
+    /// Replace every pod by one of the same template, within the budget.
+    Restart(One),
     /// List the recorded revisions of the template.
     History(One),
     /// Go back to a former revision, within the budget, and stay there until `undo --clear`.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::names;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind, Observation},
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::{eventually, throughout},
@@ -117,7 +117,7 @@ async fn rewritten(bed: &mut Bed) -> Result<()> {
     at_rest(bed, "after the operator was restarted").await?;
     // A copy of a Deployment, as people make one to debug it, is nobody's business.
     let copy = bed.kubectl(&["get", "deployment", "edge-n2", "-o", "json"]).await?;
-    let mut copy: serde_json::Value = serde_json::from_str(&copy)?;
+    let mut copy: Value = serde_json::from_str(&copy)?;
     for gone in ["uid", "ownerReferences", "resourceVersion"] {
         copy["metadata"].as_object_mut().context("no metadata")?.remove(gone);
     }
@@ -157,7 +157,7 @@ async fn at_rest(bed: &Bed, when: &str) -> Result<()> {
 }
 
 /// A policy that changes every pod template of a Deployment a little.
-fn policy() -> [serde_json::Value; 2] {
+fn policy() -> [Value; 2] {
     let name = "longer-grace";
     let rule = json!({ "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["deployments"] });
     let patch = r#"[JSONPatch{op: "add", path: "/spec/template/spec/terminationGracePeriodSeconds", value: 11}]"#;
@@ -200,6 +200,17 @@ async fn degrade(bed: &mut Bed) -> Result<()> {
     product::serve(bed, strategy, &NODES).await?;
     product::roll_to(bed, "2").await?;
     product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let from = bed.recorder.history().await?.len();
+    product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailablePodsPerNode": 0, "maxSurgedPodsPerNode": 1 } } }))
+        .await?;
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let history = bed.recorder.history().await?;
+    let members = || history[from..].iter().filter(|seen| seen.kind == Kind::Deployment && !is_operator(&seen.object));
+    let ready = |seen: &Observation| seen.object["status"]["readyReplicas"].as_u64().unwrap_or(0);
+    ensure!(members().all(|seen| ready(seen) >= 2) && members().any(|seen| ready(seen) == 3), "a new pod is ready before an old one goes");
+    bed.say("a rollout with a surge has two ready pods on each node at any time");
+    another_placement(bed).await?;
     for replicas in ["3", "1"] {
         bed.kubectl(&["scale", "ids", product::NAME, &format!("--replicas={replicas}")]).await?;
         product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
@@ -207,6 +218,29 @@ async fn degrade(bed: &mut Bed) -> Result<()> {
         ensure!(column == format!("{replicas} 4"), "status says {column}");
         bed.say(&format!("{replicas} pods on each node"));
     }
+    Ok(())
+}
+
+fn is_operator(deployment: &Value) -> bool {
+    deployment["metadata"]["namespace"] != "default"
+}
+
+/// It comes with the next revision, and moves no pod by itself.
+async fn another_placement(bed: &Bed) -> Result<()> {
+    let from = bed.recorder.history().await?.len();
+    product::change(bed, json!({ "placement": "NodeAffinity" })).await?;
+    at_rest(bed, "after another placement").await?;
+    let history = bed.recorder.history().await?;
+    let began = |seen: &&Observation| {
+        seen.kind == Kind::Pod || seen.object["status"]["rollout"]["grants"].as_object().is_some_and(|grants| !grants.is_empty())
+    };
+    let moved = history[from..].iter().find(|seen| seen.object["metadata"]["namespace"] == "default" && began(seen));
+    ensure!(moved.is_none(), "another placement alone changed {moved:?}");
+    product::roll_to(bed, "4").await?;
+    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    let names = bed.kubectl(&["get", "deployments", "-o", "jsonpath={range .items[*]}[{.spec.template.spec.nodeName}]{end}"]).await?;
+    ensure!(names == "[][][][]", "Deployments name their nodes: {names}");
+    bed.say("another placement waited for the next revision");
     Ok(())
 }
 

@@ -11,13 +11,17 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Property},
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::eventually,
     load::LoadOptions,
+    operator_process,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
+    scenarios::{
+        gate_originals::clean_up,
+        product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
+    },
     traffic::Traffic,
 };
 
@@ -57,12 +61,7 @@ async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
         let bindings = bed.kubectl(&["get", "clusterrolebindings", "-o", "name"]).await?;
         ensure!(!bindings.contains("health-checker"), "{bindings}");
         for node in NODES {
-            let meta = nodes.get(node).await?.metadata;
-            let keys: Vec<_> = meta.labels.iter().flatten().chain(meta.annotations.iter().flatten()).map(|(key, _)| key.clone()).collect();
-            ensure!(
-                !keys.iter().any(|key| key.starts_with("ingressdaemonsets.") || key.starts_with("node-detacher.")),
-                "{node} has {keys:?}"
-            );
+            nothing_of_ours(&nodes, node).await?;
         }
         Ok(())
     })
@@ -70,6 +69,64 @@ async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
     let kept = nodes.get("n1").await?.metadata;
     ensure!(kept.annotations.context("no annotations")?.contains_key("example.com/kept"), "a foreign annotation went");
     ensure!(kept.labels.context("no labels")?.contains_key("example.com/kept"), "a foreign label went");
+    Ok(())
+}
+
+/// The operator is gone before its resource, in the middle of a rollout.
+pub const WITHOUT_OPERATOR: Scenario = Scenario {
+    name: "what_a_resource_leaves_that_goes_without_an_operator_is_cleaned_up_by_a_command",
+    options: four_nodes,
+    // Nobody detaches nodes first, and nobody cleans up before the command does.
+    expected: || Expectations::budget(4).detaching(Duration::from_secs(1)).except(Property::NothingRemains).except(Property::NoBypass),
+    body: |bed| Box::pin(without_operator(bed)),
+};
+
+async fn without_operator(bed: &mut Bed) -> Result<()> {
+    // Nobody answers the mark on the node.
+    product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    bed.kubectl(&["delete", "namespace", operator_process::NAMESPACE]).await?;
+    let there = eventually_cleaned(bed, &["--dry-run"], "IngressDaemonSet default/edge is there").await?;
+    ensure!(!there.contains("member-") && !there.contains("detach-holders"), "what is of use would go: {there}");
+
+    bed.kubectl(&["patch", "ids", product::NAME, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]).await?;
+    bed.kubectl(&["delete", "ids", product::NAME]).await?;
+    let said = eventually_cleaned(bed, &[], "4 of 4 nodes cleaned up").await?;
+    for part in [
+        "label ingressdaemonsets.mumoshu.github.io/member-",
+        "detach-holders removed",
+        "ClusterRoleBinding ingress-daemonset-health-checker-",
+    ] {
+        ensure!(said.contains(part), "{part} is missing: {said}");
+    }
+    let nodes = Api::<ApiNode>::all(bed.client.clone());
+    for node in NODES {
+        nothing_of_ours(&nodes, node).await?;
+    }
+    let bindings = bed.kubectl(&["get", "clusterrolebindings", "-o", "name"]).await?;
+    ensure!(!bindings.contains("ingress-daemonset-health-checker-"), "{bindings}");
+    bed.say("nothing is left");
+    Ok(())
+}
+
+/// The command, once the lease of the operator is over.
+async fn eventually_cleaned(bed: &Bed, more: &[&str], expected: &str) -> Result<String> {
+    let mut said = String::new();
+    eventually(MINUTE, "the command cleans up", async || {
+        let output = clean_up(bed, more).await?;
+        said = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success() && said.contains(expected), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    })
+    .await?;
+    Ok(said)
+}
+
+async fn nothing_of_ours(nodes: &Api<ApiNode>, node: &str) -> Result<()> {
+    let meta = nodes.get(node).await?.metadata;
+    let keys: Vec<_> = meta.labels.iter().flatten().chain(meta.annotations.iter().flatten()).map(|(key, _)| key.clone()).collect();
+    ensure!(!keys.iter().any(|key| key.starts_with("ingressdaemonsets.") || key.starts_with("node-detacher.")), "{node} has {keys:?}");
     Ok(())
 }
 

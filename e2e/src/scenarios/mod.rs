@@ -44,6 +44,7 @@ mod serving;
 mod sharing;
 mod tampering;
 mod unattended;
+mod windows;
 pub mod workload;
 
 use crate::scenario::Scenario;
@@ -62,6 +63,7 @@ pub const ALL: &[Scenario] = &[
     membership::DURING_A_ROLLOUT,
     placement::CHOICE,
     placement::DELETED,
+    windows::CLOSES,
     limits::TOLD,
     limits::HISTORY,
     changes::TEMPLATE,
@@ -88,6 +90,7 @@ pub const ALL: &[Scenario] = &[
     flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
     deletion::DELETED_UNDER_LOAD,
+    deletion::WITHOUT_OPERATOR,
     deletion::NAME_TAKEN,
     ownership::NEEDS_FINALIZERS,
     health::ANSWERS,

@@ -85,6 +85,8 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     bed.say("the plugin's audit found nothing in the rollout");
     undoes(bed, &ids).await?;
     promotes_and_retries(bed, &ids).await?;
+    ids.prints(&["restart"], &["has a new revision of the same template, node by node"]).await?;
+    ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["Complete: 4 of 4"]).await?;
     finds_what_was_done_by_hand(bed, &ids).await?;
     misses_the_operator(bed, &ids).await
 }

@@ -40,6 +40,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Why(on) => explain(&cluster, on, style).await?,
         Command::Pause(one) => steer::pause(&cluster, one, true).await?,
         Command::Resume(one) => steer::pause(&cluster, one, false).await?,
+        Command::Restart(one) => steer::restart(&cluster, one).await?,
         Command::History(one) => revisions::history(&cluster, one, style).await?,
         Command::Undo(options) => revisions::undo(&cluster, options).await?,
         Command::Promote(options) => revisions::promote(&cluster, options).await?,

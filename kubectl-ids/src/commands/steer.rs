@@ -1,6 +1,7 @@
-//! `pause` and `resume`, and how the resource is written.
+//! `pause`, `resume` and `restart`, and how the resource is written.
 
 use anyhow::Result;
+use chrono::{SecondsFormat, Utc};
 use crds::IngressDaemonSet;
 use kube::{
     ResourceExt as _,
@@ -31,6 +32,28 @@ pub async fn pause(cluster: &Cluster, one: &One, paused: bool) -> Result<()> {
         (false, _) => String::new(),
     };
     print(&format!("{} {word}{rest}\n", title(&after)))?;
+    say_if_operator_is_down(cluster, &after).await;
+    Ok(())
+}
+
+/// Annotation of a pod template by which `kubectl rollout restart` makes a new revision of it; its value is the time.
+const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
+
+/// Replaces every pod by one of the same template.
+pub async fn restart(cluster: &Cluster, one: &One) -> Result<()> {
+    let before = cluster.find(one.name.as_deref()).await?;
+    let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+    let template = json!({ "metadata": { "annotations": { RESTARTED_AT: now } } });
+    let after = patch(cluster, &before, &json!({ "spec": { "template": template } })).await?;
+    let spec = &after.spec;
+    let but = if spec.rollback_to.is_some() {
+        "; rollbackTo pins a former revision: nothing restarts before `kubectl ids undo --clear`"
+    } else if spec.paused {
+        "; it is paused: nothing restarts before `kubectl ids resume`"
+    } else {
+        ", node by node, within the budget: `kubectl ids status -w` shows how far it is"
+    };
+    print(&format!("{} has a new revision of the same template{but}\n", title(&after)))?;
     say_if_operator_is_down(cluster, &after).await;
     Ok(())
 }

@@ -217,11 +217,27 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
     })
 }
 
+/// A Service's node port that is a health port of ours, too, and the Service. `served`: health checkers for it are there already.
+fn service_port<'a>(snapshot: &'a Snapshot, settings: &Settings, served: bool) -> Option<(u16, &'a str)> {
+    let is_served = |port: u16| snapshot.daemon_sets.iter().any(|set| set.owned && set.port == port);
+    let taken = |port: &u16| Some((*port, snapshot.service_ports.get(port)?.as_str()));
+    settings.ports.iter().filter(|port| is_served(**port) == served).find_map(taken)
+}
+
+/// A Service that came to a health port which is served already: nothing is held for it.
+pub fn late_service(snapshot: &Snapshot, settings: &Settings) -> Option<String> {
+    let (port, service) = service_port(snapshot, settings, true)?;
+    Some(format!(
+        "port {port} is a node port of Service {service}, too, which came later: load balancers may reach the Service there instead; \
+         choose another node port for the Service, or another healthCheckNodePort"
+    ))
+}
+
 /// Another resource, older than this one, or a Service has a health port of ours on a node of ours.
 pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
     let invalid = |message| Some(Invalid { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;
-    if let Some((port, service)) = settings.ports.iter().find_map(|port| snapshot.service_ports.get(port).map(|service| (port, service))) {
+    if let Some((port, service)) = service_port(snapshot, settings, false) {
         return invalid(format!("port {port} is a node port of Service {service}: choose another healthCheckNodePort"));
     }
     let mut older: Vec<_> =

@@ -8,7 +8,7 @@ use crate::{
     render,
     revisions::{Origin, Targets},
     rivals::Rivals,
-    settings::{Invalid, Settings},
+    settings::{Invalid, Mode, Settings},
     snapshot::Snapshot,
     wanted::Case,
 };
@@ -130,7 +130,7 @@ fn conditions(
 ) -> Vec<Condition> {
     let settings = targets.as_ref().map(|targets| &targets.effective);
     let mut wanted = vec![
-        valid(snapshot, settings),
+        valid(snapshot, settings, nodes),
         available(settings, nodes),
         progressing(snapshot, settings, plan, nodes, ledger),
         degraded(cases, plan),
@@ -163,7 +163,7 @@ fn conditions(
 type Wanted = (&'static str, bool, &'static str, String);
 type Resolved<'a> = Result<&'a Settings, &'a Vec<Invalid>>;
 
-fn valid(snapshot: &Snapshot, settings: Resolved<'_>) -> Wanted {
+fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
     let join = |problems: &[Invalid]| problems.iter().map(|invalid| invalid.message.as_str()).collect::<Vec<_>>().join("; ");
     match settings {
         Err(problems) => ("Valid", false, problems.first().map_or("InvalidSpec", |first| first.reason), join(problems)),
@@ -178,12 +178,25 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>) -> Wanted {
                     ),
                 });
             }
+            remarks.extend(covers_all_nodes(settings, nodes.desired as usize));
             match remarks.first() {
                 Some(first) => ("Valid", true, first.reason, join(&remarks)),
                 None => ("Valid", true, "Accepted", "the spec is valid".into()),
             }
         }
     }
+}
+
+/// Nothing keeps an update from taking out all nodes at once.
+fn covers_all_nodes(settings: &Settings, nodes: usize) -> Option<Invalid> {
+    let budget = settings.budget.of(nodes);
+    let covers = settings.mode == Mode::Detach && nodes > 0 && budget >= nodes && settings.min_available.is_zero();
+    covers.then(|| Invalid {
+        reason: "BudgetCoversAllNodes",
+        message: format!(
+            "maxUnavailableNodes allows {budget} and {nodes} are chosen: an update takes out all nodes at once; lower it, or set minAvailableNodes"
+        ),
+    })
 }
 
 /// As for a Deployment: no more nodes are missing than the budget allows.
@@ -350,6 +363,8 @@ fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[Case<'_>], pl
         let more =
             if snapshot.port_conflicts.len() > 1 { format!(" (and {} more)", snapshot.port_conflicts.len() - 1) } else { String::new() };
         found.push(("HealthCheckPortConflict", true, "HealthCheckPortConflict", format!("{first}{more}")));
+    } else if let Some(message) = health_checker::late_service(snapshot, settings) {
+        found.push(("HealthCheckPortConflict", true, "HealthCheckPortConflict", message));
     }
     let node = plan.held.values().find_map(|held| if let Hold::NameConflict(name) = &held.hold { Some(name.clone()) } else { None });
     let checker = settings.ports.iter().map(|port| render::object_name(&snapshot.resource.name, &port.to_string(), &snapshot.taken_names));

@@ -1,12 +1,13 @@
-//! Takes from every Node what gates have left there, for an operator that is uninstalled.
+//! Takes from every Node what gates, and resources that are gone, have left there, for an operator that is uninstalled.
 
 use crate::{act, args::CleanupNodes, observe::Observer};
 use anyhow::{Context as _, bail};
-use crds::{NodeReadinessGate, names};
+use crds::{IngressDaemonSet, NodeReadinessGate, names};
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
     coordination::v1::Lease,
     core::v1::Node,
+    rbac::v1::ClusterRoleBinding,
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -17,6 +18,7 @@ use planner::gate::cleanup::{Leftovers, leftovers};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::{
+    collections::BTreeSet,
     fmt::{self, Debug},
     io::{self, Write as _},
     time::Duration,
@@ -43,11 +45,13 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     remove_policies::<MutatingAdmissionPolicy>(client, options.dry_run, prefix).await?;
     remove_webhook(client, options.dry_run, prefix).await?;
     release_gates(client, options.dry_run, prefix).await?;
-    let (mut cleaned, nodes) = clean_all(client, options.dry_run, prefix).await?;
+    let present = present(client).await?;
+    remove_bindings(client, &present, options.dry_run, prefix).await?;
+    let (mut cleaned, nodes) = clean_all(client, &present, options.dry_run, prefix).await?;
     if !options.dry_run {
         // What came before the last API server knew that the policies are gone.
         tokio::time::sleep(POLICIES_LAST).await;
-        cleaned += clean_all(client, false, prefix).await?.0;
+        cleaned += clean_all(client, &present, false, prefix).await?.0;
     }
     say(format_args!("{prefix}{cleaned} of {nodes} nodes cleaned up"));
     Ok(())
@@ -59,12 +63,12 @@ fn say(line: fmt::Arguments<'_>) {
 }
 
 /// Cleans up every Node that there is now; how many had something of ours, and how many there are.
-async fn clean_all(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<(usize, usize)> {
+async fn clean_all(client: &Client, present: &BTreeSet<String>, dry_run: bool, prefix: &str) -> anyhow::Result<(usize, usize)> {
     let observer = Observer::default();
     observer.take(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
     let mut cleaned = 0_usize;
     for name in observer.nodes().keys() {
-        cleaned += usize::from(clean(client, &observer, name, dry_run, prefix).await?);
+        cleaned += usize::from(clean(client, &observer, name, present, dry_run, prefix).await?);
     }
     Ok((cleaned, observer.nodes().len()))
 }
@@ -152,12 +156,51 @@ fn has_finalizer(gate: &PartialObjectMeta<NodeReadinessGate>) -> bool {
     gate.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)
 }
 
+/// Resources that are there, by the first 8 characters of their UID. What is theirs stays, which is said.
+async fn present(client: &Client) -> anyhow::Result<BTreeSet<String>> {
+    let found = match Api::<IngressDaemonSet>::all(client.clone()).list_metadata(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(BTreeSet::new()),
+        result => result.context("listing IngressDaemonSets")?.items,
+    };
+    for resource in &found {
+        let named = format!("{}/{}", resource.namespace().unwrap_or_default(), resource.name_any());
+        say(format_args!(
+            "IngressDaemonSet {named} is there: its labels and marks on nodes are left. Delete it while an operator runs; \
+             without one, delete it and take its finalizer off, then run this again"
+        ));
+    }
+    Ok(found.iter().map(|resource| names::uid8(&resource.uid().unwrap_or_default()).to_owned()).collect())
+}
+
+/// Rights of health checkers of resources that are gone.
+async fn remove_bindings(client: &Client, present: &BTreeSet<String>, dry_run: bool, prefix: &str) -> anyhow::Result<()> {
+    let api: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let found = api.list_metadata(&ListParams::default().labels(names::RESOURCE_LABEL)).await.context("listing ClusterRoleBindings")?;
+    let gone = found.items.iter().filter(|binding| !binding.labels().get(names::RESOURCE_LABEL).is_some_and(|of| present.contains(of)));
+    for binding in gone {
+        let name = binding.name_any();
+        say(format_args!("{prefix}ClusterRoleBinding {name}: deleted"));
+        if !dry_run {
+            let deleted = api.delete(&name, &DeleteParams::default()).await.map(drop).or_else(is_gone);
+            deleted.with_context(|| format!("deleting ClusterRoleBinding {name}"))?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether there was something to take away.
-async fn clean(client: &Client, observer: &Observer, name: &str, dry_run: bool, prefix: &str) -> anyhow::Result<bool> {
+async fn clean(
+    client: &Client,
+    observer: &Observer,
+    name: &str,
+    present: &BTreeSet<String>,
+    dry_run: bool,
+    prefix: &str,
+) -> anyhow::Result<bool> {
     let api: Api<Node> = Api::all(client.clone());
     for round in 0..ROUNDS {
         let Some(node) = observer.node(name) else { return Ok(false) };
-        let found = leftovers(&node);
+        let found = leftovers(&node, present);
         if round == 0 {
             tell(name, &found, prefix);
         }
@@ -191,6 +234,12 @@ fn tell(name: &str, found: &Leftovers, prefix: &str) {
     }
     for annotation in &found.annotations {
         say(format_args!("{prefix}node {name}: annotation {annotation} removed"));
+    }
+    for annotation in &found.restored {
+        say(format_args!("{prefix}node {name}: annotation {annotation} without what a resource that is gone has written"));
+    }
+    for label in &found.labels {
+        say(format_args!("{prefix}node {name}: label {label} removed"));
     }
 }
 

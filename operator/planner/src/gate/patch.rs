@@ -5,7 +5,7 @@
 //! taint of anybody else is lost.
 
 use crate::{
-    patch::{JsonPatch, annotation},
+    patch::{JsonPatch, annotation, label},
     snapshot::NodeFacts,
 };
 use serde_json::{Map, Value, json};
@@ -31,16 +31,22 @@ pub struct Changes {
     pub additions: Vec<Addition>,
     /// Annotations with their new value; none: it goes.
     pub annotations: BTreeMap<String, Option<String>>,
+    /// Labels that go.
+    pub labels: Vec<String>,
 }
 
 /// The patch; `None` when nothing changes.
 pub fn patch(node: &NodeFacts, changes: &Changes) -> Option<Value> {
     let annotations: BTreeMap<_, _> =
         changes.annotations.iter().filter(|(key, value)| node.annotations.get(key) != value.as_ref()).collect();
-    if changes.removals.is_empty() && changes.additions.is_empty() && annotations.is_empty() {
+    if changes.removals.is_empty() && changes.additions.is_empty() && annotations.is_empty() && changes.labels.is_empty() {
         return None;
     }
     let patch = taints(JsonPatch::of(&node.uid), node, changes);
+    let patch = changes.labels.iter().fold(patch, |patch, key| {
+        let at = label(key);
+        patch.test(&at, node.labels.get(key).map_or(Value::Null, |old| old.as_str().into())).remove(&at)
+    });
     Some(write_annotations(patch, node, &annotations).into_value())
 }
 

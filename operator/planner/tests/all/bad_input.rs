@@ -138,3 +138,25 @@ fn a_grace_period_that_is_too_short_shows_in_the_condition_and_stops_nothing() {
     );
     assert_eq!(plan.status.rollout.map(|ledger| ledger.grants.len()), Some(2), "nodes are granted as before");
 }
+
+#[test]
+fn a_budget_that_covers_all_nodes_shows_in_the_condition_unless_some_must_stay_available() {
+    let reason = |budget: Value, minimum: Value| {
+        let (world, mut operator) = wished_anew();
+        let mut snapshot = snapshot(&world, &mut operator);
+        let rolling = snapshot.resource.spec.update_strategy.as_mut().and_then(|strategy| strategy.rolling_update.as_mut()).unwrap();
+        let mut changed = serde_json::to_value(&*rolling).unwrap();
+        json_patch::merge(&mut changed, &json!({ "maxUnavailableNodes": budget, "minAvailableNodes": minimum }));
+        *rolling = serde_json::from_value(changed).unwrap();
+        let conditions = decide(&snapshot).status.conditions;
+        let valid = conditions.into_iter().find(|condition| condition.type_ == "Valid").unwrap();
+        assert_eq!(valid.status, "True");
+        (valid.reason, valid.message)
+    };
+    assert_eq!(reason(json!(2), Value::Null).0, "Accepted", "of three nodes");
+    let (covers, message) = reason(json!(3), Value::Null);
+    assert_eq!(covers, "BudgetCoversAllNodes");
+    assert!(message.contains("allows 3 and 3 are chosen"), "{message}");
+    assert_eq!(reason(json!("100%"), Value::Null).0, "BudgetCoversAllNodes");
+    assert_eq!(reason(json!(3), json!(1)).0, "Accepted");
+}

@@ -544,6 +544,7 @@ mod backfill {
 
 mod cleanup {
     use super::*;
+    use crds::names;
     use planner::gate::cleanup::leftovers;
 
     #[test]
@@ -553,20 +554,64 @@ mod cleanup {
         let (mut held, _) = after(&waiting, &tainted("n1", std::slice::from_ref(&other)));
         held["metadata"]["annotations"]["ingressdaemonsets.mumoshu.github.io/gate-broken"] = "no record".into();
         held["metadata"]["annotations"]["mine"] = "kept".into();
-        let found = leftovers(&facts(&held));
+        let found = leftovers(&facts(&held), &BTreeSet::new());
         assert_eq!((found.taints, found.annotations.len()), (vec!["startup.k8s.io/initializing:NoSchedule".to_owned()], 2));
         apply(&mut held, &found.patch.unwrap()).unwrap();
         assert_eq!(
             (taints(&held), texts(&held["metadata"]["annotations"])),
             (vec![other], BTreeMap::from([("mine".into(), "kept".into())]))
         );
-        assert_eq!(leftovers(&facts(&held)).patch, None);
+        assert_eq!(leftovers(&facts(&held), &BTreeSet::new()).patch, None);
+    }
+
+    /// A node that three resources use and two hold detached.
+    fn held_by_resources() -> Value {
+        let entry = |phase: &str, key: &str, time: i64, previous: Option<&str>| json!({ "id": 7, "phase": phase, "key": key, "value": "", "previous": previous, "time": time });
+        let holders = json!({
+            "aaaaaaaa": entry("Detached", "detached", 20, None),
+            "bbbbbbbb": entry("Detached", "out", 10, Some("before")),
+            "cccccccc": entry("Attached", "detached", 30, None),
+        });
+        let mut held = node("n1");
+        held["metadata"]["labels"] =
+            ["aaaaaaaa", "bbbbbbbb", "cccccccc"].into_iter().map(|uid8| (names::member_label(uid8), Value::from("serving"))).collect();
+        held["metadata"]["labels"]["mine"] = "kept".into();
+        held["metadata"]["annotations"] =
+            json!({ names::HOLDERS_ANNOTATION: holders.to_string(), "detached": "", "out": "", "mine": "kept" });
+        held
+    }
+
+    #[test]
+    fn what_resources_that_are_gone_have_left_on_a_node_goes_and_marks_that_were_there_before_come_back() {
+        let mut held = held_by_resources();
+        let found = leftovers(&facts(&held), &BTreeSet::new());
+        assert_eq!((found.labels.len(), found.restored.as_slice()), (3, &["out".to_owned()][..]));
+        apply(&mut held, &found.patch.unwrap()).unwrap();
+        assert_eq!(texts(&held["metadata"]["labels"]), BTreeMap::from([("mine".into(), "kept".into())]));
+        let left = BTreeMap::from([("mine".into(), "kept".into()), ("out".into(), "before".into())]);
+        assert_eq!(texts(&held["metadata"]["annotations"]), left);
+        assert_eq!(leftovers(&facts(&held), &BTreeSet::new()).patch, None);
+    }
+
+    #[test]
+    fn resources_that_are_there_keep_their_labels_and_their_marks() {
+        let mut held = held_by_resources();
+        let present = BTreeSet::from(["aaaaaaaa".to_owned(), "bbbbbbbb".to_owned(), "cccccccc".to_owned()]);
+        assert_eq!(leftovers(&facts(&held), &present).patch, None);
+        let found = leftovers(&facts(&held), &BTreeSet::from(["aaaaaaaa".to_owned()]));
+        apply(&mut held, &found.patch.unwrap()).unwrap();
+        assert_eq!(held["metadata"]["annotations"]["detached"], "", "it is held by the one that stays");
+        assert_eq!(held["metadata"]["annotations"]["out"], "before");
+        let holders = held["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str().unwrap();
+        assert!(holders.contains("aaaaaaaa") && !holders.contains("bbbbbbbb"), "{holders}");
+        assert!(held["metadata"]["labels"].get(names::member_label("aaaaaaaa")).is_some());
+        assert!(held["metadata"]["labels"].get(names::member_label("bbbbbbbb")).is_none());
     }
 
     #[test]
     fn a_taint_that_was_there_before_stays_and_is_named() {
         let (held, _) = after(&world(startup(), &[]), &tainted("n1", &[initializing()]));
-        let found = leftovers(&facts(&held));
+        let found = leftovers(&facts(&held), &BTreeSet::new());
         assert_eq!((found.taints.len(), found.adopted.len(), found.annotations.len()), (0, 1, 1));
     }
 

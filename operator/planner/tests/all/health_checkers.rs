@@ -117,3 +117,25 @@ fn a_port_that_somebody_else_has_on_a_node_is_a_condition_while_it_lasts() {
     snapshot.port_conflicts.clear();
     assert_eq!(condition(&snapshot), None);
 }
+
+#[test]
+fn a_service_that_takes_a_health_port_that_is_served_is_a_condition_and_holds_nothing() {
+    let mut snapshot = snapshot();
+    let valid = |snapshot: &Snapshot| {
+        let conditions = decide(snapshot).status.conditions;
+        let valid = conditions.iter().find(|condition| condition.type_ == "Valid").unwrap().status == "True";
+        let conflict = conditions.into_iter().find(|condition| condition.type_ == "HealthCheckPortConflict");
+        (valid, conflict.map(|condition| condition.message))
+    };
+    let body = written(&decide(&snapshot)).unwrap();
+    snapshot.service_ports = Arc::new([(PORT, "web/late".to_owned())].into());
+    let (is_valid, message) = valid(&snapshot);
+    assert!(
+        !is_valid && message.is_some_and(|message| message.contains("port 10080 is a node port of Service web/late")),
+        "it was there first"
+    );
+    store(&mut snapshot, &body, true);
+    let (is_valid, message) = valid(&snapshot);
+    assert!(is_valid && message.is_some_and(|message| message.contains("web/late")), "what runs goes on");
+    assert_eq!(valid(&Snapshot { service_ports: Arc::default(), ..snapshot }), (true, None));
+}

@@ -22,7 +22,7 @@ fn a_gate_that_comes_to_a_taint_that_another_has_put_there_leaves_nothing_behind
     life.world.gates.remove("a");
     life.settle();
     assert!(life.is_tainted());
-    let left = leftovers(&life.node);
+    let left = leftovers(&life.node, &std::collections::BTreeSet::new());
     assert_eq!((left.taints.len(), left.adopted.len()), (1, 0));
     life.world.gates.clear();
     assert!(!life.settle().is_tainted());
