@@ -92,7 +92,7 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
 
     bed.kubectl(&["patch", "ids", product::NAME, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]).await?;
     bed.kubectl(&["delete", "ids", product::NAME]).await?;
-    let said = eventually_cleaned(bed, &[], "4 of 4 nodes cleaned up").await?;
+    let said = eventually_cleaned(bed, &[], "4 of 6 nodes cleaned up").await?;
     for part in [
         "label ingressdaemonsets.mumoshu.github.io/member-",
         "detach-holders removed",
