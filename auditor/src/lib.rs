@@ -221,7 +221,9 @@ pub struct Verdict {
 /// Judges a history, which must be sorted by revision, and what was answered meanwhile, sorted by time.
 pub fn audit(history: &[Observation], answers: Vec<Answer>, expected: &Expectations) -> Verdict {
     let mut audit = Audit::new(expected);
-    answers.into_iter().for_each(|answer| audit.hear(answer));
+    for answer in answers {
+        audit.hear(answer);
+    }
     for observation in history {
         audit.observe(observation);
     }

@@ -27,10 +27,11 @@ const EVERY: Duration = Duration::from_millis(250);
 /// Whoever does not answer within this is asked again in the next round.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The rounds. Dropping it ends them.
+/// The rounds. Dropping the last one ends them.
+#[derive(Clone)]
 pub struct Listener {
     heard: Arc<Mutex<Vec<Answer>>>,
-    _tasks: JoinSet<()>,
+    _tasks: Arc<JoinSet<()>>,
 }
 
 /// Whom to ask.
@@ -70,12 +71,12 @@ impl Listener {
                 }
             }
         });
-        Self { heard, _tasks: tasks }
+        Self { heard, _tasks: Arc::new(tasks) }
     }
 
-    /// What was answered so far, in order.
-    pub fn answers(&self) -> Vec<Answer> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What was answered so far, in order, without the first so many answers.
+    pub fn answers_from(&self, first: usize) -> Vec<Answer> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).get(first..).unwrap_or_default().to_vec()
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    future::pending,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -11,12 +12,14 @@ use kube::{
     Client,
     api::{DynamicObject, ListParams},
 };
-use tokio::{sync::broadcast, task::JoinSet};
+use tokio::{sync::broadcast, task::JoinSet, time::timeout};
 
 pub use crate::auditor::watch::api;
 use crate::{
     auditor::{
-        Answer, Expectations, Kind, Observation, Verdict, audit, revision_of,
+        Answer, Audit, Expectations, Kind, Observation, Property, Verdict, Violation, audit,
+        order::Queue,
+        revision_of,
         watch::{self, Sink, is_unknown_kind},
     },
     eventually::eventually,
@@ -25,6 +28,10 @@ use crate::{
 
 /// How long the API server may take to show the recorder what a list shows.
 const SETTLE: Duration = Duration::from_mins(1);
+/// How far kinds may be apart where they are judged as they come in.
+const IN_ORDER: Duration = Duration::from_secs(5);
+/// How often they are.
+const TICK: Duration = Duration::from_millis(500);
 /// Observations that a slow reader of the live view may be behind.
 const LIVE_BUFFER: usize = 65_536;
 
@@ -73,13 +80,53 @@ impl Recorder {
 
     /// What health checkers have answered up to now, in order.
     pub fn answers(&self) -> Vec<Answer> {
-        self.listener.answers()
+        self.listener.answers_from(0)
     }
 
     /// What the auditor says of everything up to now.
     pub async fn judge(&self, expected: &Expectations) -> Result<Verdict> {
         let answers = self.answers();
         Ok(audit(&self.history().await?, answers, expected))
+    }
+
+    /// Judges what comes in, and ends at the first violation. A kind that lags too far behind the others ends the judgement: then it is for
+    /// [`Recorder::judge`], which has everything in order.
+    pub fn first_violation(&self, expected: Expectations) -> impl Future<Output = Violation> + use<> {
+        let (mut live, heard) = (self.live(), self.listener.clone());
+        // What comes in from now on may be in both.
+        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let before: Vec<_> = history.observations.values().cloned().collect();
+        drop(history);
+        async move {
+            let (mut audit, mut queue, mut answers) = (Audit::owned(expected.except(Property::History)), Queue::new(IN_ORDER), 0);
+            for observation in before {
+                queue.push(Observation::clone(&observation), false, Instant::now());
+            }
+            loop {
+                let more = timeout(TICK, async {
+                    while let Ok(observation) = live.recv().await {
+                        queue.push(Observation::clone(&observation), false, Instant::now());
+                    }
+                });
+                if more.await.is_ok() {
+                    return pending().await;
+                }
+                let new = heard.answers_from(answers);
+                answers += new.len();
+                for answer in new {
+                    audit.hear(answer);
+                }
+                while let Some(next) = queue.next(Instant::now()) {
+                    if next.late {
+                        return pending().await;
+                    }
+                    audit.observe(&next.observation);
+                }
+                if let Some(violation) = audit.take_violations().into_iter().next() {
+                    return violation;
+                }
+            }
+        }
     }
 
     /// Everything up to now, in order. First waits until all that the API server has by now was seen.

@@ -49,8 +49,13 @@ pub async fn run(name: &str) -> Result<()> {
 
 async fn run_in_own_bed(scenario: &Scenario) -> Result<()> {
     let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
-    let outcome = tokio::time::timeout(LONGEST, (scenario.body)(&mut bed)).await;
-    let outcome = outcome.unwrap_or_else(|_| bail!("it was not over after {} minutes", LONGEST.as_secs() / 60));
+    let violation = bed.recorder.first_violation((scenario.expected)());
+    let outcome = tokio::select! {
+        outcome = (scenario.body)(&mut bed) => outcome,
+        // All is as it was when it happened, for the dump.
+        violation = violation => Err(anyhow::anyhow!("the auditor found this meanwhile: {violation}")),
+        () = tokio::time::sleep(LONGEST) => Err(anyhow::anyhow!("it was not over after {} minutes", LONGEST.as_secs() / 60)),
+    };
     let mut outcome = outcome.and_then(|()| bed.check());
     if let Err(error) = rights::judge(bed.state(), scenario.name) {
         println!("rights: {error:#}");
