@@ -12,7 +12,10 @@ use crds::{
     names,
     token::Phase,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// The failure of a canary whose pods restart too often.
 pub(crate) const RESTARTS: &str = "Restarts";
@@ -228,6 +231,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         progressed_at: snapshot.now,
         began_with: finished,
         finished,
+        forgiven_restarts: restarts(settings, cases).0,
         ..Course::default()
     });
     if finished > course.finished {
@@ -257,25 +261,25 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
     (course, retried)
 }
 
+/// Restarts of containers of the revision, and the node with the most of them.
+fn restarts<'c, 'a>(settings: &Settings, cases: &'c [Case<'a>]) -> (i64, Option<&'c Case<'a>>) {
+    let on = |case: &Case<'_>| -> i64 {
+        let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
+        pods.map(|pod| i64::from(pod.restarts)).sum()
+    };
+    let chosen = || cases.iter().filter(|case| case.chosen);
+    (chosen().map(on).sum(), chosen().max_by_key(|case| (on(case), Reverse(case.name))))
+}
+
 fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
-    if let Some(most) = step.max_restarts {
-        let restarts = |case: &Case<'_>| -> i64 {
-            let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
-            pods.map(|pod| i64::from(pod.restarts)).sum()
-        };
-        let all = cases.iter().filter(|case| case.chosen);
-        let (sum, worst) = all.fold((0, None), |(sum, worst): (i64, Option<(i64, &Case<'_>)>), case| {
-            let here = restarts(case);
-            (sum + here, if worst.is_none_or(|(most, _)| here > most) { Some((here, case)) } else { worst })
-        });
-        if forgiven {
-            course.forgiven_restarts = sum;
-        }
-        if let Some((_, case)) = worst.filter(|_| sum.saturating_sub(course.forgiven_restarts) > most) {
-            course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
-        }
+    let (sum, worst) = restarts(settings, cases);
+    // A pod that was made anew has taken its restarts out of the sum: later ones count.
+    course.forgiven_restarts = if forgiven { sum } else { course.forgiven_restarts.min(sum) };
+    let too_many = step.max_restarts.is_some_and(|most| sum.saturating_sub(course.forgiven_restarts) > most);
+    if let Some(case) = worst.filter(|_| too_many) {
+        course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
     }
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
@@ -290,6 +294,7 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
     if soaked && (!step.pause || promoted) {
         course.steps_done += 1;
         course.soaking_since = None;
+        course.forgiven_restarts = sum;
     }
 }
 

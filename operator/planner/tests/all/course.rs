@@ -123,6 +123,70 @@ fn a_canary_goes_step_by_step_soaks_and_waits_for_promotion() {
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "Complete")));
 }
 
+/// Steps of the canary that are done.
+fn steps_done(world: &World) -> u32 {
+    world.cluster.ledger().unwrap().course.as_ref().unwrap().steps_done
+}
+
+/// Containers of this image are restarted, so many in all.
+fn restart(world: &mut World, image: u8, times: i32) {
+    let revision = world.cluster.wish.revision_of(image);
+    world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.revision() == revision).unwrap().restarts += times);
+}
+
+#[test]
+fn restarts_that_an_earlier_step_allowed_do_not_halt_the_next() {
+    let steps = json!({"steps": [{"nodes": 1, "soak": "30s", "maxRestarts": 2}, {"nodes": 2, "soak": "30s", "maxRestarts": 0}]});
+    let (mut world, mut operator) = at_rest(&steps, 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    restart(&mut world, 2, 2);
+    world.run_until(&mut operator, 60, |world| steps_done(world) == 1).unwrap();
+    let plan = seconds(&mut world, &mut operator, 20);
+    assert_eq!((on(&world, 2), plan.status.nodes.failed), (2, 0));
+    restart(&mut world, 2, 1);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")), "its own restarts count");
+}
+
+#[test]
+fn restarts_before_a_rollout_count_in_none_of_its_steps() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 4, 2);
+    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"partition": 2})));
+    seconds(&mut world, &mut operator, 60);
+    restart(&mut world, 2, 3);
+    edit(&mut world, |wish| wish.image = 3);
+    seconds(&mut world, &mut operator, 1);
+    let left = on(&world, 2);
+    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"steps": [{"nodes": 3, "soak": "5s", "maxRestarts": 0}]})));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert!(left > 0 && plan.status.nodes.failed == 0, "{left} {:?}", plan.held);
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn restarts_count_again_when_the_pod_that_had_those_of_an_earlier_step_was_made_anew() {
+    let steps = json!({"steps": [{"nodes": 1, "soak": "30s", "maxRestarts": 3}, {"nodes": 2, "soak": "90s", "maxRestarts": 1}]});
+    let (mut world, mut operator) = at_rest(&steps, 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    restart(&mut world, 2, 3);
+    world.run_until(&mut operator, 120, |world| on(world, 2) == 2).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    let anew = world.cluster.pods.iter().find(|pod| pod.restarts == 3).unwrap().name.clone();
+    world.change(|cluster| cluster.delete_pod(&anew, None, None));
+    let plan = seconds(&mut world, &mut operator, 20);
+    assert_eq!(plan.status.nodes.failed, 0);
+    restart(&mut world, 2, 1);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(plan.status.nodes.failed, 0, "one is allowed");
+    restart(&mut world, 2, 1);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!((plan.status.nodes.failed, condition(&plan, "Progressing")), (1, Some(("False", "MaxFailedNodes"))));
+}
+
 #[test]
 fn a_step_with_labels_reaches_these_nodes_alone() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodeSelector": {"canary": "true"}, "pause": true}]}), 5, 2);
