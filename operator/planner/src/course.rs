@@ -5,7 +5,7 @@ use crate::{
     revisions::Targets,
     settings::{Settings, StepNodes},
     snapshot::Snapshot,
-    wanted::{self, Case},
+    wanted::{self, Case, Turn},
 };
 use crds::{
     ledger::{Course, Failure, Grant, Kind, Ledger, RolledBack},
@@ -33,8 +33,8 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let course = stored(targets, ledger);
     let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
     if selective && !settings.rollout.on_delete {
-        let reached = reached(snapshot, targets, course, cases);
-        cases.iter_mut().enumerate().for_each(|(index, case)| case.reached = reached.contains(&index));
+        let turns = turns(snapshot, targets, course, cases);
+        cases.iter_mut().enumerate().for_each(|(index, case)| case.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
     }
     let halt = course.and_then(|course| halt(settings, course));
     let closed = targets.closed();
@@ -48,7 +48,11 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
             let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
             (!allowed).then_some(Hold::OnDelete)
         } else {
-            (!case.reached).then(|| step.clone().unwrap_or(Hold::Partition))
+            match case.turn {
+                Turn::Now => None,
+                Turn::Kept => Some(Hold::Partition),
+                Turn::Later => Some(step.clone().unwrap_or(Hold::Partition)),
+            }
         };
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
         // was for is wanted no more; new nodes need no window.
@@ -103,9 +107,9 @@ fn lost_a_pod(case: &Case<'_>, settings: &Settings, since: i64) -> bool {
     usize::try_from(wanted).is_ok_and(|wanted| left < wanted)
 }
 
-/// Indexes of the nodes that the rollout may reach now: those that it has reached already come first, so that a set stays
-/// what it is when nodes come and go.
-fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeSet<usize> {
+/// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
+/// rollout has reached already come first, so that a set stays what it is when nodes come and go.
+fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeMap<usize, Turn> {
     let settings = &targets.effective;
     let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
     order.sort_by_cached_key(|(_, case)| {
@@ -114,21 +118,22 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
         (!runs(case, settings), !is_changing(case), !fit, case.lot(&settings.revision), case.name)
     });
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
-    let mut reached: BTreeSet<usize> = BTreeSet::new();
+    let mut asked_for: BTreeSet<usize> = BTreeSet::new();
     let steps = if has_steps(targets) { settings.rollout.steps.as_slice() } else { &[] };
     let done = course.map_or(0, |course| course.steps_done as usize);
     if done >= steps.len() {
-        reached.extend(order.iter().map(|(index, _)| *index));
+        asked_for.extend(order.iter().map(|(index, _)| *index));
     }
     for step in steps.iter().take(done + 1) {
         match &step.nodes {
-            StepNodes::Total(count) => reached.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
+            StepNodes::Total(count) => asked_for.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
             StepNodes::Labelled(labels) => {
-                reached.extend(order.iter().filter(|(_, case)| has_labels(case, labels)).map(|(index, _)| *index));
+                asked_for.extend(order.iter().filter(|(_, case)| has_labels(case, labels)).map(|(index, _)| *index));
             }
         }
     }
-    order.iter().filter(|(index, _)| reached.contains(index)).take(most).map(|(index, _)| *index).collect()
+    let asked_for = order.iter().map(|(index, _)| *index).filter(|index| asked_for.contains(index));
+    asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::Kept })).collect()
 }
 
 fn has_labels(case: &Case<'_>, labels: &BTreeMap<String, String>) -> bool {
@@ -147,6 +152,11 @@ fn has_steps(targets: &Targets) -> bool {
     !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
 }
 
+/// Nodes of the step that the partition keeps at what they run.
+fn kept(settings: &Settings, cases: &[Case<'_>]) -> usize {
+    cases.iter().filter(|case| case.chosen && case.turn == Turn::Kept && !runs(case, settings)).count()
+}
+
 /// What the present step waits for, while there is one.
 fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> Option<Hold> {
     let steps = &targets.effective.rollout.steps;
@@ -156,7 +166,7 @@ fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, c
     let revision = || targets.effective.revision.clone();
     let state = match since.map(|since| since.saturating_add(step.soak)) {
         None if selects_none(&step.nodes, cases) => StepState::NoNodes { revision: revision() },
-        None => StepState::Updating,
+        None => StepState::Updating { kept: kept(&targets.effective, cases) },
         Some(until) if snapshot.now < until => StepState::Soaking { until },
         Some(_) => StepState::AwaitingPromotion { revision: revision() },
     };
@@ -284,8 +294,10 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
-    let unproven = selects_none(&step.nodes, cases) && !promoted;
-    if unproven || !cases.iter().filter(|case| case.reached).all(serves) {
+    // Those that the partition keeps, too: a step is proved by all its nodes.
+    let mut asked_for = cases.iter().filter(|case| case.chosen && case.turn != Turn::Later).peekable();
+    let unproven = (asked_for.peek().is_none() || selects_none(&step.nodes, cases)) && !promoted;
+    if unproven || !asked_for.all(serves) {
         course.soaking_since = None;
         return;
     }

@@ -128,6 +128,60 @@ fn steps_done(world: &World) -> u32 {
     world.cluster.ledger().unwrap().course.as_ref().unwrap().steps_done
 }
 
+#[test]
+fn a_partition_that_keeps_all_nodes_passes_no_step_and_lowered_lets_the_first_one_begin() {
+    let steps = json!([{"nodes": 1, "soak": "5s"}, {"nodes": "50%", "pause": true}]);
+    let (mut world, mut operator) = at_rest(&json!({"steps": steps, "partition": "100%"}), 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 2), steps_done(&world)), (0, 0));
+    assert_eq!(reasons(&plan), ["CanaryUpdating", "Partition"]);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
+    assert_eq!(plan.status.blocked.unwrap().reason, "Partition");
+    edit(&mut world, |wish| wish.course = json!({"steps": steps}));
+    for _ in 0..60 {
+        seconds(&mut world, &mut operator, 1);
+        assert!(on(&world, 2) <= 1 || steps_done(&world) == 1, "the second step begins only after the first");
+    }
+    assert_eq!((on(&world, 2), steps_done(&world)), (2, 1));
+}
+
+#[test]
+fn a_step_of_more_nodes_than_the_partition_leaves_waits_until_it_is_lowered() {
+    let steps = json!([{"nodes": 1, "soak": "2s"}, {"nodes": "50%", "soak": "2s"}]);
+    let (mut world, mut operator) = at_rest(&json!({"steps": steps, "partition": 3}), 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 100);
+    assert_eq!((on(&world, 2), steps_done(&world)), (1, 1));
+    let held = |reason: &str| plan.held.values().map(|held| &held.hold).filter(|hold| hold.reason() == reason).collect::<Vec<_>>();
+    assert_eq!((held("Partition").len(), held("CanaryUpdating").len()), (1, 2), "{:?}", plan.held);
+    assert!(held("CanaryUpdating")[0].message().contains("partition keeps 1 of them"), "{}", held("CanaryUpdating")[0].message());
+    edit(&mut world, |wish| wish.course = json!({"steps": steps, "partition": 2}));
+    let plan = seconds(&mut world, &mut operator, 100);
+    assert_eq!((on(&world, 2), steps_done(&world), reasons(&plan)), (2, 2, vec!["Partition"]));
+    edit(&mut world, |wish| wish.course = json!({"steps": steps}));
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn steps_are_not_passed_while_there_is_no_node_to_prove_them() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 1, "soak": "5s"}]}), 3, 3);
+    let ingress = |world: &mut World, value: &str| {
+        for node in ["n0", "n1", "n2"] {
+            world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = value.into()));
+        }
+    };
+    ingress(&mut world, "false");
+    world.run_until(&mut operator, 120, |world| world.cluster.deployments.is_empty()).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 30);
+    assert_eq!(steps_done(&world), 0);
+    ingress(&mut world, "true");
+    world.run_until(&mut operator, 60, |world| on(world, 1) + on(world, 2) == 3).unwrap();
+    assert_eq!(on(&world, 2), 1);
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
 /// Containers of this image are restarted, so many in all.
 fn restart(world: &mut World, image: u8, times: i32) {
     let revision = world.cluster.wish.revision_of(image);
