@@ -152,13 +152,34 @@ fn has_steps(targets: &Targets) -> bool {
     !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
 }
 
+/// All steps are passed, or there are none.
+fn is_past_steps(targets: &Targets, course: Option<&Course>) -> bool {
+    let done = course.map_or(0, |course| course.steps_done as usize);
+    !has_steps(targets) || done >= targets.effective.rollout.steps.len()
+}
+
+/// All nodes run the revision, and nothing of its rollout is left that could fail: no node is under way, and no step is to be passed.
+pub fn is_through(targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> bool {
+    let settings = &targets.effective;
+    let runs = |case: &Case<'_>| {
+        let whole = case.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
+        let attached = case.phase() == Some(Phase::Closed) && !case.holds_node();
+        case.is_at(&settings.revision) && whole && case.settled && attached
+    };
+    let mut chosen = cases.iter().filter(|case| case.chosen).peekable();
+    chosen.peek().is_some()
+        && chosen.all(runs)
+        && !ledger.grants.values().any(|grant| grant.kind == Kind::Update)
+        && is_past_steps(targets, stored(targets, ledger))
+}
+
 /// Nodes of the step that the partition keeps at what they run.
 fn kept(settings: &Settings, cases: &[Case<'_>]) -> usize {
     cases.iter().filter(|case| case.chosen && case.turn == Turn::Kept && !runs(case, settings)).count()
 }
 
 /// What the present step waits for, while there is one.
-fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> Option<Hold> {
+pub fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> Option<Hold> {
     let steps = &targets.effective.rollout.steps;
     let done = course.map_or(0, |course| course.steps_done as usize);
     let step = steps.get(done).filter(|_| has_steps(targets))?;
@@ -303,7 +324,8 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
     }
     let since = *course.soaking_since.get_or_insert(snapshot.now);
     let soaked = snapshot.now >= since.saturating_add(step.soak);
-    if soaked && (!step.pause || promoted) {
+    let halted = halt(settings, course).is_some();
+    if soaked && !halted && (!step.pause || promoted) {
         course.steps_done += 1;
         course.soaking_since = None;
         course.forgiven_restarts = sum;

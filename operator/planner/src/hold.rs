@@ -348,6 +348,14 @@ impl Hold {
         }
     }
 
+    /// The same of the rollout rather than of one node.
+    pub(crate) fn message_of_rollout(&self) -> String {
+        match self {
+            Self::Step { step, of, state } => format!("step {step} of {of} is not done: {}", state.message(*step)),
+            _ => self.message(),
+        }
+    }
+
     /// Of updates in place, and of what comes before them.
     fn message_in_place(&self) -> String {
         match self {

@@ -23,7 +23,7 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let seen = Seen { snapshot, plan, selectors: selectors(snapshot, plan) };
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
-    let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven()];
+    let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
     all.into_iter().chain(course).flatten().collect()
 }
 
@@ -172,5 +172,20 @@ impl Seen<'_> {
         let granted = |name: &String| self.snapshot.resource.ledger().is_some_and(|ledger| ledger.grants.contains_key(name));
         let serve = self.chosen().filter(|(name, _)| self.runs(&course.revision, name) && !granted(name)).count();
         (serve < wanted.max(1)).then(|| format!("P8: step {} is passed by {serve} nodes, it asks for {wanted} of {chosen}", done + 1))
+    }
+
+    /// A revision has become the one that all nodes ran: they serve with it, and nothing is under way or to be proved.
+    fn is_through_too_early(&self) -> Option<String> {
+        let (before, after) = (self.snapshot.resource.status.as_ref(), &self.plan.status);
+        let before = before.map_or("", |before| before.revisions.current.as_str());
+        let ledger = after.rollout.as_ref().filter(|_| after.revisions.current != before)?;
+        let current = &after.revisions.current;
+        // The write that says so may take the last grant away.
+        let under_way = |(name, _): &(&String, &NodeFacts)| ledger.grants.get(*name).is_some_and(|grant| grant.kind == Kind::Update);
+        let early = self.chosen().find(|node| under_way(node) || !self.runs(current, node.0));
+        let of_the_spec = after.revisions.effective == after.revisions.update && self.snapshot.resource.spec.rollback_to.is_none();
+        let done = ledger.course.as_ref().map_or(0, |course| course.steps_done as usize);
+        let stepping = !before.is_empty() && of_the_spec && done < self.steps().len();
+        (early.is_some() || stepping).then(|| format!("P8: {current} is said to have run on all nodes, {done} steps done, {early:?}"))
     }
 }
