@@ -418,7 +418,7 @@ pub struct RolloutStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub soak: Option<Duration>,
-    /// Restarts of containers on nodes of the new revision above which the rollout halts while this step is under way. Default: no bound.
+    /// Restarts of containers of the new revision, counted from the beginning of this step, above which the rollout halts. Default: no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max_restarts: Option<u32>,

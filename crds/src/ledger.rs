@@ -73,7 +73,7 @@ pub struct Course {
     /// Since when the nodes of the present step serve without a break, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soaking_since: Option<i64>,
-    /// Restarts of containers that a person has looked at and let pass.
+    /// Restarts of containers of the revision that do not count: those before the present step, and those that a person has looked at and let pass.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forgiven_restarts: i64,
     /// Nodes on which the revision failed.

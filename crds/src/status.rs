@@ -47,7 +47,7 @@ pub struct IngressDaemonSetStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revisions {
-    /// The last revision that every node ran.
+    /// The last revision that every node ran: in service, with its update over, and with all steps of the rollout passed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub current: String,
     /// The revision of `spec.template`.
@@ -80,7 +80,7 @@ pub struct NodeCounts {
     pub desired: u32,
     /// Have a Deployment.
     pub current: u32,
-    /// Are complete at the update revision.
+    /// Their pods are all of the effective revision, as many as wanted, and ready; they may be too young to be available (minReadySeconds), and the node not back in service yet.
     pub updated: u32,
     /// All their pods are ready.
     pub ready: u32,

@@ -20,7 +20,7 @@ pub fn blocked(
     nodes: &NodeCounts,
     earlier: Option<&Blocked>,
 ) -> Option<Blocked> {
-    if nodes.updated == nodes.desired && ledger.grants.is_empty() {
+    if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() {
         return None;
     }
     if is_under_way(plan, ledger) {
@@ -29,7 +29,9 @@ pub fn blocked(
     // A node that was lost with its place is what the others wait for when they wait for the budget.
     let lost = |node: &String, hold: &Hold| *hold == Hold::NodeNotReady && ledger.grants.contains_key(node);
     let rank_of = |node: &String, hold: &Hold| if lost(node, hold) { Some(LOST_WITH_ITS_PLACE) } else { rank(hold) };
-    let obstacles = plan.held.iter().filter_map(|(node, held)| Some((rank_of(node, &held.hold)?, node, &held.hold)));
+    let of_nodes = plan.held.iter().filter_map(|(node, held)| Some((rank_of(node, &held.hold)?, node.as_str(), &held.hold)));
+    // All nodes of a step may be all nodes there are, and none of them is held.
+    let obstacles = of_nodes.chain(plan.step.iter().filter_map(|hold| Some((rank(hold)?, "", hold))));
     let (_, node, hold) = obstacles.min_by_key(|(rank, node, _)| (*rank, *node))?;
     let of_all = matches!(
         hold,
@@ -53,7 +55,7 @@ pub fn blocked(
                 settings.budget.to_json()
             )
         }
-        _ => hold.message(),
+        _ => hold.message_of_rollout(),
     };
     Some(Blocked { reason, object, since: since.unwrap_or_else(|| clock(*now)), message })
 }

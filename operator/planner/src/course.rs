@@ -5,14 +5,17 @@ use crate::{
     revisions::Targets,
     settings::{Settings, StepNodes},
     snapshot::Snapshot,
-    wanted::{self, Case},
+    wanted::{self, Case, Turn},
 };
 use crds::{
     ledger::{Course, Failure, Grant, Kind, Ledger, RolledBack},
     names,
     token::Phase,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// The failure of a canary whose pods restart too often.
 pub(crate) const RESTARTS: &str = "Restarts";
@@ -30,8 +33,8 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let course = stored(targets, ledger);
     let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
     if selective && !settings.rollout.on_delete {
-        let reached = reached(snapshot, targets, course, cases);
-        cases.iter_mut().enumerate().for_each(|(index, case)| case.reached = reached.contains(&index));
+        let turns = turns(snapshot, targets, course, cases);
+        cases.iter_mut().enumerate().for_each(|(index, case)| case.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
     }
     let halt = course.and_then(|course| halt(settings, course));
     let closed = targets.closed();
@@ -45,7 +48,11 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
             let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
             (!allowed).then_some(Hold::OnDelete)
         } else {
-            (!case.reached).then(|| step.clone().unwrap_or(Hold::Partition))
+            match case.turn {
+                Turn::Now => None,
+                Turn::Kept => Some(Hold::Partition),
+                Turn::Later => Some(step.clone().unwrap_or(Hold::Partition)),
+            }
         };
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
         // was for is wanted no more; new nodes need no window.
@@ -100,9 +107,9 @@ fn lost_a_pod(case: &Case<'_>, settings: &Settings, since: i64) -> bool {
     usize::try_from(wanted).is_ok_and(|wanted| left < wanted)
 }
 
-/// Indexes of the nodes that the rollout may reach now: those that it has reached already come first, so that a set stays
-/// what it is when nodes come and go.
-fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeSet<usize> {
+/// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
+/// rollout has reached already come first, so that a set stays what it is when nodes come and go.
+fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeMap<usize, Turn> {
     let settings = &targets.effective;
     let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
     order.sort_by_cached_key(|(_, case)| {
@@ -111,21 +118,22 @@ fn reached(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, case
         (!runs(case, settings), !is_changing(case), !fit, case.lot(&settings.revision), case.name)
     });
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
-    let mut reached: BTreeSet<usize> = BTreeSet::new();
+    let mut asked_for: BTreeSet<usize> = BTreeSet::new();
     let steps = if has_steps(targets) { settings.rollout.steps.as_slice() } else { &[] };
     let done = course.map_or(0, |course| course.steps_done as usize);
     if done >= steps.len() {
-        reached.extend(order.iter().map(|(index, _)| *index));
+        asked_for.extend(order.iter().map(|(index, _)| *index));
     }
     for step in steps.iter().take(done + 1) {
         match &step.nodes {
-            StepNodes::Total(count) => reached.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
+            StepNodes::Total(count) => asked_for.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
             StepNodes::Labelled(labels) => {
-                reached.extend(order.iter().filter(|(_, case)| has_labels(case, labels)).map(|(index, _)| *index));
+                asked_for.extend(order.iter().filter(|(_, case)| has_labels(case, labels)).map(|(index, _)| *index));
             }
         }
     }
-    order.iter().filter(|(index, _)| reached.contains(index)).take(most).map(|(index, _)| *index).collect()
+    let asked_for = order.iter().map(|(index, _)| *index).filter(|index| asked_for.contains(index));
+    asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::Kept })).collect()
 }
 
 fn has_labels(case: &Case<'_>, labels: &BTreeMap<String, String>) -> bool {
@@ -144,8 +152,34 @@ fn has_steps(targets: &Targets) -> bool {
     !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
 }
 
+/// All steps are passed, or there are none.
+fn is_past_steps(targets: &Targets, course: Option<&Course>) -> bool {
+    let done = course.map_or(0, |course| course.steps_done as usize);
+    !has_steps(targets) || done >= targets.effective.rollout.steps.len()
+}
+
+/// All nodes run the revision, and nothing of its rollout is left that could fail: no node is under way, and no step is to be passed.
+pub fn is_through(targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> bool {
+    let settings = &targets.effective;
+    let runs = |case: &Case<'_>| {
+        let whole = case.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
+        let attached = case.phase() == Some(Phase::Closed) && !case.holds_node();
+        case.is_at(&settings.revision) && whole && case.settled && attached
+    };
+    let mut chosen = cases.iter().filter(|case| case.chosen).peekable();
+    chosen.peek().is_some()
+        && chosen.all(runs)
+        && !ledger.grants.values().any(|grant| grant.kind == Kind::Update)
+        && is_past_steps(targets, stored(targets, ledger))
+}
+
+/// Nodes of the step that the partition keeps at what they run.
+fn kept(settings: &Settings, cases: &[Case<'_>]) -> usize {
+    cases.iter().filter(|case| case.chosen && case.turn == Turn::Kept && !runs(case, settings)).count()
+}
+
 /// What the present step waits for, while there is one.
-fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> Option<Hold> {
+pub fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> Option<Hold> {
     let steps = &targets.effective.rollout.steps;
     let done = course.map_or(0, |course| course.steps_done as usize);
     let step = steps.get(done).filter(|_| has_steps(targets))?;
@@ -153,7 +187,7 @@ fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, c
     let revision = || targets.effective.revision.clone();
     let state = match since.map(|since| since.saturating_add(step.soak)) {
         None if selects_none(&step.nodes, cases) => StepState::NoNodes { revision: revision() },
-        None => StepState::Updating,
+        None => StepState::Updating { kept: kept(&targets.effective, cases) },
         Some(until) if snapshot.now < until => StepState::Soaking { until },
         Some(_) => StepState::AwaitingPromotion { revision: revision() },
     };
@@ -228,6 +262,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         progressed_at: snapshot.now,
         began_with: finished,
         finished,
+        forgiven_restarts: restarts(settings, cases).0,
         ..Course::default()
     });
     if finished > course.finished {
@@ -257,39 +292,43 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
     (course, retried)
 }
 
+/// Restarts of containers of the revision, and the node with the most of them.
+fn restarts<'c, 'a>(settings: &Settings, cases: &'c [Case<'a>]) -> (i64, Option<&'c Case<'a>>) {
+    let on = |case: &Case<'_>| -> i64 {
+        let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
+        pods.map(|pod| i64::from(pod.restarts)).sum()
+    };
+    let chosen = || cases.iter().filter(|case| case.chosen);
+    (chosen().map(on).sum(), chosen().max_by_key(|case| (on(case), Reverse(case.name))))
+}
+
 fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
-    if let Some(most) = step.max_restarts {
-        let restarts = |case: &Case<'_>| -> i64 {
-            let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
-            pods.map(|pod| i64::from(pod.restarts)).sum()
-        };
-        let all = cases.iter().filter(|case| case.chosen);
-        let (sum, worst) = all.fold((0, None), |(sum, worst): (i64, Option<(i64, &Case<'_>)>), case| {
-            let here = restarts(case);
-            (sum + here, if worst.is_none_or(|(most, _)| here > most) { Some((here, case)) } else { worst })
-        });
-        if forgiven {
-            course.forgiven_restarts = sum;
-        }
-        if let Some((_, case)) = worst.filter(|_| sum.saturating_sub(course.forgiven_restarts) > most) {
-            course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
-        }
+    let (sum, worst) = restarts(settings, cases);
+    // A pod that was made anew has taken its restarts out of the sum: later ones count.
+    course.forgiven_restarts = if forgiven { sum } else { course.forgiven_restarts.min(sum) };
+    let too_many = step.max_restarts.is_some_and(|most| sum.saturating_sub(course.forgiven_restarts) > most);
+    if let Some(case) = worst.filter(|_| too_many) {
+        course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
     }
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
-    let unproven = selects_none(&step.nodes, cases) && !promoted;
-    if unproven || !cases.iter().filter(|case| case.reached).all(serves) {
+    // Those that the partition keeps, too: a step is proved by all its nodes.
+    let mut asked_for = cases.iter().filter(|case| case.chosen && case.turn != Turn::Later).peekable();
+    let unproven = (asked_for.peek().is_none() || selects_none(&step.nodes, cases)) && !promoted;
+    if unproven || !asked_for.all(serves) {
         course.soaking_since = None;
         return;
     }
     let since = *course.soaking_since.get_or_insert(snapshot.now);
     let soaked = snapshot.now >= since.saturating_add(step.soak);
-    if soaked && (!step.pause || promoted) {
+    let halted = halt(settings, course).is_some();
+    if soaked && !halted && (!step.pause || promoted) {
         course.steps_done += 1;
         course.soaking_since = None;
+        course.forgiven_restarts = sum;
     }
 }
 

@@ -483,16 +483,24 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// What the present step of the canary waits for.
+    fn step(&self, cases: &[Case<'_>]) -> Option<Hold> {
+        let targets = self.valid_targets().filter(|_| cases.iter().any(|case| case.chosen))?;
+        let step = course::step_state(self.snapshot, targets, course::stored(targets, &self.ledger), cases)?;
+        Some(self.shut.halt.as_ref().map_or(step, course::Halt::hold))
+    }
+
     /// Status, ledger, finalizer, and when to look again.
     fn finish(mut self, cases: &[Case<'_>]) -> Plan {
-        for held in self.plan.held.values() {
+        self.plan.step = self.step(cases);
+        for hold in self.plan.held.values().map(|held| &held.hold).chain(&self.plan.step) {
             let (Hold::GracePeriod { until: at }
             | Hold::WaitingForTaint { until: at, .. }
             | Hold::Step { state: StepState::Soaking { until: at }, .. }
             | Hold::OutsideWindow { opens: Some(at) }
             | Hold::WaitingForDetacher { until: at }
             | Hold::AttachSoak { until: at }
-            | Hold::AdmissionRejected { until: at, .. }) = held.hold
+            | Hold::AdmissionRejected { until: at, .. }) = *hold
             else {
                 continue;
             };

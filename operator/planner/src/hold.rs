@@ -348,6 +348,14 @@ impl Hold {
         }
     }
 
+    /// The same of the rollout rather than of one node.
+    pub(crate) fn message_of_rollout(&self) -> String {
+        match self {
+            Self::Step { step, of, state } => format!("step {step} of {of} is not done: {}", state.message(*step)),
+            _ => self.message(),
+        }
+    }
+
     /// Of updates in place, and of what comes before them.
     fn message_in_place(&self) -> String {
         match self {
@@ -374,7 +382,10 @@ impl Hold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepState {
     /// Its nodes are updated and serve.
-    Updating,
+    Updating {
+        /// How many of them the partition keeps at what they run.
+        kept: usize,
+    },
     /// They serve for long enough.
     Soaking {
         /// Seconds since 1970.
@@ -395,7 +406,7 @@ pub enum StepState {
 impl StepState {
     fn reason(&self) -> &'static str {
         match self {
-            Self::Updating => "CanaryUpdating",
+            Self::Updating { .. } => "CanaryUpdating",
             Self::Soaking { .. } => "CanarySoaking",
             Self::AwaitingPromotion { .. } => "AwaitingPromotion",
             Self::NoNodes { .. } => "CanaryWithoutNodes",
@@ -404,7 +415,10 @@ impl StepState {
 
     fn message(&self, step: usize) -> String {
         match self {
-            Self::Updating => "its nodes do not all serve the new revision yet".into(),
+            Self::Updating { kept: 0 } => "its nodes do not all serve the new revision yet".into(),
+            Self::Updating { kept } => {
+                format!("its nodes do not all serve the new revision, since partition keeps {kept} of them at what they run: lower it")
+            }
             Self::Soaking { until } => format!("its nodes soak until {}", clock(*until)),
             Self::AwaitingPromotion { revision } => {
                 format!("it waits for spec.promote {{revision: {revision:?}, step: {step}}}")

@@ -13,6 +13,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Nodes that are not idle and why, with the phase that people see.
     pub held: BTreeMap<String, Held>,
+    /// What the present step of the canary waits for, also when no node is held by it because all run the new revision already.
+    pub step: Option<Hold>,
     /// When to look again even if nothing changes, seconds since 1970.
     pub recheck_at: Option<i64>,
     /// The status to show; its ledger is the one of the snapshot unless an action writes another.

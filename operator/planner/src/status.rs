@@ -36,16 +36,12 @@ pub fn status(
     let nodes = counts(valid, cases, &ledger);
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
     let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
-    let all_updated = nodes.desired > 0 && nodes.updated == nodes.desired;
+    let through = targets.as_ref().is_ok_and(|targets| course::is_through(targets, &ledger, cases));
     let blocked = valid.and_then(|settings| blocked(snapshot, settings, plan, &ledger, &nodes, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {
         observed_generation: Some(snapshot.resource.generation),
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
-        revisions: Revisions {
-            current: if all_updated { effective.clone() } else { earlier.revisions.current.clone() },
-            update,
-            effective,
-        },
+        revisions: Revisions { current: if through { effective.clone() } else { earlier.revisions.current.clone() }, update, effective },
         conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, &earlier.conditions),
         eta: eta(&nodes, &ledger).filter(|_| blocked.is_none()),
         blocked,
@@ -217,7 +213,8 @@ fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
 
 fn progressing(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Wanted {
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
-    let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || plan.held.values().any(|held| held.phase == "Waiting");
+    let waits = plan.step.is_some() || plan.held.values().any(|held| held.phase == "Waiting");
+    let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || waits;
     if snapshot.resource.deleting {
         ("Progressing", true, "Deleting", message)
     } else if settings.is_err() {
@@ -229,11 +226,13 @@ fn progressing(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: 
     } else if let Some(message) = settings.ok().and_then(|settings| late(settings, ledger, snapshot.now)) {
         ("Progressing", false, DEADLINE, message)
     } else if let Some(held) = holding(plan, ledger) {
-        ("Progressing", false, held.reason(), format!("{message}; {}", held.message()))
+        ("Progressing", false, held.reason(), format!("{message}; {}", held.message_of_rollout()))
     } else if snapshot.resource.spec.paused && ledger.grants.is_empty() {
         ("Progressing", false, "Paused", message)
     } else if plan.held.values().any(|held| held.hold == Hold::DetachTimeout) {
         ("Progressing", false, "DetachTimeout", message)
+    } else if let Some(step) = plan.step.as_ref().filter(|_| ledger.grants.is_empty()) {
+        ("Progressing", true, "RollingOut", format!("{message}; {}", step.message_of_rollout()))
     } else if ledger.grants.is_empty() && plan.held.values().all(|held| held.phase == "Joining") {
         ("Progressing", true, "NodesJoining", message)
     } else {
@@ -255,7 +254,7 @@ fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Hold> {
         )
     };
     let under_way = ledger.grants.keys().any(|node| plan.held.get(node).is_some_and(|held| held.phase != "Failed"));
-    plan.held.values().map(|held| &held.hold).find(waits).filter(|_| !under_way)
+    plan.held.values().map(|held| &held.hold).chain(&plan.step).find(waits).filter(|_| !under_way)
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.
@@ -336,7 +335,8 @@ fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, ledger: &Le
     if let Some(message) = late(settings, ledger, snapshot.now) {
         return Some(("Stalled", true, DEADLINE, message));
     }
-    if let Some(hold) = plan.held.values().map(|held| &held.hold).find(|hold| matches!(hold, Hold::TooManyFailed { .. })) {
+    let holds = || plan.held.values().map(|held| &held.hold).chain(&plan.step);
+    if let Some(hold) = holds().find(|hold| matches!(hold, Hold::TooManyFailed { .. })) {
         return Some(("Stalled", true, hold.reason(), hold.message()));
     }
     let (name, held) = plan.held.iter().find(|(_, held)| {

@@ -64,8 +64,19 @@ pub struct Case<'a> {
     pub held_back: Option<Hold>,
     /// It is to keep what it runs, and that is recorded nowhere: `settings` have the template of the rollout all the same.
     pub former_unknown: bool,
-    /// The steps and the partition of the rollout let it come to this node.
-    pub reached: bool,
+    /// Whether the rollout may come to this node.
+    pub turn: Turn,
+}
+
+/// Whether the rollout may come to a node, by its steps and its partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It may.
+    Now,
+    /// The steps up to the present one ask for it, and the partition keeps it at what it runs.
+    Kept,
+    /// A later step asks for it.
+    Later,
 }
 
 /// All nodes that concern the resource, by name.
@@ -129,7 +140,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
         settings,
         held_back: None,
         former_unknown: false,
-        reached: true,
+        turn: Turn::Now,
     }
 }
 

@@ -41,6 +41,8 @@ pub enum Event {
     },
     /// Both at once, the usual case.
     CatchUpAndAct(bool),
+    /// For so many seconds nothing goes wrong: a step of a canary takes some.
+    Calm(bool, u8),
     /// A write of long ago arrives.
     Late(u8),
     Crash {
@@ -202,7 +204,8 @@ pub fn plain() -> impl Strategy<Value = Event> {
 
 /// Anything.
 pub fn guided() -> impl Strategy<Value = Event> {
-    prop_oneof![60 => course(), 5 => order(), 1 => accident(), 6 => guidance(), 2 => departure()]
+    let calm = (any::<bool>(), 10..30u8).prop_map(|(who, seconds)| Event::Calm(who, seconds));
+    prop_oneof![60 => course(), 2 => calm, 5 => order(), 1 => accident(), 6 => guidance(), 2 => departure()]
 }
 
 fn name(node: u8) -> String {
@@ -273,6 +276,12 @@ impl Run {
             Event::CatchUpAndAct(who) => {
                 self.operators[usize::from(who)].catch_up(&self.world);
                 self.act(who, u16::MAX);
+            }
+            Event::Calm(who, seconds) => {
+                for _ in 0..seconds {
+                    self.happen(&Event::CatchUpAndAct(who));
+                    self.world.tick();
+                }
             }
             Event::Late(which) => self.late(which),
             Event::Crash { who, behind } => self.operators[usize::from(who)].crash(&self.world, usize::from(behind)),

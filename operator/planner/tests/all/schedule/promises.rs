@@ -2,6 +2,7 @@
 
 use crds::{
     holders::EntryPhase,
+    ingress_daemon_set::{RolloutStep, UpdateStrategyType},
     ledger::{Grant, Kind, Marks},
     names,
     token::{Phase, Token},
@@ -22,7 +23,8 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let seen = Seen { snapshot, plan, selectors: selectors(snapshot, plan) };
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
-    all.into_iter().chain([seen.too_few_are_left(&begun)]).flatten().collect()
+    let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
+    all.into_iter().chain(course).flatten().collect()
 }
 
 struct Seen<'a> {
@@ -139,5 +141,51 @@ impl Seen<'_> {
             .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != Kind::Drain && is_free(grant)));
         let (left, taken) = (left.len(), granted.into_iter().filter(|name| begun.contains(name)).count());
         (taken > 0 && left < minimum).then(|| format!("P1: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+    }
+
+    /// It is attached and runs this revision: all its pods are ready.
+    fn runs(&self, revision: &str, name: &str) -> bool {
+        self.snapshot.deployments.get(name).is_some_and(|deployment| {
+            let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
+            let closed = token.is_none_or(|token| token.phase == Phase::Closed);
+            deployment.revision() == revision && closed && readiness::is_ready(deployment, self.snapshot.pods_on(name))
+        })
+    }
+
+    fn steps(&self) -> &[RolloutStep] {
+        let strategy =
+            self.snapshot.resource.spec.update_strategy.as_ref().filter(|strategy| strategy.type_ != UpdateStrategyType::OnDelete);
+        strategy.and_then(|strategy| strategy.rolling_update.as_ref()).map_or(&[], |rolling| &rolling.steps)
+    }
+
+    /// A step of a canary is passed when as many nodes as it asks for serve with the revision, a partition notwithstanding.
+    fn passes_a_step_unproven(&self) -> Option<String> {
+        let course = self.plan.status.rollout.as_ref()?.course.as_ref()?;
+        let before = self.snapshot.resource.ledger().and_then(|ledger| ledger.course.as_ref());
+        let done = before.filter(|before| before.revision == course.revision).map_or(0, |before| before.steps_done);
+        let step = self.steps().get(done as usize).filter(|_| course.steps_done > done)?;
+        let chosen = self.chosen().count();
+        let wanted = match step.nodes.as_ref()? {
+            IntOrString::Int(nodes) => usize::try_from(*nodes).ok()?.min(chosen),
+            IntOrString::String(percent) => chosen * percent.strip_suffix('%')?.parse::<usize>().ok()? / 100,
+        };
+        let granted = |name: &String| self.snapshot.resource.ledger().is_some_and(|ledger| ledger.grants.contains_key(name));
+        let serve = self.chosen().filter(|(name, _)| self.runs(&course.revision, name) && !granted(name)).count();
+        (serve < wanted.max(1)).then(|| format!("P8: step {} is passed by {serve} nodes, it asks for {wanted} of {chosen}", done + 1))
+    }
+
+    /// A revision has become the one that all nodes ran: they serve with it, and nothing is under way or to be proved.
+    fn is_through_too_early(&self) -> Option<String> {
+        let (before, after) = (self.snapshot.resource.status.as_ref(), &self.plan.status);
+        let before = before.map_or("", |before| before.revisions.current.as_str());
+        let ledger = after.rollout.as_ref().filter(|_| after.revisions.current != before)?;
+        let current = &after.revisions.current;
+        // The write that says so may take the last grant away.
+        let under_way = |(name, _): &(&String, &NodeFacts)| ledger.grants.get(*name).is_some_and(|grant| grant.kind == Kind::Update);
+        let early = self.chosen().find(|node| under_way(node) || !self.runs(current, node.0));
+        let of_the_spec = after.revisions.effective == after.revisions.update && self.snapshot.resource.spec.rollback_to.is_none();
+        let done = ledger.course.as_ref().map_or(0, |course| course.steps_done as usize);
+        let stepping = !before.is_empty() && of_the_spec && done < self.steps().len();
+        (early.is_some() || stepping).then(|| format!("P8: {current} is said to have run on all nodes, {done} steps done, {early:?}"))
     }
 }

@@ -342,11 +342,14 @@ impl Cluster {
         let live: Vec<_> = mine.iter().filter(|pod| pod.ends_at.is_none()).collect();
         let ready = live.iter().filter(|pod| pod.ready).count();
         let before = &self.deployments[name];
+        let min_ready = before["spec"]["minReadySeconds"].as_i64().unwrap_or(0);
+        let old_enough = |pod: &Pod| pod.ready && self.now >= pod.ready_at.saturating_add(min_ready);
         let status = json!({
             "observedGeneration": api::generation(before),
             "replicas": live.len(),
             "updated": live.iter().filter(|pod| Some(&*pod.set) == current).count(),
             "ready": ready,
+            "available": live.iter().filter(|pod| old_enough(pod)).count(),
             "terminating": mine.len() - live.len(),
         });
         if before["status"] == status {
@@ -398,7 +401,7 @@ pub fn deployment_facts(deployment: &Value) -> DeploymentFacts {
             replicas: status("replicas"),
             updated: status("updated"),
             ready: status("ready"),
-            available: status("ready"),
+            available: status("available"),
             terminating: status("terminating"),
         },
         refusal: None,

@@ -409,7 +409,14 @@ impl World {
         let chosen = |node: &Value| cluster.is_chosen(node);
         let detached = |node: &Value| audit::entry(node).is_some_and(|entry| entry.phase == crds::holders::EntryPhase::Detached);
         let ours = |name: &String| cluster.deployment_on(name).is_some();
-        cluster.nodes.iter().all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
+        // Nodes without pods have not run it, and no nodes neither.
+        let nobody = wanted == 0 || !cluster.nodes.values().any(chosen);
+        let is_current = resource.status.as_ref().is_some_and(|status| status.revisions.current == revision);
+        (is_current || nobody)
+            && cluster
+                .nodes
+                .iter()
+                .all(|(name, node)| if chosen(node) { serves(name) && !detached(node) } else { !ours(name) && !detached(node) })
             && cluster.deployments.values().all(|deployment| cluster.nodes.contains_key(node_of(deployment)))
     }
 

@@ -96,6 +96,8 @@ pub struct Wish {
     pub promote: Option<(u8, u32)>,
     pub history: Option<u32>,
     pub pod_update: &'static str,
+    /// Seconds for which pods must be ready to be available.
+    pub min_ready: u32,
 }
 
 impl Wish {
@@ -121,6 +123,7 @@ impl Wish {
             promote: None,
             history: None,
             pod_update: "Recreate",
+            min_ready: 0,
         }
     }
 
@@ -175,6 +178,7 @@ impl Wish {
         }
         spec(json!({
             "podsPerNode": self.pods,
+            "minReadySeconds": self.min_ready,
             "paused": self.paused,
             "nodeSelector": selector,
             "placement": self.placement,
