@@ -32,6 +32,11 @@ pub fn read(deployment: &DeploymentFacts) -> Option<Breaker> {
     Some(Breaker { openings: openings.parse().ok()?, until: until.parse().ok()? })
 }
 
+/// The breaker, while it is open.
+pub fn open(deployment: &DeploymentFacts, now: i64) -> Option<Breaker> {
+    read(deployment).filter(|breaker| breaker.until > now)
+}
+
 /// The breaker that is to open now.
 pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Breaker> {
     let earlier = read(deployment);

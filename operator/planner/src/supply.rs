@@ -35,7 +35,7 @@ impl Pass<'_> {
         }
         let Some(deployment) = case.deployment else {
             // Pods on a node that leaves would only be moved again.
-            return if case.is_draining() && !case.orphaned { self.hold(case.name, "Draining", Hold::Draining) } else { self.create(case) };
+            return if case.is_draining() && !case.orphaned { self.hold_drained(case) } else { self.create(case) };
         };
         let Some(settings) = case.settings else { return };
         if self.trip_breaker(case, deployment) || !self.label_member(case) {
@@ -143,7 +143,7 @@ impl Pass<'_> {
             self.set_member(case, "joining");
         }
         let left = case.pods.iter().filter(|pod| !pod.ended).count();
-        let Some(settings) = case.settings else { return };
+        let Some(settings) = case.settings else { return self.hold(case.name, "Blocked", Hold::InvalidSpec) };
         let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
             Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
             None if case.pods.iter().any(|pod| !pod.ended && !pod.terminating) => return self.reclaim(case, name),

@@ -71,6 +71,15 @@ impl Pass<'_> {
         timing::soak(settings, self.snapshot.now, closed.since, entry, alone, case.node)
     }
 
+    /// A node that is taken out because it is about to be taken away.
+    pub(crate) fn hold_drained(&mut self, case: &Case<'_>) {
+        if !case.is_draining() {
+            // It is not taken away after all, and nothing says what it is to run.
+            return self.hold(case.name, "Blocked", Hold::InvalidSpec);
+        }
+        self.hold(case.name, "Draining", Hold::Draining);
+    }
+
     /// Why a grant waits for its pods.
     pub(super) fn incomplete(&self, case: &Case<'_>, grant: &Grant) -> Hold {
         let Some(deployment) = case.deployment else { return Hold::Granted };
@@ -79,6 +88,9 @@ impl Pass<'_> {
                 until: breaker.until,
                 message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
             };
+        }
+        if self.settings.is_none() && deployment.replicas() == 0 && grant.kind != Kind::Remove {
+            return Hold::InvalidSpec;
         }
         let wanted = match grant.kind {
             Kind::Remove => 0,

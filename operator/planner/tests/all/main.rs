@@ -7,6 +7,7 @@ mod bad_input;
 mod clocks;
 mod compatibility;
 mod course;
+mod departures;
 mod gate_originals;
 mod gates;
 mod guide;
