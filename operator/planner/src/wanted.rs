@@ -332,8 +332,13 @@ fn gave_up(grant: &Grant, settings: &Settings) -> bool {
         && settings.update_marks().node == grant.marks.node
 }
 
-/// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003).
+/// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003); what leaves is not kept.
 pub fn is_kept(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
+    is_given_up(case, grant, now) && !matches!(case.need(now), Some(Kind::Remove | Kind::Drain))
+}
+
+/// What was given up is still what is wanted.
+pub fn is_given_up(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
     let kept = |settings: &Settings| gave_up(grant, settings) && case.need(now).is_some();
     grant.refused.is_some() && !grant.released && case.settings.is_none_or(kept)
 }

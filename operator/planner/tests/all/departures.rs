@@ -4,11 +4,13 @@ use crate::{
     course::{at_rest, condition, edit, on, reasons, seconds},
     world::{
         World,
+        cluster::Detacher,
         operator::Operator,
         wish::{Marks, Wish},
     },
 };
 use crds::{ledger::Kind, names};
+use planner::Hold;
 use serde_json::{Value, json};
 
 fn taint(world: &mut World, node: &str, key: Option<&str>) {
@@ -137,4 +139,33 @@ fn a_node_whose_drain_is_called_off_waits_for_a_valid_spec_where_nothing_says_ho
     assert_eq!((pods_on(&world, "n1"), plan.held["n1"].hold.reason()), (0, "InvalidSpec"));
     edit(&mut world, |wish| wish.rollback_to = None);
     world.run_until(&mut operator, 200, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_is_taken_away() {
+    let leaves: [(Kind, fn(&mut World, &str)); 2] = [
+        (Kind::Drain, |world, node| taint(world, node, Some(names::CLUSTER_AUTOSCALER_TAINT))),
+        (Kind::Remove, |world, node| {
+            world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        }),
+    ];
+    for (kind, leaves) in leaves {
+        for valid in [true, false] {
+            let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 3) }, 3);
+            let mut operator = Operator::default();
+            world.run_until(&mut operator, 120, World::is_converged).unwrap();
+            world.change(|cluster| cluster.detacher = Detacher::Silent);
+            edit(&mut world, |wish| wish.image = 2);
+            let plan = seconds(&mut world, &mut operator, 60);
+            let (node, _) = plan.held.iter().find(|(_, held)| held.hold == Hold::GivenUp).unwrap();
+            if !valid {
+                invalidate(&mut world);
+            }
+            leaves(&mut world, node);
+            // Whether a node is chosen is not known without a valid spec.
+            let expected = if valid || kind == Kind::Drain { kind } else { Kind::Abort };
+            let plan = seconds(&mut world, &mut operator, 5);
+            assert_eq!(grant(&world, node), Some(expected), "{valid}: {:?}", plan.held[node]);
+        }
+    }
 }
