@@ -430,6 +430,7 @@ impl<'a> Pass<'a> {
         for (node, hold) in admission.waiting {
             self.hold(&node, "Waiting", hold);
         }
+        self.hold_rejected(cases);
         for case in cases.iter().filter(|case| case.chosen && case.settled) {
             let busy = self.ledger.grants.contains_key(case.name) || self.plan.held.contains_key(case.name);
             if let Some(hold) = case.held_back.clone().filter(|_| !busy) {

@@ -4,6 +4,7 @@
 
 mod admission;
 mod bad_input;
+mod breakers;
 mod clocks;
 mod compatibility;
 mod course;
