@@ -6,7 +6,7 @@ mod waits;
 
 use crate::{
     admission::{Admission, Shut, Terms},
-    course, deployment_writes,
+    blocked, course, deployment_writes,
     evidence::{Evidence, evidence},
     health_checker,
     hold::{Hold, StepState},
@@ -512,6 +512,10 @@ impl<'a> Pass<'a> {
         let first = self.ledger.next_id - self.unserved.min(self.ledger.next_id);
         let reserve = (first..self.ledger.next_id).collect();
         self.plan.status = status::status(self.snapshot, self.targets, cases, &self.plan, self.ledger);
+        let eta = self.plan.status.rollout.as_ref().and_then(|ledger| blocked::eta(&self.plan.status.nodes, ledger, self.snapshot.now));
+        if let Some(eta) = eta.filter(|_| self.plan.status.eta.is_some()) {
+            self.plan.recheck(eta);
+        }
         if self.plan.status != stored {
             self.plan.actions.push(Action::WriteStatus {
                 status: Box::new(self.plan.status.clone()),

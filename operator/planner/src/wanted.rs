@@ -169,6 +169,12 @@ impl Case<'_> {
         self.node.is_some_and(|node| node.deleting || node.taints.iter().any(eligibility::is_departure))
     }
 
+    /// Key of the taint that says so; nothing when the Node is being deleted.
+    pub fn departure(&self) -> Option<&str> {
+        let node = self.node.filter(|node| !node.deleting)?;
+        node.taints.iter().find(|taint| eligibility::is_departure(taint)).map(|taint| taint.key.as_str())
+    }
+
     /// Marks for its removal: none where nothing is served.
     pub fn removal_marks(&self, settings: &Settings) -> Marks {
         if self.serves() { settings.detach_marks() } else { Marks::default() }

@@ -90,7 +90,10 @@ impl Pass<'_> {
             // It is not taken away after all, and nothing says what it is to run.
             return self.hold(case.name, "Blocked", Hold::InvalidSpec);
         }
-        self.hold(case.name, "Draining", Hold::Draining);
+        // Pods of a node that is lost are not seen to end.
+        let done = case.is_lost() || case.pods.iter().all(|pod| pod.ended);
+        let hold = if done { Hold::Drained(case.departure().map(str::to_owned)) } else { Hold::Draining };
+        self.hold(case.name, "Draining", hold);
     }
 
     /// Why a grant waits for its pods.

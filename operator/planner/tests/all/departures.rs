@@ -4,7 +4,7 @@ use crate::{
     course::{at_rest, condition, edit, on, reasons, seconds},
     world::{
         World,
-        cluster::Detacher,
+        cluster::{Detacher, node_of, revision},
         operator::Operator,
         wish::{Marks, Wish},
     },
@@ -168,4 +168,82 @@ fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_i
             assert_eq!(grant(&world, node), Some(expected), "{valid}: {:?}", plan.held[node]);
         }
     }
+}
+
+#[test]
+fn a_drain_that_lasts_blocks_the_rollout_says_what_to_do_and_stops_the_clock() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 60}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    world.run_until(&mut operator, 60, |world| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished == 1).unwrap();
+    let drained =
+        world.cluster.deployments.values().find(|found| revision(&found["spec"]["template"]) == world.cluster.wish.revision_of(1));
+    let drained = node_of(drained.unwrap()).to_owned();
+    taint(&mut world, &drained, Some(names::CLUSTER_AUTOSCALER_TAINT));
+    world.run_until(&mut operator, 5, |world| grant(world, &drained) == Some(Kind::Drain)).unwrap();
+    while pods_on(&world, &drained) > 0 {
+        let plan = seconds(&mut world, &mut operator, 1);
+        assert_eq!(plan.status.blocked, None, "it has not done its part");
+    }
+    // Whoever was under way is finished.
+    let plan = seconds(&mut world, &mut operator, 30);
+    let blocked = plan.status.blocked.unwrap();
+    assert_eq!((blocked.reason.as_str(), blocked.object), ("Draining", format!("Node/{drained}")));
+    assert!(
+        blocked.message.contains("delete the Node") && blocked.message.contains(names::CLUSTER_AUTOSCALER_TAINT),
+        "{}",
+        blocked.message
+    );
+    assert_eq!(plan.status.eta, None);
+    let plan = seconds(&mut world, &mut operator, 300);
+    assert_eq!((condition(&plan, "Stalled"), reasons(&plan)), (None, vec!["Budget", "Draining"]));
+    assert_ne!(condition(&plan, "Progressing").unwrap().1, "ProgressDeadlineExceeded");
+    // Time that stood still is no pace either.
+    taint(&mut world, &drained, None);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!((&plan.status.blocked, condition(&plan, "Progressing")), (&None, Some(("True", "RollingOut"))));
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_drain_that_lasts_blocks_nothing_while_other_nodes_go_on_beside_it() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 4, 2);
+    taint(&mut world, "n1", Some(names::KARPENTER_TAINT));
+    seconds(&mut world, &mut operator, 40);
+    edit(&mut world, |wish| wish.image = 2);
+    for _ in 0..20 {
+        let plan = seconds(&mut world, &mut operator, 1);
+        assert_eq!(plan.status.blocked, None);
+    }
+    let plan = seconds(&mut world, &mut operator, 200);
+    assert_eq!((on(&world, 2), plan.status.blocked.unwrap().reason.as_str()), (3, "Draining"));
+}
+
+#[test]
+fn a_node_whose_pods_can_no_longer_be_seen_to_end_or_that_its_finalizers_keep_has_done_its_part() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    delete_node(&mut world, "n1");
+    world.run_until(&mut operator, 40, |world| world.cluster.deployments["edge-n1"]["spec"]["replicas"] == 0).unwrap();
+    // Its kubelet is gone.
+    world.change(|cluster| {
+        cluster.edit_node("n1", |node| node["status"]["ready"] = false.into());
+        cluster.pods.iter_mut().filter(|pod| pod.node == "n1").for_each(|pod| pod.ends_at = Some(i64::MAX));
+    });
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(pods_on(&world, "n1"), 2);
+    let blocked = plan.status.blocked.unwrap();
+    assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("Draining", "Node/n1"));
+    assert!(blocked.message.contains("finalizers"), "{}", blocked.message);
+}
+
+#[test]
+fn what_people_or_a_window_hold_back_is_named_before_a_drain_that_lasts() {
+    let never = json!({"windows": [{"schedule": "0 0 1 7 *", "duration": "1m", "timeZone": "Etc/UTC"}]});
+    let (mut world, mut operator) = at_rest(&Value::Null, 4, 2);
+    taint(&mut world, "n1", Some(names::KARPENTER_TAINT));
+    seconds(&mut world, &mut operator, 40);
+    edit(&mut world, |wish| (wish.image, wish.course) = (2, never));
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "OutsideWindow");
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "OutsideWindow")));
 }
