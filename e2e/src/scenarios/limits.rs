@@ -89,8 +89,8 @@ async fn told(bed: &mut Bed) -> Result<()> {
     let both = rolling_update(2, json!({}));
     product::change(bed, json!({ "template": product::template("2"), "loadBalancer": load_balancer(), "updateStrategy": both })).await?;
     product::is_complete(bed, 2, MINUTE).await?;
-    product::status_says(bed, "nothing is told any more", MINUTE, |status| {
-        has_condition(status, "Valid", "True", "Accepted")
+    product::status_says(bed, "nothing is told any more of deadline and grace", MINUTE, |status| {
+        has_condition(status, "Valid", "True", "BudgetCoversAllNodes")
             && has_condition(status, "Progressing", "False", "Complete")
             && status.conditions.iter().all(|condition| condition.type_ != "Stalled")
     })

@@ -237,7 +237,8 @@ async fn finds_what_was_done_by_hand(bed: &Bed, ids: &Plugin) -> Result<()> {
     ensure!(violation.contains("P3 edge  NoBypass") && violation.contains("the pod template changed on node n1"), "{violation}");
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.apply(&false_health_checker(bed).await?).await?;
-    let violation = tokio::time::timeout(MINUTE, lines.next_line()).await.context("the audit says nothing")??.unwrap_or_default();
+    let violation =
+        tokio::time::timeout(MINUTE, lines.next_line()).await.context("the audit says nothing of the liar")??.unwrap_or_default();
     let said = "port 10082 of node n1 answers 503 (Updating, age of its view: 1 s), but that was at no moment so";
     ensure!(violation.contains("P10 edge  HealthVerdict") && violation.contains(said), "{violation}");
     bed.kubectl(&["delete", "pod", LIAR]).await?;

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use chrono::{SecondsFormat, Utc};
-use crds::names;
+use crds::{ledger::Kind, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt as _,
@@ -77,6 +77,9 @@ pub async fn release(cluster: &Cluster, options: &Release) -> Result<()> {
     let Some(grant) = resource.ledger().and_then(|ledger| ledger.grants.get(node)) else {
         bail!("node {node} has no place in the budget of {}: there is nothing to release (`kubectl ids why {node}`)", title(&resource));
     };
+    if let Some(instead) = instead_of_release(node, grant.kind) {
+        bail!("{instead}");
+    }
     let since = span(Utc::now().timestamp().saturating_sub(grant.granted_at));
     let risk = format!(
         "node {node}: {:?} (id {}), begun {since} ago, is given up; the node is attached as it is, whatever runs on it, and its place in the budget goes to another",
@@ -93,6 +96,22 @@ pub async fn release(cluster: &Cluster, options: &Release) -> Result<()> {
     ))?;
     say_if_operator_is_down(cluster, &resource).await;
     Ok(())
+}
+
+/// Why a place of this kind cannot be released, and what to do: the operator goes on whatever the order says. Nothing where it can be.
+fn instead_of_release(node: &str, kind: Kind) -> Option<String> {
+    match kind {
+        Kind::Remove => Some(format!(
+            "node {node} is being removed, which cannot be released: its place is free once its pods are gone. If the machine is gone, delete the Node \
+             (`kubectl delete node {node}`) or force-delete its pods; if it waits for the detacher, repair that or set onDetachTimeout to Proceed \
+             (`kubectl ids why {node}`)"
+        )),
+        Kind::Drain => Some(format!(
+            "node {node} is drained because it is about to be taken away, which cannot be released: its place is free once the Node is gone. Delete the \
+             Node (`kubectl delete node {node}`), or remove its taint if it is to stay (`kubectl ids why {node}`)"
+        )),
+        Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow | Kind::Abort => None,
+    }
 }
 
 /// Asks on the terminal.
@@ -133,4 +152,28 @@ async fn annotate(cluster: &Cluster, name: &str, key: &str, edit: impl Fn(Option
         }
     }
     bail!("annotation {key} of node {name} changes all the time: try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leaves_is_not_released_and_what_to_do_instead_is_said() {
+        let removed = instead_of_release("n1", Kind::Remove).unwrap_or_default();
+        for remedy in ["kubectl delete node n1", "force-delete its pods", "onDetachTimeout to Proceed"] {
+            assert!(removed.contains(remedy), "{removed}");
+        }
+        let drained = instead_of_release("n1", Kind::Drain).unwrap_or_default();
+        for remedy in ["kubectl delete node n1", "remove its taint"] {
+            assert!(drained.contains(remedy), "{drained}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_released() {
+        for kind in [Kind::Update, Kind::Repair, Kind::Shrink, Kind::Grow, Kind::Abort] {
+            assert_eq!(instead_of_release("n1", kind), None, "{kind:?}");
+        }
+    }
 }

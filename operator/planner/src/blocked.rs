@@ -87,24 +87,26 @@ fn rank(hold: &Hold) -> Option<u8> {
         | Hold::GivenUp => 4,
         Hold::OutsideWindow { .. } => 5,
         Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. } | StepState::NoNodes { .. }, .. } => 6,
-        Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } => 7,
-        Hold::NodeNotReady => 8,
-        Hold::OnDelete => 9,
-        Hold::Partition => 10,
-        Hold::Skipped => 11,
+        // What takes the place that others wait for comes before their wait.
+        Hold::Drained(_) => 7,
+        Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } => 8,
+        Hold::NodeNotReady => 9,
+        Hold::OnDelete => 10,
+        Hold::Partition => 11,
+        Hold::Skipped => 12,
         _ => return None,
     })
 }
 
 /// When the rollout will be over if it goes on as it did since it began, time apart for which it stood still; nothing before a node is
-/// finished, or when all are.
+/// finished, when all are, or once that time is over.
 ///
 /// It is reckoned from the last node that was finished, so that it changes with each node and not with each look.
-pub fn eta(nodes: &NodeCounts, ledger: &Ledger) -> Option<String> {
+pub fn eta(nodes: &NodeCounts, ledger: &Ledger, now: i64) -> Option<i64> {
     let course = ledger.course.as_ref().filter(|_| !ledger.grants.is_empty())?;
     let finished = i64::from(course.finished.checked_sub(course.began_with).filter(|finished| *finished > 0)?);
     let left = i64::from(nodes.desired.checked_sub(course.finished).filter(|left| *left > 0)?);
     let began = course.since.saturating_add(course.stood_still);
     let spent = course.progressed_at.checked_sub(began).filter(|spent| *spent > 0)?;
-    Some(clock(course.progressed_at.saturating_add(spent.saturating_mul(left) / finished)))
+    Some(course.progressed_at.saturating_add(spent.saturating_mul(left) / finished)).filter(|at| *at > now)
 }

@@ -1,6 +1,9 @@
 //! The admission-failure breaker: a kubelet that refuses a node's pods must not be flooded with new ones.
 
-use crate::snapshot::{DeploymentFacts, PodFacts};
+use crate::{
+    hold::Hold,
+    snapshot::{DeploymentFacts, PodFacts},
+};
 use crds::names;
 use std::collections::BTreeSet;
 
@@ -32,6 +35,11 @@ pub fn read(deployment: &DeploymentFacts) -> Option<Breaker> {
     Some(Breaker { openings: openings.parse().ok()?, until: until.parse().ok()? })
 }
 
+/// The breaker, while it is open.
+pub fn open(deployment: &DeploymentFacts, now: i64) -> Option<Breaker> {
+    read(deployment).filter(|breaker| breaker.until > now)
+}
+
 /// The breaker that is to open now.
 pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Breaker> {
     let earlier = read(deployment);
@@ -44,8 +52,14 @@ pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Optio
     (recent >= REFUSALS).then_some(Breaker { openings, until: now.saturating_add(pause) })
 }
 
+/// What is said of the node while it is open.
+pub fn hold(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Hold> {
+    let Breaker { until, .. } = open(deployment, now)?;
+    Some(Hold::AdmissionRejected { until, message: refusal(pods).unwrap_or_else(|| "see the pods' events".into()) })
+}
+
 /// What the kubelet said of the newest refused pod.
-pub fn refusal(pods: &[PodFacts]) -> Option<String> {
+fn refusal(pods: &[PodFacts]) -> Option<String> {
     let newest = pods.iter().filter(|pod| pod.rejected_at.is_some()).max_by_key(|pod| (pod.rejected_at, &pod.name))?;
     newest.trouble.as_ref().map(|(reason, message)| format!("{reason}: {message}"))
 }

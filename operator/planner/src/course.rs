@@ -281,7 +281,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         }
         // A node that was given up is tried again once the detach settings change, and one that came through has not failed.
         match case.grant {
-            Some(grant) if grant.refused.is_some() => wanted::is_kept(case, grant, snapshot.now),
+            Some(grant) if grant.refused.is_some() => wanted::is_given_up(case, grant, snapshot.now),
             Some(_) => true,
             None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision),
         }

@@ -6,7 +6,7 @@ mod waits;
 
 use crate::{
     admission::{Admission, Shut, Terms},
-    course, deployment_writes,
+    blocked, course, deployment_writes,
     evidence::{Evidence, evidence},
     health_checker,
     hold::{Hold, StepState},
@@ -25,7 +25,7 @@ use crate::{
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::Gates,
     trial,
-    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, marks_without_settings, renew, set_free, turn_back},
+    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
 };
 use crds::{
     holders::{EntryPhase, Holders},
@@ -187,10 +187,11 @@ impl<'a> Pass<'a> {
             {
                 revisions::record(self.snapshot, targets, &self.ledger, &mut self.plan);
             }
-        } else if self.snapshot.resource.deleting {
-            self.remove_without_settings(cases);
         } else {
-            self.hold_for_spec(cases);
+            self.let_go_without_settings(cases);
+            if !self.snapshot.resource.deleting {
+                self.hold_for_spec(cases);
+            }
         }
         self.ledger.next_id += self.unserved;
     }
@@ -268,7 +269,7 @@ impl<'a> Pass<'a> {
             Step::AwaitComplete => {
                 self.delete_stragglers(case);
                 if grant.kind == Kind::Drain {
-                    return self.hold(case.name, "Draining", Hold::Draining);
+                    return self.hold_drained(case);
                 }
                 if let Some(failure) = self.failure(case) {
                     let hold = Hold::failed(&failure.reason, self.incomplete(case, grant));
@@ -429,6 +430,7 @@ impl<'a> Pass<'a> {
         for (node, hold) in admission.waiting {
             self.hold(&node, "Waiting", hold);
         }
+        self.hold_rejected(cases);
         for case in cases.iter().filter(|case| case.chosen && case.settled) {
             let busy = self.ledger.grants.contains_key(case.name) || self.plan.held.contains_key(case.name);
             if let Some(hold) = case.held_back.clone().filter(|_| !busy) {
@@ -456,23 +458,18 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Deletion of a resource whose spec is invalid: everything goes, with the marks that are in use.
-    fn remove_without_settings(&mut self, cases: &[Case<'_>]) {
-        for case in cases.iter().filter(|case| case.grant.is_none() && case.has_anything()) {
+    /// While the spec is not valid: what leaves is taken out by the mark that every health checker knows. Nothing else is begun.
+    fn let_go_without_settings(&mut self, cases: &[Case<'_>]) {
+        for (case, kind) in cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| Some((case, case.need(self.snapshot.now)?)))
+        {
             let id = self.ledger.next_id;
             self.ledger.next_id += 1;
             let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
-            let grant = Grant {
-                id,
-                node_uid,
-                kind: Kind::Remove,
-                revision: String::new(),
-                marks: marks_without_settings(),
-                domain: None,
-                granted_at: self.snapshot.now,
-                ..Grant::default()
-            };
+            let marks = case.removal_marks_without_settings();
+            let grant = Grant { id, node_uid, kind, marks, granted_at: self.snapshot.now, ..Grant::default() };
             self.ledger.grants.insert(case.name.to_owned(), grant);
+            self.hold(case.name, "Granted", Hold::Granted);
+            self.granted.push(case.name.to_owned());
         }
     }
 
@@ -523,6 +520,10 @@ impl<'a> Pass<'a> {
         let first = self.ledger.next_id - self.unserved.min(self.ledger.next_id);
         let reserve = (first..self.ledger.next_id).collect();
         self.plan.status = status::status(self.snapshot, self.targets, cases, &self.plan, self.ledger);
+        let eta = self.plan.status.rollout.as_ref().and_then(|ledger| blocked::eta(&self.plan.status.nodes, ledger, self.snapshot.now));
+        if let Some(eta) = eta.filter(|_| self.plan.status.eta.is_some()) {
+            self.plan.recheck(eta);
+        }
         if self.plan.status != stored {
             self.plan.actions.push(Action::WriteStatus {
                 status: Box::new(self.plan.status.clone()),

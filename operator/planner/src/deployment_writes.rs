@@ -68,7 +68,7 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
     if matches!(grant.kind, Kind::Remove | Kind::Drain) {
         return patch.add("/spec/replicas", 0).into_value();
     }
-    let Some(settings) = settings else { return patch.into_value() };
+    let Some(settings) = settings else { return as_before(patch, snapshot, deployment, grant).into_value() };
     match grant.kind {
         Kind::Abort | Kind::Remove | Kind::Drain => return patch.into_value(),
         Kind::Shrink | Kind::Grow => {}
@@ -78,13 +78,26 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
             patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
         }
     }
+    let patch = goes_on(patch, deployment);
+    patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings)).into_value()
+}
+
+/// Without a valid spec a node that was emptied gets as many pods as it had, of the template that its Deployment has.
+fn as_before(patch: JsonPatch, snapshot: &Snapshot, deployment: &DeploymentFacts, grant: &Grant) -> JsonPatch {
+    let emptied = grant.kind == Kind::Grow && deployment.replicas() == 0;
+    let Some(replicas) = snapshot.resource.last_replicas().filter(|_| emptied) else { return patch };
+    goes_on(patch, deployment).add("/spec/replicas", replicas)
+}
+
+/// Neither paused nor held back by the breaker any more.
+fn goes_on(mut patch: JsonPatch, deployment: &DeploymentFacts) -> JsonPatch {
     if deployment.spec.has("paused") {
         patch = patch.remove("/spec/paused");
     }
     if deployment.labels.contains_key(names::BREAKER_LABEL) {
         patch = patch.remove(&label(names::BREAKER_LABEL));
     }
-    patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings)).into_value()
+    patch
 }
 
 /// `id.InPlace`: the Deployment's controller makes no other pods until it goes on.
@@ -209,7 +222,7 @@ pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deploym
     patch = min_ready(patch, snapshot, deployment);
     let new = case.phase() == Some(Phase::New);
     let behind = deployment.revision() != settings.revision || case.drifted;
-    let shut = crate::breaker::read(deployment).is_some_and(|breaker| breaker.until > snapshot.now);
+    let shut = crate::breaker::open(deployment, snapshot.now).is_some();
     if new && behind {
         patch = patch.test("/metadata/generation", deployment.generation);
         patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));

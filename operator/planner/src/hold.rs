@@ -82,6 +82,9 @@ pub enum Hold {
     },
     /// The node is about to be taken away.
     Draining,
+    /// The same, and nothing is left to be done for it but by others: it keeps its place until the Node goes, or the taint of this
+    /// key; without one the Node is being deleted.
+    Drained(Option<String>),
     /// The Node is not Ready.
     NodeNotReady,
     /// Granted; the next write follows.
@@ -216,7 +219,7 @@ impl Hold {
             Self::TooManyFailed { .. } => "MaxFailedNodes",
             Self::FailedBefore(_) => "FailedBefore",
             Self::Failed { with, .. } => with,
-            Self::Draining => "Draining",
+            Self::Draining | Self::Drained(_) => "Draining",
             Self::NodeNotReady => "NodeNotReady",
             Self::Granted => "Granted",
             Self::WaitingForTaint { .. } => "WaitingForTaint",
@@ -288,7 +291,13 @@ impl Hold {
                 now.message(),
                 crds::names::RETRY_ANNOTATION
             ),
-            Self::Draining => "the Node is about to be taken away: out of the load balancer, without pods".into(),
+            Self::Draining => "the Node is about to be taken away: out of the load balancer first, then without pods".into(),
+            Self::Drained(Some(key)) => format!(
+                "the Node is about to be taken away and nothing is left to be done before; it takes a place in the budget until it goes: delete the Node, or remove its taint {key} if it is to stay"
+            ),
+            Self::Drained(None) => {
+                "the Node is being deleted and nothing is left to be done before; it takes a place in the budget until it goes: see to what its finalizers wait for".into()
+            }
             Self::NodeNotReady => "the Node is not Ready: mend it, or delete it if the machine is gone".into(),
             Self::Granted => "may be updated now".into(),
             Self::WaitingForTaint { gate, taint, until } => format!(

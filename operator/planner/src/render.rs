@@ -11,7 +11,7 @@ use crds::{
     hash,
     ingress_daemon_set::{Placement, PodUpdate},
     names,
-    token::Token,
+    token::{Phase, Token},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -73,6 +73,13 @@ pub fn labels(resource: &Resource, name: &str, node: &str) -> BTreeMap<String, S
     let mut labels = resource.spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default();
     labels.extend(identity(resource, name, node));
     labels
+}
+
+/// Whether a Deployment that is to be created has the template that is wanted. One around pods that have lost theirs has the template
+/// of those, which somebody may have edited.
+pub fn is_wanted(body: &Value) -> bool {
+    let token = body["metadata"]["labels"][names::TOKEN_LABEL].as_str().and_then(|token| token.parse::<Token>().ok());
+    token.is_some_and(|token| token.phase == Phase::New)
 }
 
 /// The Deployment of a node.

@@ -133,6 +133,11 @@ impl Resource {
         self.status.as_ref()?.rollout.as_ref()
     }
 
+    /// Pods of a node by the last spec that was valid, where the status still says so.
+    pub fn last_replicas(&self) -> Option<i32> {
+        self.status.as_ref().filter(|status| !status.revisions.effective.is_empty()).map(|status| status.replicas)
+    }
+
     /// The first 8 characters of the UID.
     pub fn uid8(&self) -> &str {
         crds::names::uid8(&self.uid)

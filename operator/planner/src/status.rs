@@ -43,7 +43,7 @@ pub fn status(
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
         revisions: Revisions { current: if through { effective.clone() } else { earlier.revisions.current.clone() }, update, effective },
         conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, &earlier.conditions),
-        eta: eta(&nodes, &ledger).filter(|_| blocked.is_none()),
+        eta: eta(&nodes, &ledger, snapshot.now).filter(|_| blocked.is_none()).map(clock),
         blocked,
         node_states: node_states(snapshot, plan, &earlier.node_states),
         node_readiness: node_readiness(snapshot, earlier.node_readiness),
@@ -253,7 +253,8 @@ fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Hold> {
                 | Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::NoNodes { .. }, .. }
         )
     };
-    let under_way = ledger.grants.keys().any(|node| plan.held.get(node).is_some_and(|held| held.phase != "Failed"));
+    let stands = |held: &Held| held.phase == "Failed" || matches!(held.hold, Hold::Drained(_));
+    let under_way = ledger.grants.keys().any(|node| plan.held.get(node).is_some_and(|held| !stands(held)));
     plan.held.values().map(|held| &held.hold).chain(&plan.step).find(waits).filter(|_| !under_way)
 }
 

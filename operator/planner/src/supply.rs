@@ -35,10 +35,17 @@ impl Pass<'_> {
         }
         let Some(deployment) = case.deployment else {
             // Pods on a node that leaves would only be moved again.
-            return if case.is_draining() && !case.orphaned { self.hold(case.name, "Draining", Hold::Draining) } else { self.create(case) };
+            return if case.is_draining() && !case.orphaned { self.hold_drained(case) } else { self.create(case) };
         };
+        if let Some(open) = breaker::open(deployment, self.snapshot.now) {
+            self.plan.recheck(open.until);
+        }
+        // A kubelet is spared whatever the spec says.
+        if self.trip_breaker(case, deployment) {
+            return;
+        }
         let Some(settings) = case.settings else { return };
-        if self.trip_breaker(case, deployment) || !self.label_member(case) {
+        if !self.label_member(case) {
             return;
         }
         if case.grant.is_none() || case.phase() == Some(Phase::New) {
@@ -70,11 +77,8 @@ impl Pass<'_> {
         let Some(token) = case.token.as_ref().filter(|token| token.phase == Phase::New && case.grant.is_none()) else { return };
         let wanted = settings.pods_per_node;
         if wanted == 0 || !readiness::is_complete(deployment, case.pods, &settings.revision, wanted) {
-            let hold = match breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
-                Some(breaker) => Hold::AdmissionRejected {
-                    until: breaker.until,
-                    message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
-                },
+            let hold = match breaker::hold(deployment, case.pods, self.snapshot.now) {
+                Some(rejected) => rejected,
                 None if case.pods.is_empty() && deployment.refusal.is_some() => {
                     Hold::PodsRefused(deployment.refusal.clone().unwrap_or_default())
                 }
@@ -143,7 +147,7 @@ impl Pass<'_> {
             self.set_member(case, "joining");
         }
         let left = case.pods.iter().filter(|pod| !pod.ended).count();
-        let Some(settings) = case.settings else { return };
+        let Some(settings) = case.settings else { return self.hold(case.name, "Blocked", Hold::InvalidSpec) };
         let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
             Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
             None if case.pods.iter().any(|pod| !pod.ended && !pod.terminating) => return self.reclaim(case, name),

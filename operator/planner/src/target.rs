@@ -28,7 +28,7 @@ pub struct NeedView {
     pub current: bool,
     /// Somebody changed what we set.
     pub drifted: bool,
-    /// The breaker is open: replicas are not what they should be on purpose.
+    /// The breaker is open: replicas are fewer than they should be on purpose.
     pub broken: bool,
     /// Replicas of the Deployment, compared with what is wanted.
     pub replicas: Ordering,
@@ -49,8 +49,8 @@ pub fn need(view: &NeedView) -> Option<Kind> {
     match view.replicas {
         _ if !view.current => Some(Kind::Update),
         _ if view.drifted || stuck => Some(Kind::Repair),
-        _ if view.broken => None,
         Ordering::Greater => Some(Kind::Shrink),
+        Ordering::Less if view.broken => None,
         // A node without pods does not serve: they are added without a grant, unless one is under way and must say so.
         Ordering::Less if !view.empty || view.granted => Some(Kind::Grow),
         Ordering::Less | Ordering::Equal => None,

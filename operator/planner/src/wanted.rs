@@ -180,9 +180,20 @@ impl Case<'_> {
         self.node.is_some_and(|node| node.deleting || node.taints.iter().any(eligibility::is_departure))
     }
 
+    /// Key of the taint that says so; nothing when the Node is being deleted.
+    pub fn departure(&self) -> Option<&str> {
+        let node = self.node.filter(|node| !node.deleting)?;
+        node.taints.iter().find(|taint| eligibility::is_departure(taint)).map(|taint| taint.key.as_str())
+    }
+
     /// Marks for its removal: none where nothing is served.
     pub fn removal_marks(&self, settings: &Settings) -> Marks {
         if self.serves() { settings.detach_marks() } else { Marks::default() }
+    }
+
+    /// The same when the spec cannot be read: the mark that every health checker knows.
+    pub fn removal_marks_without_settings(&self) -> Marks {
+        Marks { deployment: self.serves(), ..Marks::default() }
     }
 
     /// Its Deployment wants no pods, or there is none.
@@ -247,7 +258,7 @@ impl Case<'_> {
 
     /// What the node needs that takes a grant; `None` when nothing does.
     pub fn need(&self, now: i64) -> Option<Kind> {
-        let settings = self.settings?;
+        let Some(settings) = self.settings else { return self.need_without_settings() };
         let replicas = self.deployment.map_or(0, DeploymentFacts::replicas);
         target::need(&NeedView {
             chosen: self.chosen,
@@ -259,10 +270,19 @@ impl Case<'_> {
             detached: self.holds_node(),
             current: self.is_at(&settings.revision),
             drifted: self.drifted,
-            broken: self.deployment.and_then(breaker::read).is_some_and(|breaker| breaker.until > now),
+            broken: self.deployment.is_some_and(|deployment| breaker::open(deployment, now).is_some()),
             replicas: replicas.cmp(&settings.pods_per_node),
             empty: self.is_empty(),
         })
+    }
+
+    /// The same while the spec is not valid: what leaves needs no template.
+    fn need_without_settings(&self) -> Option<Kind> {
+        if self.resource.deleting || self.node.is_none() {
+            return self.has_anything().then_some(Kind::Remove);
+        }
+        let drains = self.is_draining() && self.phase().is_some_and(|phase| phase != Phase::New);
+        drains.then_some(Kind::Drain)
     }
 
     /// The Deployment is what a grant is to bring about.
@@ -277,7 +297,8 @@ impl Case<'_> {
                 Some(settings) if grant.revision == settings.revision => {
                     is_complete(deployment, self.pods, &grant.revision, settings.pods_per_node)
                 }
-                _ => self.is_at(&grant.revision) && self.settled,
+                // One that the breaker has emptied is settled without a pod.
+                _ => self.is_at(&grant.revision) && self.settled && breaker::read(deployment).is_none(),
             },
         }
     }
@@ -328,30 +349,40 @@ fn gave_up(grant: &Grant, settings: &Settings) -> bool {
         && settings.update_marks().node == grant.marks.node
 }
 
-/// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003).
+/// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003); what leaves is not kept.
 pub fn is_kept(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
+    is_given_up(case, grant, now) && !matches!(case.need(now), Some(Kind::Remove | Kind::Drain))
+}
+
+/// What was given up is still what is wanted.
+pub fn is_given_up(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
     let kept = |settings: &Settings| gave_up(grant, settings) && case.need(now).is_some();
     grant.refused.is_some() && !grant.released && case.settings.is_none_or(kept)
 }
 
-/// Marks of a removal whose spec cannot be read: the one that every health checker knows.
-pub fn marks_without_settings() -> Marks {
-    Marks { deployment: true, ..Marks::default() }
-}
-
-/// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on. What leaves still does.
+/// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on. What leaves still does, and
+/// comes back when it is not taken away after all.
 fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
-    let goes = matches!(grant.kind, Kind::Remove | Kind::Drain);
-    if case.resource.deleting && grant.kind != Kind::Remove {
-        return Err(Box::new(replace(case, grant, Kind::Remove, String::new(), &marks_without_settings())));
+    let need = case.need_without_settings();
+    if let Some(kind) = need.filter(|kind| grant.kind != Kind::Remove && grant.kind != *kind) {
+        return Err(Box::new(replace(case, grant, kind, String::new(), &case.removal_marks_without_settings())));
     }
+    let goes = grant.kind == Kind::Remove || grant.kind == Kind::Drain && (need.is_some() || case.deployment.is_none());
     if goes && case.is_updated() && !case.is_empty() {
         return Err(Box::new(renew(case, grant, Gates::default())));
     }
-    if goes || case.is_updated() || grant.kind == Kind::Abort {
+    if goes || grant.kind == Kind::Abort || grant.kind != Kind::Drain && case.is_updated() {
         return Ok(());
     }
-    Err(Box::new(turn_back(case, grant)))
+    // A node that was emptied gets as many pods as it had.
+    match (case.resource.last_replicas(), grant.kind) {
+        _ if !case.is_empty() => Err(Box::new(turn_back(case, grant))),
+        (Some(1..), Kind::Grow) => Ok(()),
+        (Some(1..), _) => Err(Box::new(Grant { kind: Kind::Grow, ..turn_back(case, grant) })),
+        // Nothing says how many: it waits for a spec that does.
+        (None, Kind::Drain) => Ok(()),
+        _ => Err(Box::new(turn_back(case, grant))),
+    }
 }
 
 /// The marks wanted now, and those of the grant that is replaced: all of their steps are passed.

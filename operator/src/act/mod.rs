@@ -264,7 +264,8 @@ impl Actor<'_> {
         let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
         match api.create(&PostParams::default(), &object).await {
             Ok(created) => {
-                let generation = Some((created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0)));
+                let generation = || (created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0));
+                let generation = planner::render::is_wanted(body).then(generation);
                 Ok(Done { written: Some(written(Kind::Deployments, &created.metadata)), generation })
             }
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {

@@ -83,6 +83,7 @@ impl Pass<'_> {
 
     /// Nodes that were not done yet when the spec ceased to be valid.
     pub(super) fn hold_for_spec(&mut self, cases: &[Case<'_>]) {
+        self.hold_rejected(cases);
         let resource = &self.snapshot.resource;
         let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
         for case in cases.iter().filter(|case| case.chosen && !self.plan.held.contains_key(case.name)).collect::<Vec<_>>() {

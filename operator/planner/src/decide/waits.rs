@@ -71,14 +71,39 @@ impl Pass<'_> {
         timing::soak(settings, self.snapshot.now, closed.since, entry, alone, case.node)
     }
 
+    /// Nodes that serve with fewer pods than are wanted, or with none, because their kubelet refused the others.
+    pub(super) fn hold_rejected(&mut self, cases: &[Case<'_>]) {
+        let now = self.snapshot.now;
+        for case in cases.iter().filter(|case| case.chosen && case.grant.is_none() && !(case.is_lost() && case.is_unavailable())) {
+            let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
+            let wanted = self.settings.map(|settings| settings.pods_per_node).or(self.snapshot.resource.last_replicas());
+            let fewer = wanted.is_none_or(|wanted| deployment.replicas() < wanted);
+            if let Some(hold) = breaker::hold(deployment, case.pods, now).filter(|_| fewer) {
+                self.hold(case.name, if case.is_unavailable() { "Unavailable" } else { "Blocked" }, hold);
+            }
+        }
+    }
+
+    /// A node that is taken out because it is about to be taken away.
+    pub(crate) fn hold_drained(&mut self, case: &Case<'_>) {
+        if !case.is_draining() {
+            // It is not taken away after all, and nothing says what it is to run.
+            return self.hold(case.name, "Blocked", Hold::InvalidSpec);
+        }
+        // Pods of a node that is lost are not seen to end.
+        let done = case.is_lost() || case.pods.iter().all(|pod| pod.ended);
+        let hold = if done { Hold::Drained(case.departure().map(str::to_owned)) } else { Hold::Draining };
+        self.hold(case.name, "Draining", hold);
+    }
+
     /// Why a grant waits for its pods.
     pub(super) fn incomplete(&self, case: &Case<'_>, grant: &Grant) -> Hold {
         let Some(deployment) = case.deployment else { return Hold::Granted };
-        if let Some(breaker) = breaker::read(deployment).filter(|breaker| breaker.until > self.snapshot.now) {
-            return Hold::AdmissionRejected {
-                until: breaker.until,
-                message: breaker::refusal(case.pods).unwrap_or_else(|| "see the pods' events".into()),
-            };
+        if let Some(hold) = breaker::hold(deployment, case.pods, self.snapshot.now) {
+            return hold;
+        }
+        if self.settings.is_none() && deployment.replicas() == 0 && grant.kind != Kind::Remove {
+            return Hold::InvalidSpec;
         }
         let wanted = match grant.kind {
             Kind::Remove => 0,

@@ -110,6 +110,27 @@ fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_i
 }
 
 #[test]
+fn an_expected_end_that_is_over_is_not_shown_and_is_taken_back_when_it_comes() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished == 3).unwrap();
+    let plan = seconds(&mut world, &mut operator, 2);
+    let eta = chrono::DateTime::parse_from_rfc3339(plan.status.eta.as_deref().unwrap()).unwrap().timestamp();
+    assert!(plan.recheck_at.is_some_and(|at| at <= eta), "{:?} is after {eta}", plan.recheck_at);
+    // The next node takes its time.
+    while world.cluster.now < eta + 20 {
+        world.change(|cluster| {
+            let wanted = cluster.wish.revision_of(2);
+            cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted && !pod.was_ready).for_each(|pod| pod.ready_at = i64::MAX);
+        });
+        let now = world.cluster.now;
+        let plan = seconds(&mut world, &mut operator, 1);
+        assert_eq!(plan.status.eta.is_some(), now < eta, "{} s after it", now - eta);
+        assert_eq!(plan.status.blocked, None);
+    }
+}
+
+#[test]
 fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
     let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
     edit(&mut world, |wish| wish.image = 2);

@@ -4,9 +4,11 @@
 
 mod admission;
 mod bad_input;
+mod breakers;
 mod clocks;
 mod compatibility;
 mod course;
+mod departures;
 mod gate_originals;
 mod gates;
 mod guide;

@@ -76,7 +76,8 @@ fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event
         run.world.fair_second(&mut operator);
     }
     let end = Event::CatchUp(false);
-    if let Err(why) = run.world.idle_until(&mut operator, 600, World::is_converged) {
+    // A breaker stays open for a quarter of an hour at most.
+    if let Err(why) = run.world.idle_until(&mut operator, 1800, World::is_converged) {
         prop_assert!(false, "{why}");
     }
     check(&run.world, &end)?;
@@ -158,6 +159,7 @@ fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
         "failed",
         "kept available",
         "mended",
+        "refused",
         "rebuilt",
         "released",
         "rolled back",

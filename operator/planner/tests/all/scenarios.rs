@@ -105,6 +105,17 @@ fn while_paused_a_grant_is_not_begun_again_on_a_deployment_that_was_made_anew() 
 }
 
 #[test]
+fn a_template_that_somebody_edited_is_put_right_though_its_deployment_was_deleted_beneath_its_pods() {
+    for pod_update in ["Recreate", "InPlaceIfPossible"] {
+        let (mut world, mut operator) = settled(Wish { pod_update, ..Wish::new(Marks::Token, 1) }, 2);
+        world.edit_deployment("edge-n1", |deployment| deployment["spec"]["template"]["metadata"]["labels"]["app"] = "other".into());
+        world.audit.disturbed.insert("n1".into());
+        world.change(|cluster| cluster.delete_deployment("edge-n1", true));
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    }
+}
+
+#[test]
 fn a_node_that_begins_to_serve_after_it_was_to_be_removed_for_nothing_waits_for_its_slot() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
     world.change(|cluster| cluster.join("n9"));

@@ -464,11 +464,16 @@ impl<const N: usize> Eyes<'_, N> {
             cover(grant.kind, next);
         }
         match next {
-            Step::Release { .. } if grant.refused.is_some() && self.gave_up(site, grant) && self.need(site).is_some() => None,
+            Step::Release { .. } if grant.refused.is_some() && self.gave_up(site, grant) && self.stays(site) => None,
             Step::Retarget => Some(Intent::Retarget(fit.err().unwrap_or_else(|| self.renew(site, grant)))),
             Step::AwaitDeployment | Step::AwaitGrace | Step::AwaitComplete | Step::AwaitSoak => None,
             next => Some(Intent::Step(next, *grant)),
         }
+    }
+
+    /// It needs something, and does not leave.
+    fn stays(&self, site: &Site) -> bool {
+        self.need(site).is_some_and(|kind| !matches!(kind, Kind::Remove | Kind::Drain))
     }
 
     fn step_view(&self, site: &Site, grant: &Grant, wanted: bool, graced: bool) -> StepView {

@@ -89,6 +89,8 @@ pub enum Event {
     Vanish(u8),
     Recreate(u8),
     Ready(u8, bool),
+    /// A kubelet ends a pod and refuses every other, or no longer.
+    Refuse(u8, bool),
     Unready,
     DeleteDeployment(u8, bool),
     Wipe,
@@ -161,6 +163,8 @@ fn accident() -> impl Strategy<Value = Event> {
         2 => (0..NODES).prop_map(Event::Recreate),
         2 => (0..NODES, any::<bool>()).prop_map(|(node, ready)| Event::Ready(node, ready)),
         1 => Just(Event::Unready),
+        3 => (0..NODES).prop_map(|node| Event::Refuse(node, true)),
+        1 => (0..NODES).prop_map(|node| Event::Refuse(node, false)),
         2 => (0..NODES, any::<bool>()).prop_map(|(node, orphan)| Event::DeleteDeployment(node, orphan)),
         1 => Just(Event::Wipe),
         6 => (0..NODES, 0..EDITS.len()).prop_map(|(node, edit)| Event::Edit(node, EDITS[edit])),
@@ -194,6 +198,8 @@ fn departure() -> impl Strategy<Value = Event> {
         1 => (0..NODES).prop_map(Event::DeleteNode),
         1 => (0..NODES).prop_map(Event::DeletePod),
         1 => (0..NODES).prop_map(Event::Restart),
+        3 => (0..NODES).prop_map(|node| Event::Refuse(node, true)),
+        1 => (0..NODES).prop_map(|node| Event::Refuse(node, false)),
     ]
 }
 
@@ -357,7 +363,11 @@ impl Run {
     fn befall(&mut self, event: &Event) {
         let disturbed = &mut self.world.audit.disturbed;
         match *event {
-            Event::Vanish(node) | Event::Recreate(node) | Event::DeleteDeployment(node, _) | Event::DeletePod(node) => {
+            Event::Vanish(node)
+            | Event::Recreate(node)
+            | Event::DeleteDeployment(node, _)
+            | Event::DeletePod(node)
+            | Event::Refuse(node, true) => {
                 disturbed.insert(name(node));
             }
             _ => {}
@@ -374,6 +384,7 @@ impl Run {
                 }
             }
             Event::Ready(node, ready) => cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into()),
+            Event::Refuse(node, refuses) => cluster.refuse(&name(node), refuses),
             Event::Unready => {
                 let later = cluster.now + 8;
                 cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.max(later));
@@ -421,6 +432,7 @@ impl Run {
             }
             cluster.detacher = Detacher::Good;
             cluster.answered.clear();
+            cluster.refusing.clear();
             // What failed, and what was given up, is tried again only when somebody changes the template or the policy.
             let failed = cluster.ledger().is_some_and(|ledger| {
                 let noted = ledger.course.as_ref().is_some_and(|course| !course.failed.is_empty());

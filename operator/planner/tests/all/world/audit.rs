@@ -211,6 +211,20 @@ impl Audit {
         }
     }
 
+    /// The breaker only takes pods away that are not ready: it changes nothing but their number, without a step.
+    pub fn breaker_write(&mut self, cluster: &Cluster, before: &Value, after: &Value) {
+        self.seen.insert("refused");
+        let spec = |deployment: &Value| {
+            let mut spec = deployment["spec"].clone();
+            spec["replicas"] = Value::Null;
+            spec
+        };
+        let more = after["spec"]["replicas"].as_i64() > before["spec"]["replicas"].as_i64();
+        if more || spec(before) != spec(after) || token(before) != token(after) {
+            self.fail(cluster, format!("P4: the breaker changes more of {} than its pods' number", node_of(after)));
+        }
+    }
+
     /// A person has ordered that the node be attached as it is.
     fn is_released(&self, id: u64) -> bool {
         self.grants.get(&id).is_some_and(|(_, grant)| grant.released)
@@ -355,7 +369,7 @@ impl Audit {
     /// P5: attached only when exactly the wanted pods are there and all of them came up.
     fn is_complete(&mut self, cluster: &Cluster, deployment: &Value) {
         let node = node_of(deployment);
-        let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == node).collect();
+        let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == node && pod.rejected_at.is_none()).collect();
         let wanted = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
         let exact = pods.len() as u64 == wanted
             && pods.iter().all(|pod| *pod.template == deployment["spec"]["template"] && pod.was_ready && pod.ends_at.is_none());

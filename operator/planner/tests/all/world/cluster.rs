@@ -65,6 +65,10 @@ pub struct Cluster {
     pub detacher: Detacher,
     /// Nodes whose health checker hangs, and what it says for ever.
     pub hanging: BTreeMap<String, PortAnswer>,
+    /// Nodes whose kubelet refuses every pod.
+    pub refusing: BTreeSet<String>,
+    /// How many pods were made, by node.
+    pub made: BTreeMap<String, usize>,
     /// Nodes that the detacher has answered for, and the key it was asked by.
     pub answered: BTreeMap<String, &'static str>,
 }
@@ -101,6 +105,8 @@ impl Cluster {
             revisions: Arc::default(),
             detacher: Detacher::Good,
             hanging: BTreeMap::new(),
+            refusing: BTreeSet::new(),
+            made: BTreeMap::new(),
             answered: BTreeMap::new(),
         };
         for index in 0..nodes {
@@ -136,6 +142,18 @@ impl Cluster {
             edit(&mut after);
             let after = api::store(&before, after, &mut self.version);
             self.nodes.insert(name.to_owned(), after);
+        }
+    }
+
+    /// A kubelet ends a pod and refuses every other, or no longer.
+    pub fn refuse(&mut self, node: &str, refuses: bool) {
+        if !refuses {
+            self.refusing.remove(node);
+            return;
+        }
+        self.refusing.insert(node.to_owned());
+        if let Some(pod) = self.pods.iter_mut().find(|pod| pod.node == node && pod.is_active()) {
+            pod.ends_at = Some(self.now + 1);
         }
     }
 
@@ -200,7 +218,7 @@ impl Cluster {
         let Some(deployment) = self.deployments.remove(name) else { return };
         self.version += 1;
         let (uid, node) = (text(&deployment, "/metadata/uid"), node_of(&deployment));
-        if orphan && self.pods.iter().any(|pod| pod.owner.as_deref() == Some(uid) && pod.ends_at.is_none()) {
+        if orphan && self.pods.iter().any(|pod| pod.owner.as_deref() == Some(uid) && pod.is_active()) {
             self.orphans.insert(node.to_owned(), deployment["spec"]["template"].clone());
         }
         let now = self.now;
@@ -238,7 +256,7 @@ impl Cluster {
         }
         self.pods.retain(|pod| pod.ends_at.is_none_or(|at| at > now));
         let pods = &self.pods;
-        self.orphans.retain(|node, _| pods.iter().any(|pod| pod.node == *node && pod.owner.is_none() && pod.ends_at.is_none()));
+        self.orphans.retain(|node, _| pods.iter().any(|pod| pod.node == *node && pod.owner.is_none() && pod.is_active()));
         let before = self.sets.len();
         self.sets.retain(|set| !set.owner.is_empty() || pods.iter().any(|pod| pod.set == set.uid && pod.ends_at.is_none()));
         self.sets_version += u64::from(self.sets.len() < before);
@@ -309,7 +327,7 @@ impl Cluster {
         let (unavailable, surge) = (count("maxUnavailable"), count("maxSurge"));
         let (now, mut end) = (self.now, Vec::new());
         let live = |pods: &[Pod]| -> Vec<usize> {
-            (0..pods.len()).filter(|&i| pods[i].owner.as_deref() == Some(&*current.owner) && pods[i].ends_at.is_none()).collect()
+            (0..pods.len()).filter(|&i| pods[i].owner.as_deref() == Some(&*current.owner) && pods[i].is_active()).collect()
         };
         let mine = live(&self.pods);
         let (new, old): (Vec<usize>, Vec<usize>) = mine.iter().partition(|&&i| self.pods[i].set == current.uid);
@@ -332,13 +350,13 @@ impl Cluster {
         }
         let sets: Vec<_> = self.sets.iter().filter(|set| set.owner == current.owner).map(|set| set.uid.clone()).collect();
         for set in sets {
-            let left = self.pods.iter().filter(|pod| pod.set == set && pod.ends_at.is_none()).count();
+            let left = self.pods.iter().filter(|pod| pod.set == set && pod.is_active()).count();
             self.want(&set, left);
         }
     }
 
     fn write_status(&mut self, name: &str, uid: &str, current: Option<&str>) {
-        let mine: Vec<_> = self.pods.iter().filter(|pod| pod.owner.as_deref() == Some(uid)).collect();
+        let mine: Vec<_> = self.pods.iter().filter(|pod| pod.owner.as_deref() == Some(uid) && pod.rejected_at.is_none()).collect();
         let live: Vec<_> = mine.iter().filter(|pod| pod.ends_at.is_none()).collect();
         let ready = live.iter().filter(|pod| pod.ready).count();
         let before = &self.deployments[name];

@@ -300,7 +300,11 @@ impl World {
         let Some(before) = self.cluster.deployments.get(name).cloned() else { return false };
         let Ok(after) = patched(&before, patch) else { return false };
         let after = store_deployment(&before, after, &mut self.cluster.version);
-        self.audit.deployment_write(&self.cluster, &before, &after);
+        if write == Write::Breaker {
+            self.audit.breaker_write(&self.cluster, &before, &after);
+        } else {
+            self.audit.deployment_write(&self.cluster, &before, &after);
+        }
         if write == Write::Resume {
             self.audit.resumed(&self.cluster, &after);
         }
@@ -401,7 +405,7 @@ impl World {
         let serves = |name: &String| {
             cluster.deployment_on(name).is_some_and(|deployment| {
                 let closed = audit::token(deployment).is_some_and(|token| token.phase == crds::token::Phase::Closed || wanted == 0);
-                let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == *name).collect();
+                let pods: Vec<_> = cluster.pods.iter().filter(|pod| pod.node == *name && pod.rejected_at.is_none()).collect();
                 let as_wished = |pod: &Pod| pod.ready && pod.revision() == revision && is_as_wished(resource, &pod.template);
                 closed && is_put_right(resource, deployment) && pods.len() == wanted && pods.iter().all(|pod| as_wished(pod))
             })

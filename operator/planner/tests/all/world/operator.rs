@@ -5,6 +5,7 @@ use crds::names;
 use planner::{
     Action, Plan, Snapshot, health_checker,
     plan::Write,
+    render,
     snapshot::{GateLinks, Sighting},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,7 +149,7 @@ impl Operator {
         }
         match &request.action {
             Action::WriteStatus { reserve, .. } => self.reserved.extend(reserve),
-            Action::CreateDeployment { name, .. } => self.remember_generation(world, name),
+            Action::CreateDeployment { name, body, .. } if render::is_wanted(body) => self.remember_generation(world, name),
             Action::PatchDeployment { name, patch, write: Write::Update | Write::Recreate(_) | Write::Direct, .. }
                 if writes_template(patch) =>
             {

@@ -29,6 +29,8 @@ pub struct Pod {
     pub ready: bool,
     pub was_ready: bool,
     pub ends_at: Option<i64>,
+    /// When its kubelet refused it.
+    pub rejected_at: Option<i64>,
     /// The condition of the gate of updates in place.
     gate: Option<bool>,
     /// Its container is ready.
@@ -49,12 +51,20 @@ impl Pod {
         revision(&self.template)
     }
 
+    /// Its `ReplicaSet` counts it.
+    pub fn is_active(&self) -> bool {
+        self.ends_at.is_none() && self.rejected_at.is_none()
+    }
+
     fn image(&self) -> &Value {
         &self.template["spec"]["containers"][0]["image"]
     }
 
     /// One second of its kubelet.
     pub fn live(&mut self, now: i64, node_is_ready: bool, version: &mut u64) {
+        if self.rejected_at.is_some() {
+            return;
+        }
         if self.observed < self.generation {
             self.observed = self.generation;
             self.bump(version);
@@ -136,6 +146,7 @@ impl Cluster {
         let (uid, now) = (self.uid(), self.now);
         self.version += 1;
         let template = Arc::clone(&set.template);
+        *self.made.entry(set.node.clone()).or_default() += 1;
         self.pods.push(Pod {
             name: format!("{deployment}-{}", self.uids),
             uid,
@@ -148,6 +159,7 @@ impl Cluster {
             ready: false,
             was_ready: false,
             ends_at: None,
+            rejected_at: self.refusing.contains(&set.node).then_some(now),
             gate: None,
             up: false,
             record: None,
@@ -165,7 +177,7 @@ impl Cluster {
     pub fn keep_replicas(&mut self, deployment: &str, uid: &str, wanted: usize) {
         let mine: Vec<_> = self.sets.iter().filter(|set| set.owner == uid && set.replicas > 0).cloned().collect();
         for set in &mine {
-            let live: Vec<_> = (0..self.pods.len()).filter(|&i| self.pods[i].set == set.uid && self.pods[i].ends_at.is_none()).collect();
+            let live: Vec<_> = (0..self.pods.len()).filter(|&i| self.pods[i].set == set.uid && self.pods[i].is_active()).collect();
             // A paused Deployment is scaled all the same.
             let wanted = if mine.len() == 1 { wanted } else { set.replicas };
             for &i in live.iter().skip(wanted) {
@@ -334,6 +346,9 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         revision: pod.revision().to_owned(),
         ready: pod.ready,
         terminating: pod.ends_at.is_some(),
+        ended: pod.rejected_at.is_some(),
+        rejected_at: pod.rejected_at,
+        trouble: pod.rejected_at.map(|_| ("OutOfcpu".to_owned(), "Node didn't have enough resource: cpu".to_owned())),
         created: pod.created,
         restarts: before.map_or(pod.restarts, |before| (pod.restarts - before.restarts - 1).max(0)),
         gated: gates(&pod.template).then(|| Box::new(gated(pod))),

@@ -1,0 +1,102 @@
+//! A kubelet that refuses a node's pods: what is said of the node, when it is tried again, and how many pods are made.
+
+use crate::{
+    course::{at_rest, condition, edit, seconds},
+    world::{World, operator::Operator},
+};
+use crds::names;
+use planner::{Hold, Plan};
+use serde_json::Value;
+
+const NODE: &str = "n1";
+
+/// The kubelet of a node that serves begins to refuse pods, and so many of those that it has end.
+fn refuse(world: &mut World, ends: usize) {
+    world.audit.disturbed.insert(NODE.to_owned());
+    world.change(|cluster| (0..ends).for_each(|_| cluster.refuse(NODE, true)));
+}
+
+/// When the breaker is over, while it is open.
+fn open_until(world: &World) -> Option<i64> {
+    let label = &world.cluster.deployments[&format!("edge-{NODE}")]["metadata"]["labels"][names::BREAKER_LABEL];
+    let until = label.as_str()?.split_once('.')?.1.parse().ok()?;
+    (until > world.cluster.now).then_some(until)
+}
+
+fn ready(world: &World) -> usize {
+    world.cluster.pods.iter().filter(|pod| pod.node == NODE && pod.ready).count()
+}
+
+/// Runs until the breaker is open; a moment later it shows in the pods.
+fn run_until_open(world: &mut World, operator: &mut Operator) -> (i64, Plan) {
+    world.run_until(operator, 60, |world| open_until(world).is_some()).unwrap();
+    let plan = seconds(world, operator, 4);
+    (open_until(world).unwrap(), plan)
+}
+
+#[test]
+fn a_node_that_serves_and_whose_kubelet_refuses_pods_says_so_and_is_tried_again_when_it_says() {
+    for ends in [1, 2] {
+        let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+        refuse(&mut world, ends);
+        let (until, mut plan) = run_until_open(&mut world, &mut operator);
+        assert_eq!(ready(&world), 2 - ends, "what is ready stays");
+        // Also after what was refused has been cleared away.
+        while world.cluster.now + 1 < until {
+            let hold = &plan.held.get(NODE).unwrap_or_else(|| panic!("{ends}, {} s before the end", until - world.cluster.now)).hold;
+            assert!(matches!(hold, Hold::AdmissionRejected { until: at, .. } if *at == until), "{ends}: {hold:?}");
+            assert_eq!(condition(&plan, "Degraded"), Some(("True", "AdmissionRejected")));
+            let blocked = plan.status.blocked.as_ref().unwrap();
+            assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("AdmissionRejected", "Node/n1"));
+            assert!(plan.recheck_at.is_some_and(|at| at <= until), "{:?} is after {until}", plan.recheck_at);
+            plan = seconds(&mut world, &mut operator, 1);
+        }
+        // It is mended meanwhile.
+        world.change(|cluster| cluster.refusing.clear());
+        world.idle_until(&mut operator, 60, World::is_converged).unwrap();
+    }
+}
+
+#[test]
+fn a_node_is_looked_at_when_its_breaker_is_over_though_something_else_holds_it() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    refuse(&mut world, 1);
+    let (until, _) = run_until_open(&mut world, &mut operator);
+    edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
+    let plan = seconds(&mut world, &mut operator, 2);
+    assert_eq!(plan.held[NODE].hold, Hold::Paused);
+    assert!(plan.recheck_at.is_some_and(|at| at <= until), "{:?} is after {until}", plan.recheck_at);
+}
+
+#[test]
+fn pods_that_a_kubelet_refuses_are_not_made_without_end_whatever_the_spec() {
+    for valid in [true, false] {
+        let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+        if !valid {
+            edit(&mut world, |wish| wish.rollback_to = Some(7));
+            seconds(&mut world, &mut operator, 2);
+        }
+        refuse(&mut world, 2);
+        let before = world.cluster.made[NODE];
+        let plan = seconds(&mut world, &mut operator, 30);
+        assert_eq!(plan.held[NODE].hold.reason(), "AdmissionRejected", "{valid}");
+        for minute in 1..=30 {
+            seconds(&mut world, &mut operator, 60);
+            let made = world.cluster.made[NODE] - before;
+            assert!(made <= 10 * minute, "{made} pods in {minute} minutes, {valid}");
+        }
+        edit(&mut world, |wish| wish.rollback_to = None);
+        world.change(|cluster| cluster.refusing.clear());
+        world.idle_until(&mut operator, 1200, World::is_converged).unwrap();
+    }
+}
+
+#[test]
+fn a_node_whose_breaker_is_open_gives_pods_away_that_are_no_longer_wanted() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    refuse(&mut world, 1);
+    let (until, _) = run_until_open(&mut world, &mut operator);
+    edit(&mut world, |wish| wish.pods = 0);
+    world.run_until(&mut operator, 50, World::is_converged).unwrap();
+    assert!(world.cluster.now < until);
+}
