@@ -7,14 +7,17 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use crds::{IngressDaemonSetStatus, names};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+};
 
 use crate::{
     auditor::Expectations,
@@ -229,16 +232,15 @@ async fn finds_what_was_done_by_hand(bed: &Bed, ids: &Plugin) -> Result<()> {
     let mut audit = ids.start(&["audit"])?;
     // It says so once it watches.
     let stdout = audit.stdout.take().context("no output")?;
-    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(stdout));
+    let mut lines = BufReader::new(stdout).lines();
     let first = lines.next_line().await?.unwrap_or_default();
     ensure!(first.starts_with("judging edge in namespace default"), "{first}");
     bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
-    let violation = tokio::time::timeout(MINUTE, lines.next_line()).await.context("the audit says nothing")??.unwrap_or_default();
+    let violation = next_violation(&mut lines, &mut audit).await?;
     ensure!(violation.contains("P3 edge  NoBypass") && violation.contains("the pod template changed on node n1"), "{violation}");
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.apply(&false_health_checker(bed).await?).await?;
-    let violation =
-        tokio::time::timeout(MINUTE, lines.next_line()).await.context("the audit says nothing of the liar")??.unwrap_or_default();
+    let violation = next_violation(&mut lines, &mut audit).await?;
     let said = "port 10082 of node n1 answers 503 (Updating, age of its view: 1 s), but that was at no moment so";
     ensure!(violation.contains("P10 edge  HealthVerdict") && violation.contains(said), "{violation}");
     bed.kubectl(&["delete", "pod", LIAR]).await?;
@@ -250,6 +252,22 @@ async fn finds_what_was_done_by_hand(bed: &Bed, ids: &Plugin) -> Result<()> {
     Ok(())
 }
 
+/// What the audit prints next; the error has all that it has said, and what it says at its end.
+async fn next_violation(lines: &mut Lines<BufReader<ChildStdout>>, audit: &mut Child) -> Result<String> {
+    if let Ok(line) = tokio::time::timeout(MINUTE, lines.next_line()).await {
+        return Ok(line?.unwrap_or_default());
+    }
+    interrupt(audit)?;
+    let (mut remarks, mut rest) = (String::new(), String::new());
+    if let Some(mut stderr) = audit.stderr.take() {
+        stderr.read_to_string(&mut remarks).await?;
+    }
+    while let Some(line) = lines.next_line().await? {
+        rest = rest + &line + "\n";
+    }
+    bail!("the audit says nothing, and then:\n{rest}{remarks}")
+}
+
 const LIAR: &str = "liar";
 const LIAR_PORT: u16 = 10082;
 
@@ -258,7 +276,7 @@ async fn false_health_checker(bed: &Bed) -> Result<[Value; 2]> {
     let uid = product::api(bed).get(product::NAME).await?.metadata.uid.unwrap_or_default();
     let body = json!({
         "service": { "namespace": "default", "name": product::NAME }, "node": "n1", "viewAgeSeconds": 1,
-        "localEndpoints": 1, "serviceProxyHealthy": false, "reason": "Updating",
+        "desired": 2, "localEndpoints": 1, "serviceProxyHealthy": false, "reason": "Updating",
     });
     let mut configuration = workload::config_map("default");
     let text = configuration["data"]["nginx.conf"].as_str().unwrap_or_default();
@@ -282,9 +300,13 @@ async fn false_health_checker(bed: &Bed) -> Result<[Value; 2]> {
 
 /// Ctrl-C, and what it printed.
 async fn interrupted(child: Child) -> Result<Output> {
-    let id = child.id().context("it has ended by itself")?;
-    kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGINT).context("interrupting it")?;
+    interrupt(&child)?;
     tokio::time::timeout(MINUTE, child.wait_with_output()).await.context("it does not end")?.context("waiting for it")
+}
+
+fn interrupt(child: &Child) -> Result<()> {
+    let id = child.id().context("it has ended by itself")?;
+    kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGINT).context("interrupting it")
 }
 
 fn shown(output: &Output) -> String {
