@@ -377,10 +377,9 @@ fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant
     // A node that was emptied gets as many pods as it had.
     match (case.resource.last_replicas(), grant.kind) {
         _ if !case.is_empty() => Err(Box::new(turn_back(case, grant))),
-        (Some(1..), Kind::Grow) => Ok(()),
+        // A drain of which nothing says how many there were waits for a spec that does.
+        (Some(1..), Kind::Grow) | (None, Kind::Drain) => Ok(()),
         (Some(1..), _) => Err(Box::new(Grant { kind: Kind::Grow, ..turn_back(case, grant) })),
-        // Nothing says how many: it waits for a spec that does.
-        (None, Kind::Drain) => Ok(()),
         _ => Err(Box::new(turn_back(case, grant))),
     }
 }

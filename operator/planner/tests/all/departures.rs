@@ -143,13 +143,11 @@ fn a_node_whose_drain_is_called_off_waits_for_a_valid_spec_where_nothing_says_ho
 
 #[test]
 fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_is_taken_away() {
-    let leaves: [(Kind, fn(&mut World, &str)); 2] = [
-        (Kind::Drain, |world, node| taint(world, node, Some(names::CLUSTER_AUTOSCALER_TAINT))),
-        (Kind::Remove, |world, node| {
-            world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
-        }),
-    ];
-    for (kind, leaves) in leaves {
+    let leaves = |world: &mut World, node: &str, kind| match kind {
+        Kind::Drain => taint(world, node, Some(names::CLUSTER_AUTOSCALER_TAINT)),
+        _ => world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into())),
+    };
+    for kind in [Kind::Drain, Kind::Remove] {
         for valid in [true, false] {
             let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 3) }, 3);
             let mut operator = Operator::default();
@@ -161,7 +159,7 @@ fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_i
             if !valid {
                 invalidate(&mut world);
             }
-            leaves(&mut world, node);
+            leaves(&mut world, node, kind);
             // Whether a node is chosen is not known without a valid spec.
             let expected = if valid || kind == Kind::Drain { kind } else { Kind::Abort };
             let plan = seconds(&mut world, &mut operator, 5);
