@@ -298,8 +298,11 @@ async fn drained(bed: &mut Bed) -> Result<()> {
         })
         .await?;
         product::roll_to(bed, taint).await?;
-        let status =
-            product::status_says(bed, "nothing else is begun meanwhile", MINUTE, |status| held(status, "Budget").len() == 3).await?;
+        let status = product::status_says(bed, "nothing else is begun meanwhile, and it says why", MINUTE, |status| {
+            held(status, "Budget").len() == 3
+                && status.blocked.as_ref().is_some_and(|blocked| blocked.reason == "Draining" && blocked.message.contains(taint))
+        })
+        .await?;
         ensure!(status.nodes.updated == 0, "{}", product::summary(&status));
         bed.kubectl(&["taint", "node", "n4", &format!("{taint}-")]).await?;
         product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
