@@ -73,9 +73,16 @@ pub struct Course {
     /// Since when the nodes of the present step serve without a break, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soaking_since: Option<i64>,
-    /// Restarts of containers of the revision that do not count: those before the present step, and those that a person has looked at and let pass.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub forgiven_restarts: i64,
+    /// Step of the canary, counted from 0, whose restarts of containers are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_step: Option<u32>,
+    /// Restarts of containers of the revision that do not count, by node: those before that step, and those that a person has looked at
+    /// and let pass.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub earlier_restarts: BTreeMap<String, i64>,
+    /// Nodes that the revision has reached and that have ceased to serve, with the time, unix seconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fallen: BTreeMap<String, i64>,
     /// Nodes on which the revision failed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, Failure>,

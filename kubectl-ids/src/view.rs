@@ -290,7 +290,7 @@ fn granted((node, grant): (&String, &crds::ledger::Grant)) -> Granted {
 /// Of these, True is as it should be; of all others False.
 fn is_remarkable(type_: &str, status: &str) -> bool {
     match type_ {
-        "Valid" | "Available" => status != "True",
+        "Valid" | "Available" | "HealthCheckersReady" => status != "True",
         "Progressing" => false,
         _ => status == "True",
     }

@@ -1,4 +1,4 @@
-//! Prometheus metrics. Labels are enums and reasons from fixed lists, never names or error texts.
+//! Prometheus metrics. Labels are resources, and enums and reasons from fixed lists, never names of nodes or error texts.
 
 mod shown;
 
@@ -17,16 +17,27 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+/// A resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub struct Of {
+    /// `namespace/name`.
+    pub resource: String,
+}
+
 /// A node state.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct State {
+    /// `namespace/name` of the resource.
+    pub resource: String,
     /// desired, current, updated, ready, available, unavailable, degraded, detached or failed.
     pub state: &'static str,
 }
 
 /// A reason, from [`planner::Hold::reason`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct Reason {
+    /// `namespace/name` of the resource.
+    pub resource: String,
     /// The reason.
     pub reason: &'static str,
 }
@@ -48,14 +59,26 @@ pub struct Result {
 /// Reads a number of nodes.
 type CountOf = fn(&Plan) -> u32;
 
+const STATES: [(&str, CountOf); 9] = [
+    ("desired", |plan| plan.status.nodes.desired),
+    ("current", |plan| plan.status.nodes.current),
+    ("updated", |plan| plan.status.nodes.updated),
+    ("ready", |plan| plan.status.nodes.ready),
+    ("available", |plan| plan.status.nodes.available),
+    ("unavailable", |plan| plan.status.nodes.unavailable),
+    ("degraded", |plan| plan.status.nodes.degraded),
+    ("detached", |plan| plan.status.nodes.detached),
+    ("failed", |plan| plan.status.nodes.failed),
+];
+
 /// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    nodes: Family<State, Gauge>,
-    grants: Gauge,
-    budget: Gauge,
-    held: Family<Reason, Gauge>,
+    nodes: Shown<State>,
+    grants: Shown<Of>,
+    budget: Shown<Of>,
+    held: Shown<Reason>,
     writes: Family<Phase, Counter>,
     fencing_rejections: Counter,
     node_updates: Family<Result, Counter>,
@@ -73,14 +96,10 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("ids");
-        let nodes = Family::<State, Gauge>::default();
-        registry.register("nodes", "Nodes of all resources by state", nodes.clone());
-        let grants = Gauge::default();
-        registry.register("grants", "Nodes that may be disrupted now", grants.clone());
-        let budget = Gauge::default();
-        registry.register("budget", "Nodes that may be disrupted at once, summed over all resources", budget.clone());
-        let held = Family::<Reason, Gauge>::default();
-        registry.register("held_nodes", "Nodes that are not further than they are, by reason", held.clone());
+        let nodes = Shown::registered(&mut registry, "nodes", "Nodes by state");
+        let grants = Shown::registered(&mut registry, "grants", "Nodes that may be disrupted now");
+        let budget = Shown::registered(&mut registry, "budget", "Nodes that may be disrupted at once");
+        let held = Shown::registered(&mut registry, "held_nodes", "Nodes that are not further than they are, by reason");
         let writes = Family::<Phase, Counter>::default();
         registry.register("writes", "Writes to Deployments and Nodes by step", writes.clone());
         let fencing_rejections = Counter::default();
@@ -184,31 +203,23 @@ impl Metrics {
     pub fn scrape(&self) -> String {
         {
             let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-            let sum = |of: &dyn Fn(&Plan) -> usize| i64::try_from(latest.values().map(of).sum::<usize>()).unwrap_or(i64::MAX);
-            let states: [(&'static str, CountOf); 9] = [
-                ("desired", |plan| plan.status.nodes.desired),
-                ("current", |plan| plan.status.nodes.current),
-                ("updated", |plan| plan.status.nodes.updated),
-                ("ready", |plan| plan.status.nodes.ready),
-                ("available", |plan| plan.status.nodes.available),
-                ("unavailable", |plan| plan.status.nodes.unavailable),
-                ("degraded", |plan| plan.status.nodes.degraded),
-                ("detached", |plan| plan.status.nodes.detached),
-                ("failed", |plan| plan.status.nodes.failed),
-            ];
-            for (state, of) in states {
-                self.nodes.get_or_create(&State { state }).set(sum(&|plan| of(plan) as usize));
+            let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+            let of = |of: &dyn Fn(&Plan) -> usize| {
+                latest.iter().map(|(resource, plan)| (Of { resource: resource.clone() }, count(of(plan)))).collect()
+            };
+            self.grants.replace(&of(&|plan| plan.gauges.grants));
+            self.budget.replace(&of(&|plan| plan.gauges.budget));
+            let (mut nodes, mut held) = (BTreeMap::new(), BTreeMap::new());
+            for (resource, plan) in latest.iter() {
+                for (state, of) in STATES {
+                    nodes.insert(State { resource: resource.clone(), state }, i64::from(of(plan)));
+                }
+                for found in plan.held.values() {
+                    *held.entry(Reason { resource: resource.clone(), reason: found.hold.reason() }).or_default() += 1;
+                }
             }
-            self.grants.set(sum(&|plan| plan.gauges.grants));
-            self.budget.set(sum(&|plan| plan.gauges.budget));
-            let mut reasons: BTreeMap<&'static str, i64> = BTreeMap::new();
-            for held in latest.values().flat_map(|plan| plan.held.values()) {
-                *reasons.entry(held.hold.reason()).or_default() += 1;
-            }
-            self.held.clear();
-            for (reason, count) in reasons {
-                self.held.get_or_create(&Reason { reason }).set(count);
-            }
+            self.nodes.replace(&nodes);
+            self.held.replace(&held);
         }
         let mut text = String::new();
         // Writing to a String does not fail.

@@ -2,7 +2,7 @@
 
 use crate::{
     hold::{Hold, StepState, clock},
-    plan::Plan,
+    plan::{Held, Plan},
     settings::Settings,
     snapshot::Snapshot,
 };
@@ -11,15 +11,9 @@ use crds::{
     status::{Blocked, NodeCounts},
 };
 
-/// What the rollout waits for, while no node can go on before somebody or something else acts.
-pub fn blocked(
-    snapshot: &Snapshot,
-    settings: &Settings,
-    plan: &Plan,
-    ledger: &Ledger,
-    nodes: &NodeCounts,
-    earlier: Option<&Blocked>,
-) -> Option<Blocked> {
+/// What the rollout waits for, while no node can go on before somebody or something else acts: the node's name, empty where it is
+/// no single one, and why.
+pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Option<(&'p str, &'p Hold)> {
     if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() {
         return None;
     }
@@ -28,11 +22,22 @@ pub fn blocked(
     }
     // A node that was lost with its place is what the others wait for when they wait for the budget.
     let lost = |node: &String, hold: &Hold| *hold == Hold::NodeNotReady && ledger.grants.contains_key(node);
-    let rank_of = |node: &String, hold: &Hold| if lost(node, hold) { Some(LOST_WITH_ITS_PLACE) } else { rank(hold) };
-    let of_nodes = plan.held.iter().filter_map(|(node, held)| Some((rank_of(node, &held.hold)?, node.as_str(), &held.hold)));
+    let rank_of = |node: &String, held: &Held| match rank(&held.hold) {
+        Some(_) if lost(node, &held.hold) => Some(LOST_WITH_ITS_PLACE),
+        None if ledger.grants.contains_key(node) => None,
+        None if held.phase == "Unavailable" => Some(OUT_BY_ITSELF),
+        None if matches!(held.hold, Hold::Joining { trouble: Some(_) }) => Some(DOES_NOT_JOIN),
+        rank => rank,
+    };
+    let of_nodes = plan.held.iter().filter_map(|(node, held)| Some((rank_of(node, held)?, node.as_str(), &held.hold)));
     // All nodes of a step may be all nodes there are, and none of them is held.
     let obstacles = of_nodes.chain(plan.step.iter().filter_map(|hold| Some((rank(hold)?, "", hold))));
-    let (_, node, hold) = obstacles.min_by_key(|(rank, node, _)| (*rank, *node))?;
+    obstacles.min_by_key(|(rank, node, _)| (*rank, *node)).map(|(_, node, hold)| (node, hold))
+}
+
+/// The same for people.
+pub fn blocked(snapshot: &Snapshot, settings: &Settings, obstacle: Option<(&str, &Hold)>, earlier: Option<&Blocked>) -> Option<Blocked> {
+    let (node, hold) = obstacle?;
     let of_all = matches!(
         hold,
         Hold::Paused
@@ -65,8 +70,30 @@ pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     ledger.grants.keys().any(|node| plan.held.get(node).is_none_or(|held| rank(&held.hold).is_none()))
 }
 
+/// Somebody has to act before it ends: no time, no other node and no order of the spec ends it.
+pub fn needs_somebody(hold: &Hold) -> bool {
+    matches!(
+        hold,
+        Hold::TooManyFailed { .. }
+            | Hold::Failed { .. }
+            | Hold::FailedBefore(_)
+            | Hold::PodsRefused(_)
+            | Hold::BadTimestamp(_)
+            | Hold::GivenUp
+            | Hold::StillHealthy { .. }
+            | Hold::StillUnhealthy { .. }
+            | Hold::NotInPlace(_)
+            | Hold::PrePulling(Some(_))
+            | Hold::Step { state: StepState::NoNodes { .. }, .. }
+    )
+}
+
 /// Rank of a node that is not Ready and has a grant: with what is broken.
 const LOST_WITH_ITS_PLACE: u8 = 4;
+/// Rank of a node that is out of service by itself: it takes a place that others wait for, or is what a step waits for.
+const OUT_BY_ITSELF: u8 = 7;
+/// Rank of a new node whose pods are in trouble: nobody waits for it.
+const DOES_NOT_JOIN: u8 = 13;
 
 /// Order among reasons that do not pass by themselves or by a node that finishes: what people decided comes first, then
 /// what is broken. Nothing for the others.

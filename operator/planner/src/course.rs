@@ -36,7 +36,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let turns = turns(snapshot, targets, course, cases);
         cases.iter_mut().enumerate().for_each(|(index, case)| case.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
     }
-    let halt = course.and_then(|course| halt(settings, course));
+    let halt = course.and_then(|course| halt(settings, course, cases));
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course, cases);
     for case in cases.iter_mut().filter(|case| case.chosen) {
@@ -57,7 +57,8 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
         // was for is wanted no more; new nodes need no window.
         let changing = is_changing(case);
-        let under_way = changing || is_granted(case, settings);
+        let given_up = case.grant.is_some_and(|grant| wanted::gave_up(grant, settings));
+        let under_way = changing || given_up || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
         let Some(why) = halted().or(out_of_turn).or_else(closed) else { continue };
@@ -112,11 +113,26 @@ fn lost_a_pod(case: &Case<'_>, settings: &Settings, since: i64) -> bool {
 fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeMap<usize, Turn> {
     let settings = &targets.effective;
     let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
-    order.sort_by_cached_key(|(_, case)| {
+    order.sort_by_cached_key(|(_, case)| (case.lot(&settings.revision), case.name));
+    let urgency = |case: &Case<'_>| {
         let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
         // Next come those that are out of service already: what failed is mended first.
-        (!runs(case, settings), !is_changing(case), !fit, case.lot(&settings.revision), case.name)
-    });
+        (!runs(case, settings), !is_changing(case), !fit)
+    };
+    order.sort_by_cached_key(|(_, case)| urgency(case));
+    if let Some(topology) = &settings.topology {
+        // A step has nodes of every domain, or first those of one, as the rest of the rollout.
+        let begun: BTreeSet<_> = order.iter().filter(|(_, case)| runs(case, settings)).map(|(_, case)| case.domain(topology)).collect();
+        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+        let places = order.iter().map(|(index, case)| {
+            let domain = case.domain(topology);
+            let turn = seen.entry(domain).or_default();
+            *turn += 1;
+            (*index, if topology.one_at_a_time { (0, !begun.contains(domain), domain) } else { (*turn, false, "") })
+        });
+        let places: BTreeMap<_, _> = places.collect();
+        order.sort_by_cached_key(|(index, case)| (urgency(case), places[index]));
+    }
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
     let mut asked_for: BTreeSet<usize> = BTreeSet::new();
     let steps = if has_steps(targets) { settings.rollout.steps.as_slice() } else { &[] };
@@ -210,6 +226,8 @@ pub struct Halt {
     pub most: usize,
     /// The first of them, with the reason.
     pub first: String,
+    /// Pods of the revision failed, and not only a detacher, which says nothing of the revision.
+    pub condemns: bool,
 }
 
 impl Halt {
@@ -219,14 +237,17 @@ impl Halt {
     }
 }
 
-/// Whether failures halt the rollout.
-pub fn halt(settings: &Settings, course: &Course) -> Option<Halt> {
+/// Whether failures halt the rollout. Those that hold all places there are do, too: no other node could be begun.
+pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<Halt> {
     let counted = || course.failed.iter().filter(|(_, failure)| failure.reason != RELEASED);
     let failed = counted().count();
     let restarts = counted().any(|(_, failure)| failure.reason == RESTARTS);
     let (node, failure) = counted().min_by_key(|(node, failure)| (failure.at, *node))?;
     let first = format!("{node} ({})", failure.reason);
-    (restarts || failed >= settings.rollout.max_failed).then_some(Halt { failed, most: settings.rollout.max_failed, first })
+    let places = settings.budget.of(cases.iter().filter(|case| case.chosen).count()).max(1);
+    let most = settings.rollout.max_failed.min(places);
+    let condemns = counted().any(|(_, failure)| failure.reason != Hold::DetachTimeout.reason());
+    (restarts || failed >= most).then_some(Halt { failed, most, first, condemns })
 }
 
 /// A failure that is noted now.
@@ -262,7 +283,6 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         progressed_at: snapshot.now,
         began_with: finished,
         finished,
-        forgiven_restarts: restarts(settings, cases).0,
         ..Course::default()
     });
     if finished > course.finished {
@@ -283,40 +303,81 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         match case.grant {
             Some(grant) if grant.refused.is_some() => wanted::is_given_up(case, grant, snapshot.now),
             Some(_) => true,
-            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision),
+            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision) || has_fallen(settings, case),
         }
     });
+    course.fallen = fallen(snapshot, targets, &course, cases, &retried);
     if has_steps(targets) {
         observe_step(snapshot, settings, cases, &mut course, forgiven);
     }
     (course, retried)
 }
 
-/// Restarts of containers of the revision, and the node with the most of them.
-fn restarts<'c, 'a>(settings: &Settings, cases: &'c [Case<'a>]) -> (i64, Option<&'c Case<'a>>) {
+/// The node came through, was attached, and does not serve any more, by what is wrong with its pods.
+fn has_fallen(settings: &Settings, case: &Case<'_>) -> bool {
+    let attached = case.phase() == Some(Phase::Closed) && case.grant.is_none() && !case.holds_node();
+    case.is_at(&settings.revision) && attached && !case.is_lost() && case.is_unavailable() && case.taken_out().is_none()
+}
+
+/// Nodes that have fallen, since when. As long as not every node came through at once, the revision may be why; a pause begins their
+/// time anew.
+fn fallen(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    course: &Course,
+    cases: &[Case<'_>],
+    retried: &BTreeSet<String>,
+) -> BTreeMap<String, i64> {
+    if !targets.is_unproven() || snapshot.resource.spec.paused {
+        return BTreeMap::new();
+    }
+    let found = cases.iter().filter(|case| case.chosen && has_fallen(&targets.effective, case) && !is_skipped(snapshot, case));
+    let since = |case: &Case<'_>| course.fallen.get(case.name).copied().filter(|_| !retried.contains(case.name));
+    found.map(|case| (case.name.to_owned(), since(case).unwrap_or(snapshot.now))).collect()
+}
+
+/// Restarts of containers of the revision, on nodes where there were any.
+fn restarts(settings: &Settings, cases: &[Case<'_>]) -> BTreeMap<String, i64> {
     let on = |case: &Case<'_>| -> i64 {
         let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
         pods.map(|pod| i64::from(pod.restarts)).sum()
     };
-    let chosen = || cases.iter().filter(|case| case.chosen);
-    (chosen().map(on).sum(), chosen().max_by_key(|case| (on(case), Reverse(case.name))))
+    let chosen = cases.iter().filter(|case| case.chosen).map(|case| (case.name.to_owned(), on(case)));
+    chosen.filter(|(_, restarts)| *restarts > 0).collect()
+}
+
+/// Restarts since the step began, or since a person let those before pass; the node with most of them.
+fn restarts_in_step(course: &mut Course, now: &BTreeMap<String, i64>, forgiven: bool) -> (i64, Option<String>) {
+    if forgiven || course.counted_step != Some(course.steps_done) {
+        course.counted_step = Some(course.steps_done);
+        course.earlier_restarts.clone_from(now);
+    }
+    // A pod that was made anew has taken its restarts along: later ones count.
+    course.earlier_restarts.retain(|node, earlier| {
+        *earlier = (*earlier).min(now.get(node).copied().unwrap_or(0));
+        *earlier > 0
+    });
+    let earlier = |node: &String| course.earlier_restarts.get(node).copied().unwrap_or(0);
+    let since = || now.iter().map(|(node, restarts)| (restarts.saturating_sub(earlier(node)), node));
+    let worst = since().filter(|(restarts, _)| *restarts > 0).max_by_key(|(restarts, node)| (*restarts, Reverse(*node)));
+    (since().map(|(restarts, _)| restarts).sum(), worst.map(|(_, node)| node.clone()))
 }
 
 fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
-    let (sum, worst) = restarts(settings, cases);
-    // A pod that was made anew has taken its restarts out of the sum: later ones count.
-    course.forgiven_restarts = if forgiven { sum } else { course.forgiven_restarts.min(sum) };
-    let too_many = step.max_restarts.is_some_and(|most| sum.saturating_sub(course.forgiven_restarts) > most);
-    if let Some(case) = worst.filter(|_| too_many) {
+    let now = restarts(settings, cases);
+    let (sum, worst) = restarts_in_step(course, &now, forgiven);
+    let too_many = step.max_restarts.is_some_and(|most| sum > most);
+    if let Some(case) = cases.iter().find(|case| too_many && worst.as_deref() == Some(case.name)) {
         course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
     }
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
-    // Those that the partition keeps, too: a step is proved by all its nodes.
-    let mut asked_for = cases.iter().filter(|case| case.chosen && case.turn != Turn::Later).peekable();
+    // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
+    let counts = |case: &Case<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
+    let mut asked_for = cases.iter().filter(|case| counts(case)).peekable();
     let unproven = (asked_for.peek().is_none() || selects_none(&step.nodes, cases)) && !promoted;
     if unproven || !asked_for.all(serves) {
         course.soaking_since = None;
@@ -324,11 +385,11 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
     }
     let since = *course.soaking_since.get_or_insert(snapshot.now);
     let soaked = snapshot.now >= since.saturating_add(step.soak);
-    let halted = halt(settings, course).is_some();
+    let halted = halt(settings, course, cases).is_some();
     if soaked && !halted && (!step.pause || promoted) {
         course.steps_done += 1;
         course.soaking_since = None;
-        course.forgiven_restarts = sum;
+        restarts_in_step(course, &now, false);
     }
 }
 
@@ -373,7 +434,7 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
     // A guess is no revision to go back to by oneself.
     let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
     let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven);
-    let possible = effective.rollout.auto_rollback && targets.is_unproven() && ledger.rolled_back.is_none() && known;
+    let possible = halt.condemns && effective.rollout.auto_rollback && targets.is_unproven() && ledger.rolled_back.is_none() && known;
     possible.then(|| RolledBack {
         from: effective.revision.clone(),
         to: targets.proven.clone(),

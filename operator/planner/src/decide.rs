@@ -188,6 +188,7 @@ impl<'a> Pass<'a> {
                 revisions::record(self.snapshot, targets, &self.ledger, &mut self.plan);
             }
         } else {
+            self.stop_clocks(cases);
             self.let_go_without_settings(cases);
             if !self.snapshot.resource.deleting {
                 self.hold_for_spec(cases);
@@ -442,8 +443,11 @@ impl<'a> Pass<'a> {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
             if !case.is_unavailable() {
-                if !case.settled {
-                    self.hold(case.name, "Updating", Hold::PodsTerminating);
+                match case.held_back.clone() {
+                    _ if case.settled => {}
+                    _ if !case.is_ready() => self.hold(case.name, "Updating", Hold::PodsTerminating),
+                    Some(hold) => self.hold(case.name, "Waiting", hold),
+                    None => self.hold(case.name, "Updating", Hold::PodsTooYoung),
                 }
                 continue;
             }

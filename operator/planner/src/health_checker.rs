@@ -217,9 +217,16 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
     })
 }
 
-/// A Service's node port that is a health port of ours, too, and the Service. `served`: health checkers for it are there already.
+/// A Service's node port that is a health port of ours, too, and the Service. `served`: health checkers for it are there already, or
+/// were when the spec was accepted.
 fn service_port<'a>(snapshot: &'a Snapshot, settings: &Settings, served: bool) -> Option<(u16, &'a str)> {
-    let is_served = |port: u16| snapshot.daemon_sets.iter().any(|set| set.owned && set.port == port);
+    // A DaemonSet that somebody deleted is made again.
+    let resource = &snapshot.resource;
+    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
+    let accepted = conditions
+        .filter(|condition| condition.type_ == "Valid" && condition.status == "True")
+        .any(|condition| condition.observed_generation == Some(resource.generation));
+    let is_served = |port: u16| accepted || snapshot.daemon_sets.iter().any(|set| set.owned && set.port == port);
     let taken = |port: &u16| Some((*port, snapshot.service_ports.get(port)?.as_str()));
     settings.ports.iter().filter(|port| is_served(**port) == served).find_map(taken)
 }

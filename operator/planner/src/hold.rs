@@ -140,6 +140,8 @@ pub enum Hold {
     TakenOut(String),
     /// Old pods are still ending.
     PodsTerminating,
+    /// All pods are ready, and do not count as available before `minReadySeconds` are over.
+    PodsTooYoung,
     /// Attached again; the soak runs until this time.
     AttachSoak {
         /// Seconds since 1970.
@@ -237,6 +239,7 @@ impl Hold {
             Self::NotInPlace(_) => "NotInPlace",
             Self::TakenOut(_) => "TakenOut",
             Self::PodsTerminating => "PodsTerminating",
+            Self::PodsTooYoung => "MinReadySeconds",
             Self::AttachSoak { .. } => "AttachSoak",
             Self::WaitingForAttachment => "WaitingForAttachment",
             Self::Joining { .. } => "Joining",
@@ -279,7 +282,7 @@ impl Hold {
             Self::OutsideWindow { opens: Some(at) } => format!("outside the update windows; the next one opens at {}", clock(*at)),
             Self::OutsideWindow { opens: None } => "outside the update windows, and none opens within a year: check windows".into(),
             Self::TooManyFailed { failed, most, first } => format!(
-                "the revision failed on {failed} nodes, first on {first}, and the rollout halts at {most} (maxFailedNodes): correct the template, roll back, or annotate the failed Node with {}",
+                "the revision failed on {failed} nodes, first on {first}, and the rollout halts at {most} (maxFailedNodes, or all places of the budget): correct the template, roll back, or annotate the failed Node with {}",
                 crds::names::RETRY_ANNOTATION
             ),
             Self::FailedBefore(reason) => format!(
@@ -287,7 +290,7 @@ impl Hold {
                 crds::names::RETRY_ANNOTATION
             ),
             Self::Failed { with, now } => format!(
-                "failed ({with}), and stays out of the load balancer: {}; correct the template, or try again with the Node's annotation {}",
+                "failed ({with}), and stays as it is: {}; correct the template, or try again with the Node's annotation {}",
                 now.message(),
                 crds::names::RETRY_ANNOTATION
             ),
@@ -322,6 +325,7 @@ impl Hold {
                 format!("annotation {key} was put on by somebody else and takes the node out of service; it counts against the budget until it is removed")
             }
             Self::PodsTerminating => "old pods are still ending".into(),
+            Self::PodsTooYoung => "its pods are ready, and not available before minReadySeconds are over".into(),
             Self::AttachSoak { until } => format!("attached again, soaking until {}", clock(*until)),
             Self::WaitingForAttachment => "attached again, waiting for the detacher to remove its timestamp".into(),
             Self::Joining { trouble } => match trouble {

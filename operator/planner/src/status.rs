@@ -1,7 +1,7 @@
 //! The status that people, `kubectl wait` and autoscalers read.
 
 use crate::{
-    blocked::{blocked, eta},
+    blocked::{blocked, eta, needs_somebody, obstacle},
     course, health_checker,
     hold::{Hold, StepState, clock},
     plan::{Held, Plan},
@@ -37,7 +37,8 @@ pub fn status(
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
     let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
     let through = targets.as_ref().is_ok_and(|targets| course::is_through(targets, &ledger, cases));
-    let blocked = valid.and_then(|settings| blocked(snapshot, settings, plan, &ledger, &nodes, earlier.blocked.as_ref()));
+    let obstacle = obstacle(plan, &ledger, &nodes);
+    let blocked = valid.and_then(|settings| blocked(snapshot, settings, obstacle, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {
         observed_generation: Some(snapshot.resource.generation),
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
@@ -133,7 +134,8 @@ fn conditions(
         paused(snapshot),
     ];
     wanted.extend(rolled_back(targets, ledger));
-    wanted.extend(stalled(snapshot, settings, plan, ledger));
+    wanted.extend(stalled(snapshot, settings, plan, nodes, ledger));
+    wanted.extend(checkers(snapshot, settings));
     wanted.extend(conflicts(snapshot, settings, cases, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
     wanted
@@ -235,6 +237,8 @@ fn progressing(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: 
         ("Progressing", true, "RollingOut", format!("{message}; {}", step.message_of_rollout()))
     } else if ledger.grants.is_empty() && plan.held.values().all(|held| held.phase == "Joining") {
         ("Progressing", true, "NodesJoining", message)
+    } else if ledger.grants.is_empty() && plan.held.values().all(|held| matches!(held.phase, "Joining" | "Unavailable")) {
+        ("Progressing", false, "NodesUnavailable", message)
     } else {
         ("Progressing", true, "RollingOut", message)
     }
@@ -285,7 +289,11 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
     let mut found: Vec<_> = plan.held.iter().filter(|(_, held)| troubled(held)).collect();
     found.sort_by_key(|(name, _)| (cases.iter().find(|case| case.name == name.as_str()).is_none_or(|case| case.grant.is_none()), *name));
     match found.first() {
-        None => ("Degraded", false, "AsExpected", "no node is in trouble".into()),
+        // A last step that halts holds no node back.
+        None => match plan.step.as_ref().filter(|hold| matches!(hold, Hold::TooManyFailed { .. })) {
+            Some(hold) => ("Degraded", true, hold.reason(), hold.message()),
+            None => ("Degraded", false, "AsExpected", "no node is in trouble".into()),
+        },
         Some((name, held)) => {
             let more = if found.len() > 1 { format!(" (and {} more)", found.len() - 1) } else { String::new() };
             ("Degraded", true, held.hold.reason(), format!("node {name}: {}{more}", held.hold.message()))
@@ -325,7 +333,7 @@ fn rolled_back(targets: &Result<Targets, Vec<Invalid>>, ledger: &Ledger) -> Opti
 }
 
 /// Nothing goes on until somebody acts; kstatus reads this.
-fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, ledger: &Ledger) -> Option<Wanted> {
+fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Option<Wanted> {
     let settings = match settings {
         Ok(settings) => settings,
         Err(problems) => {
@@ -340,6 +348,10 @@ fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, ledger: &Le
     if let Some(hold) = holds().find(|hold| matches!(hold, Hold::TooManyFailed { .. })) {
         return Some(("Stalled", true, hold.reason(), hold.message()));
     }
+    if let Some((node, hold)) = obstacle(plan, ledger, nodes).filter(|(_, hold)| needs_somebody(hold)) {
+        let of = if node.is_empty() { String::new() } else { format!("node {node}: ") };
+        return Some(("Stalled", true, hold.reason(), format!("{of}{}", hold.message_of_rollout())));
+    }
     let (name, held) = plan.held.iter().find(|(_, held)| {
         matches!(
             held.hold,
@@ -347,6 +359,22 @@ fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, ledger: &Le
         )
     })?;
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
+}
+
+/// Whether the load balancer gets an answer everywhere; nothing where nobody asks.
+fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<Wanted> {
+    let settings = settings.ok().filter(|settings| !settings.ports.is_empty() && !snapshot.resource.deleting)?;
+    let short = settings.ports.iter().find_map(|port| match snapshot.daemon_sets.iter().find(|set| set.owned && set.port == *port) {
+        None => Some(format!("port {port} has no DaemonSet of health checkers yet")),
+        Some(set) => (set.ready < set.desired).then(|| {
+            let (ready, desired, name) = (set.ready, set.desired, &set.name);
+            format!("port {port}: {ready} of {desired} health checkers are ready, the load balancer gets no answer from the others: see the pods of DaemonSet {name}")
+        }),
+    });
+    Some(match short {
+        Some(message) => ("HealthCheckersReady", false, "HealthCheckersNotReady", message),
+        None => ("HealthCheckersReady", true, "HealthCheckersReady", "every node has health checkers that are ready".into()),
+    })
 }
 
 fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[Case<'_>], plan: &Plan) -> Vec<Wanted> {

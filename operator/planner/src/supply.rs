@@ -35,7 +35,12 @@ impl Pass<'_> {
         }
         let Some(deployment) = case.deployment else {
             // Pods on a node that leaves would only be moved again.
-            return if case.is_draining() && !case.orphaned { self.hold_drained(case) } else { self.create(case) };
+            return match case.is_draining() && !case.orphaned {
+                true if case.grant.is_some() || case.served() => self.hold_drained(case),
+                // It takes no place that others could wait for.
+                true => self.hold(case.name, "Draining", Hold::Draining),
+                false => self.create(case),
+            };
         };
         if let Some(open) = breaker::open(deployment, self.snapshot.now) {
             self.plan.recheck(open.until);

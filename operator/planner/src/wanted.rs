@@ -342,8 +342,8 @@ pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<()
     Err(Box::new(next))
 }
 
-/// The detacher did not answer for what is wanted now, by the same mark, and the policy is to leave it at that.
-fn gave_up(grant: &Grant, settings: &Settings) -> bool {
+/// The detacher did not answer for what is wanted now, by the same mark, and the policy is to leave it at that: the grant was given up.
+pub fn gave_up(grant: &Grant, settings: &Settings) -> bool {
     grant.refused.as_deref() == Some(settings.revision.as_str())
         && settings.on_detach_timeout == OnDetachTimeout::Abort
         && settings.update_marks().node == grant.marks.node
@@ -379,7 +379,10 @@ fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant
         _ if !case.is_empty() => Err(Box::new(turn_back(case, grant))),
         // A drain of which nothing says how many there were waits for a spec that does.
         (Some(1..), Kind::Grow) | (None, Kind::Drain) => Ok(()),
-        (Some(1..), _) => Err(Box::new(Grant { kind: Kind::Grow, ..turn_back(case, grant) })),
+        // What the breaker emptied waits for a valid spec.
+        (Some(1..), kind) if kind == Kind::Drain || case.deployment.is_none_or(|found| breaker::read(found).is_none()) => {
+            Err(Box::new(Grant { kind: Kind::Grow, ..turn_back(case, grant) }))
+        }
         _ => Err(Box::new(turn_back(case, grant))),
     }
 }

@@ -77,15 +77,12 @@ fn used_since(before: &BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>> {
 
 /// How long a restarted operator takes to see that all nodes are as they should be.
 async fn has_decided(cluster: &mut Cluster, nodes: usize, begun: Instant) -> Result<f64> {
-    let line = format!("ids_nodes{{state=\"available\"}} {nodes}");
+    const AVAILABLE: &str = r#"ids_nodes{resource="default/edge",state="available"}"#;
+    let line = format!("{AVAILABLE} {nodes}");
     eventually(PATIENCE, "the restarted operator has decided", async || {
         cluster.check()?;
         let metrics = cluster.operator_metrics().await?;
-        ensure!(
-            metrics.lines().any(|known| known == line),
-            "{:?}",
-            metrics.lines().find(|line| line.starts_with("ids_nodes{state=\"available\""))
-        );
+        ensure!(metrics.lines().any(|known| known == line), "{:?}", metrics.lines().find(|line| line.starts_with(AVAILABLE)));
         Ok(())
     })
     .await?;

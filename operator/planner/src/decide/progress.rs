@@ -5,10 +5,11 @@ use crate::{
     blocked::is_under_way,
     course,
     hold::{Hold, failure_word},
+    settings::Settings,
     wanted::Case,
     window::Windows,
 };
-use crds::ledger::{Failure, Grant, Kind};
+use crds::ledger::{Course, Failure, Grant, Kind};
 use std::collections::BTreeSet;
 
 impl Pass<'_> {
@@ -45,7 +46,8 @@ impl Pass<'_> {
                 course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, failure_word(why.reason())));
             }
         }
-        self.shut.halt = course::halt(&targets.effective, &course);
+        self.judge_fallen(&targets.effective, cases, &mut course);
+        self.shut.halt = course::halt(&targets.effective, &course, cases);
         self.shut.gates.failed = self.shut.halt.is_some();
         self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == targets.newest);
         if let Some(halt) = &self.shut.halt
@@ -57,15 +59,46 @@ impl Pass<'_> {
         retried
     }
 
+    /// The revision has failed on nodes, too, that came through and have not served since for as long as they may be under way.
+    fn judge_fallen(&mut self, settings: &Settings, cases: &[Case<'_>], course: &mut Course) {
+        for case in cases {
+            let Some(since) = course.fallen.get(case.name).filter(|_| !course.failed.contains_key(case.name)) else { continue };
+            let due = since.saturating_add(settings.rollout.node_deadline);
+            if due > self.snapshot.now {
+                self.plan.recheck(due);
+            } else {
+                let why = self.incomplete(case, &Grant::default());
+                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, failure_word(why.reason())));
+            }
+        }
+    }
+
     /// The clock of the progress deadline runs while a node is under way that nobody and nothing else holds up, and nothing is shut: what
     /// blocks a rollout is said as what it is.
     pub(super) fn keep_time(&mut self) {
-        let running = is_under_way(&self.plan, &self.ledger) && !self.shut.gates.paused && !self.shut.gates.closed;
+        // Before anything has ever run everywhere, nodes that join are the rollout.
+        let first = self.valid_targets().is_some_and(|targets| targets.proven.is_empty());
+        let joining = first && self.plan.held.values().any(|held| held.phase == "Joining");
+        let open = !self.shut.gates.paused && !self.shut.gates.closed;
+        let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.shut.gates.paused;
         let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
         course::keep_time(course, self.snapshot.now, running);
         if running {
             let due = course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1);
             self.plan.recheck(due.max(self.snapshot.now.saturating_add(1)));
+        }
+    }
+
+    /// While the spec is not valid no clock runs.
+    pub(super) fn stop_clocks(&mut self, cases: &[Case<'_>]) {
+        let now = self.snapshot.now;
+        if let Some(course) = self.ledger.course.as_mut() {
+            course::keep_time(course, now, false);
+        }
+        for case in cases.iter().filter(|case| case.is_updated()) {
+            if let Some(grant) = self.ledger.grants.get_mut(case.name) {
+                grant.stopped_at.get_or_insert(now);
+            }
         }
     }
 

@@ -99,7 +99,16 @@ fn target(deployment: &DeploymentFacts, former: &Settings, case: &Case<'_>, sett
 
 /// The `ReplicaSets` of the Deployment.
 fn own<'a>(deployment: &DeploymentFacts, replica_sets: &'a [ReplicaSetFacts]) -> Vec<&'a ReplicaSetFacts> {
-    replica_sets.iter().filter(|set| set.owner == deployment.uid).collect()
+    let mut own: Vec<_> = replica_sets.iter().filter(|set| set.owner == deployment.uid).collect();
+    own.sort_by_key(|set| &set.uid);
+    own
+}
+
+/// The node's pods that run on, in an order of their own: which of them comes first must not depend on who told of them first.
+pub fn live<'a>(case: &Case<'a>) -> Vec<&'a PodFacts> {
+    let mut live: Vec<_> = case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).collect();
+    live.sort_by_key(|pod| &pod.name);
+    live
 }
 
 /// The update of this grant begins with a pause: in place, or because a pause of before has to be ended in order.
@@ -145,7 +154,7 @@ pub fn progress<'a>(snapshot: &Snapshot, case: &Case<'a>, grant: &Grant, targets
     // A former one that has the wanted template already would be taken for the Deployment's own, with pods of its own.
     let other = |set: &&&ReplicaSetFacts| replica_set.is_none_or(|current| current.uid != set.uid);
     let alone = own.iter().filter(other).all(|set| set.replicas == 0 && target.as_ref() != Some(&set.template()));
-    let pods: Vec<_> = case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).collect();
+    let pods = live(case);
     let gated: Vec<_> = pods.iter().filter_map(|pod| Some((*pod, pod.gated.as_deref()?))).collect();
     let ours = gated.len() == pods.len() && gated.iter().all(|(_, pod)| replica_set.is_some_and(|set| set.hash == pod.hash));
     let possible = target.as_ref().is_some_and(|target| replica_set.is_some_and(|set| change::between(&set.template(), target).is_some()));
@@ -218,7 +227,8 @@ pub fn stragglers<'a>(case: &Case<'a>) -> Vec<&'a PodFacts> {
     if is_paused(deployment) || deployment.status.observed_generation < deployment.generation || !has_gate(deployment) {
         return Vec::new();
     }
-    let live = || case.pods.iter().filter(|pod| !pod.ended && !pod.terminating);
+    let live = live(case);
+    let live = || live.iter().copied();
     if live().all(|pod| pod.revision == deployment.revision()) {
         return Vec::new();
     }
@@ -239,6 +249,6 @@ pub fn to_open<'a>(case: &Case<'a>) -> Vec<(&'a PodFacts, &'a GatedPod)> {
         Some(Phase::Claimed) => case.deployment.is_some_and(is_paused),
         _ => false,
     };
-    let pods = case.pods.iter().filter(|pod| !kept && !pod.ended && !pod.terminating);
-    pods.filter_map(|pod| Some((pod, pod.gated.as_deref().filter(|gated| gated.gate != Some(true))?))).collect()
+    let pods = if kept { Vec::new() } else { live(case) };
+    pods.into_iter().filter_map(|pod| Some((pod, pod.gated.as_deref().filter(|gated| gated.gate != Some(true))?))).collect()
 }

@@ -2,6 +2,7 @@
 
 use super::decide::reasons;
 use crate::{
+    in_place,
     revisions::Targets,
     snapshot::{PodFacts, Snapshot, Unmet},
     wanted::Case,
@@ -13,7 +14,8 @@ use std::collections::BTreeSet;
 /// Pods of a node that wait for such conditions, with the patches that make them True. A template is rendered without them with the
 /// next revision; until then pods that are replaced list them.
 pub fn patches<'a>(snapshot: &Snapshot, case: &Case<'a>, targets: Option<&Targets>) -> Vec<(&'a PodFacts, Value)> {
-    let waiting = || case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).filter_map(|pod| Some((pod, pod.unmet.as_deref()?)));
+    let live = in_place::live(case);
+    let waiting = || live.iter().filter_map(|pod| Some((*pod, pod.unmet.as_deref()?)));
     if waiting().next().is_none() {
         return Vec::new();
     }

@@ -121,6 +121,8 @@ fn a_port_that_somebody_else_has_on_a_node_is_a_condition_while_it_lasts() {
 #[test]
 fn a_service_that_takes_a_health_port_that_is_served_is_a_condition_and_holds_nothing() {
     let mut snapshot = snapshot();
+    let conditions = |snapshot: &mut Snapshot| std::mem::take(&mut snapshot.resource.status.as_mut().unwrap().conditions);
+    let accepted = conditions(&mut snapshot);
     let valid = |snapshot: &Snapshot| {
         let conditions = decide(snapshot).status.conditions;
         let valid = conditions.iter().find(|condition| condition.type_ == "Valid").unwrap().status == "True";
@@ -137,5 +139,10 @@ fn a_service_that_takes_a_health_port_that_is_served_is_a_condition_and_holds_no
     store(&mut snapshot, &body, true);
     let (is_valid, message) = valid(&snapshot);
     assert!(is_valid && message.is_some_and(|message| message.contains("web/late")), "what runs goes on");
+    // Somebody deleted the health checkers: they are made again.
+    snapshot.daemon_sets.clear();
+    assert!(!valid(&snapshot).0);
+    snapshot.resource.status.as_mut().unwrap().conditions = accepted;
+    assert!(valid(&snapshot).0 && written(&decide(&snapshot)).is_some());
     assert_eq!(valid(&Snapshot { service_ports: Arc::default(), ..snapshot }), (true, None));
 }

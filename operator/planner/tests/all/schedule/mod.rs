@@ -222,7 +222,11 @@ pub struct Run {
     pub world: World,
     operators: [Operator; 2],
     late: Vec<Request>,
+    decisions: u32,
 }
+
+/// Every so many decisions one is made twice.
+const TWICE: u32 = 8;
 
 impl Run {
     pub fn new(mut world: World) -> Self {
@@ -231,13 +235,17 @@ impl Run {
             operator.catch_up(&world);
         }
         world.audit.seen.clear();
-        Self { world, operators, late: Vec::new() }
+        Self { world, operators, late: Vec::new(), decisions: 0 }
     }
 
     fn act(&mut self, who: bool, arrives: u16) {
         let Some(planned) = self.operators[usize::from(who)].plan(&self.world) else { return };
         let audit = &mut self.world.audit;
         audit.violations.extend(promises::broken(&planned.snapshot, &planned.plan));
+        self.decisions += 1;
+        if self.decisions % TWICE == 0 {
+            audit.violations.extend(promises::depends_on_order(&planned.snapshot, &planned.plan));
+        }
         audit.seen.extend(planned.plan.held.values().filter_map(|held| match held.hold {
             Hold::Skipped => Some("skipped"),
             Hold::MinAvailable { .. } => Some("kept available"),

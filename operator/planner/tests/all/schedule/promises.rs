@@ -27,6 +27,18 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     all.into_iter().chain(course).flatten().collect()
 }
 
+/// P13: the same is decided when everything comes in another order.
+pub fn depends_on_order(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
+    let mut turned = snapshot.clone();
+    turned.pods.values_mut().for_each(|pods| pods.reverse());
+    turned.replica_sets.values_mut().for_each(|sets| sets.reverse());
+    turned.answers.values_mut().for_each(|answers| answers.reverse());
+    turned.daemon_sets.reverse();
+    turned.history.reverse();
+    let other = planner::decide(&turned);
+    (other != *plan).then(|| format!("P13: another order of the input, another plan: {plan:?}, {other:?}"))
+}
+
 struct Seen<'a> {
     snapshot: &'a Snapshot,
     plan: &'a Plan,

@@ -1,0 +1,261 @@
+//! What fails where the course of a rollout does not look first: after a node came through, before the first one did, by a detacher
+//! alone, beside zones.
+
+use crate::{
+    course::{annotate, at_rest, condition, edit, on, reasons, seconds},
+    world,
+};
+
+use crds::names;
+use planner::Plan;
+use serde_json::{Value, json};
+use world::{
+    World,
+    cluster::{Detacher, revision},
+    operator::Operator,
+    wish::{Marks, Wish, ZONE, Zones},
+};
+
+/// Pods of this image are ready, or not for a while.
+fn ready(world: &mut World, image: u8, ready: bool) {
+    let wanted = world.cluster.wish.revision_of(image);
+    world.change(|cluster| {
+        let at = if ready { cluster.now } else { i64::MAX };
+        cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).for_each(|pod| pod.ready_at = at);
+    });
+}
+
+fn failed(world: &World) -> Vec<String> {
+    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+    course.failed.into_keys().collect()
+}
+
+fn steps_done(world: &World) -> u32 {
+    world.cluster.ledger().unwrap().course.as_ref().unwrap().steps_done
+}
+
+/// The canary serves and soaks.
+fn soaking(course: &Value) -> (World, Operator, String) {
+    let (mut world, mut operator) = at_rest(course, 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    let wanted = world.cluster.wish.revision_of(2);
+    let canary = world.cluster.pods.iter().find(|pod| pod.revision() == wanted).unwrap().node.clone();
+    world.audit.disturbed.insert(canary.clone());
+    (world, operator, canary)
+}
+
+fn blocked(plan: &Plan) -> Option<(&str, &str)> {
+    plan.status.blocked.as_ref().map(|blocked| (blocked.reason.as_str(), blocked.object.as_str()))
+}
+
+#[test]
+fn a_canary_that_does_not_serve_any_more_blocks_by_name_then_fails_and_the_rollout_goes_back() {
+    let course = json!({"nodeDeadlineSeconds": 30, "autoRollback": true, "steps": [{"nodes": 1, "soak": "300s"}]});
+    let (mut world, mut operator, canary) = soaking(&course);
+    ready(&mut world, 2, false);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(blocked(&plan), Some(("PodsNotReady", &*format!("Node/{canary}"))));
+    let plan = seconds(&mut world, &mut operator, 80);
+    assert_eq!((condition(&plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 4));
+}
+
+#[test]
+fn a_canary_that_failed_after_it_was_attached_halts_the_rollout_until_it_serves_again_or_somebody_asks() {
+    let course = json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "40s"}]});
+    let (mut world, mut operator, canary) = soaking(&course);
+    ready(&mut world, 2, false);
+    let plan = seconds(&mut world, &mut operator, 35);
+    assert_eq!((failed(&world), condition(&plan, "Stalled")), (vec![canary.clone()], Some(("True", "MaxFailedNodes"))));
+    // Asked to try again, it gets its time anew.
+    annotate(&mut world, &canary, names::RETRY_ANNOTATION, "1");
+    seconds(&mut world, &mut operator, 25);
+    assert_eq!(failed(&world), Vec::<String>::new());
+    seconds(&mut world, &mut operator, 15);
+    assert_eq!(failed(&world), [canary]);
+    ready(&mut world, 2, true);
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_pause_stops_the_time_of_a_node_that_does_not_serve_any_more() {
+    let (mut world, mut operator, canary) = soaking(&json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "300s"}]}));
+    ready(&mut world, 2, false);
+    seconds(&mut world, &mut operator, 20);
+    edit(&mut world, |wish| wish.paused = true);
+    seconds(&mut world, &mut operator, 60);
+    edit(&mut world, |wish| wish.paused = false);
+    seconds(&mut world, &mut operator, 25);
+    assert_eq!(failed(&world), Vec::<String>::new());
+    seconds(&mut world, &mut operator, 10);
+    assert_eq!(failed(&world), [canary]);
+}
+
+#[test]
+fn a_node_that_breaks_after_the_rollout_is_over_blocks_by_name_and_fails_nothing() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 200, World::is_converged).unwrap();
+    world.audit.disturbed.insert("n1".into());
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.node == "n1").for_each(|pod| pod.ready_at = i64::MAX));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(blocked(&plan), Some(("PodsNotReady", "Node/n1")));
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "NodesUnavailable")));
+    assert_eq!((condition(&plan, "RolledBack"), failed(&world)), (None, Vec::new()));
+}
+
+#[test]
+fn failures_that_hold_all_places_halt_and_go_back_though_more_are_allowed() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 2, "autoRollback": true}), 4, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!((condition(&plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 4));
+}
+
+#[test]
+fn a_detacher_that_is_silent_halts_a_rollout_and_condemns_no_revision() {
+    let course = json!({"autoRollback": true});
+    let mut world = World::new(Wish { on_timeout: "Abort", course, ..Wish::new(Marks::Timestamp, 1) }, 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.detacher = Detacher::Silent);
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 90);
+    assert_eq!((condition(&plan, "RolledBack"), failed(&world).len()), (None, 1));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    world.change(|cluster| cluster.detacher = Detacher::Good);
+    edit(&mut world, |wish| wish.on_timeout = "Halt");
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_first_revision_that_comes_up_nowhere_is_late() {
+    let course = json!({"progressDeadlineSeconds": 60});
+    let mut world = World::new(Wish { image: 99, course, ..Wish::new(Marks::Token, 1) }, 3);
+    let mut operator = Operator::default();
+    let plan = seconds(&mut world, &mut operator, 30);
+    assert_eq!(condition(&plan, "Progressing"), Some(("True", "NodesJoining")));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "ProgressDeadlineExceeded")));
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    let plan = seconds(&mut world, &mut operator, 2);
+    assert_eq!((condition(&plan, "Stalled"), condition(&plan, "Progressing")), (None, Some(("False", "Complete"))));
+}
+
+#[test]
+fn a_step_of_all_nodes_is_passed_though_nodes_join_all_the_time() {
+    let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": "100%", "soak": "60s"}]}), 3, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 120, |world| on(world, 2) == 3).unwrap();
+    for joined in 3..8 {
+        world.change(|cluster| cluster.join(&format!("n{joined}")));
+        seconds(&mut world, &mut operator, 20);
+    }
+    assert_eq!(steps_done(&world), 1);
+}
+
+#[test]
+fn a_step_takes_nodes_of_every_zone_or_first_all_of_one() {
+    for (zones, of_each) in [(Zones::OneEach, [1, 1]), (Zones::OneAtATime, [2, 0])] {
+        let course = json!({"steps": [{"nodes": 2, "pause": true}]});
+        let mut world = World::new(Wish { zones, course, ..Wish::new(Marks::Token, 2) }, 4);
+        let mut operator = Operator::default();
+        world.run_until(&mut operator, 200, World::is_converged).unwrap();
+        for image in 2..8 {
+            edit(&mut world, |wish| wish.image = image);
+            seconds(&mut world, &mut operator, 60);
+            let wanted = world.cluster.wish.revision_of(image);
+            let zone = |node: &str| world.cluster.nodes[node]["metadata"]["labels"][ZONE].as_str().unwrap_or_default().to_owned();
+            let reached = world.cluster.deployments.iter().filter(|(_, found)| revision(&found["spec"]["template"]) == wanted);
+            let mut zones: std::collections::BTreeMap<String, usize> = world.cluster.nodes.keys().map(|node| (zone(node), 0)).collect();
+            for (name, _) in reached {
+                *zones.entry(zone(name.trim_start_matches("edge-"))).or_default() += 1;
+            }
+            let mut counts: Vec<_> = zones.into_values().collect();
+            counts.sort_unstable_by(|a, b| b.cmp(a));
+            assert_eq!(counts, of_each, "{zones:?}", zones = world.cluster.wish.zones);
+            edit(&mut world, |wish| wish.promote = Some((image, 1)));
+            world.run_until(&mut operator, 240, World::is_converged).unwrap();
+        }
+    }
+}
+
+#[test]
+fn no_clock_runs_while_the_spec_is_not_valid() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 60}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 30, |world| !world.cluster.ledger().unwrap().grants.is_empty()).unwrap();
+    edit(&mut world, |wish| wish.rollback_to = Some(7));
+    seconds(&mut world, &mut operator, 300);
+    edit(&mut world, |wish| wish.rollback_to = None);
+    for _ in 0..40 {
+        let plan = seconds(&mut world, &mut operator, 1);
+        assert_eq!(condition(&plan, "Stalled"), None, "{:?}", plan.status.conditions);
+    }
+}
+
+#[test]
+fn a_node_that_was_never_used_and_is_taken_away_takes_no_place_and_blocks_nothing() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 4, 1);
+    world.change(|cluster| {
+        cluster.join("n4");
+        cluster.edit_node("n4", |node| node["spec"]["taints"] = json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]));
+    });
+    let plan = seconds(&mut world, &mut operator, 10);
+    assert_eq!((blocked(&plan), reasons(&plan)), (None, vec!["Draining"]));
+    world.audit.disturbed.insert("n1".into());
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.node == "n1").for_each(|pod| pod.ready_at = i64::MAX));
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(blocked(&plan), Some(("PodsNotReady", "Node/n1")));
+}
+
+#[test]
+fn too_many_restarts_are_those_of_the_node_that_had_them_since_the_step_began() {
+    let steps = json!({"steps": [{"nodes": 1, "soak": "30s", "maxRestarts": 5}, {"nodes": 2, "soak": "60s", "maxRestarts": 0}]});
+    let (mut world, mut operator) = at_rest(&steps, 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    let wanted = world.cluster.wish.revision_of(2);
+    let first = world.cluster.pods.iter().find(|pod| pod.revision() == wanted).unwrap().node.clone();
+    world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.node == first).unwrap().restarts = 5);
+    world.run_until(&mut operator, 120, |world| on(world, 2) == 2).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    let second = world.cluster.pods.iter().find(|pod| pod.revision() == wanted && pod.node != first).unwrap().node.clone();
+    world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.node == second).unwrap().restarts = 1);
+    seconds(&mut world, &mut operator, 5);
+    assert_eq!(failed(&world), [second]);
+}
+
+#[test]
+fn restarts_before_somebody_added_the_steps_do_not_count() {
+    let (mut world, mut operator) = at_rest(&json!({"partition": 2}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 120, |world| on(world, 2) == 2).unwrap();
+    seconds(&mut world, &mut operator, 20);
+    let wanted = world.cluster.wish.revision_of(2);
+    let restart = |world: &mut World| {
+        let wanted = wanted.clone();
+        world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.revision() == wanted).unwrap().restarts += 2);
+    };
+    restart(&mut world);
+    edit(&mut world, |wish| wish.course = json!({"steps": [{"nodes": 2, "soak": "60s", "maxRestarts": 0}]}));
+    seconds(&mut world, &mut operator, 20);
+    assert_eq!(failed(&world), Vec::<String>::new());
+    restart(&mut world);
+    seconds(&mut world, &mut operator, 5);
+    assert_eq!(failed(&world).len(), 1);
+}
+
+#[test]
+fn pods_that_are_ready_and_too_young_say_so_and_a_node_that_is_held_back_says_that() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
+    edit(&mut world, |wish| wish.min_ready = 500);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(reasons(&plan), ["MinReadySeconds"]);
+    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"partition": "100%"})));
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(reasons(&plan), ["Partition"]);
+}
