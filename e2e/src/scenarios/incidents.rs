@@ -163,7 +163,7 @@ const MISTAKES: [Mistake; 3] = [
 
 async fn bad_updates(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
-    // Nothing but the budget holds the other nodes back: failures alone do not halt the rollout.
+    // More failures are allowed than there are nodes: it is the budget, all of which the failed node holds, that halts the rollout.
     let lenient = json!({ "nodeDeadlineSeconds": 5, "maxFailedNodes": NODES.len() + 1 });
     product::change(bed, json!({ "updateStrategy": rolling_update(1, lenient) })).await?;
     let bed = &*bed;
@@ -180,7 +180,7 @@ async fn bad_updates(bed: &mut Bed) -> Result<()> {
             // While a container that crashes is tried again, nothing is wrong with its pod but that it is not ready.
             stays(bed, "the others wait for the node that failed", |status| {
                 let failed = status.node_states.iter().any(|state| state.phase == "Failed");
-                failed && under_way(status).len() == 1 && held(status, "Budget").len() == NODES.len() - 1
+                failed && under_way(status).len() == 1 && held(status, "MaxFailedNodes").len() == NODES.len() - 1
             })
             .await?;
             bad.insert(product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.update);

@@ -316,22 +316,13 @@ impl Hold {
             Self::DetachTimeout => {
                 "the detacher did not write a newer timestamp in time; repair it, or set onDetachTimeout to Proceed or Abort".into()
             }
-            Self::PodsNotReady { ready, wanted, trouble } => match trouble {
-                Some((reason, message)) => format!("{ready} of {wanted} pods ready; {reason}: {message}"),
-                None => format!("{ready} of {wanted} pods ready"),
-            },
+            Self::PodsNotReady { .. } | Self::PodsTerminating | Self::PodsTooYoung | Self::Joining { .. } => self.message_of_pods(),
             Self::UpdatingInPlace { .. } | Self::PrePulling(_) | Self::NotInPlace(_) => self.message_in_place(),
             Self::TakenOut(key) => {
                 format!("annotation {key} was put on by somebody else and takes the node out of service; it counts against the budget until it is removed")
             }
-            Self::PodsTerminating => "old pods are still ending".into(),
-            Self::PodsTooYoung => "its pods are ready, and not available before minReadySeconds are over".into(),
             Self::AttachSoak { until } => format!("attached again, soaking until {}", clock(*until)),
             Self::WaitingForAttachment => "attached again, waiting for the detacher to remove its timestamp".into(),
-            Self::Joining { trouble } => match trouble {
-                Some((reason, message)) => format!("new on this node; {reason}: {message}"),
-                None => "new on this node, its pods are not ready yet".into(),
-            },
             Self::AdmissionRejected { until, message } => {
                 format!("the kubelet refused the pods again and again ({message}); scaled down, next try at {}", clock(*until))
             }
@@ -366,6 +357,21 @@ impl Hold {
         match self {
             Self::Step { step, of, state } => format!("step {step} of {of} is not done: {}", state.message(*step)),
             _ => self.message(),
+        }
+    }
+
+    /// What the pods of a node wait for.
+    fn message_of_pods(&self) -> String {
+        match self {
+            Self::PodsNotReady { ready, wanted, trouble: Some((reason, message)) } => {
+                format!("{ready} of {wanted} pods ready; {reason}: {message}")
+            }
+            Self::PodsNotReady { ready, wanted, trouble: None } => format!("{ready} of {wanted} pods ready"),
+            Self::PodsTerminating => "old pods are still ending".into(),
+            Self::PodsTooYoung => "its pods are ready, and not available before minReadySeconds are over".into(),
+            Self::Joining { trouble: Some((reason, message)) } => format!("new on this node; {reason}: {message}"),
+            Self::Joining { trouble: None } => "new on this node, its pods are not ready yet".into(),
+            _ => String::new(),
         }
     }
 

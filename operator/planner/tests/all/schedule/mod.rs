@@ -243,7 +243,7 @@ impl Run {
         let audit = &mut self.world.audit;
         audit.violations.extend(promises::broken(&planned.snapshot, &planned.plan));
         self.decisions += 1;
-        if self.decisions % TWICE == 0 {
+        if self.decisions.is_multiple_of(TWICE) {
             audit.violations.extend(promises::depends_on_order(&planned.snapshot, &planned.plan));
         }
         audit.seen.extend(planned.plan.held.values().filter_map(|held| match held.hold {
