@@ -101,6 +101,7 @@ scenarios! {
         zones_keep_their_budgets_or_come_one_by_one_and_what_must_stay_available_or_is_skipped_stays,
         a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back,
         a_budget_in_percent_is_rounded_down_and_a_canary_of_labelled_nodes_halts_when_containers_restart_too_often,
+        a_canary_that_serves_no_more_after_it_was_attached_is_named_then_fails_and_the_former_revision_comes_back,
         a_revision_that_fails_is_rolled_back_by_itself_and_any_former_one_by_its_number,
         a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted,
         a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then,

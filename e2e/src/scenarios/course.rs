@@ -272,6 +272,53 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     all_were_served(bed, traffic).await
 }
 
+/// Pods that cease to be ready once they serve.
+pub const FALLEN: Scenario = Scenario {
+    name: "a_canary_that_serves_no_more_after_it_was_attached_is_named_then_fails_and_the_former_revision_comes_back",
+    options: four_nodes,
+    expected: || claiming(1).unready(NODES),
+    body: |bed| Box::pin(fallen(bed)),
+};
+
+async fn fallen(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let first = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    course(bed, 1, json!({ "nodeDeadlineSeconds": 20, "autoRollback": true, "steps": [{ "nodes": 1, "soak": "1h" }] })).await?;
+    let mut template = product::template("2");
+    template["spec"]["containers"].as_array_mut().context("no containers")?.push(json!({
+        "name": "beside", "image": "busybox:1.36", "command": ["/bin/sh", "-c", "sleep 3600"],
+        "readinessProbe": { "exec": { "command": ["/bin/sh", "-c", format!("! [ -e {END} ]")] }, "periodSeconds": 1 },
+        "volumeMounts": [{ "name": "cache", "mountPath": "/cache" }],
+    }));
+    product::change(bed, json!({ "template": template })).await?;
+    let soaks = |status: &IngressDaemonSetStatus| held(status, "CanarySoaking").len() == 3 && status.nodes.available == 4;
+    let status = product::status_says(bed, "the canary serves and soaks", MINUTE, soaks).await?;
+    let others = held(&status, "CanarySoaking");
+    let canary = NODES.into_iter().find(|node| !others.contains(*node)).context("every node waits")?;
+
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    for pod in pods.list(&ListParams::default().labels("app=nginx").fields(&format!("spec.nodeName={canary}"))).await? {
+        let name = pod.metadata.name.unwrap_or_default();
+        bed.kubectl(&["exec", &name, "-c", "beside", "--", "touch", END]).await?;
+    }
+    product::status_says(bed, "the canary is named", MINUTE, |status| {
+        let named =
+            status.blocked.as_ref().is_some_and(|blocked| blocked.reason == "PodsNotReady" && blocked.object == format!("Node/{canary}"));
+        named && held(status, "CanaryUpdating") == others
+    })
+    .await?;
+    bed.say(&format!("the canary {canary} serves no more, and blocked names it"));
+    let failed = product::status_says(bed, "it has failed, and the former revision comes back", MINUTE, |status| {
+        has_condition(status, "RolledBack", "True", "RevisionFailed") && status.revisions.effective == first
+    })
+    .await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    ensure!(failed.revisions.update != first, "{}", product::summary(&failed));
+    bed.say("the former revision came back");
+    all_were_served(bed, traffic).await
+}
+
 /// Taints of autoscalers, and `OnDelete`.
 pub const DRAINED: Scenario = Scenario {
     name: "a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted",

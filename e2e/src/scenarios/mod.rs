@@ -57,6 +57,7 @@ pub const ALL: &[Scenario] = &[
     course::CANARY,
     course::RESTARTS,
     course::ROLLED_BACK,
+    course::FALLEN,
     course::DRAINED,
     course::FAILED_NODES,
     membership::WHILE_SERVING,
