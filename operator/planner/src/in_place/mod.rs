@@ -105,7 +105,7 @@ fn own<'a>(deployment: &DeploymentFacts, replica_sets: &'a [ReplicaSetFacts]) ->
 }
 
 /// The node's pods that run on, in an order of their own: which of them comes first must not depend on who told of them first.
-pub fn live<'a>(case: &Case<'a>) -> Vec<&'a PodFacts> {
+fn live<'a>(case: &Case<'a>) -> Vec<&'a PodFacts> {
     let mut live: Vec<_> = case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).collect();
     live.sort_by_key(|pod| &pod.name);
     live
@@ -249,6 +249,8 @@ pub fn to_open<'a>(case: &Case<'a>) -> Vec<(&'a PodFacts, &'a GatedPod)> {
         Some(Phase::Claimed) => case.deployment.is_some_and(is_paused),
         _ => false,
     };
-    let pods = if kept { Vec::new() } else { live(case) };
-    pods.into_iter().filter_map(|pod| Some((pod, pod.gated.as_deref().filter(|gated| gated.gate != Some(true))?))).collect()
+    let pods = case.pods.iter().filter(|pod| !kept && !pod.ended && !pod.terminating);
+    let mut shut: Vec<_> = pods.filter_map(|pod| Some((pod, pod.gated.as_deref().filter(|gated| gated.gate != Some(true))?))).collect();
+    shut.sort_by_key(|(pod, _)| &pod.name);
+    shut
 }

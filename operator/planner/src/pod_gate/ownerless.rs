@@ -2,7 +2,6 @@
 
 use super::decide::reasons;
 use crate::{
-    in_place,
     revisions::Targets,
     snapshot::{PodFacts, Snapshot, Unmet},
     wanted::Case,
@@ -14,17 +13,18 @@ use std::collections::BTreeSet;
 /// Pods of a node that wait for such conditions, with the patches that make them True. A template is rendered without them with the
 /// next revision; until then pods that are replaced list them.
 pub fn patches<'a>(snapshot: &Snapshot, case: &Case<'a>, targets: Option<&Targets>) -> Vec<(&'a PodFacts, Value)> {
-    let live = in_place::live(case);
-    let waiting = || live.iter().filter_map(|pod| Some((*pod, pod.unmet.as_deref()?)));
-    if waiting().next().is_none() {
+    let mut waiting: Vec<_> =
+        case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).filter_map(|pod| Some((pod, pod.unmet.as_deref()?))).collect();
+    if waiting.is_empty() {
         return Vec::new();
     }
+    waiting.sort_by_key(|(pod, _)| &pod.name);
     let Some(ownerless) = ownerless(snapshot, case, targets).filter(|ownerless| !ownerless.is_empty()) else { return Vec::new() };
     let patch = |(pod, unmet): (&'a PodFacts, &Unmet)| {
         let types: Vec<_> = unmet.conditions.iter().filter(|type_| ownerless.contains(*type_)).collect();
         (!types.is_empty()).then(|| (pod, set(unmet, &types, snapshot.now)))
     };
-    waiting().filter_map(patch).collect()
+    waiting.into_iter().filter_map(patch).collect()
 }
 
 /// What the node's Deployment lists and the user's template does not, and no gate keeps.
