@@ -247,7 +247,7 @@ pub struct LoadBalancer {
 }
 
 /// Load balancers whose figures are known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum LoadBalancerPreset {
     /// AWS Network Load Balancer with its own defaults.
     AwsNlb,

@@ -40,16 +40,35 @@ pub fn open(deployment: &DeploymentFacts, now: i64) -> Option<Breaker> {
     read(deployment).filter(|breaker| breaker.until > now)
 }
 
-/// The breaker that is to open now.
+/// The breaker that is to open now. One that is open stays as it is, and is returned where pods that the node has lost meanwhile are
+/// refused, too: the Deployment still asks for them.
 pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Breaker> {
-    let earlier = read(deployment);
-    if earlier.is_some_and(|breaker| breaker.until > now) || deployment.replicas() == 0 {
+    if deployment.replicas() == 0 {
         return None;
     }
-    let recent = pods.iter().filter_map(|pod| pod.rejected_at).filter(|at| now.saturating_sub(*at) < WINDOW).count();
+    let earlier = read(deployment);
+    let open = earlier.filter(|breaker| breaker.until > now);
+    let since = open.map_or(i64::MIN, |open| open.until.saturating_sub(pause(open.openings)));
+    let recent = |at: &i64| *at > since && now.saturating_sub(*at) < WINDOW;
+    if pods.iter().filter_map(|pod| pod.rejected_at).filter(recent).count() < REFUSALS {
+        return None;
+    }
     let openings = earlier.map_or(0, |breaker| breaker.openings).saturating_add(1);
-    let pause = 60i64.saturating_mul(1 << openings.min(10).saturating_sub(1)).min(LONGEST);
-    (recent >= REFUSALS).then_some(Breaker { openings, until: now.saturating_add(pause) })
+    let wanted = usize::try_from(deployment.replicas()).unwrap_or_default();
+    match open {
+        Some(open) => (ready(pods) < wanted).then_some(open),
+        None => Some(Breaker { openings, until: now.saturating_add(pause(openings)) }),
+    }
+}
+
+/// Pods that a node keeps while it is open.
+pub fn ready(pods: &[PodFacts]) -> usize {
+    pods.iter().filter(|pod| pod.ready && !pod.terminating).count()
+}
+
+/// For how long it is open, seconds.
+fn pause(openings: u32) -> i64 {
+    60i64.saturating_mul(1 << openings.min(10).saturating_sub(1)).min(LONGEST)
 }
 
 /// What is said of the node while it is open.

@@ -5,6 +5,33 @@ use crds::{
     Duration,
     ingress_daemon_set::{LoadBalancer, LoadBalancerPreset, RollingUpdate},
 };
+use serde::Deserialize;
+use std::{collections::BTreeMap, sync::LazyLock};
+
+/// What is known of a load balancer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Preset {
+    /// From one check to the next.
+    pub interval: Duration,
+    /// Time that a check may take.
+    pub timeout: Duration,
+    /// Failed checks until the node is out.
+    pub unhealthy_threshold: u32,
+    /// Checks that succeed until it is back.
+    pub healthy_threshold: u32,
+    /// Time until the whole load balancer follows.
+    pub propagation: Duration,
+    /// Who says so.
+    pub sources: Vec<String>,
+}
+
+/// The data, by the names of the presets; `Custom` has none.
+const DATA: &str = include_str!("../load-balancers.yaml");
+
+/// What is known of each load balancer. That the data can be read and names all presets is for the tests: a preset without
+/// figures is treated as `Custom`.
+pub static PRESETS: LazyLock<BTreeMap<LoadBalancerPreset, Preset>> = LazyLock::new(|| serde_saphyr::from_str(DATA).unwrap_or_default());
 
 /// The figures of a load balancer, times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,43 +43,23 @@ pub struct Timing {
     propagation: i64,
 }
 
-/// Interval 30 s, thresholds 3 and 3, timeout 10 s: AWS' defaults for a target group of TCP. Propagation: the longest of the
-/// 30 to 40 s that were measured after a target had become unhealthy (aws/containers-roadmap#470).
-const AWS_NLB: Timing = Timing { interval: 30_000, timeout: 10_000, unhealthy_threshold: 3, healthy_threshold: 3, propagation: 40_000 };
-
-/// Interval 10 s, thresholds 3 and 3, timeout 10 s: defaults of the AWS Load Balancer Controller. Propagation as above.
-const AWS_NLB_LBC: Timing = Timing { interval: 10_000, ..AWS_NLB };
-
-/// Interval 8 s, timeout 1 s, unhealthy 3, healthy 1: Google's legacy health check of a passthrough load balancer, as the cloud
-/// provider sets it. No propagation is documented: new connections end after 24 to 25 s.
-const GCP_PASSTHROUGH: Timing = Timing { interval: 8_000, timeout: 1_000, unhealthy_threshold: 3, healthy_threshold: 1, propagation: 0 };
-
-/// Interval 15 s: the longest of the usual 5 to 15 s. Thresholds 2 and 2: the higher of the usual `numberOfProbes`; any answer but
-/// 200 counts at the next probe, within one or two intervals. Neither a timeout beyond them nor a propagation is documented.
-const AZURE: Timing = Timing { interval: 15_000, timeout: 0, unhealthy_threshold: 2, healthy_threshold: 2, propagation: 0 };
-
-/// `inter 2s`, `fall 3`, `rise 2`: `HAProxy`'s defaults, whose checks last no longer than `inter` unless `timeout check` is set. It is one
-/// process, so nothing has to spread.
-const HAPROXY: Timing = Timing { interval: 2_000, timeout: 2_000, unhealthy_threshold: 3, healthy_threshold: 2, propagation: 0 };
-
 impl Timing {
     /// The preset's figures, with those that are given in their place.
     pub fn of(balancer: &LoadBalancer) -> Result<Self, Invalid> {
-        let preset = match balancer.preset {
-            LoadBalancerPreset::AwsNlb => AWS_NLB,
-            LoadBalancerPreset::AwsNlbLbc => AWS_NLB_LBC,
-            LoadBalancerPreset::GcpPassthrough => GCP_PASSTHROUGH,
-            LoadBalancerPreset::Azure => AZURE,
-            LoadBalancerPreset::HaProxy => HAPROXY,
-            LoadBalancerPreset::Custom => custom(balancer)?,
+        let preset = PRESETS.get(&balancer.preset);
+        if preset.is_none() {
+            is_complete(balancer)?;
+        }
+        let time = |name, given: &Option<Duration>, known: fn(&Preset) -> &Duration| {
+            given.as_ref().or(preset.map(known)).map_or(Ok(0), |time| milliseconds(name, time))
         };
-        let or = |name: &str, given: Option<&Duration>, preset: i64| given.map_or(Ok(preset), |given| milliseconds(name, given));
+        let count = |given: Option<u32>, known: fn(&Preset) -> u32| given.or(preset.map(known)).unwrap_or(1);
         Ok(Self {
-            interval: or("loadBalancer.interval", balancer.interval.as_ref(), preset.interval)?,
-            timeout: or("loadBalancer.timeout", balancer.timeout.as_ref(), preset.timeout)?,
-            unhealthy_threshold: balancer.unhealthy_threshold.unwrap_or(preset.unhealthy_threshold),
-            healthy_threshold: balancer.healthy_threshold.unwrap_or(preset.healthy_threshold),
-            propagation: or("loadBalancer.propagation", balancer.propagation.as_ref(), preset.propagation)?,
+            interval: time("loadBalancer.interval", &balancer.interval, |preset| &preset.interval)?,
+            timeout: time("loadBalancer.timeout", &balancer.timeout, |preset| &preset.timeout)?,
+            unhealthy_threshold: count(balancer.unhealthy_threshold, |preset| preset.unhealthy_threshold),
+            healthy_threshold: count(balancer.healthy_threshold, |preset| preset.healthy_threshold),
+            propagation: time("loadBalancer.propagation", &balancer.propagation, |preset| &preset.propagation)?,
         })
     }
 
@@ -97,8 +104,8 @@ impl Timing {
     }
 }
 
-/// What must be given has no default: thresholds and interval are filled in from the same fields afterwards.
-fn custom(balancer: &LoadBalancer) -> Result<Timing, Invalid> {
+/// Without a preset nothing is known that could take the place of these.
+fn is_complete(balancer: &LoadBalancer) -> Result<(), Invalid> {
     let needed = [
         ("interval", balancer.interval.is_some()),
         ("unhealthyThreshold", balancer.unhealthy_threshold.is_some()),
@@ -106,7 +113,7 @@ fn custom(balancer: &LoadBalancer) -> Result<Timing, Invalid> {
     ];
     let missing: Vec<_> = needed.into_iter().filter(|(_, given)| !given).map(|(name, _)| name).collect();
     if missing.is_empty() {
-        return Ok(Timing { interval: 0, timeout: 0, unhealthy_threshold: 1, healthy_threshold: 1, propagation: 0 });
+        return Ok(());
     }
     let message = format!(
         "loadBalancer: preset Custom has no figures of its own: set {}, or name the preset of your load balancer",
@@ -141,6 +148,18 @@ mod tests {
         let warning = of(balancer).unwrap().outlasts_grace(&serde_json::from_value(rolling).unwrap())?;
         assert_eq!(warning.reason, "GracePeriodTooShort");
         Some(warning.message)
+    }
+
+    #[test]
+    fn every_figure_of_a_preset_says_where_it_comes_from() {
+        let known: BTreeMap<LoadBalancerPreset, Preset> = serde_saphyr::from_str(DATA).unwrap();
+        assert!(!known.is_empty());
+        for (name, preset) in known {
+            for figure in ["interval", "timeout", "threshold", "propagation"] {
+                let about = |source: &String| source.split(':').next().is_some_and(|figures| figures.contains(figure));
+                assert!(preset.sources.iter().any(about), "{name:?} does not say who says {figure}");
+            }
+        }
     }
 
     #[test]

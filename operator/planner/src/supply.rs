@@ -25,7 +25,9 @@ impl Pass<'_> {
         for name in breaker::leftovers(case.pods, self.snapshot.now) {
             self.plan.actions.push(Action::DeletePod { name: name.to_owned(), uid: None, resource_version: None });
         }
-        if !case.chosen && !case.orphaned {
+        // A kubelet is spared whatever the spec says, also while its node waits to be left.
+        let tripped = case.deployment.is_some_and(|deployment| self.trip_breaker(case, deployment));
+        if tripped || !case.chosen && !case.orphaned {
             return;
         }
         if let Some(message) = self.snapshot.refusals.get(case.name) {
@@ -44,10 +46,6 @@ impl Pass<'_> {
         };
         if let Some(open) = breaker::open(deployment, self.snapshot.now) {
             self.plan.recheck(open.until);
-        }
-        // A kubelet is spared whatever the spec says.
-        if self.trip_breaker(case, deployment) {
-            return;
         }
         let Some(settings) = case.settings else { return };
         if !self.label_member(case) {
@@ -124,8 +122,8 @@ impl Pass<'_> {
         self.plan.recheck(opened.until);
         let expendable = case.is_updated() || case.phase() == Some(Phase::New);
         // A node that serves keeps the pods that are ready: the breaker stops the flood, not the service.
-        let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();
-        let replicas = if expendable { 0 } else { i32::try_from(ready).unwrap_or(i32::MAX).min(deployment.replicas()) };
+        let ready = i32::try_from(breaker::ready(case.pods)).unwrap_or(i32::MAX);
+        let replicas = if expendable { 0 } else { ready.min(deployment.replicas()) };
         let patch = deployment_writes::open_breaker(deployment, opened, replicas);
         self.patch_directly(case, deployment, patch, Write::Breaker);
         true

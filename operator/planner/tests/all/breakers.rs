@@ -100,3 +100,54 @@ fn a_node_whose_breaker_is_open_gives_pods_away_that_are_no_longer_wanted() {
     world.run_until(&mut operator, 50, World::is_converged).unwrap();
     assert!(world.cluster.now < until);
 }
+
+#[test]
+fn a_node_that_leaves_and_waits_for_its_turn_is_not_flooded_with_pods_that_its_kubelet_refuses() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    // Another node holds the only place: it never comes up.
+    edit(&mut world, |wish| wish.image = 99);
+    let holds = |world: &World| world.cluster.ledger().is_some_and(|ledger| ledger.grants.keys().any(|name| name != NODE));
+    let other = |world: &World| !world.cluster.ledger().is_some_and(|ledger| ledger.grants.contains_key(NODE));
+    world.run_until(&mut operator, 60, holds).unwrap();
+    assert!(other(&world));
+    refuse(&mut world, 1);
+    world.change(|cluster| cluster.edit_node(NODE, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+    let before = world.cluster.made[NODE];
+    seconds(&mut world, &mut operator, 120);
+    let made = world.cluster.made[NODE] - before;
+    assert!(made <= 6, "{made} pods in two minutes");
+}
+
+#[test]
+fn a_pod_that_ends_while_the_breaker_is_open_is_not_made_again_and_again() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    refuse(&mut world, 1);
+    let (until, _) = run_until_open(&mut world, &mut operator);
+    let before = world.cluster.made[NODE];
+    refuse(&mut world, 1);
+    seconds(&mut world, &mut operator, 30);
+    assert!(world.cluster.now < until);
+    let made = world.cluster.made[NODE] - before;
+    assert!(made <= 5, "{made} pods in half a minute");
+    assert_eq!(open_until(&world), Some(until), "it is tried again when it was to be");
+    world.change(|cluster| cluster.refusing.clear());
+    world.idle_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_pod_that_is_unready_for_a_moment_while_the_breaker_is_open_stays() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    refuse(&mut world, 1);
+    run_until_open(&mut world, &mut operator);
+    let pods = |world: &World| -> Vec<String> {
+        world.cluster.pods.iter().filter(|pod| pod.node == NODE && pod.is_active()).map(|pod| pod.uid.clone()).collect()
+    };
+    let before = pods(&world);
+    assert_eq!(before.len(), 1);
+    world.change(|cluster| {
+        let later = cluster.now + 8;
+        cluster.pods.iter_mut().for_each(|pod| pod.ready_at = later);
+    });
+    seconds(&mut world, &mut operator, 12);
+    assert_eq!(pods(&world), before);
+}

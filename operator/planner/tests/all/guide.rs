@@ -1,7 +1,10 @@
 //! `docs/rollouts.md` says what is so: its examples are valid and complete, its words are the operator's, its figures come out.
 
-use crds::{IngressDaemonSet, manifest, names};
-use planner::settings::resolve;
+use crds::{Duration, IngressDaemonSet, manifest, names};
+use planner::{
+    load_balancer::{PRESETS, Preset},
+    settings::resolve,
+};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -210,6 +213,32 @@ fn the_times_of_presets_are_those_that_the_operator_waits() {
     let known = schema.pointer("/properties/loadBalancer/properties/preset").unwrap();
     let known: BTreeSet<String> = serde_json::from_value(known["enum"].clone()).unwrap();
     assert_eq!(seen, known);
+}
+
+#[test]
+fn the_figures_of_presets_are_those_that_the_operator_goes_by() {
+    let text = file("docs/operations.md");
+    let (_, text) = text.split_once("## How long is out").unwrap();
+    let shown: Vec<Vec<String>> =
+        ["preset", "interval", "timeout", "unhealthy, healthy", "propagation"].map(|name| column(text, name)).into();
+    let known = |preset: &Preset| {
+        let time = |given: &Duration| given.milliseconds().map(|time| if time == 0 { "none".into() } else { format!("{} s", time / 1000) });
+        let counts = format!("{}, {}", preset.unhealthy_threshold, preset.healthy_threshold);
+        [time(&preset.interval).unwrap(), time(&preset.timeout).unwrap(), counts, time(&preset.propagation).unwrap()]
+    };
+    let mut seen = 0;
+    for (row, name) in shown[0].iter().enumerate() {
+        let name = name.split('`').nth(1).unwrap();
+        let Some(preset) = PRESETS.get(&serde_json::from_value(name.into()).unwrap()) else {
+            assert_eq!(name, "Custom");
+            continue;
+        };
+        for (column, figure) in shown[1..].iter().zip(known(preset)) {
+            assert!(column[row].starts_with(&figure), "{name}: {figure}, not {}", column[row]);
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, PRESETS.len());
 }
 
 #[test]

@@ -63,6 +63,29 @@ fn comes_to_rest(world: &mut World, operator: &mut Operator) -> Result<(), TestC
     Ok(())
 }
 
+/// Pods that are made at most on a node in the two minutes after an operator came to it whose kubelet refuses them all: two a second until
+/// it has seen three refusals and the Deployment controller its answer, and the same when it tries again after a minute.
+const MOST_MADE: usize = 12;
+
+/// P11: pods are not made without end.
+fn is_no_flood(world: &mut World) -> Result<(), TestCaseError> {
+    let refusing: Vec<String> = world.cluster.refusing.iter().cloned().collect();
+    if refusing.is_empty() {
+        return Ok(());
+    }
+    let made = |world: &World, node: &String| world.cluster.made.get(node).copied().unwrap_or(0);
+    let before: Vec<_> = refusing.iter().map(|node| made(world, node)).collect();
+    let mut operator = Operator::default();
+    for _ in 0..120 {
+        world.fair_second(&mut operator);
+    }
+    for (node, before) in refusing.iter().zip(before) {
+        let made = made(world, node) - before;
+        prop_assert!(made <= MOST_MADE, "P11: {made} pods are made for {node}, whose kubelet refuses them");
+    }
+    Ok(())
+}
+
 /// The world at the end of it all, for its counts.
 fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event]) -> Result<World, TestCaseError> {
     let mut run = Run::new(at_rest(ALL_MARKS[marks], budget, ZONES[zones], POD_UPDATES[pods]));
@@ -70,6 +93,7 @@ fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event
         run.happen(event);
         check(&run.world, event)?;
     }
+    is_no_flood(&mut run.world)?;
     let mut operator = run.faults_end();
     // Until the last fault has shown in the pods.
     for _ in 0..10 {
@@ -80,6 +104,7 @@ fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event
     if let Err(why) = run.world.idle_until(&mut operator, 1800, World::is_converged) {
         prop_assert!(false, "{why}");
     }
+    run.all_serve();
     check(&run.world, &end)?;
     comes_to_rest(&mut run.world, &mut operator)?;
     run.world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
@@ -154,18 +179,24 @@ fn no_schedule_breaks_the_budget_of_a_zone_or_begins_a_second_zone() {
 /// What the schedules with guidance must have come to, lest they prove nothing.
 fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
     let known = BTreeSet::from([
+        "began to serve",
+        "ceased to serve",
         "changed in place",
         "drained",
         "failed",
         "kept available",
+        "kept out",
         "mended",
         "refused",
         "rebuilt",
         "released",
         "rolled back",
+        "served on",
+        "served through silence",
         "skipped",
         "stepped",
         "updated in place",
+        "waited for news",
     ]);
     if cases >= 1000 {
         assert_eq!(seen.keys().copied().collect::<BTreeSet<_>>(), known);

@@ -1,5 +1,6 @@
 //! What may happen to a cluster and its operators, in any order, and how it happens.
 
+mod checkers;
 mod edits;
 mod promises;
 
@@ -9,6 +10,7 @@ use super::world::{
     operator::{Operator, Request, STORES},
     wish::{ALL_MARKS, Pool, Unit},
 };
+use checkers::Checkers;
 use crds::names;
 use edits::{EDITS, Edit};
 use planner::{Action, Hold};
@@ -48,6 +50,11 @@ pub enum Event {
     Crash {
         who: bool,
         behind: u8,
+    },
+    /// A load balancer asks the health checker of a node, whose watches have heard of the present where the bits say so.
+    Check {
+        node: u8,
+        hears: u8,
     },
     Image(u8),
     Budget(u8),
@@ -131,6 +138,8 @@ fn course() -> impl Strategy<Value = Event> {
         22 => any::<bool>().prop_map(Event::CatchUpAndAct),
         4 => any::<u8>().prop_map(Event::Late),
         2 => (any::<bool>(), 0..60u8).prop_map(|(who, behind)| Event::Crash { who, behind }),
+        6 => (0..NODES).prop_map(|node| Event::Check { node, hears: u8::MAX }),
+        6 => (0..NODES, any::<u8>()).prop_map(|(node, hears)| Event::Check { node, hears }),
     ]
 }
 
@@ -146,7 +155,7 @@ fn order() -> impl Strategy<Value = Event> {
         1 => (0..3u8).prop_map(Event::OnTimeout),
         1 => (0..2u8).prop_map(Event::PodUpdate),
         1 => any::<bool>().prop_map(Event::Percent),
-        1 => (0..3u8).prop_map(Event::Minimum),
+        3 => (0..3u8).prop_map(Event::Minimum),
         1 => any::<bool>().prop_map(Event::IgnoreNotReady),
         2 => (0..3u8).prop_map(Event::Pool),
         1 => (0..3u8).prop_map(Event::Placement),
@@ -221,6 +230,7 @@ fn name(node: u8) -> String {
 pub struct Run {
     pub world: World,
     operators: [Operator; 2],
+    checkers: Checkers,
     late: Vec<Request>,
     decisions: u32,
 }
@@ -235,7 +245,7 @@ impl Run {
             operator.catch_up(&world);
         }
         world.audit.seen.clear();
-        Self { world, operators, late: Vec::new(), decisions: 0 }
+        Self { world, operators, checkers: Checkers::new(), late: Vec::new(), decisions: 0 }
     }
 
     fn act(&mut self, who: bool, arrives: u16) {
@@ -275,6 +285,19 @@ impl Run {
         self.world.apply(&request);
     }
 
+    fn check(&mut self, node: u8, hears: u8) {
+        let mut seen = std::mem::take(&mut self.world.audit.seen);
+        let wrong = self.checkers.ask(&self.world, node, hears, &mut seen);
+        self.world.audit.seen = seen;
+        self.world.audit.violations.extend(wrong);
+    }
+
+    /// P10 when all is done: health checkers let traffic in everywhere.
+    pub fn all_serve(&mut self) {
+        let wrong = self.checkers.kept_out(&self.world);
+        self.world.audit.violations.extend(wrong);
+    }
+
     pub fn happen(&mut self, event: &Event) {
         match *event {
             Event::Seconds(seconds, synced) => {
@@ -299,6 +322,7 @@ impl Run {
             }
             Event::Late(which) => self.late(which),
             Event::Crash { who, behind } => self.operators[usize::from(who)].crash(&self.world, usize::from(behind)),
+            Event::Check { node, hears } => self.check(node, hears),
             Event::Wipe => {
                 // An id that was reserved from a ledger must not outlive it.
                 self.operators.iter_mut().for_each(Operator::forget_reserved);

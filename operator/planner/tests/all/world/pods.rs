@@ -175,11 +175,14 @@ impl Cluster {
 
     /// While a Deployment is paused only its `ReplicaSets` act: each has as many pods as it wants.
     pub fn keep_replicas(&mut self, deployment: &str, uid: &str, wanted: usize) {
+        let surge = self.deployments[deployment]["spec"]["strategy"]["rollingUpdate"]["maxSurge"].as_u64().unwrap_or(0);
+        let mut allowed = if wanted == 0 { 0 } else { wanted + usize::try_from(surge).unwrap() };
         let mine: Vec<_> = self.sets.iter().filter(|set| set.owner == uid && set.replicas > 0).cloned().collect();
         for set in &mine {
             let live: Vec<_> = (0..self.pods.len()).filter(|&i| self.pods[i].set == set.uid && self.pods[i].is_active()).collect();
             // A paused Deployment is scaled all the same.
-            let wanted = if mine.len() == 1 { wanted } else { set.replicas };
+            let wanted = if mine.len() == 1 { wanted } else { set.replicas.min(allowed) };
+            allowed = allowed.saturating_sub(wanted);
             for &i in live.iter().skip(wanted) {
                 self.pods[i].ends_at = Some(self.now + super::cluster::END);
             }
