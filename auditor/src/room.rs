@@ -347,9 +347,14 @@ impl Audit<'_> {
         if (pods.iter().filter(serving).count() as u64) < wanted {
             return if is_chosen(owner, node) { State::Down } else { State::Unclear };
         }
-        let key = owner["spec"]["updateStrategy"]["rollingUpdate"]["annotateNodeToDetach"]["key"].as_str();
+        let rolling = &owner["spec"]["updateStrategy"]["rollingUpdate"];
+        let key = rolling["annotateNodeToDetach"]["key"].as_str();
+        let label = rolling["labelNodeToDetach"]
+            .as_object()
+            .map(|label| label.get("key").and_then(Value::as_str).unwrap_or(names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL));
         let taken_out = deployment.annotation(names::TO_BE_UPDATED_ANNOTATION).is_some()
             || key.is_some_and(|key| node.annotation(key).is_some())
+            || label.is_some_and(|key| node.label(key).is_some())
             || is_detached(node, of);
         let closed = token(deployment).is_some_and(|token| token.phase == Phase::Closed);
         let revision = deployment["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL].as_str();

@@ -16,7 +16,7 @@ pub struct Entry {
     pub id: u64,
     /// Whether this resource holds the node.
     pub phase: EntryPhase,
-    /// Key of the user's annotation.
+    /// Key of the user's annotation; `label:` and its key where it is a label.
     pub key: String,
     /// Value of the user's annotation; may be empty.
     #[serde(default)]

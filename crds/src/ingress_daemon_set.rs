@@ -1,7 +1,7 @@
 //! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
-use crate::{duration::Duration, node_readiness_gate::GateTaint};
+use crate::{duration::Duration, ledger::Annotation, names, node_readiness_gate::GateTaint};
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -291,8 +291,10 @@ pub enum UpdateStrategyType {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || has(self.annotateNodeToDetach)")
+    validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || has(self.annotateNodeToDetach) || has(self.labelNodeToDetach)")
         .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach, without which no detacher is asked: set annotateNodeToDetach.key"),
+    validation = Rule::new("!has(self.annotateNodeToDetach) || !has(self.labelNodeToDetach)")
+        .message("annotateNodeToDetach and labelNodeToDetach must not both be set, a node has one mark: remove the one that nothing looks at"),
     validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || !has(self.annotateNodeToDetach) || self.waitForDetachmentByAnnotatedTimestamp.key != self.annotateNodeToDetach.key")
         .message("waitForDetachmentByAnnotatedTimestamp.key and annotateNodeToDetach.key must differ: the detacher writes one, the operator the other"),
     validation = Rule::new("!has(self.maxDegradedNodes) || !(self.maxDegradedNodes == 0 || self.maxDegradedNodes == '0%') || (has(self.maxUnavailableNodes) && !(self.maxUnavailableNodes == 0 || self.maxUnavailableNodes == '0%'))")
@@ -335,6 +337,9 @@ pub struct RollingUpdate {
     /// Annotate the Node before its pods change, which asks node-detacher to deregister it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotate_node_to_detach: Option<AnnotateNode>,
+    /// Label the Node before its pods change, which takes it out of load balancers that leave out Nodes with that label, such as those that cloud controllers make for Services. Instead of annotateNodeToDetach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_node_to_detach: Option<LabelNode>,
     /// Wait for the time at which the detacher deregistered the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_for_detachment_by_annotated_timestamp: Option<WaitForTimestamp>,
@@ -504,6 +509,37 @@ pub struct AnnotateNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub grace_period_seconds: Option<u32>,
+}
+
+/// A label on the Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LabelNode {
+    /// Its key. Default: node.kubernetes.io/exclude-from-external-load-balancers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::node_label_key_schema")]
+    pub key: Option<String>,
+    /// Its value. Default true; cloud controllers ask only whether the label is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::label_value_schema")]
+    pub value: Option<String>,
+    /// Seconds from the label to the first change of a pod: until the cloud has deregistered the node, and its connections have drained. Nothing tells the operator how long that is, so it has no default.
+    #[schemars(range(min = 0, max = 86400))]
+    pub grace_period_seconds: u32,
+}
+
+impl RollingUpdate {
+    /// What is put on a Node to have it taken out of the load balancer.
+    pub fn node_mark(&self) -> Option<Annotation> {
+        let annotation = self.annotate_node_to_detach.as_ref();
+        let annotation = annotation.map(|mark| Annotation { key: mark.key.clone(), value: mark.value.clone().unwrap_or_default() });
+        let label = self.label_node_to_detach.as_ref();
+        let label = label.map(|mark| {
+            let key = mark.key.as_deref().unwrap_or(names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL);
+            Annotation { key: format!("{}{key}", names::LABEL_MARK), value: mark.value.clone().unwrap_or_else(|| "true".to_owned()) }
+        });
+        annotation.or(label)
+    }
 }
 
 /// The detacher's timestamp.

@@ -191,10 +191,10 @@ pub struct Marks {
     pub node: Option<Annotation>,
 }
 
-/// An annotation that is set; the value may be empty.
+/// An annotation that is set, or a label of a Node; the value may be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Annotation {
-    /// Its key.
+    /// Its key; `label:` and its key where it is a label.
     pub key: String,
     /// Its value.
     #[serde(default)]

@@ -253,6 +253,11 @@ pub fn node_annotation_key_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 317}), &[IS_KEY, IS_NOT_OURS])
 }
 
+/// Key of a label on a Node.
+pub fn node_label_key_schema(_: &mut SchemaGenerator) -> Schema {
+    checked(json!({"type": "string", "maxLength": 317}), &[IS_LABEL_KEY, IS_NOT_OURS])
+}
+
 /// Key of an annotation on a Deployment.
 pub fn deployment_annotation_key_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 317}), &[IS_KEY, IS_NOT_OURS, IS_NOT_KUBERNETES])

@@ -12,6 +12,17 @@ pub const FINALIZER: &str = "ingressdaemonsets.mumoshu.github.io/finalizer";
 /// Finalizer of the original controller (2020), which had no slash. Understood, never written.
 pub const FINALIZER_OF_ORIGINAL: &str = "ingressdaemonsets.mumoshu.github.io";
 
+/// Label of a Node that cloud controllers leave out of the load balancers that they make for Services (Kubernetes, well-known labels).
+pub const EXCLUDE_FROM_LOAD_BALANCERS_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// Before the key of a Node mark that is a label and no annotation. No key of either has a colon.
+pub const LABEL_MARK: &str = "label:";
+
+/// The key of a Node mark, with the word for what it is.
+pub fn mark_in_words(key: &str) -> String {
+    key.strip_prefix(LABEL_MARK).map_or_else(|| format!("annotation {key}"), |key| format!("label {key}"))
+}
+
 /// Label of a per-node Deployment: its fencing token, see [`crate::token::Token`]. Writer: the operator.
 pub const TOKEN_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/token";
 /// Label of Deployments and pod templates: first 8 characters of the resource's UID. Writer: the operator.

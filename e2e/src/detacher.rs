@@ -1,4 +1,4 @@
-//! Plays node-detacher: drains a node in `HAProxy` when the Node asks for it, and says when it did.
+//! Plays node-detacher, or a cloud's controller: drains a node in `HAProxy` when the Node asks for it, and says when it did.
 
 use std::{
     collections::BTreeMap,
@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use chrono::{SecondsFormat, TimeDelta, Utc};
+use crds::names;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -40,6 +41,8 @@ pub enum Variant {
     StaleTimestamp,
     /// Drains nothing and writes the present time.
     FalseSuccess,
+    /// Drains a Node that has the label by which cloud controllers leave it out of load balancers, and says nothing.
+    Cloud,
 }
 
 /// A running detacher. Dropping it stops it.
@@ -110,7 +113,11 @@ impl Work {
         if self.only.as_ref().is_some_and(|only| *only != name) {
             return;
         }
-        if node.annotations().contains_key(DETACHED_KEY) {
+        let asks = match self.variant {
+            Variant::Cloud => node.labels().contains_key(names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL),
+            _ => node.annotations().contains_key(DETACHED_KEY),
+        };
+        if asks {
             self.requests.entry(name).or_insert_with(Instant::now);
         } else {
             self.requests.remove(&name);
@@ -130,7 +137,7 @@ impl Work {
     }
 
     async fn act(&self, node: &str, detach: bool) -> Result<()> {
-        let drains = matches!(self.variant, Variant::Good | Variant::Slow(_));
+        let drains = matches!(self.variant, Variant::Good | Variant::Slow(_) | Variant::Cloud);
         if !detach {
             if drains {
                 self.haproxy.undrain(node).await?;
@@ -146,6 +153,9 @@ impl Work {
     }
 
     async fn write_timestamp(&self, node: &str, value: Value) -> Result<()> {
+        if self.variant == Variant::Cloud {
+            return Ok(());
+        }
         let patch = json!({ "metadata": { "annotations": { TIMESTAMP_KEY: value } } });
         let result = self.nodes.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
         match result {

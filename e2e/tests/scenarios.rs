@@ -97,6 +97,7 @@ scenarios! {
         a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still,
     }
     sharing {
+        a_label_takes_nodes_out_of_a_clouds_load_balancer_and_no_request_is_lost,
         a_plain_deployment_serves_through_haproxy,
         zones_keep_their_budgets_or_come_one_by_one_and_what_must_stay_available_or_is_skipped_stays,
         a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back,

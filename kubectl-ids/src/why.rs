@@ -159,7 +159,7 @@ fn describe_node(snapshot: &Snapshot, node: &NodeFacts) -> String {
         words.push("cordoned: updated last".into());
     }
     if let Some(entry) = node.holders().ok().and_then(|holders| holders.get(snapshot.resource.uid8()).cloned()) {
-        words.push(format!("detach annotation {} {:?} since {}", entry.key, entry.phase, clock(entry.time)));
+        words.push(format!("detach {} {:?} since {}", names::mark_in_words(&entry.key), entry.phase, clock(entry.time)));
     }
     if let Some(listed) = node.annotations.get(names::SKIP_ANNOTATION) {
         words.push(format!("left out by {listed}"));

@@ -53,6 +53,7 @@ use crate::scenario::Scenario;
 pub const ALL: &[Scenario] = &[
     serving::A_PLAIN_DEPLOYMENT,
     rollout::THREE_ROLLOUTS,
+    rollout::LABELLED,
     room::ROOM,
     course::CANARY,
     course::RESTARTS,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use crds::names;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::json;
 
 use crate::{
@@ -45,5 +48,33 @@ async fn three_rollouts(bed: &mut Bed) -> Result<()> {
         bed.say(&format!("{what}: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
         outcome.expect_all_served(REQUESTS)?;
     }
+    Ok(())
+}
+
+/// The mark is a label, and nothing answers.
+pub const LABELLED: Scenario = Scenario {
+    name: "a_label_takes_nodes_out_of_a_clouds_load_balancer_and_no_request_is_lost",
+    options: four_nodes,
+    expected: || Expectations::budget(1).detaching(Duration::from_secs(GRACE.into())),
+    body: |bed| Box::pin(labelled(bed)),
+};
+
+async fn labelled(bed: &mut Bed) -> Result<()> {
+    let mark = json!({ "labelNodeToDetach": { "gracePeriodSeconds": GRACE } });
+    product::serve(bed, rolling_update(1, mark), &NODES).await?;
+    let _cloud = Detacher::start(&bed.client, &bed.haproxy, Variant::Cloud);
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), Duration::from_mins(2)).await?;
+    let outcome = traffic.stop().await?;
+    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
+    outcome.expect_all_served(1000)?;
+    let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await?;
+    let left: Vec<_> = nodes
+        .iter()
+        .filter(|node| node.labels().contains_key(names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL))
+        .map(ResourceExt::name_any)
+        .collect();
+    ensure!(left.is_empty(), "{left:?} keep the label");
     Ok(())
 }

@@ -212,7 +212,7 @@ impl World {
     /// The detacher answers, or takes its answer back, in a moment.
     fn ask_detacher(&mut self, name: &str) {
         let (Some((_, key)), Some(node)) = (&self.timestamp, self.snapshot.nodes.get(name)) else { return };
-        let asked = node.annotations.contains_key(key);
+        let asked = node.mark(key).is_some();
         if self.answers.get(name).is_none_or(|(_, earlier)| *earlier != asked) {
             self.answers.insert(name.to_owned(), (self.snapshot.now + DETACHER, asked));
         }
@@ -302,7 +302,7 @@ impl World {
 
 /// The detacher's timestamp, and the key by which it is asked.
 fn asked_by(settings: &Settings) -> Option<(Timestamp, String)> {
-    Some((settings.timestamp.clone()?, settings.node_annotation.as_ref()?.key.clone()))
+    Some((settings.timestamp.clone()?, settings.node_mark.as_ref()?.key.clone()))
 }
 
 /// In how many rounds the pods of a node are replaced: all at once when it is detached.

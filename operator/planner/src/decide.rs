@@ -297,10 +297,7 @@ impl<'a> Pass<'a> {
         };
         // Somebody took the user's key off the Node before the pods changed: what our entry says is no longer so.
         let unheld = case.entry.as_ref().is_some_and(|entry| {
-            entry.id == grant.id
-                && case.holds_node()
-                && !case.is_updated()
-                && case.node.is_some_and(|node| !node.annotations.contains_key(&entry.key))
+            entry.id == grant.id && case.holds_node() && !case.is_updated() && case.node.is_some_and(|node| node.mark(&entry.key).is_none())
         });
         // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
         let unmarkable = grant.kind == Kind::Remove

@@ -136,7 +136,7 @@ pub enum Hold {
     PrePulling(Option<(String, String)>),
     /// `podUpdate` is `InPlaceOnly`, and the pods would have to be re-created.
     NotInPlace(Why),
-    /// Somebody else's annotation, of this key, takes the node out of service.
+    /// Somebody else's annotation or label, of this key, takes the node out of service.
     TakenOut(String),
     /// Old pods are still ending.
     PodsTerminating,
@@ -319,7 +319,8 @@ impl Hold {
             Self::PodsNotReady { .. } | Self::PodsTerminating | Self::PodsTooYoung | Self::Joining { .. } => self.message_of_pods(),
             Self::UpdatingInPlace { .. } | Self::PrePulling(_) | Self::NotInPlace(_) => self.message_in_place(),
             Self::TakenOut(key) => {
-                format!("annotation {key} was put on by somebody else and takes the node out of service; it counts against the budget until it is removed")
+                let what = crds::names::mark_in_words(key);
+                format!("{what} was put on by somebody else and takes the node out of service; it counts against the budget until it is removed")
             }
             Self::AttachSoak { until } => format!("attached again, soaking until {}", clock(*until)),
             Self::WaitingForAttachment => "attached again, waiting for the detacher to remove its timestamp".into(),

@@ -83,10 +83,12 @@ impl Timing {
         let given = |grace: Option<u32>, default: i64| grace.map_or(default, i64::from);
         let deployment = rolling.annotate_deployment_to_detach.as_ref();
         let node = rolling.annotate_node_to_detach.as_ref();
+        let label = rolling.label_node_to_detach.as_ref();
         let timestamp = rolling.wait_for_detachment_by_annotated_timestamp.as_ref();
         let graces = [
             deployment.map(|mark| ("annotateDeploymentToDetach", given(mark.grace_period_seconds, default))),
             node.map(|mark| ("annotateNodeToDetach", given(mark.grace_period_seconds, default))),
+            label.map(|mark| ("labelNodeToDetach", i64::from(mark.grace_period_seconds))),
             timestamp.map(|wait| ("waitForDetachmentByAnnotatedTimestamp", given(wait.grace_period_seconds, DEFAULT_GRACE))),
         ];
         // Of several that are equally long the first is named.

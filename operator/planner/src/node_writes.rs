@@ -4,7 +4,7 @@
 //! write over each other.
 
 use crate::{
-    patch::{JsonPatch, annotation, label},
+    patch::{JsonPatch, annotation, label, mark as mark_path},
     snapshot::NodeFacts,
 };
 use crds::{
@@ -20,9 +20,9 @@ use serde_json::Value;
 /// wait for a timestamp that the detacher wrote before, nor take our own value for the user's.
 pub fn detach(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, mark: &Annotation, now: i64) -> Value {
     // Where somebody took the key away meanwhile, the detacher may have attached the node: the time starts anew.
-    let on = node.annotations.contains_key(&mark.key);
+    let on = node.mark(&mark.key).is_some();
     let earlier = holders.values().find(|entry| on && entry.phase == EntryPhase::Detached && entry.key == mark.key);
-    let current = node.annotations.get(&mark.key).cloned();
+    let current = node.mark(&mark.key).cloned();
     let entry = Entry {
         id,
         phase: EntryPhase::Detached,
@@ -39,8 +39,8 @@ pub fn detach(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, mark: &A
     if let Some(dropped) = dropped {
         patch = put_back(patch, node, &after, &dropped);
     }
-    if node.annotations.get(&mark.key) != Some(&mark.value) {
-        patch = patch.add(&annotation(&mark.key), mark.value.as_str());
+    if node.mark(&mark.key) != Some(&mark.value) {
+        patch = patch.add(&mark_path(&mark.key), mark.value.as_str());
     }
     patch.into_value()
 }
@@ -112,10 +112,10 @@ fn text(holders: &Holders) -> String {
 /// The user's key, when no holder of it is left: only if it still has the value that we gave it.
 fn put_back(patch: JsonPatch, node: &NodeFacts, after: &Holders, ours: &Entry) -> JsonPatch {
     let held = after.values().any(|entry| entry.phase == EntryPhase::Detached && entry.key == ours.key);
-    if held || node.annotations.get(&ours.key) != Some(&ours.value) {
+    if held || node.mark(&ours.key) != Some(&ours.value) {
         return patch;
     }
-    let at = annotation(&ours.key);
+    let at = mark_path(&ours.key);
     match &ours.previous {
         Some(previous) if *previous == ours.value => patch,
         Some(previous) => patch.add(&at, previous.as_str()),

@@ -51,6 +51,11 @@ pub fn annotation(key: &str) -> String {
     format!("/metadata/annotations/{}", escape(key))
 }
 
+/// Path of what marks a Node: an annotation, or a label.
+pub fn mark(key: &str) -> String {
+    key.strip_prefix(crds::names::LABEL_MARK).map_or_else(|| annotation(key), label)
+}
+
 /// RFC 6901, section 3.
 fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")

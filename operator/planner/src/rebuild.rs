@@ -79,7 +79,7 @@ fn fences(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, fen
         actions.push(fence_deployment(snapshot, case, deployment, fence));
     }
     let uid8 = snapshot.resource.uid8();
-    let node_marks = settings.is_some_and(|settings| settings.node_annotation.is_some());
+    let node_marks = settings.is_some_and(|settings| settings.node_mark.is_some());
     if let (Some(node), Ok(holders)) = (case.node, &case.holders)
         && (case.entry.is_some() || node_marks && case.chosen)
         && !case.holds_node()

@@ -31,7 +31,7 @@ impl<'a> Rivals<'a> {
     /// Resources whose Node mark contradicts the one of the settings, or of a grant.
     pub fn of(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &Ledger) -> Self {
         let granted = ledger.grants.values().filter_map(|grant| grant.marks.node.as_ref());
-        let ours: Vec<_> = settings.and_then(|settings| settings.node_annotation.as_ref()).into_iter().chain(granted).collect();
+        let ours: Vec<_> = settings.and_then(|settings| settings.node_mark.as_ref()).into_iter().chain(granted).collect();
         let known = snapshot.others.iter().filter_map(|resource| {
             let mark = mark_of(resource)?;
             ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.spec).ok() })
@@ -65,8 +65,7 @@ impl Rival<'_> {
 
 fn mark_of(resource: &OtherResource) -> Option<Annotation> {
     let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
-    let mark = rolling.annotate_node_to_detach.as_ref()?;
-    Some(Annotation { key: mark.key.clone(), value: mark.value.clone().unwrap_or_default() })
+    rolling.node_mark()
 }
 
 fn contradict(one: &Annotation, other: &Annotation) -> bool {

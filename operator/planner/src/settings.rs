@@ -9,8 +9,8 @@ use crate::{load_balancer::Timing, window::Windows};
 use crds::{
     Duration,
     ingress_daemon_set::{
-        AnnotateDeployment, AnnotateNode, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, PodUpdate, ReadyPolicy,
-        ReadyPolicyType, RollingUpdate, WaitForTimestamp,
+        AnnotateDeployment, IngressDaemonSetSpec, NotReadyNodes, OnDetachTimeout, Placement, PodUpdate, ReadyPolicy, ReadyPolicyType,
+        RollingUpdate, WaitForTimestamp,
     },
     ledger::{Annotation, Marks},
     names,
@@ -170,8 +170,8 @@ pub struct Settings {
     pub deployment_annotation: Option<Annotation>,
     /// Grace of the Deployment mark in seconds.
     pub deployment_grace: i64,
-    /// The user's annotation on the Node, when configured.
-    pub node_annotation: Option<Annotation>,
+    /// The user's annotation or label on the Node, when configured.
+    pub node_mark: Option<Annotation>,
     /// Grace of the Node mark in seconds.
     pub node_grace: i64,
     /// The detacher's timestamp, when configured.
@@ -205,11 +205,11 @@ pub struct Settings {
 impl Settings {
     /// Marks for a disruption that takes a node out of service altogether.
     pub fn detach_marks(&self) -> Marks {
-        let deployment = self.deployment_annotation.is_some() || self.node_annotation.is_none();
+        let deployment = self.deployment_annotation.is_some() || self.node_mark.is_none();
         Marks {
             deployment,
             deployment_keys: self.deployment_annotation.iter().map(|annotation| annotation.key.clone()).collect(),
-            node: self.node_annotation.clone(),
+            node: self.node_mark.clone(),
         }
     }
 
@@ -285,7 +285,8 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     let grace = timing.map_or(DEFAULT_GRACE, Timing::detach_time);
     let seconds = |given: Option<u32>| given.map_or(grace, i64::from);
     let deployment = rolling.annotate_deployment_to_detach.as_ref();
-    let node = rolling.annotate_node_to_detach.as_ref();
+    let label = rolling.label_node_to_detach.as_ref().map(|mark| mark.grace_period_seconds);
+    let node = rolling.annotate_node_to_detach.as_ref().and_then(|mark| mark.grace_period_seconds).or(label);
     Ok(Settings {
         pods_per_node,
         mode,
@@ -302,8 +303,8 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         pre_pull: rolling.pre_pull,
         deployment_annotation: deployment.map(on_deployment),
         deployment_grace: seconds(deployment.and_then(|annotation| annotation.grace_period_seconds)),
-        node_annotation: node.map(on_node),
-        node_grace: seconds(node.and_then(|annotation| annotation.grace_period_seconds)),
+        node_mark: rolling.node_mark(),
+        node_grace: seconds(node),
         timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(timestamp),
         detach_timeout: i64::from(rolling.detach_timeout_seconds.unwrap_or(DEFAULT_DETACH_TIMEOUT)),
         on_detach_timeout: rolling.on_detach_timeout,
@@ -334,10 +335,6 @@ fn on_deployment(annotation: &AnnotateDeployment) -> Annotation {
         key: annotation.key.clone().unwrap_or_else(|| names::TO_BE_UPDATED_ANNOTATION.to_owned()),
         value: annotation.value.clone().unwrap_or_default(),
     }
-}
-
-fn on_node(annotation: &AnnotateNode) -> Annotation {
-    Annotation { key: annotation.key.clone(), value: annotation.value.clone().unwrap_or_default() }
 }
 
 fn timestamp(wait: &WaitForTimestamp) -> Timestamp {

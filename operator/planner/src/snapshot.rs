@@ -217,6 +217,11 @@ impl NodeFacts {
         hasher.finish()
     }
 
+    /// Value of what marks the Node: an annotation, or a label.
+    pub fn mark(&self, key: &str) -> Option<&String> {
+        key.strip_prefix(crds::names::LABEL_MARK).map_or_else(|| self.annotations.get(key), |key| self.labels.get(key))
+    }
+
     /// The holders annotation; `Err` when somebody made it unreadable.
     pub fn holders(&self) -> Result<Holders, serde_json::Error> {
         crds::holders::parse(self.annotations.get(crds::names::HOLDERS_ANNOTATION).map(String::as_str))

@@ -247,10 +247,10 @@ impl Case<'_> {
         !self.is_ready() || self.deployment.is_some_and(|deployment| deployment.replicas() == 0) || holding || self.taken_out().is_some()
     }
 
-    /// The key of an annotation that is not of our making and takes the node out of service.
+    /// The key of an annotation, or of a Node's label, that is not of our making and takes the node out of service.
     pub fn taken_out(&self) -> Option<&str> {
-        let on_node = self.settings.and_then(|settings| settings.node_annotation.as_ref()).map(|mark| mark.key.as_str());
-        let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.annotations.contains_key(key)));
+        let on_node = self.settings.and_then(|settings| settings.node_mark.as_ref()).map(|mark| mark.key.as_str());
+        let on_node = on_node.filter(|key| !self.holds_node() && self.node.is_some_and(|node| node.mark(key).is_some()));
         let on_deployment =
             || self.deployment.is_some_and(|deployment| deployment.annotations.contains_key(names::TO_BE_UPDATED_ANNOTATION));
         on_node.or_else(|| on_deployment().then_some(names::TO_BE_UPDATED_ANNOTATION))

@@ -235,8 +235,8 @@ fn tell(name: &str, found: &Leftovers, prefix: &str) {
     for annotation in &found.annotations {
         say(format_args!("{prefix}node {name}: annotation {annotation} removed"));
     }
-    for annotation in &found.restored {
-        say(format_args!("{prefix}node {name}: annotation {annotation} without what a resource that is gone has written"));
+    for restored in &found.restored {
+        say(format_args!("{prefix}node {name}: {restored} without what a resource that is gone has written"));
     }
     for label in &found.labels {
         say(format_args!("{prefix}node {name}: label {label} removed"));

@@ -67,7 +67,7 @@ impl Pass<'_> {
             .holders
             .as_ref()
             .is_ok_and(|holders| !holders.values().any(|other| other.phase == EntryPhase::Detached && other.key == key))
-            && case.node.is_some_and(|node| !node.annotations.contains_key(key));
+            && case.node.is_some_and(|node| node.mark(key).is_none());
         timing::soak(settings, self.snapshot.now, closed.since, entry, alone, case.node)
     }
 

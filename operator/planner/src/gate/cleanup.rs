@@ -21,9 +21,9 @@ pub struct Leftovers {
     pub adopted: Vec<String>,
     /// Annotations with records, those included that nobody can read, and those that say that a resource holds the node detached.
     pub annotations: Vec<String>,
-    /// Annotations that are again what they were before a resource held the node by them.
+    /// Annotations and labels, in words, that are again what they were before a resource held the node by them.
     pub restored: Vec<String>,
-    /// Labels that say that a resource uses the node.
+    /// Labels that say that a resource uses the node, or holds it detached.
     pub labels: Vec<String>,
     /// The patch; none when there is nothing to take away.
     pub patch: Option<Value>,
@@ -42,7 +42,7 @@ pub fn leftovers(node: &NodeFacts, present: &BTreeSet<String>) -> Leftovers {
 fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, found: &mut Leftovers, changes: &mut Changes) {
     let members = node.labels.entries().filter_map(|(key, _)| Some((key, key.strip_prefix(names::MEMBER_LABEL_PREFIX)?)));
     found.labels.extend(members.filter(|(_, uid8)| !present.contains(*uid8)).map(|(key, _)| key.to_owned()));
-    changes.labels.clone_from(&found.labels);
+    changes.labels = found.labels.iter().map(|key| (key.clone(), None)).collect();
     // An annotation that nobody can read may be somebody's.
     let Ok(all) = holders::parse(node.annotations.get(names::HOLDERS_ANNOTATION).map(String::as_str)) else { return };
     let (stay, gone): (holders::Holders, holders::Holders) = all.into_iter().partition(|(uid8, _)| present.contains(uid8));
@@ -54,20 +54,27 @@ fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, found: &mut Leftov
     held.sort_by_key(|entry| entry.time);
     for entry in held {
         let kept = stay.values().filter(holds).any(|other| other.key == entry.key);
-        if kept || changes.annotations.contains_key(&entry.key) || node.annotations.get(&entry.key) != Some(&entry.value) {
+        if kept || node.mark(&entry.key) != Some(&entry.value) {
+            continue;
+        }
+        let (changed, removed, key) = match entry.key.strip_prefix(names::LABEL_MARK) {
+            Some(label) => (&mut changes.labels, &mut found.labels, label),
+            None => (&mut changes.annotations, &mut found.annotations, entry.key.as_str()),
+        };
+        if changed.contains_key(key) {
             continue;
         }
         match &entry.previous {
-            Some(_) => found.restored.push(entry.key.clone()),
-            None => found.annotations.push(entry.key.clone()),
+            Some(_) => found.restored.push(names::mark_in_words(&entry.key)),
+            None => removed.push(key.to_owned()),
         }
-        changes.annotations.insert(entry.key.clone(), entry.previous.clone());
+        changed.insert(key.to_owned(), entry.previous.clone());
     }
     let rest = (!stay.is_empty()).then(|| serde_json::to_string(&stay).unwrap_or_default()); // strings and numbers
     if rest.is_none() {
         found.annotations.push(names::HOLDERS_ANNOTATION.to_owned());
     } else {
-        found.restored.push(names::HOLDERS_ANNOTATION.to_owned());
+        found.restored.push(names::mark_in_words(names::HOLDERS_ANNOTATION));
     }
     changes.annotations.insert(names::HOLDERS_ANNOTATION.to_owned(), rest);
 }

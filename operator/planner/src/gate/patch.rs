@@ -31,8 +31,8 @@ pub struct Changes {
     pub additions: Vec<Addition>,
     /// Annotations with their new value; none: it goes.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Labels that go.
-    pub labels: Vec<String>,
+    /// Labels with their new value; none: it goes.
+    pub labels: BTreeMap<String, Option<String>>,
 }
 
 /// The patch; `None` when nothing changes.
@@ -43,9 +43,13 @@ pub fn patch(node: &NodeFacts, changes: &Changes) -> Option<Value> {
         return None;
     }
     let patch = taints(JsonPatch::of(&node.uid), node, changes);
-    let patch = changes.labels.iter().fold(patch, |patch, key| {
+    let patch = changes.labels.iter().fold(patch, |patch, (key, value)| {
         let at = label(key);
-        patch.test(&at, node.labels.get(key).map_or(Value::Null, |old| old.as_str().into())).remove(&at)
+        let patch = patch.test(&at, node.labels.get(key).map_or(Value::Null, |old| old.as_str().into()));
+        match value {
+            Some(value) => patch.add(&at, value.as_str()),
+            None => patch.remove(&at),
+        }
     });
     Some(write_annotations(patch, node, &annotations).into_value())
 }

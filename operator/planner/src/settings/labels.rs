@@ -1,7 +1,7 @@
 //! Labels and annotations that the API server would not take, or that are the operator's own.
 
 use super::Invalid;
-use crds::{IngressDaemonSetSpec, names};
+use crds::{IngressDaemonSetSpec, ingress_daemon_set::RolloutStep, names};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use std::collections::BTreeMap;
 
@@ -36,7 +36,34 @@ pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> 
         let reserved = map.keys().filter(|key| is_ours(key)).map(|key| format!("{place}: `{key}` is reserved for the operator: remove it"));
         found.extend(reserved.map(|message| Invalid { reason: "ReservedKey", message }));
     }
+    found.extend(marks_by_what_it_chooses_by(spec, template));
     found
+}
+
+/// A label that takes a node out must not decide on what is done with the node: with the mark it would be another one.
+fn marks_by_what_it_chooses_by(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Option<Invalid> {
+    let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+    let mark = rolling.node_mark()?;
+    let key = mark.key.strip_prefix(names::LABEL_MARK)?;
+    let pod = template.spec.as_ref();
+    let of_template = pod.and_then(|pod| pod.node_selector.as_ref()).is_some_and(|selector| selector.contains_key(key));
+    let affinity = pod.and_then(|pod| pod.affinity.as_ref()?.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let mut terms = required.into_iter().flat_map(|required| &required.node_selector_terms);
+    let of_affinity = terms.any(|term| term.match_expressions.iter().flatten().any(|expression| expression.key == key));
+    let of_step = |step: &RolloutStep| step.node_selector.as_ref().is_some_and(|selector| selector.contains_key(key));
+    let field = match () {
+        () if spec.node_selector.contains_key(key) => "nodeSelector",
+        () if of_template => "template.spec.nodeSelector",
+        () if of_affinity => "template.spec.affinity",
+        () if rolling.topology.as_ref().is_some_and(|topology| topology.key == key) => "topology.key",
+        () if rolling.steps.iter().any(of_step) => "steps",
+        () => return None,
+    };
+    let message = format!(
+        "labelNodeToDetach.key is `{key}`, which {field} asks for: a node would be another one with the label, so take another key, or another way to choose nodes"
+    );
+    Some(Invalid { reason: "InvalidSpec", message })
 }
 
 fn is_ours(key: &str) -> bool {

@@ -57,6 +57,35 @@ fn labels_that_the_api_server_would_not_take_are_named_with_their_place() {
 }
 
 #[test]
+fn a_label_that_takes_nodes_out_must_not_decide_which_nodes_are_meant() {
+    let rolling = |more: Value| {
+        let mut rolling = json!({"labelNodeToDetach": {"key": "example.com/out", "gracePeriodSeconds": 9}});
+        json_patch::merge(&mut rolling, &more);
+        json!({"updateStrategy": {"rollingUpdate": rolling}})
+    };
+    let with = |more: Value| {
+        let mut change = rolling(json!({}));
+        json_patch::merge(&mut change, &more);
+        change
+    };
+    let selector = || json!({"example.com/out": "false"});
+    let expression = json!({"key": "example.com/out", "operator": "DoesNotExist"});
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}});
+    for (change, field) in [
+        (with(json!({"nodeSelector": selector()})), "nodeSelector"),
+        (with(json!({"template": {"spec": {"nodeSelector": selector()}}})), "template.spec.nodeSelector"),
+        (with(json!({"template": {"spec": {"affinity": affinity}}})), "template.spec.affinity"),
+        (rolling(json!({"topology": {"key": "example.com/out"}})), "topology.key"),
+        (rolling(json!({"steps": [{"nodeSelector": selector()}]})), "steps"),
+    ] {
+        let told = told(&change);
+        let wanted = format!("labelNodeToDetach.key is `example.com/out`, which {field} asks for");
+        assert!(told.len() == 1 && told[0].0 == "InvalidSpec" && told[0].1.starts_with(&wanted), "{change}: {told:?}");
+    }
+    assert_eq!(told(&with(json!({"nodeSelector": {"example.com/in": ""}}))), []);
+}
+
+#[test]
 fn the_health_checker_must_be_able_to_listen_and_to_answer_200() {
     let port = json!([{"name": "app", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 10080}]}]);
     let clash = json!({"podsPerNode": 1, "healthCheckNodePorts": [10081, 10080], "template": {"spec": {"containers": port}}});

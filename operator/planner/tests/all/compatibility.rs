@@ -34,7 +34,7 @@ fn an_empty_strategy_degrades_one_node_at_a_time() {
     assert_eq!((settings.mode, settings.budget, settings.pods_per_node), (Mode::Degrade, Count::Number(1), 1));
     assert_eq!((settings.max_unavailable_pods, settings.max_surged_pods), (Count::Number(1), Count::Number(0)));
     assert_eq!((settings.detach_timeout, settings.deployment_grace, settings.attach_soak), (600, 10, 10));
-    assert!(settings.ports.is_empty() && settings.deployment_annotation.is_none() && settings.node_annotation.is_none());
+    assert!(settings.ports.is_empty() && settings.deployment_annotation.is_none() && settings.node_mark.is_none());
 }
 
 #[test]
@@ -138,8 +138,21 @@ fn an_absent_value_is_an_empty_one_and_the_deployments_key_has_its_old_default()
     ));
     let deployment = settings.deployment_annotation.unwrap();
     assert_eq!((deployment.key.as_str(), deployment.value.as_str()), ("ingressdaemonsets.mumoshu.github.com/to-be-updated", ""));
-    let node = settings.node_annotation.unwrap();
+    let node = settings.node_mark.unwrap();
     assert_eq!((node.key.as_str(), node.value.as_str(), settings.node_grace, settings.deployment_grace), ("a/b", "", 7, 10));
+}
+
+#[test]
+fn a_label_is_the_one_that_cloud_controllers_know_unless_another_is_given() {
+    let marked = |label: Value| settings(&rolling(json!({"maxUnavailableNodes": 1, "labelNodeToDetach": label})));
+    let usual = marked(json!({"gracePeriodSeconds": 90}));
+    let mark = usual.node_mark.clone().unwrap();
+    assert_eq!((mark.key.as_str(), mark.value.as_str()), ("label:node.kubernetes.io/exclude-from-external-load-balancers", "true"));
+    assert_eq!(usual.node_grace, 90);
+    let marks = usual.detach_marks();
+    assert!(!marks.deployment && marks.node.is_some(), "the health check alone is not asked");
+    let other = marked(json!({"key": "a/b", "value": "", "gracePeriodSeconds": 0})).node_mark.unwrap();
+    assert_eq!((other.key.as_str(), other.value.as_str()), ("label:a/b", ""));
 }
 
 #[test]

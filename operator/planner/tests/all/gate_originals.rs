@@ -585,12 +585,30 @@ mod cleanup {
     fn what_resources_that_are_gone_have_left_on_a_node_goes_and_marks_that_were_there_before_come_back() {
         let mut held = held_by_resources();
         let found = leftovers(&facts(&held), &BTreeSet::new());
-        assert_eq!((found.labels.len(), found.restored.as_slice()), (3, &["out".to_owned()][..]));
+        assert_eq!((found.labels.len(), found.restored.as_slice()), (3, &["annotation out".to_owned()][..]));
         apply(&mut held, &found.patch.unwrap()).unwrap();
         assert_eq!(texts(&held["metadata"]["labels"]), BTreeMap::from([("mine".into(), "kept".into())]));
         let left = BTreeMap::from([("mine".into(), "kept".into()), ("out".into(), "before".into())]);
         assert_eq!(texts(&held["metadata"]["annotations"]), left);
         assert_eq!(leftovers(&facts(&held), &BTreeSet::new()).patch, None);
+    }
+
+    #[test]
+    fn a_label_that_a_resource_that_is_gone_put_on_goes_or_goes_back() {
+        for previous in [None, Some("before")] {
+            let mark = crds::names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL;
+            let entry =
+                json!({ "id": 7, "phase": "Detached", "key": format!("label:{mark}"), "value": "true", "previous": previous, "time": 1 });
+            let mut held = node("n1");
+            held["metadata"]["labels"] = json!({ mark: "true", "mine": "kept" });
+            held["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: json!({ "aaaaaaaa": entry }).to_string() });
+            let found = leftovers(&facts(&held), &BTreeSet::new());
+            assert_eq!((found.labels.len(), found.restored.len()), if previous.is_some() { (0, 1) } else { (1, 0) });
+            apply(&mut held, &found.patch.unwrap()).unwrap();
+            assert_eq!(held["metadata"]["labels"].get(mark).and_then(Value::as_str), previous);
+            assert_eq!(held["metadata"]["labels"]["mine"], "kept");
+            assert!(texts(&held["metadata"]["annotations"]).is_empty());
+        }
     }
 
     #[test]

@@ -180,6 +180,51 @@ fn a_node_that_was_given_up_frees_its_slot_when_the_template_goes_back() {
     assert_eq!(world.audit.violations, Vec::<String>::new());
 }
 
+/// The index of the label in [`world::wish::KEYS`].
+const LABEL: usize = 1;
+
+#[test]
+fn a_label_takes_a_node_out_while_its_pods_change_and_goes_when_they_are_ready() {
+    let (mut world, mut operator) = settled(Wish { key: LABEL, ..Wish::new(Marks::Node, 1) }, 3);
+    let key = world::wish::KEYS[LABEL].strip_prefix(crds::names::LABEL_MARK).unwrap();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let out = |world: &World| -> Vec<String> {
+        let nodes = world.cluster.nodes.iter();
+        nodes.filter(|(_, node)| node["metadata"]["labels"].get(key).is_some()).map(|(name, _)| name.clone()).collect()
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..120 {
+        seen.extend(out(&world));
+        assert!(out(&world).len() <= 1, "the budget is one node");
+        world.fair_second(&mut operator);
+    }
+    assert_eq!(seen.len(), 3);
+    assert!(world.is_converged() && out(&world).is_empty());
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_label_that_somebody_else_put_on_is_named_and_stays() {
+    let (mut world, mut operator) = settled(Wish { key: LABEL, ..Wish::new(Marks::Node, 2) }, 3);
+    let key = world::wish::KEYS[LABEL].strip_prefix(crds::names::LABEL_MARK).unwrap();
+    world.change(|cluster| cluster.edit_node("n1", |node| node["metadata"]["labels"][key] = "by-hand".into()));
+    let says = |world: &World| {
+        let status = world.cluster.resource.as_ref().and_then(|resource| resource.status.as_ref());
+        let nodes = status.map(|status| status.node_states.as_slice()).unwrap_or_default();
+        nodes.iter().any(|state| state.name == "n1" && state.reason == "TakenOut" && state.message.contains(&format!("label {key}")))
+    };
+    world.run_until(&mut operator, 30, says).unwrap();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    for _ in 0..120 {
+        world.fair_second(&mut operator);
+    }
+    let label = |world: &World, node: &str| world.cluster.nodes[node]["metadata"]["labels"].get(key).cloned();
+    assert_eq!(label(&world, "n1"), Some("by-hand".into()), "what was there before is there again");
+    assert_eq!((label(&world, "n0"), label(&world, "n2")), (None, None));
+    assert!(world.cluster.pods.iter().all(|pod| pod.ready && pod.template["spec"]["containers"][0]["image"] == "app:2"));
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
 #[test]
 fn deletion_leaves_nothing_and_puts_the_users_own_annotation_back() {
     for marks in ALL_MARKS {

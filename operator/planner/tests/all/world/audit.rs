@@ -2,7 +2,7 @@
 
 use super::{
     api::text,
-    cluster::{BAD_IMAGE, Cluster, UID8, node_of},
+    cluster::{BAD_IMAGE, Cluster, UID8, is_marked, node_of},
     pods::{Pod, ReplicaSet},
     wish::{GRACE, KEYS, STAMP, STAMP_GRACE, ZONE, Zones},
 };
@@ -160,7 +160,7 @@ impl Audit {
         for node in cluster.nodes.values() {
             for key in KEYS {
                 let mark = (text(node, "/metadata/uid").to_owned(), key);
-                if node["metadata"]["annotations"].get(key).is_some() {
+                if is_marked(node, key) {
                     self.asked_since.entry(mark).or_insert(cluster.now);
                 } else {
                     self.asked_since.remove(&mark);

@@ -269,7 +269,7 @@ impl Cluster {
         let now = self.now;
         let names: Vec<_> = self.nodes.keys().cloned().collect();
         for name in names {
-            let asked = KEYS.into_iter().find(|key| self.nodes[&name]["metadata"]["annotations"].get(key).is_some());
+            let asked = KEYS.into_iter().find(|key| is_marked(&self.nodes[&name], key));
             if let Some(key) = asked
                 && self.answered.insert(name.clone(), key) != asked
             {
@@ -382,6 +382,12 @@ impl Cluster {
 
 pub fn node_of(deployment: &Value) -> &str {
     deployment["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str().unwrap_or_default()
+}
+
+/// Asks the detacher, by an annotation or a label.
+pub fn is_marked(node: &Value, key: &str) -> bool {
+    let metadata = &node["metadata"];
+    key.strip_prefix(names::LABEL_MARK).map_or_else(|| metadata["annotations"].get(key), |label| metadata["labels"].get(label)).is_some()
 }
 
 pub fn strings(value: &Value) -> BTreeMap<String, String> {

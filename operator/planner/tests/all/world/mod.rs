@@ -432,10 +432,8 @@ impl World {
         for (name, node) in &cluster.nodes {
             let metadata = &node["metadata"];
             let keys = metadata["labels"].as_object().into_iter().chain(metadata["annotations"].as_object()).flatten().map(|(key, _)| key);
-            found.extend(
-                keys.filter(|key| key.starts_with(crds::names::GROUP) || wish::KEYS.contains(&key.as_str()))
-                    .map(|key| format!("{key} on {name}")),
-            );
+            found.extend(keys.filter(|key| key.starts_with(crds::names::GROUP)).map(|key| format!("{key} on {name}")));
+            found.extend(wish::KEYS.iter().filter(|key| cluster::is_marked(node, key)).map(|key| format!("{key} on {name}")));
         }
         found
     }

@@ -1,10 +1,10 @@
 //! What the user of the simulated cluster wants, in few knobs.
 
-use crds::IngressDaemonSetSpec;
+use crds::{IngressDaemonSetSpec, names};
 use serde_json::{Value, json};
 
-/// Keys of the annotation that asks the detacher.
-pub const KEYS: [&str; 2] = ["detacher.example.com/detach", "detacher.example.com/detach-too"];
+/// Keys of the annotation, or the label, that asks the detacher.
+pub const KEYS: [&str; 2] = ["detacher.example.com/detach", "label:detacher.example.com/out"];
 /// Key of the detacher's timestamp.
 pub const STAMP: &str = "detacher.example.com/detached-at";
 /// Keys of the annotation on the Deployment.
@@ -164,7 +164,11 @@ impl Wish {
             rolling["annotateDeploymentToDetach"] = json!({"key": DEPLOYMENT_KEYS[self.key], "gracePeriodSeconds": GRACE});
         }
         if matches!(self.marks, Marks::Node | Marks::Both | Marks::Timestamp) {
-            rolling["annotateNodeToDetach"] = json!({"key": KEYS[self.key], "gracePeriodSeconds": GRACE});
+            let key = KEYS[self.key];
+            match key.strip_prefix(names::LABEL_MARK) {
+                Some(label) => rolling["labelNodeToDetach"] = json!({"key": label, "value": "", "gracePeriodSeconds": GRACE}),
+                None => rolling["annotateNodeToDetach"] = json!({"key": key, "gracePeriodSeconds": GRACE}),
+            }
         }
         if self.marks == Marks::Timestamp {
             rolling["waitForDetachmentByAnnotatedTimestamp"] = json!({"key": STAMP, "gracePeriodSeconds": STAMP_GRACE});
