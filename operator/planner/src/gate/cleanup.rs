@@ -57,18 +57,18 @@ fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, found: &mut Leftov
         if kept || node.mark(&entry.key) != Some(&entry.value) {
             continue;
         }
-        let (changed, removed, key) = match entry.key.strip_prefix(names::LABEL_MARK) {
+        let (values, removed, key) = match entry.key.strip_prefix(names::LABEL_MARK) {
             Some(label) => (&mut changes.labels, &mut found.labels, label),
             None => (&mut changes.annotations, &mut found.annotations, entry.key.as_str()),
         };
-        if changed.contains_key(key) {
+        if values.contains_key(key) {
             continue;
         }
         match &entry.previous {
             Some(_) => found.restored.push(names::mark_in_words(&entry.key)),
             None => removed.push(key.to_owned()),
         }
-        changed.insert(key.to_owned(), entry.previous.clone());
+        values.insert(key.to_owned(), entry.previous.clone());
     }
     let rest = (!stay.is_empty()).then(|| serde_json::to_string(&stay).unwrap_or_default()); // strings and numbers
     if rest.is_none() {

@@ -8,7 +8,7 @@ use super::world::{
     World,
     cluster::Detacher,
     operator::{Operator, Request, STORES},
-    wish::{ALL_MARKS, Pool, Unit},
+    wish::{ALL_MARKS, Pool, Unit, Zones},
 };
 use checkers::Checkers;
 use crds::names;
@@ -79,6 +79,8 @@ pub enum Event {
     /// An image that never comes up, with a short deadline; and whether the rollout goes back by itself.
     Fails(bool),
     OnDelete(bool),
+    /// Zones have a budget of their own, come one by one, or mean nothing.
+    Zones(u8),
     RollbackTo(Option<i64>),
     /// Image and step.
     Promote(u8, u32),
@@ -188,6 +190,7 @@ fn guidance() -> impl Strategy<Value = Event> {
         3 => (1..NEW).prop_map(Event::Canary),
         3 => any::<bool>().prop_map(Event::Fails),
         1 => Just(Event::OnDelete(true)),
+        2 => (0..3u8).prop_map(Event::Zones),
         2 => Just(Event::OnDelete(false)),
         1 => (0..5i64).prop_map(|number| Event::RollbackTo(Some(number))),
         2 => Just(Event::RollbackTo(None)),
@@ -346,6 +349,7 @@ impl Run {
             | Event::Canary(_)
             | Event::Fails(_)
             | Event::OnDelete(_)
+            | Event::Zones(_)
             | Event::RollbackTo(_)
             | Event::Promote(..) => self.order(event),
             Event::Edit(node, edit) => edit.make(&mut self.world, &name(node)),
@@ -384,6 +388,7 @@ impl Run {
                     set(&mut wish.course, "autoRollback", goes_back.then_some(json!(true)));
                 }
                 Event::OnDelete(on_delete) => wish.on_delete = on_delete,
+                Event::Zones(zones) => wish.zones = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime][usize::from(zones)],
                 Event::RollbackTo(number) => wish.rollback_to = number,
                 Event::Promote(image, step) => wish.promote = Some((image, step)),
                 _ => unreachable!("{event:?} is no order"),

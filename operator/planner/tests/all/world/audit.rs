@@ -38,6 +38,9 @@ pub struct Audit {
     robbed: BTreeSet<String>,
     /// Nodes that were drained, above any budget, and are not back yet.
     drained: BTreeSet<String>,
+    /// The use of zones that was last seen, and the nodes that were under way when it became that: they are not taken back.
+    zones: Option<Zones>,
+    begun_before: BTreeSet<String>,
     /// Deployments that a rollout gave an image that never comes up, by UID, with their nodes.
     stuck: BTreeMap<String, String>,
     /// How many states were looked at.
@@ -112,10 +115,16 @@ impl Audit {
         for name in &out {
             *zones.entry(zone(name)).or_default() += 1;
         }
+        let granted = |name: &String| sound.is_none_or(|ledger| ledger.grants.contains_key(name));
+        if self.zones.replace(cluster.wish.zones).is_some_and(|before| before != cluster.wish.zones) {
+            self.begun_before = cluster.nodes.keys().cloned().collect();
+        }
+        self.begun_before.retain(|name| out.contains(name) || granted(name));
+        let mut begun = out.iter().filter(|name| !self.begun_before.contains(*name));
         let fits = match cluster.wish.zones {
             Zones::Ignored => true,
-            Zones::OneEach => zones.values().all(|out| *out <= 1),
-            Zones::OneAtATime => zones.len() <= 1,
+            Zones::OneEach => begun.all(|name| zones[&zone(name)] <= 1),
+            Zones::OneAtATime => begun.next().is_none() || zones.len() <= 1,
         };
         if !deleting && !fits {
             self.fail(cluster, format!("P2: {out:?} are out of service, with {:?}", cluster.wish.zones));
