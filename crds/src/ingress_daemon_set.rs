@@ -292,7 +292,7 @@ pub enum UpdateStrategyType {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || has(self.annotateNodeToDetach) || has(self.labelNodeToDetach)")
-        .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach, without which no detacher is asked: set annotateNodeToDetach.key"),
+        .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach or labelNodeToDetach, without which no detacher is asked: set annotateNodeToDetach.key"),
     validation = Rule::new("!has(self.annotateNodeToDetach) || !has(self.labelNodeToDetach)")
         .message("annotateNodeToDetach and labelNodeToDetach must not both be set, a node has one mark: remove the one that nothing looks at"),
     validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || !has(self.annotateNodeToDetach) || self.waitForDetachmentByAnnotatedTimestamp.key != self.annotateNodeToDetach.key")

@@ -51,6 +51,7 @@ fn every_field() -> Value {
             "maxUnavaiablePodsPerNode": "50%", "maxSurgedPodsPerNode": 1,
             "annotateDeploymentToDetach": {"key": "example.com/a", "value": "v", "gracePeriodSeconds": 3},
             "annotateNodeToDetach": {"key": "example.com/b", "value": "v", "gracePeriodSeconds": 3},
+            "labelNodeToDetach": {"key": "example.com/d", "value": "v", "gracePeriodSeconds": 3},
             "waitForDetachmentByAnnotatedTimestamp": {"key": "example.com/c", "format": "RFC3339", "gracePeriodSeconds": 3},
             "windows": [
                 {"schedule": "0 2 * * MON-FRI", "duration": "3h", "timeZone": "Europe/Berlin"},

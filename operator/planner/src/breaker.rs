@@ -40,30 +40,27 @@ pub fn open(deployment: &DeploymentFacts, now: i64) -> Option<Breaker> {
     read(deployment).filter(|breaker| breaker.until > now)
 }
 
-/// The breaker that is to open now. One that is open stays as it is, and is returned where pods that the node has lost meanwhile are
-/// refused, too: the Deployment still asks for them.
+/// The breaker that is to open now.
 pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Breaker> {
-    if deployment.replicas() == 0 {
+    if open(deployment, now).is_some() || deployment.replicas() == 0 || refusals_since(i64::MIN, pods, now) < REFUSALS {
         return None;
     }
-    let earlier = read(deployment);
-    let open = earlier.filter(|breaker| breaker.until > now);
-    let since = open.map_or(i64::MIN, |open| open.until.saturating_sub(pause(open.openings)));
-    let recent = |at: &i64| *at > since && now.saturating_sub(*at) < WINDOW;
-    if pods.iter().filter_map(|pod| pod.rejected_at).filter(recent).count() < REFUSALS {
-        return None;
-    }
-    let openings = earlier.map_or(0, |breaker| breaker.openings).saturating_add(1);
-    let wanted = usize::try_from(deployment.replicas()).unwrap_or_default();
-    match open {
-        Some(open) => (ready(pods) < wanted).then_some(open),
-        None => Some(Breaker { openings, until: now.saturating_add(pause(openings)) }),
-    }
+    let openings = read(deployment).map_or(0, |breaker| breaker.openings).saturating_add(1);
+    Some(Breaker { openings, until: now.saturating_add(pause(openings)) })
 }
 
-/// Pods that a node keeps while it is open.
-pub fn ready(pods: &[PodFacts]) -> usize {
-    pods.iter().filter(|pod| pod.ready && !pod.terminating).count()
+/// While it is open, a node may lose a pod that it kept: how many pods it still has, where those that are made in place of what it lost
+/// are refused, too. A pod of before that is unready for a moment, or restarts, is not lost.
+pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<(Breaker, i32)> {
+    let breaker = open(deployment, now)?;
+    let since = breaker.until.saturating_sub(pause(breaker.openings));
+    let stays = |pod: &&PodFacts| !pod.ended && !pod.terminating && pod.rejected_at.is_none() && (pod.ready || pod.created <= since);
+    let kept = i32::try_from(pods.iter().filter(stays).count()).unwrap_or(i32::MAX);
+    (kept < deployment.replicas() && refusals_since(since, pods, now) >= REFUSALS).then_some((breaker, kept))
+}
+
+fn refusals_since(since: i64, pods: &[PodFacts], now: i64) -> usize {
+    pods.iter().filter_map(|pod| pod.rejected_at).filter(|at| *at > since && now.saturating_sub(*at) < WINDOW).count()
 }
 
 /// For how long it is open, seconds.

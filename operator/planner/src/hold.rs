@@ -332,11 +332,11 @@ impl Hold {
             Self::Refused(message) => format!("the API server refuses the node's Deployment: {message}"),
             Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else; it is never adopted: rename or delete it"),
             Self::HoldersUnreadable(error) => format!(
-                "annotation {} of the Node cannot be read ({error}); if no other resource holds the node, remove it, and the annotation that asks the detacher",
+                "annotation {} of the Node cannot be read ({error}); if no other resource holds the node, remove it, and the annotation or label that asks for detachment",
                 crds::names::HOLDERS_ANNOTATION
             ),
             Self::DetachAnnotationConflict(other) => {
-                format!("{other} detaches nodes with the same annotation key and another value; give both the same value, or different keys")
+                format!("{other} detaches nodes with the same key and another value; give both the same value, or different keys")
             }
             Self::AskingHealthPort => "asking the node's health port".into(),
             Self::StillHealthy { port } => format!(

@@ -26,7 +26,8 @@ impl Pass<'_> {
             self.plan.actions.push(Action::DeletePod { name: name.to_owned(), uid: None, resource_version: None });
         }
         // A kubelet is spared whatever the spec says, also while its node waits to be left.
-        let tripped = case.deployment.is_some_and(|deployment| self.trip_breaker(case, deployment));
+        let refused = self.snapshot.refusals.contains_key(case.name);
+        let tripped = case.deployment.filter(|_| !refused).is_some_and(|deployment| self.trip_breaker(case, deployment));
         if tripped || !case.chosen && !case.orphaned {
             return;
         }
@@ -116,14 +117,21 @@ impl Pass<'_> {
         self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
     }
 
-    /// Opens the breaker; `true` when it did.
+    /// Opens the breaker, or asks for no more than the node still has while it is open; `true` when it did.
     fn trip_breaker(&mut self, case: &Case<'_>, deployment: &DeploymentFacts) -> bool {
+        // Of a node whose kubelet is not heard of nobody knows what it has lost.
+        let fewer = breaker::kept_of_fewer(deployment, case.pods, self.snapshot.now).filter(|_| !case.is_lost());
+        if let Some((open, kept)) = fewer {
+            let patch = deployment_writes::open_breaker(deployment, open, kept);
+            self.patch_directly(case, deployment, patch, Write::Breaker);
+            return true;
+        }
         let Some(opened) = breaker::opens(deployment, case.pods, self.snapshot.now) else { return false };
         self.plan.recheck(opened.until);
         let expendable = case.is_updated() || case.phase() == Some(Phase::New);
         // A node that serves keeps the pods that are ready: the breaker stops the flood, not the service.
-        let ready = i32::try_from(breaker::ready(case.pods)).unwrap_or(i32::MAX);
-        let replicas = if expendable { 0 } else { ready.min(deployment.replicas()) };
+        let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();
+        let replicas = if expendable { 0 } else { i32::try_from(ready).unwrap_or(i32::MAX).min(deployment.replicas()) };
         let patch = deployment_writes::open_breaker(deployment, opened, replicas);
         self.patch_directly(case, deployment, patch, Write::Breaker);
         true

@@ -44,7 +44,11 @@ impl Announcer {
                         self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: its health check fails from now on")).await;
                     }
                     Write::Detach => {
-                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: annotated for its detacher")).await;
+                        let mark = grant
+                            .and_then(|grant| grant.marks.node.as_ref())
+                            .map(|mark| crds::names::mark_in_words(&mark.key))
+                            .unwrap_or_default();
+                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: {mark} asks to take it out")).await;
                     }
                     Write::Update => self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: its pods change now")).await,
                     Write::Pause => {

@@ -3,6 +3,7 @@
 use super::Invalid;
 use crds::{IngressDaemonSetSpec, ingress_daemon_set::RolloutStep, names};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Longest name within a key, and longest value, of a label.
@@ -36,15 +37,17 @@ pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> 
         let reserved = map.keys().filter(|key| is_ours(key)).map(|key| format!("{place}: `{key}` is reserved for the operator: remove it"));
         found.extend(reserved.map(|message| Invalid { reason: "ReservedKey", message }));
     }
-    found.extend(marks_by_what_it_chooses_by(spec, template));
+    found.extend(marks_by_what_it_chooses_by(spec));
     found
 }
 
-/// A label that takes a node out must not decide on what is done with the node: with the mark it would be another one.
-fn marks_by_what_it_chooses_by(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Option<Invalid> {
+/// A label that takes a node out must not decide on what is done with the node: with the mark it would be another one. Only the template of
+/// the spec is asked: a former one must not stand in the way of a rollback.
+fn marks_by_what_it_chooses_by(spec: &IngressDaemonSetSpec) -> Option<Invalid> {
     let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
     let mark = rolling.node_mark()?;
     let key = mark.key.strip_prefix(names::LABEL_MARK)?;
+    let template = PodTemplateSpec::deserialize(&spec.template).ok()?;
     let pod = template.spec.as_ref();
     let of_template = pod.and_then(|pod| pod.node_selector.as_ref()).is_some_and(|selector| selector.contains_key(key));
     let affinity = pod.and_then(|pod| pod.affinity.as_ref()?.node_affinity.as_ref());

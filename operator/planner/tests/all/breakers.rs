@@ -147,7 +147,10 @@ fn a_pod_that_is_unready_for_a_moment_while_the_breaker_is_open_stays() {
     world.change(|cluster| {
         let later = cluster.now + 8;
         cluster.pods.iter_mut().for_each(|pod| pod.ready_at = later);
+        // The flood went on until the controller had heard of the breaker.
+        cluster.pods.iter_mut().filter(|pod| pod.rejected_at.is_some()).for_each(|pod| pod.rejected_at = Some(later - 7));
     });
+    assert!(world.cluster.pods.iter().filter(|pod| pod.rejected_at.is_some()).count() >= 3);
     seconds(&mut world, &mut operator, 12);
     assert_eq!(pods(&world), before);
 }

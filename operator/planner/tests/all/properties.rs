@@ -256,7 +256,7 @@ fn a_changed_key_does_not_come_off_the_node_while_a_late_update_of_the_old_grant
         Event::CatchUpAndAct(first),
         Event::CatchUpAndAct(second),
         Event::Observe { who: second, store: 1, versions: 1 },
-        Event::Key(true),
+        Event::Key(2),
         Event::CatchUpAndAct(first),
         Event::Seconds(5, 0),
         Event::CatchUpAndAct(first),

@@ -10,7 +10,7 @@ use crate::world::{
 use crds::{names, token::Phase};
 use health_checker::{
     objects::{Deployment, Node, Watched},
-    verdict::{CONFIRM_AFTER, verdict},
+    verdict::verdict,
     view::{Change, Pod, ReadyPolicy, Update, View, Watch},
 };
 use serde_json::Value;
@@ -18,6 +18,9 @@ use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
+
+/// A checker that does not serve begins to on a view of no more seconds than this; figure of the health checker.
+const CONFIRM_AFTER: u64 = 10;
 
 /// What one node's checker knows and last answered.
 struct Checker {
@@ -49,8 +52,14 @@ pub struct Checkers {
 impl Checkers {
     /// They know nothing yet.
     pub fn new() -> Self {
-        let checker = |node| Checker { node: name(node), view: View::new(ReadyPolicy::All), heard: [None; 3], truth: Truth::default() };
-        Self { all: (0..NODES).map(checker).collect(), epoch: Instant::now() }
+        Self { all: (0..NODES).map(|node| Checker::new(&name(node))).collect(), epoch: Instant::now() }
+    }
+
+    /// What a checker would say on a node that has just heard of everything.
+    pub fn would_serve(world: &World, node: &str) -> bool {
+        let (mut checker, now) = (Checker::new(node), Instant::now());
+        Watch::ALL.into_iter().for_each(|watch| checker.hear(&world.cluster, watch, now));
+        verdict(&checker.view, now).serving()
     }
 
     /// A checker hears of its watches, each where the bit says so, and answers; what is wrong with that, and what came about.
@@ -69,7 +78,7 @@ impl Checkers {
         checker.view.serving = serves;
         // None is the least: a watch that was never heard.
         let oldest = checker.heard.into_iter().min().flatten();
-        let is_fresh = oldest.is_some_and(|heard| now.abs_diff(heard) <= CONFIRM_AFTER.as_secs());
+        let is_fresh = oldest.is_some_and(|heard| now.abs_diff(heard) <= CONFIRM_AFTER);
         let right = oldest.is_some() && checker.truth.serves();
         let wanted = right && (before || is_fresh);
         seen.insert(match (before, serves) {
@@ -100,6 +109,10 @@ impl Checkers {
 }
 
 impl Checker {
+    fn new(node: &str) -> Self {
+        Self { node: node.to_owned(), view: View::new(ReadyPolicy::All), heard: [None; 3], truth: Truth::default() }
+    }
+
     fn hear(&mut self, cluster: &Cluster, watch: Watch, at: Instant) {
         let own = cluster.deployments.values().filter(|deployment| node_of(deployment) == self.node);
         let pods = cluster.pods.iter().filter(|pod| pod.node == self.node);

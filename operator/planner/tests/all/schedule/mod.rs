@@ -6,7 +6,8 @@ mod promises;
 
 use super::world::{
     World,
-    cluster::Detacher,
+    audit::token,
+    cluster::{Detacher, node_of},
     operator::{Operator, Request, STORES},
     wish::{ALL_MARKS, Pool, Unit, Zones},
 };
@@ -16,6 +17,7 @@ use edits::{EDITS, Edit};
 use planner::{Action, Hold};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Whether pods stay when only images change.
 pub const POD_UPDATES: [&str; 2] = ["Recreate", "InPlaceIfPossible"];
@@ -59,7 +61,7 @@ pub enum Event {
     Image(u8),
     Budget(u8),
     Marks(u8),
-    Key(bool),
+    Key(u8),
     Pods(u8),
     Pause(bool),
     OnTimeout(u8),
@@ -151,7 +153,7 @@ fn order() -> impl Strategy<Value = Event> {
         6 => (1..NEW).prop_map(Event::Image),
         2 => (1..3u8).prop_map(Event::Budget),
         1 => (0..6u8).prop_map(Event::Marks),
-        1 => any::<bool>().prop_map(Event::Key),
+        1 => (0..4u8).prop_map(Event::Key),
         2 => (0..4u8).prop_map(Event::Pods),
         2 => any::<bool>().prop_map(Event::Pause),
         1 => (0..3u8).prop_map(Event::OnTimeout),
@@ -264,6 +266,7 @@ impl Run {
             Hold::MinAvailable { .. } => Some("kept available"),
             _ => None,
         }));
+        let before = self.templates();
         for (index, request) in planned.requests.into_iter().enumerate() {
             let now = arrives >> (index % 16) & 1 == 1;
             if now {
@@ -272,6 +275,25 @@ impl Run {
             // A creation is sent once; anything else may come again.
             if !now || !matches!(request.action, Action::CreateDeployment { .. }) {
                 self.late.push(request);
+            }
+        }
+        self.changes_out_of_service(&before);
+    }
+
+    /// What the pods of each node are made of.
+    fn templates(&self) -> BTreeMap<String, Value> {
+        let deployments = self.world.cluster.deployments.values();
+        deployments.map(|deployment| (node_of(deployment).to_owned(), deployment["spec"]["template"].clone())).collect()
+    }
+
+    /// Where the health check is what takes a node out, it has failed by the time at which pods begin to change.
+    fn changes_out_of_service(&mut self, before: &BTreeMap<String, Value>) {
+        for (node, template) in self.templates() {
+            let changed = before.get(&node).is_some_and(|before| *before != template);
+            let token = self.world.cluster.deployment_on(&node).filter(|_| changed).and_then(token);
+            let grant = token.and_then(|token| self.world.audit.grants.get(&token.id));
+            if grant.is_some_and(|(_, grant)| grant.marks.deployment) && Checkers::would_serve(&self.world, &node) {
+                self.world.audit.violations.push(format!("P10: {node} says 200 while its pods begin to change"));
             }
         }
     }
@@ -285,7 +307,9 @@ impl Run {
         if matches!(request.action, Action::CreateDeployment { .. }) {
             self.late.remove(index);
         }
+        let before = self.templates();
         self.world.apply(&request);
+        self.changes_out_of_service(&before);
     }
 
     fn check(&mut self, node: u8, hears: u8) {
@@ -364,7 +388,7 @@ impl Run {
                 Event::Image(image) => wish.image = image,
                 Event::Budget(budget) => wish.budget = budget.into(),
                 Event::Marks(marks) => wish.marks = ALL_MARKS[usize::from(marks)],
-                Event::Key(other) => wish.key = other.into(),
+                Event::Key(key) => wish.key = key.into(),
                 Event::Pods(pods) => wish.pods = pods.into(),
                 Event::Pause(paused) => wish.paused = paused,
                 Event::PodUpdate(which) => wish.pod_update = POD_UPDATES[usize::from(which)],

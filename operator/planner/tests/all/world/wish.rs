@@ -4,7 +4,12 @@ use crds::{IngressDaemonSetSpec, names};
 use serde_json::{Value, json};
 
 /// Keys of the annotation, or the label, that asks the detacher.
-pub const KEYS: [&str; 2] = ["detacher.example.com/detach", "label:detacher.example.com/out"];
+pub const KEYS: [&str; 4] = [
+    "detacher.example.com/detach",
+    "label:detacher.example.com/out",
+    "detacher.example.com/detach-too",
+    "label:detacher.example.com/out-too",
+];
 /// Key of the detacher's timestamp.
 pub const STAMP: &str = "detacher.example.com/detached-at";
 /// Keys of the annotation on the Deployment.
@@ -161,7 +166,7 @@ impl Wish {
         let budget = if self.unit == Unit::Percent { format!("{}%", 25 * self.budget).into() } else { Value::from(self.budget) };
         rolling[if self.marks == Marks::Degrade { "maxDegradedNodes" } else { "maxUnavailableNodes" }] = budget;
         if matches!(self.marks, Marks::Deployment | Marks::Both) {
-            rolling["annotateDeploymentToDetach"] = json!({"key": DEPLOYMENT_KEYS[self.key], "gracePeriodSeconds": GRACE});
+            rolling["annotateDeploymentToDetach"] = json!({"key": DEPLOYMENT_KEYS[self.key % 2], "gracePeriodSeconds": GRACE});
         }
         if matches!(self.marks, Marks::Node | Marks::Both | Marks::Timestamp) {
             let key = KEYS[self.key];
