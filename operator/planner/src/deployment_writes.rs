@@ -78,7 +78,8 @@ pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>,
             patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
         }
     }
-    let patch = goes_on(patch, deployment);
+    // How often its breaker has opened is forgotten only once the node has all its pods, or other ones.
+    let patch = if grant.kind == Kind::Grow && !deployment.spec.has("paused") { patch } else { goes_on(patch, deployment) };
     patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings)).into_value()
 }
 

@@ -12,7 +12,10 @@ use crate::{
     snapshot::DeploymentFacts,
     wanted::Case,
 };
-use crds::token::{Phase, Token};
+use crds::{
+    ledger::Kind,
+    token::{Phase, Token},
+};
 use serde_json::Value;
 
 /// How many ids a pass takes from the ledger for Deployments to be made, and half of how many of them it makes: thousands of nodes
@@ -128,8 +131,9 @@ impl Pass<'_> {
         }
         let Some(opened) = breaker::opens(deployment, case.pods, self.snapshot.now) else { return false };
         self.plan.recheck(opened.until);
-        let expendable = case.is_updated() || case.phase() == Some(Phase::New);
-        // A node that serves keeps the pods that are ready: the breaker stops the flood, not the service.
+        // A node that serves, or that tries again to have all its pods, keeps those that are ready: the breaker stops the flood, not the service.
+        let grows = case.grant.is_some_and(|grant| grant.kind == Kind::Grow);
+        let expendable = case.is_updated() && !grows || case.phase() == Some(Phase::New);
         let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();
         let replicas = if expendable { 0 } else { i32::try_from(ready).unwrap_or(i32::MAX).min(deployment.replicas()) };
         let patch = deployment_writes::open_breaker(deployment, opened, replicas);

@@ -295,7 +295,10 @@ impl Case<'_> {
             Kind::Drain => false,
             Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow => match self.settings {
                 Some(settings) if grant.revision == settings.revision => {
-                    is_complete(deployment, self.pods, &grant.revision, settings.pods_per_node)
+                    // A node whose kubelet refuses more pods again serves on with those that it has.
+                    let refused = grant.kind == Kind::Grow && deployment.replicas() > 0 && breaker::read(deployment).is_some();
+                    let wanted = if refused { deployment.replicas().min(settings.pods_per_node) } else { settings.pods_per_node };
+                    is_complete(deployment, self.pods, &grant.revision, wanted)
                 }
                 // One that the breaker has emptied is settled without a pod.
                 _ => self.is_at(&grant.revision) && self.settled && breaker::read(deployment).is_none(),

@@ -2,9 +2,15 @@
 
 use crate::{
     course::{at_rest, condition, edit, seconds},
-    world::{World, operator::Operator},
+    world::{
+        World,
+        audit::token,
+        operator::Operator,
+        settled,
+        wish::{ALL_MARKS, Wish},
+    },
 };
-use crds::names;
+use crds::{names, token::Phase};
 use planner::{Hold, Plan};
 use serde_json::Value;
 
@@ -153,4 +159,27 @@ fn a_pod_that_is_unready_for_a_moment_while_the_breaker_is_open_stays() {
     assert!(world.cluster.pods.iter().filter(|pod| pod.rejected_at.is_some()).count() >= 3);
     seconds(&mut world, &mut operator, 12);
     assert_eq!(pods(&world), before);
+}
+
+#[test]
+fn a_node_that_tries_again_to_have_all_its_pods_keeps_those_that_serve() {
+    for marks in ALL_MARKS {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        refuse(&mut world, 1);
+        let (mut tries, mut out) = (0, 0);
+        for _ in 0..900 {
+            let before = open_until(&world);
+            seconds(&mut world, &mut operator, 1);
+            tries += usize::from(before.is_none() && open_until(&world).is_some());
+            assert!(ready(&world) > 0, "{marks:?}: it has no pod left, {tries} tries");
+            let deployment = &world.cluster.deployments[&format!("edge-{NODE}")];
+            out += usize::from(token(deployment).is_none_or(|token| token.phase != Phase::Closed));
+        }
+        // After 1, 2, 4 and 8 minutes.
+        assert!((3..=4).contains(&tries), "{marks:?}: {tries} tries");
+        assert!(out < 200, "{marks:?}: it is out for {out} s of 900");
+        world.change(|cluster| cluster.refusing.clear());
+        world.idle_until(&mut operator, 1200, World::is_converged).unwrap_or_else(|why| panic!("{marks:?}: {why}"));
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
 }
