@@ -58,7 +58,9 @@ impl Checkers {
     /// What a checker would say on a node that has just heard of everything.
     pub fn would_serve(world: &World, node: &str) -> bool {
         let (mut checker, now) = (Checker::new(node), Instant::now());
-        Watch::ALL.into_iter().for_each(|watch| checker.hear(&world.cluster, watch, now));
+        for watch in Watch::ALL {
+            checker.hear(&world.cluster, watch, now);
+        }
         verdict(&checker.view, now).serving()
     }
 
