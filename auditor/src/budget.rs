@@ -12,9 +12,6 @@ use super::{
     world::{Place, holds, is_detached, node_of, place_of, token},
 };
 
-/// Taints of machines that somebody else is about to take away; that is not the operator's doing.
-const TAKEN_AWAY: [&str; 3] = [names::CLUSTER_AUTOSCALER_TAINT, "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"];
-
 /// Whether a node serves, for one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Standing {
@@ -182,10 +179,11 @@ impl Audit<'_> {
     }
 }
 
+/// Somebody else is about to take the machine away; that is not the operator's doing.
 fn taken_away(node: &Value) -> bool {
     let tainted = node["spec"]["taints"]
         .as_array()
-        .is_some_and(|taints| taints.iter().any(|taint| TAKEN_AWAY.contains(&taint["key"].as_str().unwrap_or_default())));
+        .is_some_and(|taints| taints.iter().any(|taint| names::DEPARTURE_TAINTS.contains(&taint["key"].as_str().unwrap_or_default())));
     tainted || node.being_deleted()
 }
 

@@ -152,8 +152,9 @@ pub fn taint_key_schema(_: &mut SchemaGenerator) -> Schema {
     let key = (KEY, "must be the key of a taint such as readiness.k8s.io/ingress");
     let foreign = (
         "!['node.kubernetes.io/', 'node-role.kubernetes.io/', 'node.cloudprovider.kubernetes.io/', 'karpenter.sh/', 'ingressdaemonsets.mumoshu.github.io/', \
-         'ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler'].exists(owned, self.startsWith(owned))",
-        "must not be a taint of Kubernetes, Karpenter, cluster-autoscaler or this operator, which they put and take away themselves: choose a key such as readiness.k8s.io/ingress",
+         'ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler', 'aws-node-termination-handler/', \
+         'cloud.google.com/impending-node-termination'].exists(owned, self.startsWith(owned))",
+        "must not be a taint of Kubernetes, Karpenter, cluster-autoscaler, a cloud's handler of terminations or this operator, which they put and take away themselves: choose a key such as readiness.k8s.io/ingress",
     );
     checked(json!({"type": "string", "minLength": 1, "maxLength": 317}), &[key, foreign])
 }

@@ -95,6 +95,18 @@ pub const CLUSTER_AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 pub const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
 /// Taint that a person puts on a node that is shut down for good.
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+/// Taints of nodes that are about to be taken away, or are gone: such a node is detached and emptied, whatever the budget says.
+/// Sources: cluster-autoscaler, Karpenter, Kubernetes, GKE, and the aws-node-termination-handler with `taintNode`. Its
+/// `rebalance-recommendation` is none of them: nobody has decided yet that the node goes.
+pub const DEPARTURE_TAINTS: [&str; 7] = [
+    CLUSTER_AUTOSCALER_TAINT,
+    KARPENTER_TAINT,
+    OUT_OF_SERVICE_TAINT,
+    "cloud.google.com/impending-node-termination",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "aws-node-termination-handler/scheduled-maintenance",
+];
 
 /// `ClusterRole` of a health checker inside its namespace: read pods and Deployments.
 pub const HEALTH_CHECKER_ROLE: &str = "ingress-daemonset-health-checker";

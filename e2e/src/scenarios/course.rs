@@ -331,7 +331,8 @@ async fn drained(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-    for taint in [names::CLUSTER_AUTOSCALER_TAINT, names::KARPENTER_TAINT, names::OUT_OF_SERVICE_TAINT] {
+    let [autoscaler, karpenter, out_of_service, gke, ..] = names::DEPARTURE_TAINTS;
+    for taint in [autoscaler, karpenter, out_of_service, gke] {
         bed.kubectl(&["taint", "node", "n4", &format!("{taint}=now:NoSchedule")]).await?;
         product::status_says(bed, "the node is drained", MINUTE, |status| {
             status.rollout.as_ref().is_some_and(|ledger| ledger.grants.get("n4").is_some_and(|grant| grant.kind == Kind::Drain))

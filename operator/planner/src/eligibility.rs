@@ -59,7 +59,7 @@ fn exists(key: &str, effect: &str) -> Toleration {
 
 /// The taint of a node that is about to be taken away.
 pub fn is_departure(taint: &Taint) -> bool {
-    matches!(taint.key.as_str(), names::CLUSTER_AUTOSCALER_TAINT | names::KARPENTER_TAINT | names::OUT_OF_SERVICE_TAINT)
+    names::DEPARTURE_TAINTS.contains(&taint.key.as_str())
 }
 
 fn is_tolerated(settings: &Settings, taint: &Taint) -> bool {

@@ -598,7 +598,7 @@ fn a_canary_step_that_selects_no_node_proves_nothing_and_waits_for_a_person() {
 
 #[test]
 fn a_node_that_an_autoscaler_takes_is_drained_above_the_budget_blocks_others_and_comes_back() {
-    for taint in [names::CLUSTER_AUTOSCALER_TAINT, names::KARPENTER_TAINT, names::OUT_OF_SERVICE_TAINT] {
+    for taint in names::DEPARTURE_TAINTS {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
         edit(&mut world, |wish| wish.image = 2);
         world.run_until(&mut operator, 30, |world| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty())).unwrap();

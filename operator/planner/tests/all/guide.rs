@@ -191,6 +191,13 @@ fn annotations_for_people_are_spelled_as_the_operator_reads_them() {
 }
 
 #[test]
+fn the_taints_by_which_nodes_go_are_those_that_the_operator_looks_for() {
+    let rows = column(&guide(), "taint");
+    let told: BTreeSet<&str> = rows.iter().flat_map(|row| quoted(row)).collect();
+    assert_eq!(told, BTreeSet::from(names::DEPARTURE_TAINTS));
+}
+
+#[test]
 fn the_times_of_presets_are_those_that_the_operator_waits() {
     let text = guide();
     let presets = column(&text, "preset").into_iter().zip(column(&text, "out")).zip(column(&text, "back"));
