@@ -188,6 +188,21 @@ async fn restarts(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["annotate", "node", failed, &format!("{}=seen", names::RETRY_ANNOTATION)]).await?;
     product::is_complete(bed, NODES.len(), MINUTE).await?;
     bed.say("after a person had looked at it, it went on with the one node that 10 % are at least");
+
+    let former = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
+    course(bed, 1, json!({ "maxUnavailableNodes": "70%", "steps": steps("1h"), "autoRollback": true })).await?;
+    product::change(bed, json!({ "template": { "metadata": { "annotations": { "of": "3" } } } })).await?;
+    product::status_says(bed, "the labelled nodes soak", MINUTE, soaks).await?;
+    restart(bed, "n2").await?;
+    restart(bed, "n3").await?;
+    product::status_says(bed, "two are too many", MINUTE, |status| {
+        has_condition(status, "RolledBack", "True", "RevisionFailed")
+            && status.revisions.effective == former
+            && status.revisions.update != former
+    })
+    .await?;
+    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    bed.say("with autoRollback the former revision came back");
     all_were_served(bed, traffic).await
 }
 

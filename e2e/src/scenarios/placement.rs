@@ -114,47 +114,56 @@ pub const DELETED: Scenario = Scenario {
     body: |bed| Box::pin(deleted(bed)),
 };
 
+/// Which nodes have a place in the budget, and what for.
+fn grants(status: &IngressDaemonSetStatus) -> Vec<(&str, Kind)> {
+    let grants = status.rollout.iter().flat_map(|ledger| &ledger.grants);
+    grants.map(|(node, grant)| (node.as_str(), grant.kind)).collect()
+}
+
 /// Of a cloud's controller, that takes the machine away when it lets go.
 const FOREIGN: &str = "example.com/machine";
 
 async fn deleted(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", LATER]).await?;
     let nodes = Api::<ApiNode>::all(bed.client.clone());
-    let finalizers = async |list: &[&str]| -> Result<()> {
+    let finalizers = async |node: &str, list: &[&str]| -> Result<()> {
         let patch = Patch::Merge(json!({ "metadata": { "finalizers": list } }));
-        nodes.patch(LATER, &PatchParams::default(), &patch).await.context("finalizers of the Node").map(drop)
+        nodes.patch(node, &PatchParams::default(), &patch).await.context("finalizers of the Node").map(drop)
     };
-    finalizers(&[FOREIGN]).await?;
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    let is_empty = async |node: &str| {
+        eventually(MINUTE, "no pod of ours is left on it", async || {
+            let left = pods.list(&ListParams::default().labels("app=nginx").fields(&format!("spec.nodeName={node}"))).await?.items;
+            ensure!(left.is_empty(), "{} are", left.len());
+            Ok(())
+        })
+        .await
+    };
+    let is_gone = async |node: &str| {
+        eventually(MINUTE, "the Node is gone", async || {
+            ensure!(nodes.get_opt(node).await?.is_none(), "it is there");
+            Ok(())
+        })
+        .await
+    };
+    finalizers(LATER, &[FOREIGN]).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::change(bed, json!({ "paused": true })).await?;
     product::status_says(bed, "it is paused", MINUTE, |status| has_condition(status, "Paused", "True", "Paused")).await?;
 
     nodes.delete(LATER, &DeleteParams::default()).await?;
-    let drains = |status: &IngressDaemonSetStatus| {
-        let grants = status.rollout.iter().flat_map(|ledger| &ledger.grants);
-        let grants: Vec<_> = grants.map(|(node, grant)| (node.as_str(), grant.kind)).collect();
-        grants == [(LATER, Kind::Drain)] && held(status, "Draining").contains(LATER)
-    };
-    product::status_says(bed, "the node is drained", MINUTE, drains).await?;
+    let drains =
+        |status: &IngressDaemonSetStatus, node: &str| grants(status) == [(node, Kind::Drain)] && held(status, "Draining").contains(node);
+    product::status_says(bed, "the node is drained", MINUTE, |status| drains(status, LATER)).await?;
     // That the mark stood for the grace before the pods went is the auditor's to judge.
-    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
-    eventually(MINUTE, "no pod of ours is left on it", async || {
-        let left = pods.list(&ListParams::default().labels("app=nginx").fields(&format!("spec.nodeName={LATER}"))).await?.items;
-        ensure!(left.is_empty(), "{} are", left.len());
-        Ok(())
-    })
-    .await?;
+    is_empty(LATER).await?;
     let meta = nodes.get(LATER).await?.metadata;
     ensure!(meta.deletion_timestamp.is_some() && meta.finalizers == Some(vec![FOREIGN.to_owned()]), "{meta:?}");
     bed.say("detached, then drained, while it was paused; nobody but the foreign finalizer holds the Node");
 
     bed.node(LATER)?.remove().await?;
-    finalizers(&[]).await?;
-    eventually(MINUTE, "the Node is gone", async || {
-        ensure!(nodes.get_opt(LATER).await?.is_none(), "it is there");
-        Ok(())
-    })
-    .await?;
+    finalizers(LATER, &[]).await?;
+    is_gone(LATER).await?;
     product::is_complete(bed, 3, MINUTE).await?;
     let deployments = Api::<Deployment>::namespaced(bed.client.clone(), "default");
     let left = deployments.list(&ListParams::default().labels(names::TOKEN_LABEL)).await?.items;
@@ -162,5 +171,22 @@ async fn deleted(bed: &mut Bed) -> Result<()> {
     let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
     ensure!(status.nodes.available == 3 && has_condition(&status, "Available", "True", "MinimumNodesAvailable"), "{status:?}");
     bed.say("it went as soon as it was let go of, and its Deployment with it");
+
+    product::change(bed, json!({ "paused": false })).await?;
+    product::roll_to_missing_image(bed).await?;
+    let updates =
+        |status: &IngressDaemonSetStatus| held(status, "ImagePull").len() == 1 && matches!(grants(status)[..], [(_, Kind::Update)]);
+    let status = product::status_says(bed, "an update hangs", MINUTE, updates).await?;
+    let (node, _) = grants(&status)[0];
+    finalizers(node, &[FOREIGN]).await?;
+    nodes.delete(node, &DeleteParams::default()).await?;
+    product::status_says(bed, "its Node is deleted, and drained in the place that it has", MINUTE, |status| drains(status, node)).await?;
+    is_empty(node).await?;
+    product::roll_to(bed, "2").await?;
+    bed.node(node)?.remove().await?;
+    finalizers(node, &[]).await?;
+    is_gone(node).await?;
+    product::is_complete(bed, 2, MINUTE).await?;
+    bed.say("a Node that was deleted in the middle of its update gave its place to the others");
     all_were_served(bed, traffic).await
 }
