@@ -1,7 +1,8 @@
-//! A whole bed: control plane, nodes and load balancer, started together.
+//! A whole bed: control plane, nodes and load balancer, started together. Scenarios that share one have the control plane and the
+//! operator in common, one after the other; nodes, load balancer and recorder are each one's own.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -16,7 +17,9 @@ use crate::{
     control_plane::{ControlPlane, Timing},
     eventually::eventually,
     haproxy::{Check, HaProxy},
-    images, namespaces, network,
+    images,
+    leftovers::{self, Entry},
+    namespaces, network,
     node::{Credentials, Node, NodeSpec},
     process::Process,
     recorder::Recorder,
@@ -81,6 +84,8 @@ pub struct Bed {
     state: PathBuf,
     next_index: u8,
     started: Instant,
+    /// What a new cluster has, and of the product what `deploy/` made of it.
+    first: BTreeSet<Entry>,
 }
 
 impl Bed {
@@ -96,24 +101,81 @@ impl Bed {
         say(started, "the control plane is ready");
         let client = control_plane.admin_client().await?;
         let recorder = Recorder::start(&client);
+        let (haproxy, haproxy_process) = HaProxy::start(&state, &servers(1, &options), options.check.clone()).await?;
+        let first = BTreeSet::new();
+        let mut bed = Self {
+            client,
+            haproxy,
+            control_plane,
+            recorder,
+            nodes: BTreeMap::new(),
+            haproxy_process,
+            state,
+            next_index: 1,
+            started,
+            first,
+        };
+        bed.create_nodes(options).await?;
+        Ok(bed)
+    }
+
+    /// Installs the product and remembers what is there, for [`Bed::clear`]: several scenarios will share it.
+    pub async fn share(&mut self) -> Result<()> {
+        self.apply_product().await?;
+        self.first = leftovers::inventory(&self.client).await.context("listing what a new cluster has")?;
+        Ok(())
+    }
+
+    /// Makes an end of a scenario in a bed that is shared: deletes the product's resources as a user would, fails when anything of the
+    /// product is left, takes away all that the scenario made, and its nodes.
+    pub async fn clear(&mut self) -> Result<()> {
+        let started = Instant::now();
+        // A scenario may have stopped it, or changed its arguments.
+        self.apply_product().await.context("making the operator what it was")?;
+        leftovers::delete_resources(&self.client).await?;
+        // Their agents are still there to end pods; the operator's nodes stay.
+        leftovers::delete_all_but(&self.client, &self.first).await?;
+        let names: Vec<_> = self.nodes.keys().filter(|name| !INFRA_NODES.contains(&name.as_str())).cloned().collect();
+        for name in names {
+            if let Some(node) = self.nodes.remove(&name) {
+                node.destroy().await?;
+            }
+        }
+        self.say(&format!(
+            "nothing of the product was left, and the scenario's objects are gone: {:.1} s",
+            started.elapsed().as_secs_f32()
+        ));
+        Ok(())
+    }
+
+    /// Makes a beginning of the next scenario in a bed that is shared: load balancer, recorder and nodes are new.
+    pub async fn begin(&mut self, options: Options) -> Result<()> {
+        self.started = Instant::now();
+        self.haproxy_process.end().await?;
+        // Addresses are not used again: others know them with the hardware address of the node that is gone.
+        self.recorder = Recorder::start(&self.client);
+        let servers = servers(self.next_index, &options);
+        (self.haproxy, self.haproxy_process) = HaProxy::start(&self.state, &servers, options.check.clone()).await?;
+        self.create_nodes(options).await
+    }
+
+    async fn create_nodes(&mut self, options: Options) -> Result<()> {
         let names: Vec<_> = options.nodes.iter().map(|node| node.name.clone()).collect();
-        let servers: Vec<_> = (1..).zip(&names).map(|(index, name)| (name.clone(), network::node_address(index))).collect();
-        let (haproxy, haproxy_process) = HaProxy::start(&state, &servers, options.check).await?;
-        let mut bed =
-            Self { client, haproxy, control_plane, recorder, nodes: BTreeMap::new(), haproxy_process, state, next_index: 1, started };
         for spec in options.nodes {
-            bed.create_node(spec).await?;
+            self.create_node(spec).await?;
         }
         if options.infra {
             for name in INFRA_NODES {
-                bed.create_node(NodeSpec::new(name).label(INFRA_LABEL, "")).await?;
+                if !self.nodes.contains_key(name) {
+                    self.create_node(NodeSpec::new(name).label(INFRA_LABEL, "")).await?;
+                }
             }
         }
-        for node in bed.nodes.values_mut() {
+        for node in self.nodes.values_mut() {
             node.ready().await?;
         }
-        bed.say(&format!("nodes are ready: {}", names.join(", ")));
-        Ok(bed)
+        self.say(&format!("nodes are ready: {}", names.join(", ")));
+        Ok(())
     }
 
     /// Prints a line of progress with the time since the bed was started.
@@ -169,6 +231,11 @@ impl Bed {
     ///
     /// Its pods run on [`INFRA_NODES`] here, because scenarios break the other nodes.
     pub async fn install(&self) -> Result<()> {
+        // In a bed that is shared, [`Bed::clear`] has just done so.
+        if self.first.is_empty() { self.apply_product().await } else { Ok(()) }
+    }
+
+    async fn apply_product(&self) -> Result<()> {
         self.apply_path("crds/manifests").await.context("installing the CRDs")?;
         let path = images::repository().join("deploy");
         let rendered = self.kubectl(&["create", "--dry-run=client", "-o", "json", "-f", &path.to_string_lossy()]).await?;
@@ -240,6 +307,11 @@ impl Bed {
         self.nodes.insert(named.0.clone(), node);
         Ok(named)
     }
+}
+
+/// The nodes as the load balancer knows them: the first one has the number `first`.
+fn servers(first: u8, options: &Options) -> Vec<(String, Ipv4Addr)> {
+    (first..).zip(&options.nodes).map(|(index, node)| (node.name.clone(), network::node_address(index))).collect()
 }
 
 /// The admission plugin that checks owner references learns of a new kind seconds after its CRD is there, and refuses them

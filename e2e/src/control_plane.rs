@@ -37,7 +37,7 @@ const ETCD_DATA: &str = "etcd";
 const ETCD_PEERS: &str = "http://127.0.0.1:2380";
 
 /// What differs between beds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// After how many seconds without a lease renewal a node is lost. Kubernetes' default is 50; virtual nodes renew
     /// every 10 s.

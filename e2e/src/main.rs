@@ -9,7 +9,9 @@ use e2e::{
     demo::{self, Ports},
     front::{Door, Front},
     namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
-    rights, scenario, scenarios,
+    rights, runs,
+    scenario::{self, Group},
+    scenarios,
 };
 
 #[derive(Parser)]
@@ -26,8 +28,34 @@ enum Command {
         /// Its name; `bed list` lists them.
         name: String,
     },
+    /// Runs the scenarios of a group in one bed, up to the first that fails; `test` does so for all groups.
+    Group {
+        /// Its name; `bed list --groups` lists them.
+        name: String,
+        /// How many of its scenarios to leave out at the beginning.
+        #[arg(long, default_value_t = 0)]
+        first: usize,
+    },
+    /// Runs all groups: what `make test` runs of the scenarios.
+    Test {
+        /// Beds at once. A bed waits more than it works.
+        #[arg(long, default_value_t = 3)]
+        beds: usize,
+    },
+    /// Runs every scenario and the demo, each in a bed of its own, one at a time; goes on where it was stopped.
+    Soak {
+        /// Only those that have this in their name.
+        only: Option<String>,
+        /// How often.
+        #[arg(long, default_value_t = 1)]
+        repeat: u32,
+    },
     /// Lists the scenarios.
-    List,
+    List {
+        /// Those of `bed test`, by group.
+        #[arg(long)]
+        groups: bool,
+    },
     /// Runs one benchmark in a bed of its own.
     Bench {
         /// Its name, for example `health-checker`.
@@ -80,13 +108,20 @@ fn start() -> Result<ExitCode> {
 /// In the user's shell.
 fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
     match command {
-        Command::List => {
-            for scenario in scenarios::ALL {
-                // A reader that has seen enough is no error.
-                let _ = writeln!(std::io::stdout(), "{}", scenario.name);
-            }
+        Command::List { groups } => {
+            let lines: Vec<_> = if *groups {
+                let of_group =
+                    |group: &Group| group.scenarios.iter().map(|scenario| format!("{}: {}", group.name, scenario.name)).collect();
+                scenarios::GROUPS.iter().flat_map::<Vec<_>, _>(of_group).collect()
+            } else {
+                scenarios::ALL.iter().map(|scenario| scenario.name.to_owned()).collect()
+            };
+            // A reader that has seen enough is no error.
+            let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Test { beds } => runs::test(*beds),
+        Command::Soak { only, repeat } => runs::soak(only.as_deref(), *repeat),
         Command::Rights => rights::check().map(|()| ExitCode::SUCCESS),
         Command::FleetLimit(limit) => {
             let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
@@ -96,7 +131,9 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
             runtime.block_on(bench::gates::limit::run(limit.clone())).map(|()| ExitCode::SUCCESS)
         }
-        Command::Scenario { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
+        Command::Scenario { .. } | Command::Group { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => {
+            Outside::start(arguments)?.wait()
+        }
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
     }
 }
@@ -125,6 +162,9 @@ fn inside(command: Command) -> Result<ExitCode> {
                 // The scenario has printed why.
                 Ok(if scenario::run(&name).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
+            Command::Group { name, first } => {
+                Ok(if scenario::run_group(&name, first).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            }
             Command::Bench { name } => {
                 bench::run(&name).await?;
                 Ok(ExitCode::SUCCESS)
@@ -133,7 +173,12 @@ fn inside(command: Command) -> Result<ExitCode> {
                 demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;
                 Ok(ExitCode::SUCCESS)
             }
-            Command::List | Command::Rights | Command::FleetLimit(_) | Command::GatesLimit(_) => Ok(ExitCode::SUCCESS),
+            Command::List { .. }
+            | Command::Test { .. }
+            | Command::Soak { .. }
+            | Command::Rights
+            | Command::FleetLimit(_)
+            | Command::GatesLimit(_) => Ok(ExitCode::SUCCESS),
         }
     })
 }

@@ -4,7 +4,11 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::process::run;
 
@@ -53,6 +57,18 @@ pub async fn create_node(name: &str, index: u8) -> Result<()> {
     ip(&unprivileged).await?;
     ip(&["-n", name, "link", "set", "eth0", "up"]).await?;
     ip(&["-n", name, "route", "add", "default", "via", &BED.to_string()]).await
+}
+
+/// Takes the network namespace of node number `index` away, with every process in it: its agent, and its pods.
+pub async fn remove_node(name: &str, index: u8) -> Result<()> {
+    let pids = run("ip", ["netns", "pids", name]).await?;
+    for pid in pids.split_whitespace() {
+        let pid = pid.parse().with_context(|| format!("not a process id: {pid}"))?;
+        // It may end by itself meanwhile.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    ip(&["link", "del", &port(index)]).await?;
+    ip(&["netns", "del", name]).await
 }
 
 /// Pulls (`up` false) or plugs the cable of node number `index`.

@@ -230,6 +230,25 @@ impl Node {
         Ok(())
     }
 
+    /// Nothing is left of it: no Node object, no process, no network, no file.
+    pub async fn destroy(mut self) -> Result<()> {
+        if let Some(agent) = self.agent.take() {
+            agent.kill().await?;
+        }
+        network::remove_node(&self.spec.name, self.index).await.with_context(|| format!("taking node {} away", self.spec.name))?;
+        match Api::<ApiNode>::all(self.client.clone()).delete(&self.spec.name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => other.map(drop).with_context(|| format!("deleting Node {}", self.spec.name))?,
+        }
+        let root = self.root();
+        // Its processes were killed, and may take a moment to end.
+        eventually(READY, &format!("{} is removed", root.display()), async || match std::fs::remove_dir_all(&root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        })
+        .await
+    }
+
     /// Where the agent keeps its pods and their logs.
     pub fn root(&self) -> PathBuf {
         self.state.join("nodes").join(&self.spec.name)

@@ -23,7 +23,7 @@ pub const NAME: &str = "ingress-daemonset-operator";
 /// still for as long as a lease lasts, and no kubelet starts again what ends because it could not renew it.
 pub const SOLE: &str = "--lease-duration-seconds=120";
 
-/// An operator that the scenario starts and kills.
+/// An operator that the scenario starts and kills. Dropping it kills it.
 pub struct OperatorProcess {
     kubeconfig: PathBuf,
     logs: PathBuf,
@@ -72,6 +72,7 @@ impl OperatorProcess {
         let listen = self.metrics.to_string();
         command.args(["run", "--lease-namespace", NAMESPACE, "--identity", &self.identity, "--listen-address", &listen]);
         command.args(["--log-level", "info,operator=debug"]).args(&self.arguments).env("KUBECONFIG", &self.kubeconfig);
+        command.kill_on_drop(true);
         self.process = Some(Process::start(&format!("operator-{}", self.identity), &self.logs, command)?);
         Ok(())
     }

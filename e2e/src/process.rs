@@ -68,6 +68,11 @@ impl Process {
         self.child.kill().await.with_context(|| format!("killing {}", self.name))
     }
 
+    /// As [`Process::kill`], of one that has its successor in the same place.
+    pub async fn end(&mut self) -> Result<()> {
+        self.child.kill().await.with_context(|| format!("killing {}", self.name))
+    }
+
     /// The last lines of its log.
     pub fn tail(&self) -> String {
         tail(&self.log, 15)

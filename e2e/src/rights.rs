@@ -155,6 +155,21 @@ pub fn read(state: &Path) -> Result<Requests> {
 }
 
 impl Requests {
+    /// Writes down what a scenario used, for [`check`].
+    pub fn note_down(&self, scenario: &str) -> Result<()> {
+        let path = directory().join(format!("{scenario}.json"));
+        std::fs::create_dir_all(directory()).with_context(|| format!("creating {}", directory().display()))?;
+        std::fs::write(&path, serde_json::to_vec_pretty(&self.used)?).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Fails when something was forbidden.
+    pub fn expect_none_forbidden(&self) -> Result<()> {
+        let forbidden: BTreeSet<_> =
+            self.forbidden.iter().map(|((user, verb, uri), message)| format!("{user} {verb} {uri}: {message}")).collect();
+        ensure!(forbidden.is_empty(), "requests were forbidden:\n{}", lines(&forbidden));
+        Ok(())
+    }
+
     fn note(&mut self, entry: &Entry) {
         if entry.user.username == FLEET {
             return;
@@ -199,18 +214,6 @@ fn role(user: &str) -> Role {
     } else {
         Role::HealthChecker
     }
-}
-
-/// Writes down what a scenario used, for [`check`]; fails when something was forbidden.
-pub fn judge(state: &Path, scenario: &str) -> Result<()> {
-    let requests = read(state)?;
-    let path = directory().join(format!("{scenario}.json"));
-    std::fs::create_dir_all(directory()).with_context(|| format!("creating {}", directory().display()))?;
-    std::fs::write(&path, serde_json::to_vec_pretty(&requests.used)?).with_context(|| format!("writing {}", path.display()))?;
-    let forbidden: BTreeSet<_> =
-        requests.forbidden.iter().map(|((user, verb, uri), message)| format!("{user} {verb} {uri}: {message}")).collect();
-    ensure!(forbidden.is_empty(), "requests were forbidden:\n{}", lines(&forbidden));
-    Ok(())
 }
 
 /// Compares what all scenarios used with what is granted. They must have run.

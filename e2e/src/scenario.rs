@@ -16,6 +16,11 @@ use crate::{
 /// No scenario takes half as long on two busy cores. One that waits for what does not come has to fail in time for the others.
 const LONGEST: Duration = Duration::from_mins(8);
 
+/// How the line with a good verdict begins; the seconds that it took follow.
+pub const PASSED: &str = "passed in ";
+/// How the line with a bad one does; the seconds follow, then the name and what was wrong.
+pub const FAILED: &str = "FAILED after ";
+
 /// A scenario's body.
 pub type Body = for<'a> fn(&'a mut Bed) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
@@ -32,36 +37,91 @@ pub struct Scenario {
     pub body: Body,
 }
 
+/// Scenarios that share a control plane and an operator, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// What they have in common, in a word.
+    pub name: &'static str,
+    /// In the order in which they run. One that leaves the bed in a state that [`Bed::clear`] cannot mend comes last.
+    pub scenarios: &'static [Scenario],
+}
+
 /// Runs the scenario `name` in this process, which must be inside the namespaces.
 pub async fn run(name: &str) -> Result<()> {
     let Some(scenario) = scenarios::ALL.iter().find(|scenario| scenario.name == name) else {
         bail!("there is no scenario `{name}`; `bed list` lists them");
     };
     let started = Instant::now();
-    let outcome = run_in_own_bed(scenario).await;
-    let seconds = started.elapsed().as_secs_f32();
+    let outcome = async {
+        let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
+        run_in(&mut bed, scenario, Sharing::Alone).await
+    };
+    tell(scenario, started, outcome.await)
+}
+
+/// Runs the scenarios of the group `name` from number `first` (from 0) on, in one bed, up to the first that fails: what comes after it
+/// needs another bed.
+pub async fn run_group(name: &str, first: usize) -> Result<()> {
+    let Some(group) = scenarios::GROUPS.iter().find(|group| group.name == name) else {
+        bail!("there is no group `{name}`; `bed list --groups` lists them");
+    };
+    let mut shared = None;
+    for scenario in group.scenarios.iter().skip(first) {
+        let started = Instant::now();
+        println!("-- {}", scenario.name);
+        let outcome = async {
+            let options = (scenario.options)();
+            if shared.is_none() {
+                let empty = Options { timing: options.timing.clone(), ..Options::default() }.with_infra();
+                let mut bed = Bed::start(empty).await.context("starting the bed")?;
+                bed.share().await.context("installing the product for the group")?;
+                shared = Some(bed);
+            }
+            let bed = shared.as_mut().context("no bed")?;
+            bed.begin(options).await.context("making nodes and load balancer")?;
+            run_in(bed, scenario, Sharing::Group).await
+        };
+        tell(scenario, started, outcome.await)?;
+    }
+    Ok(())
+}
+
+/// Prints the verdict, on a line that begins with [`PASSED`] or [`FAILED`].
+fn tell(scenario: &Scenario, started: Instant, outcome: Result<()>) -> Result<()> {
+    let (name, seconds) = (scenario.name, started.elapsed().as_secs_f32());
     match &outcome {
-        Ok(()) => println!("passed in {seconds:.1} s: {name}"),
-        Err(error) => println!("FAILED after {seconds:.1} s: {name}: {error:#}"),
+        Ok(()) => println!("{PASSED}{seconds:.1} s: {name}"),
+        // One line, whatever the last error printed.
+        Err(error) => println!("{FAILED}{seconds:.1} s: {name}: {}", format!("{error:#}").replace('\n', " | ")),
     }
     outcome
 }
 
-async fn run_in_own_bed(scenario: &Scenario) -> Result<()> {
-    let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
+/// Whether the bed is used again after the scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    Alone,
+    Group,
+}
+
+async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<()> {
     let violation = bed.recorder.first_violation((scenario.expected)());
     let outcome = tokio::select! {
-        outcome = (scenario.body)(&mut bed) => outcome,
+        outcome = (scenario.body)(bed) => outcome,
         // All is as it was when it happened, for the dump.
         violation = violation => Err(anyhow::anyhow!("the auditor found this meanwhile: {violation}")),
         () = tokio::time::sleep(LONGEST) => Err(anyhow::anyhow!("it was not over after {} minutes", LONGEST.as_secs() / 60)),
     };
     let mut outcome = outcome.and_then(|()| bed.check());
-    if let Err(error) = rights::judge(bed.state(), scenario.name) {
-        println!("rights: {error:#}");
-        outcome = outcome.and(Err(error));
+    match rights::read(bed.state()) {
+        Ok(requests) => {
+            // Of a scenario that had the bed to itself it is known what it used.
+            let noted = if sharing == Sharing::Alone { requests.note_down(scenario.name) } else { Ok(()) };
+            outcome = outcome.and(noted).and(requests.expect_none_forbidden());
+        }
+        Err(error) => outcome = outcome.and(Err(error)),
     }
-    match judge(&bed, scenario).await {
+    match judge(bed, scenario).await {
         Ok(verdict) if verdict.violations.is_empty() => {}
         Ok(verdict) => {
             for violation in &verdict.violations {
@@ -76,8 +136,11 @@ async fn run_in_own_bed(scenario: &Scenario) -> Result<()> {
         // A scenario that failed may have left no API to read.
         Err(error) => outcome = outcome.and(Err(error)),
     }
+    if sharing == Sharing::Group && outcome.is_ok() {
+        outcome = bed.clear().await.context("clearing the bed for the next scenario");
+    }
     if outcome.is_err() {
-        match dump::write(&bed, scenario.name).await {
+        match dump::write(bed, scenario.name).await {
             Ok(path) => println!("objects, history and logs are in {}", path.display()),
             Err(error) => println!("writing the dump failed as well: {error:#}"),
         }

@@ -1,4 +1,5 @@
-//! All scenarios, by theme. A new one is written in its file, listed here and in `tests/scenarios.rs`: `alone`, unless it is quiet.
+//! All scenarios, by theme. A new one is written in its file and listed here. `make soak` runs all of them, each in a bed of its own;
+//! `make test` those of [`GROUPS`].
 
 pub mod bad_input;
 mod changes;
@@ -47,7 +48,7 @@ mod unattended;
 mod windows;
 pub mod workload;
 
-use crate::scenario::Scenario;
+use crate::scenario::{Group, Scenario};
 
 /// Every scenario.
 pub const ALL: &[Scenario] = &[
@@ -143,3 +144,63 @@ pub const ALL: &[Scenario] = &[
     pod_gates::DEMO_AND_HOLDS,
     pod_gates::SOURCES,
 ];
+
+/// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
+/// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
+pub const GROUPS: &[Group] = &[
+    Group {
+        name: "traffic",
+        scenarios: &[rollout::THREE_ROLLOUTS, incidents::TERMINATING, handover::PORT_TAKEN, deletion::DELETED_UNDER_LOAD],
+    },
+    Group { name: "course", scenarios: &[course::CANARY, course::ROLLED_BACK, room::ROOM, failures::REFUSED_PODS] },
+    Group {
+        name: "api",
+        scenarios: &[
+            bad_input::BAD_INPUT,
+            compatibility::ORIGINAL_EXAMPLE,
+            changes::REWRITTEN,
+            pod_gates::DEMO_AND_HOLDS,
+            gate_admission::POLICIES,
+            gate_admission::WEBHOOK,
+        ],
+    },
+    Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
+    Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
+    Group { name: "join", scenarios: &[gates::JOINING, handover::NO_CHECK_LOST, ownership::NEEDS_FINALIZERS] },
+    Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
+    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, plugin::STEERS] },
+    Group { name: "etcd", scenarios: &[outages::ETCD] },
+    Group { name: "api-server", scenarios: &[health::ANSWERS] },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_scenarios_or_groups_have_the_same_name() {
+        let names: BTreeSet<_> = ALL.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        let groups: BTreeSet<_> = GROUPS.iter().map(|group| group.name).collect();
+        assert_eq!(groups.len(), GROUPS.len());
+    }
+
+    #[test]
+    fn whatever_a_group_runs_can_be_run_alone_and_is_in_one_group() {
+        let mut seen = BTreeSet::new();
+        for scenario in GROUPS.iter().flat_map(|group| group.scenarios) {
+            assert!(ALL.iter().any(|known| known.name == scenario.name), "{} is not in ALL", scenario.name);
+            assert!(seen.insert(scenario.name), "{} is in two groups", scenario.name);
+        }
+    }
+
+    #[test]
+    fn scenarios_that_share_a_control_plane_agree_on_its_delays() {
+        for group in GROUPS {
+            let timings: Vec<_> = group.scenarios.iter().map(|scenario| (scenario.options)().timing).collect();
+            assert!(timings.windows(2).all(|pair| pair[0] == pair[1]), "{}", group.name);
+        }
+    }
+}

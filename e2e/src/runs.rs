@@ -1,0 +1,207 @@
+//! Many scenarios in one run: in groups that share beds, several at once (`make test`), or each alone, one after the other (`make soak`).
+//!
+//! A scenario runs once. What failed has failed, and the others run all the same.
+
+mod compiler;
+mod soak;
+
+use std::{
+    collections::VecDeque,
+    fmt::Write as _,
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+pub use soak::soak;
+
+use crate::{
+    images,
+    scenario::{FAILED, Group, PASSED},
+    scenarios,
+};
+
+/// What became of a scenario.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Verdict {
+    name: String,
+    /// The group, or in a soak which repetition it was.
+    part: String,
+    seconds: f32,
+    /// What was wrong with it.
+    failure: Option<String>,
+}
+
+/// Runs the groups that `make test` consists of, `beds` at once.
+pub fn test(beds: usize) -> Result<ExitCode> {
+    let started = Instant::now();
+    let queue: Mutex<VecDeque<&Group>> = Mutex::new(scenarios::GROUPS.iter().collect());
+    let verdicts: Mutex<Vec<Verdict>> = Mutex::default();
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let outcome: Result<()> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..beds.max(1))
+            .map(|_| {
+                scope.spawn(|| {
+                    while let Some(group) = next() {
+                        let of_group = run_group(group)?;
+                        verdicts.lock().unwrap_or_else(PoisonError::into_inner).extend(of_group);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker ended"))))
+    });
+    outcome?;
+    Ok(conclude(&verdicts.into_inner().unwrap_or_else(PoisonError::into_inner), started.elapsed()))
+}
+
+/// Every scenario of the group, each once. The one after a failure begins with another bed.
+fn run_group(group: &Group) -> Result<Vec<Verdict>> {
+    let mut verdicts: Vec<Verdict> = Vec::new();
+    while let Some(scenario) = group.scenarios.get(verdicts.len()) {
+        let first = verdicts.len().to_string();
+        let end = run(group.name, &["group", group.name, "--first", &first], |line| {
+            if let Some(verdict) = read_verdict(line, group.name) {
+                say(&verdict, group.name);
+                verdicts.push(verdict);
+            }
+        })?;
+        let told = verdicts.last().is_some_and(|last| last.failure.is_some()) || verdicts.len() == group.scenarios.len();
+        if !told {
+            // It crashed in the scenario after the last verdict.
+            let name = group.scenarios.get(verdicts.len()).unwrap_or(scenario).name.to_owned();
+            let verdict =
+                Verdict { name, part: group.name.to_owned(), seconds: 0.0, failure: Some(format!("it ended without a verdict: {end}")) };
+            say(&verdict, group.name);
+            verdicts.push(verdict);
+        }
+    }
+    Ok(verdicts)
+}
+
+/// Runs `bed` with these arguments; each line that it prints goes to `line` and to the log of this name. Returns how it ended.
+fn run(log: &str, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<String> {
+    let path = log_of(log);
+    let directory = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
+    let append = arguments.last().is_some_and(|first| *first != "0");
+    let mut file = File::options()
+        .create(true)
+        .write(true)
+        .append(append)
+        .truncate(!append)
+        .open(&path)
+        .with_context(|| format!("opening {}", path.display()))?;
+    let program = std::env::current_exe().context("finding this program's own path")?;
+    let errors = file.try_clone().context("sharing the log")?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .context("starting a bed")?;
+    let output = child.stdout.take().context("a bed without output")?;
+    for printed in BufReader::new(output).lines() {
+        let printed = printed.context("reading what a bed prints")?;
+        writeln!(file, "{printed}").with_context(|| format!("writing {}", path.display()))?;
+        line(&printed);
+    }
+    Ok(child.wait().context("waiting for a bed")?.to_string())
+}
+
+/// Where the output of a group, or of a scenario of a soak, is.
+fn log_of(name: &str) -> PathBuf {
+    images::repository().join("target/bed/logs").join(format!("{name}.log"))
+}
+
+/// `passed in 12.3 s: name`, `FAILED after 12.3 s: name: why`.
+fn read_verdict(line: &str, part: &str) -> Option<Verdict> {
+    let (rest, failed) = match line.strip_prefix(PASSED) {
+        Some(rest) => (rest, false),
+        None => (line.strip_prefix(FAILED)?, true),
+    };
+    let (seconds, rest) = rest.split_once(" s: ")?;
+    let (name, why) = if failed { rest.split_once(": ")? } else { (rest, "") };
+    let failure = failed.then(|| why.to_owned());
+    Some(Verdict { name: name.to_owned(), part: part.to_owned(), seconds: seconds.parse().ok()?, failure })
+}
+
+/// Prints a verdict as soon as it is there; of a failure all that one needs next.
+fn say(verdict: &Verdict, log: &str) {
+    let Verdict { name, part, seconds, failure } = verdict;
+    let mut text = String::new();
+    let _ = match failure {
+        None => writeln!(text, "passed  {seconds:6.1} s  {part}: {name}"),
+        Some(why) => {
+            let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("bed"));
+            let (program, dump) = (shown(&program), shown(&images::repository().join("target/bed/dumps").join(name)));
+            let alone = if name == soak::DEMO { soak::DEMO.to_owned() } else { format!("scenario {name}") };
+            let log = shown(&log_of(log));
+            writeln!(
+                text,
+                "FAILED  {seconds:6.1} s  {part}: {name}\n        why     {why}\n        alone   {program} {alone}\n        dump    {dump}\n        log     {log}"
+            )
+        }
+    };
+    // Nobody may be reading any more.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// A path below the repository as one types it there.
+fn shown(path: &Path) -> String {
+    path.strip_prefix(images::repository()).unwrap_or(path).display().to_string()
+}
+
+/// The table, the slowest first, and the last line.
+fn conclude(verdicts: &[Verdict], took: Duration) -> ExitCode {
+    print!("{}", table(verdicts));
+    let failed = verdicts.iter().filter(|verdict| verdict.failure.is_some()).count();
+    let total: f32 = verdicts.iter().map(|verdict| verdict.seconds).sum();
+    println!("{} scenarios, {total:.0} s of them in {:.0} s", verdicts.len(), took.as_secs_f32());
+    println!("{} passed, {failed} failed", verdicts.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn table(verdicts: &[Verdict]) -> String {
+    let mut sorted: Vec<_> = verdicts.iter().collect();
+    sorted.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+    let mut text = String::from("\nseconds  verdict  scenario\n");
+    for Verdict { name, part, seconds, failure } in sorted {
+        let word = if failure.is_some() { "FAILED" } else { "passed" };
+        let _ = writeln!(text, "{seconds:7.1}  {word:7}  {part}: {name}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_is_read_as_it_is_printed() {
+        let passed = read_verdict("passed in 12.3 s: a_name", "traffic").unwrap();
+        assert_eq!((passed.name.as_str(), passed.seconds, passed.failure), ("a_name", 12.3, None));
+        let failed = read_verdict("FAILED after 4.0 s: a_name: not within 60 s: n1: gone", "traffic").unwrap();
+        assert_eq!((failed.name.as_str(), failed.failure.as_deref()), ("a_name", Some("not within 60 s: n1: gone")));
+        assert_eq!(read_verdict("  4.0s passed in a wink", "traffic"), None);
+    }
+
+    #[test]
+    fn a_table_has_every_verdict_and_the_slowest_first() {
+        let verdict = |name: &str, seconds, failure: Option<&str>| Verdict {
+            name: name.to_owned(),
+            part: "part".to_owned(),
+            seconds,
+            failure: failure.map(str::to_owned),
+        };
+        let table = table(&[verdict("quick", 1.0, None), verdict("slow", 100.5, Some("why"))]);
+        assert_eq!(table, "\nseconds  verdict  scenario\n  100.5  FAILED   part: slow\n    1.0  passed   part: quick\n");
+    }
+}

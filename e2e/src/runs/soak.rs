@@ -1,0 +1,113 @@
+//! Every scenario and the demo, undisturbed, one at a time. It takes hours: what was stopped goes on where it was.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{Verdict, compiler::Compiler, conclude, read_verdict, run, say};
+use crate::{images, rights, scenarios};
+
+/// The demo's name among scenarios.
+pub(super) const DEMO: &str = "demo";
+/// Programs whose change makes verdicts worth nothing.
+const PROGRAMS: [&str; 5] = ["bed", "ingress-daemonset-operator", "health-checker", "virtual-kubelet", "kubectl-ids"];
+
+/// What a soak consists of. A state of another one is not gone on with.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Plan {
+    /// Digest of the programs.
+    programs: String,
+    only: Option<String>,
+    repeat: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    plan: Plan,
+    verdicts: Vec<Verdict>,
+}
+
+/// Runs each scenario whose name contains `only` (the demo is called `demo`), `repeat` times.
+///
+/// Every second repetition of the demo runs beside a compiler on both cores: that is how it is first met.
+pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
+    let names: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.name).chain([DEMO]).collect();
+    let chosen: Vec<_> = names.into_iter().filter(|name| only.is_none_or(|only| name.contains(only))).collect();
+    ensure!(!chosen.is_empty(), "no scenario has `{}` in its name; `bed list` lists them", only.unwrap_or_default());
+    let plan = Plan { programs: programs()?, only: only.map(str::to_owned), repeat: repeat.max(1) };
+    let path = images::repository().join("target/bed/soak.json");
+    let mut state = match fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok()) {
+        Some(state) if state.plan == plan => state,
+        _ => State { plan, verdicts: Vec::new() },
+    };
+    let done = state.verdicts.len();
+    if done > 0 {
+        println!("going on after {done} that were run; remove {} to begin anew", super::shown(&path));
+    }
+    let started = Instant::now();
+    let runs = (1..=state.plan.repeat).flat_map(|number| chosen.iter().map(move |name| (number, *name)));
+    for (number, name) in runs.skip(done).collect::<Vec<_>>() {
+        let verdict = one(number, state.plan.repeat, name)?;
+        say(&verdict, name);
+        state.verdicts.push(verdict);
+        write(&path, &state)?;
+    }
+    let took = Duration::from_secs_f32(state.verdicts.iter().map(|verdict| verdict.seconds).sum::<f32>()).max(started.elapsed());
+    let mut code = conclude(&state.verdicts, took);
+    if only.is_none() {
+        // All scenarios together show which rights are used.
+        if let Err(error) = rights::check() {
+            println!("FAILED: rights: {error:#}");
+            code = ExitCode::FAILURE;
+        }
+    }
+    // It has come to its end: the next one begins anew.
+    fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+    Ok(code)
+}
+
+fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
+    let beside = (name == DEMO && number % 2 == 0).then(Compiler::start).transpose()?;
+    let part = match (&beside, of) {
+        (Some(_), _) => format!("{number} of {of}, beside a compiler"),
+        (None, 1) => "alone".to_owned(),
+        (None, _) => format!("{number} of {of}"),
+    };
+    let started = Instant::now();
+    let (mut verdict, mut last) = (None, String::new());
+    let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
+    let end = run(name, arguments, |line| {
+        verdict = read_verdict(line, &part).or(verdict.take());
+        line.clone_into(&mut last);
+    })?;
+    drop(beside);
+    let seconds = started.elapsed().as_secs_f32();
+    let ended_well = end == "exit status: 0";
+    let failure = (!ended_well).then(|| format!("{end}; its last line: {last}"));
+    Ok(verdict.unwrap_or(Verdict { name: name.to_owned(), part, seconds, failure }))
+}
+
+fn write(path: &PathBuf, state: &State) -> Result<()> {
+    // A state that is half written would be lost.
+    let new = path.with_extension("new");
+    let mut file = fs::File::create(&new).with_context(|| format!("creating {}", new.display()))?;
+    file.write_all(&serde_json::to_vec(state)?)?;
+    fs::rename(&new, path).with_context(|| format!("writing {}", path.display()))
+}
+
+fn programs() -> Result<String> {
+    let mut digest = Sha256::new();
+    for name in PROGRAMS {
+        let path = images::workspace_binary(name)?;
+        digest.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
+    }
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
