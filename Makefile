@@ -7,11 +7,13 @@ VERSION := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
 
-.PHONY: help demo test bench fuzz lint generate build deps control-plane kwok
+.PHONY: help demo check test soak bench fuzz lint generate build deps control-plane kwok
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
-	@echo "make test            everything: lints, unit tests, scenarios on a real control plane"
+	@echo "make check           format, lints, unit and property tests, a part of the model (3 minutes)"
+	@echo "make test            the same in full, and each promise on a real control plane (15 minutes)"
+	@echo "make soak            every scenario alone (two hours); SOAK=name for some, REPEAT=20; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
@@ -21,9 +23,15 @@ help:
 demo: deps control-plane build
 	@target/debug/bed demo $(if $(KEEP),--keep)
 
+check:
+	@.ci/test check
+
 test: deps control-plane
 	@.ci/deps test
-	@.ci/test
+	@.ci/test test
+
+soak: deps control-plane build
+	@target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT))
 
 # The bed itself need not be a release build; what is measured is. Of a fleet, the bed is the yardstick and the load, too.
 # Without KWOK, which a machine may be unable to fetch, the bench of fleets says so and goes on.

@@ -23,8 +23,10 @@ use world::{
 };
 
 const ZONES: [Zones; 3] = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime];
-/// Simulations of all tests together, four of them, by two threads where there are two cores.
-const SIMULATIONS: u32 = 10_000;
+/// Tests that draw schedules.
+const DRAWING: u32 = 4;
+/// Schedules of all of them together, unless the environment asks for others (`SCHEDULES`).
+const SCHEDULES: u32 = 10_000;
 
 /// A world at rest for each set of marks and each use of zones, made once; in it, pods stay or are made anew as `pod_update` says.
 fn at_rest(marks: Marks, budget: i32, zones: Zones, pod_update: &'static str) -> World {
@@ -116,14 +118,18 @@ fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event
     Ok(run.world)
 }
 
-/// The same runs every time, unless the environment asks for others (`PROPTEST_RNG_SEED`) or for more (`PROPTEST_CASES`).
-fn runs(default: u32) -> ProptestConfig {
-    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
-    let cases = number("PROPTEST_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(default);
-    let rng_seed = RngSeed::Fixed(number("PROPTEST_RNG_SEED").unwrap_or(20_261_121));
+/// The same runs every time, unless the environment asks for others (`PROPTEST_RNG_SEED`).
+const SEED: u64 = 20_261_121;
+
+fn number<N: std::str::FromStr>(name: &str, default: N) -> N {
+    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(default)
+}
+
+/// What one of the tests that draw schedules runs.
+fn runs() -> ProptestConfig {
     ProptestConfig {
-        cases,
-        rng_seed,
+        cases: number("SCHEDULES", SCHEDULES) / DRAWING,
+        rng_seed: RngSeed::Fixed(number("PROPTEST_RNG_SEED", SEED)),
         max_shrink_iters: 3000,
         max_shrink_time: 12_000,
         failure_persistence: None,
@@ -131,14 +137,13 @@ fn runs(default: u32) -> ProptestConfig {
     }
 }
 
-/// Simulates as many schedules as configured, and says how many; what came about in them, by how many, is returned.
+/// Runs as many schedules as configured, and says how many; what came about in them, by how many, is returned.
 fn simulate<S: Strategy>(
     what: &str,
-    default: u32,
     schedules: &S,
     survive: impl Fn(S::Value) -> Result<World, TestCaseError>,
 ) -> BTreeMap<&'static str, u32> {
-    let (config, started) = (runs(default), Instant::now());
+    let (config, started) = (runs(), Instant::now());
     let cases = config.cases;
     let (states, seen) = (RefCell::new(0), RefCell::new(BTreeMap::new()));
     let outcome = TestRunner::new(config).run(schedules, |schedule| {
@@ -148,13 +153,17 @@ fn simulate<S: Strategy>(
         Ok(())
     });
     if let Err(failure) = outcome {
-        panic!("{failure}");
+        panic!("{failure}\nPROPTEST_RNG_SEED={} draws the same schedules", number("PROPTEST_RNG_SEED", SEED));
     }
     let (states, seen) = (states.into_inner(), seen.into_inner());
     let list: Vec<_> = seen.iter().map(|(what, count)| format!("{what} {count}")).collect();
     // Tests that pass are silent; this is for people to read.
-    let line =
-        format!("{what}: {cases} simulations, {states} states audited, {:.1} s; {}", started.elapsed().as_secs_f32(), list.join(", "));
+    let line = format!(
+        "{what}: {cases} schedules of seed {}, {states} states audited, {:.1} s; {}",
+        number("PROPTEST_RNG_SEED", SEED),
+        started.elapsed().as_secs_f32(),
+        list.join(", ")
+    );
     let _ = writeln!(std::io::stdout().lock(), "{line}");
     seen
 }
@@ -165,7 +174,7 @@ fn events(event: impl Strategy<Value = Event>) -> impl Strategy<Value = Vec<Even
 
 #[test]
 fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
-    simulate("budget", SIMULATIONS / 4, &(0..6usize, 1..3i32, 0..2usize, events(plain())), |(marks, budget, pods, events)| {
+    simulate("budget", &(0..6usize, 1..3i32, 0..2usize, events(plain())), |(marks, budget, pods, events)| {
         survive(marks, budget, 0, pods, &events)
     });
 }
@@ -173,7 +182,7 @@ fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
 #[test]
 fn no_schedule_breaks_the_budget_of_a_zone_or_begins_a_second_zone() {
     let schedules = (0..6usize, 1..3usize, 0..2usize, events(plain()));
-    simulate("zones", SIMULATIONS / 4, &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
+    simulate("zones", &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
 }
 
 /// What the schedules with guidance must have come to, lest they prove nothing.
@@ -206,17 +215,15 @@ fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
 #[test]
 fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_and_every_rollout_ends() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, events(guided()));
-    let seen = simulate("guided", SIMULATIONS / 4, &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
-    all_came_about(&seen, runs(SIMULATIONS / 4).cases);
+    let seen = simulate("guided", &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
+    all_came_about(&seen, runs().cases);
 }
 
 #[test]
 fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_of_a_zone() {
     let schedules = (0..6usize, 2..4i32, 1..3usize, 0..2usize, events(guided()));
-    let seen = simulate("guided, zones", SIMULATIONS / 4, &schedules, |(marks, budget, zones, pods, events)| {
-        survive(marks, budget, zones, pods, &events)
-    });
-    all_came_about(&seen, runs(SIMULATIONS / 4).cases);
+    let seen = simulate("guided, zones", &schedules, |(marks, budget, zones, pods, events)| survive(marks, budget, zones, pods, &events));
+    all_came_about(&seen, runs().cases);
 }
 
 #[test]

@@ -109,8 +109,13 @@ fn run(setup: &Setup, mutation: Option<Mutation>, liveness: bool, cap: usize) ->
     }
 }
 
+/// At most so many states, if the environment says so: a search that is cut short proves less.
+fn cut_short() -> Option<usize> {
+    std::env::var("MODEL_STATES").ok().and_then(|states| states.parse().ok())
+}
+
 fn cap(default: usize) -> usize {
-    std::env::var("MODEL_STATES").ok().and_then(|states| states.parse().ok()).unwrap_or(default)
+    cut_short().unwrap_or(default)
 }
 
 /// Does all of it on as many threads as there are cores; the results come in order.
@@ -162,7 +167,7 @@ fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
         show(&format!("{:<50} {states:>9} {moves:>10} {depth:>5} {seconds:>7.1}  {result}", setup.name));
         if let Some(found) = &outcome.found {
             failures.push(format!("{}: {}\n  {}", setup.name, found.violation, found.trace.join("\n  ")));
-        } else if setup.operators == 1 && setup.left.leaves == 0 && !outcome.exhaustive {
+        } else if setup.operators == 1 && setup.left.leaves == 0 && !outcome.exhaustive && cut_short().is_none() {
             failures.push(format!("{}: too many states to see all; it was once searched to its end", setup.name));
         }
     }
@@ -172,7 +177,7 @@ fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
     for (kind, steps) in KINDS.iter().zip(&covered) {
         show(&format!("{:<10} {}", format!("{kind:?}"), steps.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>().join(", ")));
     }
-    if only.is_none() {
+    if only.is_none() && cut_short().is_none() {
         let never: Vec<_> = STEPS.iter().filter(|step| !covered.iter().any(|steps| steps.contains(step))).collect();
         assert_eq!(never, NEVER.iter().collect::<Vec<_>>(), "steps that no search comes to");
         assert!(covered.iter().all(|steps| steps.contains(&Step::Update)), "a kind whose pods never change");
