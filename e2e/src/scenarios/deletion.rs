@@ -45,7 +45,7 @@ async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
     let foreign = json!({ "metadata": { "annotations": { "example.com/kept": "yes" }, "labels": { "example.com/kept": "yes" } } });
     nodes.patch("n1", &PatchParams::default(), &Patch::Merge(foreign)).await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::api(bed).delete(product::NAME, &DeleteParams::default()).await?;
     let gone = eventually(MINUTE * 4, "the resource is gone", async || {
@@ -85,7 +85,7 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     // Nobody answers the mark on the node.
     product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     bed.kubectl(&["delete", "namespace", operator_process::NAMESPACE]).await?;
     let there = eventually_cleaned(bed, &["--dry-run"], "IngressDaemonSet default/edge is there").await?;
     ensure!(!there.contains("member-") && !there.contains("detach-holders"), "what is of use would go: {there}");
@@ -143,12 +143,14 @@ async fn name_taken(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     bed.apply(&[crate::scenarios::workload::config_map("default"), product::resource("1", &rolling_update(1, deployment_mark()))]).await?;
     bed.haproxy.serves(MINUTE, &["n2", "n3", "n4"]).await?;
-    product::status_says(bed, "the condition NameConflict", MINUTE, |status| has_condition(status, "NameConflict", "True", "NameConflict"))
-        .await?;
+    product::status_says(bed, "the condition NameConflict", product::SAID, |status| {
+        has_condition(status, "NameConflict", "True", "NameConflict")
+    })
+    .await?;
     let owner = bed
         .kubectl(&["get", "deployment", "edge-n1", "-o", "jsonpath={.metadata.ownerReferences}{.spec.template.spec.containers[0].image}"])
         .await?;
     ensure!(owner == "busybox:1.36", "the foreign Deployment became {owner}");
     bed.kubectl(&["delete", "deployment", "edge-n1"]).await?;
-    product::is_complete(bed, 4, MINUTE * 4).await
+    product::is_complete(bed, 4, product::ROLLED_OUT).await
 }
