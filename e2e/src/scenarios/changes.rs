@@ -60,6 +60,8 @@ pub const SETTINGS: Scenario = Scenario {
 async fn settings(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    let watch = bed.haproxy.watch().await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let detached = |status: &crds::IngressDaemonSetStatus| status.nodes.detached > 0;
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", product::SAID, detached).await?;
@@ -77,11 +79,23 @@ async fn settings(bed: &mut Bed) -> Result<()> {
             && product::has_condition(status, "Progressing", "False", "Paused")
     })
     .await?;
+    // The greatest budget was 2.
+    watch.at_least(NODES.len() - 2).await?;
+    traffic.all_served(bed).await?;
+    let watch = bed.haproxy.watch().await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::change(bed, json!({ "paused": false, "updateStrategy": rolling_update(0, json!({ "maxDegradedNodes": 1, "annotateDeploymentToDetach": null, "annotateNodeToDetach": null, "waitForDetachmentByAnnotatedTimestamp": null })) })).await?;
     bed.say("degrade mode");
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    // A node that was detached in the change of modes is attached at the latest before the next one is degraded.
+    watch.at_least(NODES.len() - 1).await?;
+    traffic.loses_at_most(DEGRADED, bed).await?;
     eventually(MINUTE, "no mark is left", async || no_mark_is_left(bed).await).await
 }
+
+/// In degrade mode a node gets requests while its pods end one after the other. nginx ends at once when it is told to, and drops what has
+/// reached its socket by then: of each of the eight pods at most what the connections of the load have under way.
+const DEGRADED: u64 = 8 * 32;
 
 /// What the API server, or a webhook, makes of a template is no drift, whoever leads.
 pub const REWRITTEN: Scenario = Scenario {
@@ -253,6 +267,7 @@ pub const DRIFT: Scenario = Scenario {
 
 async fn drift(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
     bed.kubectl(&["scale", "deployment/edge-n2", "--replicas=1"]).await?;
     bed.kubectl(&["delete", "deployment/edge-n3", "--wait=false"]).await?;
@@ -264,5 +279,10 @@ async fn drift(bed: &mut Bed) -> Result<()> {
         ensure!(versions.trim() == "21 21 21 21", "replicas and versions are {versions}");
         Ok(())
     })
-    .await
+    .await?;
+    traffic.loses_at_most(UNANNOUNCED, bed).await
 }
+
+/// Pods of three nodes end by hand, unannounced. The load balancer asks every 0.2 s and lets go of a node at the second bad answer, within
+/// 0.6 s with the one that is under way; of some 1,000 requests a second each of four nodes gets a quarter.
+const UNANNOUNCED: u64 = 3 * 250 * 6 / 10;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    eventually::{eventually, throughout},
+    eventually::eventually,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
@@ -53,12 +53,7 @@ async fn stays(bed: &Bed, updated: u32, reason: &str) -> Result<IngressDaemonSet
             && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
     })
     .await?;
-    throughout(WHILE, &format!("{updated} nodes are updated"), async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(status.nodes.updated == updated, "{}", product::summary(&status));
-        Ok(())
-    })
-    .await?;
+    product::status_stays(bed, &format!("{updated} nodes are updated"), WHILE, |status| status.nodes.updated == updated).await?;
     Ok(status)
 }
 
@@ -156,10 +151,8 @@ async fn restarts(bed: &mut Bed) -> Result<()> {
 
     restart(bed, "n2").await?;
     product::status_says(bed, "one restart is allowed", product::SAID, soaks).await?;
-    throughout(WHILE, "one restart is allowed", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(status.nodes.failed == 0 && !has_condition(&status, "Progressing", "False", "MaxFailedNodes"), "{status:?}");
-        Ok(())
+    product::status_stays(bed, "one restart is allowed", WHILE, |status| {
+        status.nodes.failed == 0 && !has_condition(status, "Progressing", "False", "MaxFailedNodes")
     })
     .await?;
     restart(bed, "n3").await?;
@@ -238,14 +231,8 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-    throughout(WHILE, "the failed revision is not tried again", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(
-            status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty()) && status.nodes.available == 4,
-            "{}",
-            product::summary(&status)
-        );
-        Ok(())
+    product::status_stays(bed, "the failed revision is not tried again", WHILE, |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty()) && status.nodes.available == 4
     })
     .await?;
     let events = Api::<Event>::namespaced(bed.client.clone(), "default");

@@ -54,11 +54,8 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     bed.say(&format!("{:?}", status.node_states.first().map(|state| (&state.name, &state.reason))));
-    throughout(Duration::from_secs(5), "one node is under way", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        let one = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1);
-        ensure!(one && status.nodes.updated == 0, "{}", product::summary(&status));
-        Ok(())
+    product::status_stays(bed, "one node is under way", Duration::from_secs(5), |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1) && status.nodes.updated == 0
     })
     .await?;
     watch.at_least(3).await?;

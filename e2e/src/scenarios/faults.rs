@@ -24,7 +24,6 @@ use crate::{
     traffic::Traffic,
 };
 
-
 /// Each answer at the first attempt of every distinct request of an operator that starts and rolls out a version.
 pub const EVERY_ANSWER: Scenario = Scenario {
     name: "every_request_of_the_operator_may_fail_once_in_every_way",

@@ -53,12 +53,7 @@ fn under_way(status: &IngressDaemonSetStatus) -> BTreeSet<String> {
 /// The status says so all the while.
 async fn stays(bed: &Bed, what: &str, test: impl Fn(&IngressDaemonSetStatus) -> bool) -> Result<()> {
     product::status_says(bed, what, product::SAID, &test).await?;
-    throughout(WHILE, what, async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(test(&status), "{}", product::summary(&status));
-        Ok(())
-    })
-    .await
+    product::status_stays(bed, what, WHILE, test).await
 }
 
 /// Until this has come about, all nodes but the budget of one get requests.

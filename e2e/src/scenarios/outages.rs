@@ -164,6 +164,10 @@ pub const LOST_NODES: Scenario = Scenario {
     body: |bed| Box::pin(lost_nodes(bed)),
 };
 
+/// What one that serves takes with it. The load balancer lets go of it when two checks of a second each have failed, 2.4 s after it was cut
+/// off at most; meanwhile each of 32 connections can wait in vain twice, for 2 s each.
+const CUT_OFF: u64 = 2 * 32;
+
 async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
@@ -186,9 +190,10 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     traffic.all_served(bed).await?;
 
-    // One that serves takes the requests on its connections with it: no load from here on.
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     bed.node("n4")?.cut().await?;
     is_lost(bed, "n4").await?;
+    traffic.loses_at_most(CUT_OFF, bed).await?;
     bed.say("n4 is cut off while nothing is under way");
     product::roll_to(bed, "4").await?;
     let says = |status: &IngressDaemonSetStatus| {

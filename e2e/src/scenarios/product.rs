@@ -11,9 +11,10 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
+    auditor::Kind,
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, TIMESTAMP_KEY},
-    eventually::eventually,
+    eventually::{eventually, throughout},
     images,
     scenarios::workload,
 };
@@ -190,6 +191,22 @@ pub async fn status_of_says(
         Ok(status)
     })
     .await
+}
+
+/// The status fulfils `test` for the whole of `period`, by the history: also between two looks.
+pub async fn status_stays(bed: &Bed, what: &str, period: Duration, test: impl Fn(&crds::IngressDaemonSetStatus) -> bool) -> Result<()> {
+    let holds = |status: &crds::IngressDaemonSetStatus| -> Result<()> {
+        ensure!(test(status), "{what}: {} {:?}", summary(status), status.conditions);
+        Ok(())
+    };
+    let from = bed.recorder.history().await?.len();
+    throughout(period, what, async || holds(&api(bed).get(NAME).await?.status.context("no status")?)).await?;
+    for seen in bed.recorder.history().await?.iter().skip(from) {
+        if seen.kind == Kind::IngressDaemonSet && seen.object["metadata"]["name"] == NAME {
+            holds(&serde_json::from_value(seen.object["status"].clone()).context("reading a former status")?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Status of a condition: whether it has this status and reason.

@@ -1,6 +1,6 @@
 //! Rollouts that nobody looks after: a canary, a budget for each zone, and the way back by itself, while operators die or rival.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
