@@ -205,9 +205,10 @@ impl Bed {
         self.node(&name)?.ready().await
     }
 
-    /// Fails, with the end of the log, when a part of the bed has crashed.
+    /// Fails, with the end of the log, when a part of the bed has crashed, or when load through it was never judged.
     pub fn check(&mut self) -> Result<()> {
         self.control_plane.check()?;
+        self.haproxy.check()?;
         self.haproxy_process.check()
     }
 

@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
@@ -22,11 +22,15 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two checks of one client.
 const EVERY: Duration = Duration::from_millis(5);
-/// Longer than load balancers wait, because beds share their machine: this is about answers that never come.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// As long as the bed's load balancer waits.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Checks that each client makes in a second at least. It could make 200; at 10 an answer takes a tenth of what a check may take.
+const LEAST_PER_SECOND: f64 = 10.0;
 
 /// Checks under way.
+#[must_use = "checks are judged"]
 pub struct Checks {
+    started: Instant,
     asked: Arc<AtomicU64>,
     stop: CancellationToken,
     clients: JoinSet<Vec<String>>,
@@ -41,12 +45,22 @@ impl Checks {
                 clients.spawn(check_on(address, keeps, asked.clone(), stop.clone()));
             }
         }
-        Self { asked, stop, clients }
+        Self { started: Instant::now(), asked, stop, clients }
     }
 
     /// Checks made so far.
     pub fn asked(&self) -> u64 {
         self.asked.load(Relaxed)
+    }
+
+    /// Ends them: how many were made. Fails when one was not answered 200, or when there were fewer than that much time makes.
+    pub async fn all_answered(self) -> Result<u64> {
+        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of checks")]
+        let least = (self.started.elapsed().as_secs_f64() * self.clients.len() as f64 * LEAST_PER_SECOND) as u64;
+        let (asked, wrong) = self.stop().await;
+        ensure!(wrong.is_empty(), "{} of {asked} checks failed: {wrong:?}", wrong.values().sum::<u64>());
+        ensure!(asked >= least, "only {asked} checks were made, not {least}");
+        Ok(asked)
     }
 
     /// Ends them: how many were made, and what was wrong, how often, with those that were not answered 200.

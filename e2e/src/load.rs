@@ -12,7 +12,7 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use crate::{namespaces, network};
+use crate::{haproxy::PATIENCE, namespaces, network};
 
 /// How much load, and for how long at most.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub struct Summary {
     pub read_errors: u64,
     /// Connections that broke while writing the request.
     pub write_errors: u64,
-    /// Requests that took longer than two seconds.
+    /// Requests that took longer than [`PATIENCE`].
     pub timeouts: u64,
     /// Answers with a status other than 2xx and 3xx.
     pub bad_statuses: u64,
@@ -90,8 +90,7 @@ impl Load {
         let child = command
             .arg(format!("-t{}", options.threads))
             .arg(format!("-c{}", options.connections))
-            // A machine that is shared may stand still for seconds: such an answer is late, not lost.
-            .arg("--timeout=10s")
+            .arg(format!("--timeout={}s", PATIENCE.as_secs()))
             .arg(format!("-d{}s", options.at_most.as_secs().max(1)))
             .arg(&options.url)
             .stdin(std::process::Stdio::null())
@@ -108,13 +107,15 @@ impl Load {
         self.started.elapsed()
     }
 
-    /// Stops it, as Ctrl-C does, and returns what it counted.
-    pub async fn stop(self) -> Result<Summary> {
-        if let Some(id) = self.child.id() {
-            let pid = Pid::from_raw(i32::try_from(id).context("a process id out of range")?);
-            // It may have ended in this moment by itself; its summary is then complete.
-            let _ = kill(pid, Signal::SIGINT);
+    /// Stops it, as Ctrl-C does, and returns what it counted. Fails when it had ended already: then it was no load until now.
+    pub async fn stop(mut self) -> Result<Summary> {
+        if let Some(status) = self.child.try_wait().context("looking after wrk")? {
+            let summary = self.finish().await?;
+            bail!("wrk ended by itself ({status}): {summary:?}");
         }
+        let id = self.child.id().context("wrk has no process id")?;
+        let pid = Pid::from_raw(i32::try_from(id).context("a process id out of range")?);
+        kill(pid, Signal::SIGINT).context("stopping wrk")?;
         self.finish().await
     }
 
@@ -146,6 +147,8 @@ impl Summary {
                     summary.timeouts = timeout.parse().ok()?;
                 }
                 (["Non-2xx", "or", "3xx", "responses:", bad], Some(summary)) => summary.bad_statuses = bad.parse().ok()?,
+                // Errors in other words than these would pass for none.
+                (["Socket", ..] | ["Non-2xx", ..], _) => return None,
                 _ => {}
             }
         }
@@ -193,5 +196,11 @@ mod tests {
     #[test]
     fn output_without_a_summary_is_not_a_summary() {
         assert_eq!(Summary::parse("unable to connect to 198.18.0.1:http Connection refused\n"), None);
+    }
+
+    #[test]
+    fn errors_in_other_words_are_not_taken_for_none() {
+        let text = "  900 requests in 1.50m, 1.11MB read\n  Socket errors: connect 1, read 2, write 3, timeout 4, reset 5\n";
+        assert_eq!(Summary::parse(text), None);
     }
 }

@@ -2,29 +2,39 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::{
+    bed::Bed,
     eventually::eventually,
-    haproxy::{Counters, HaProxy},
+    haproxy::{Counters, HaProxy, PATIENCE},
     load::{Load, LoadOptions, Summary},
 };
 
-/// Load that is running, with `HAProxy`'s counters from before it.
+/// Requests in a second at least, on average. The default load could make 1,000; at 100 each of its 32 connections waits a third of a
+/// second for an answer, which is a hundred times what we see on two cores that two other beds and a compiler use as well.
+const LEAST_PER_SECOND: f64 = 100.0;
+
+/// Load that is running, with `HAProxy`'s counters from before it. Load that is dropped, and not ended by one of its methods, fails the
+/// scenario at its end.
 #[derive(Debug)]
+#[must_use = "load is judged"]
 pub struct Traffic {
-    load: Load,
+    load: Option<Load>,
     haproxy: HaProxy,
     before: Counters,
 }
 
 /// What became of the requests.
 #[derive(Clone, Debug)]
+#[must_use = "load is judged"]
 pub struct Outcome {
     /// What the clients saw.
     pub clients: Summary,
     /// Failures that `HAProxy` counted meanwhile.
     pub at_load_balancer: u64,
+    /// How long it ran.
+    pub lasted: Duration,
 }
 
 impl Outcome {
@@ -33,11 +43,21 @@ impl Outcome {
         self.clients.failed().max(self.at_load_balancer)
     }
 
-    /// Fails when a request did, or when there were fewer than `requests`.
-    pub fn expect_all_served(&self, requests: u64) -> Result<()> {
-        ensure!(self.failed() == 0, "{} of {} requests failed: {self:?}", self.failed(), self.clients.requests);
-        ensure!(self.clients.requests >= requests, "only {} requests were made, not {requests}", self.clients.requests);
+    /// Fails when more requests than these did, or when there were fewer than so much time makes.
+    fn expect(&self, allowed: u64) -> Result<()> {
+        ensure!(self.failed() <= allowed, "{} of {} requests failed: {self:?}", self.failed(), self.clients.requests);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of requests")]
+        let least = (self.lasted.as_secs_f64() * LEAST_PER_SECOND) as u64;
+        ensure!(self.clients.requests >= least, "only {} requests were made, not {least}: {self:?}", self.clients.requests);
         Ok(())
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        if self.load.is_some() {
+            self.haproxy.loses_load();
+        }
     }
 }
 
@@ -45,7 +65,7 @@ impl Traffic {
     /// Starts the load.
     pub async fn start(haproxy: &HaProxy, options: &LoadOptions) -> Result<Self> {
         let before = haproxy.counters().await?;
-        Ok(Self { load: Load::start(options)?, haproxy: haproxy.clone(), before })
+        Ok(Self { load: Some(Load::start(options)?), haproxy: haproxy.clone(), before })
     }
 
     /// Requests so far.
@@ -63,10 +83,52 @@ impl Traffic {
         .await
     }
 
-    /// Stops the load and counts.
-    pub async fn stop(self) -> Result<Outcome> {
-        let clients = self.load.stop().await?;
+    /// Ends the load, of which no request may have failed.
+    pub async fn all_served(self, bed: &Bed) -> Result<()> {
+        self.loses_at_most(0, bed).await
+    }
+
+    /// Ends the load, of which so many requests may have failed. Who calls it says why, and why not more.
+    pub async fn loses_at_most(self, allowed: u64, bed: &Bed) -> Result<()> {
+        let outcome = self.figures().await?;
+        let lasted = outcome.lasted.as_secs_f32();
+        bed.say(&format!("{} requests in {lasted:.1} s, {} failed", outcome.clients.requests, outcome.failed()));
+        outcome.expect(allowed)
+    }
+
+    /// Ends the load and counts, for those to whom failures are a figure that they report.
+    pub async fn figures(mut self) -> Result<Outcome> {
+        // wrk does not count requests that it waits for when it ends. What was asked until now is answered when this is over, or has
+        // failed.
+        tokio::time::sleep(PATIENCE).await;
+        let load = self.load.take().context("the load has ended")?;
+        let lasted = load.elapsed();
+        let clients = load.stop().await?;
         let after = self.haproxy.counters().await?;
-        Ok(Outcome { clients, at_load_balancer: after.failures_since(&self.before) })
+        Ok(Outcome { clients, at_load_balancer: after.failures_since(&self.before), lasted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(requests: u64, bad_statuses: u64, at_load_balancer: u64) -> Outcome {
+        let clients = Summary { requests, bad_statuses, ..Summary::default() };
+        Outcome { clients, at_load_balancer, lasted: Duration::from_secs(10) }
+    }
+
+    #[test]
+    fn a_request_that_either_end_saw_fail_fails_the_load_and_so_do_too_few_for_its_duration() {
+        assert!(outcome(1000, 0, 0).expect(0).is_ok());
+        assert!(outcome(999, 0, 0).expect(0).is_err());
+        assert!(outcome(1000, 1, 0).expect(0).is_err());
+        assert!(outcome(1000, 0, 1).expect(0).is_err());
+    }
+
+    #[test]
+    fn a_gap_that_is_allowed_is_bounded() {
+        assert!(outcome(1000, 3, 2).expect(3).is_ok());
+        assert!(outcome(1000, 4, 2).expect(3).is_err());
     }
 }

@@ -62,7 +62,7 @@ async fn rollouts(bed: &mut Bed) -> Result<Vec<Figure>> {
         }
         bed.say(&format!("rollout {rollouts} complete, the operator killed {kills} times, {} requests", traffic.requests().await?));
     }
-    let outcome = traffic.stop().await?;
+    let outcome = traffic.figures().await?;
     let seconds = started.elapsed().as_secs_f64();
     let worst = outages.stop().await;
     let verdict = bed.recorder.judge(&Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))).await?;

@@ -30,7 +30,7 @@ pub(crate) async fn run(bed: &Bed, nodes: &[String]) -> Result<Column> {
     bed.apply(&[daemon_set("2")]).await?;
     complete(bed, nodes.len()).await?;
     bed.haproxy.serves(Duration::from_secs(30), &names).await?;
-    let outcome = traffic.stop().await?;
+    let outcome = traffic.figures().await?;
     let worst = outage::by_pods(&bed.recorder.history().await?, NAME, since);
     bed.say(&format!("{} requests, {} failed", thousands(outcome.clients.requests), thousands(outcome.failed())));
     bed.kubectl(&["delete", "daemonset", NAME, "--cascade=foreground", "--timeout=60s"]).await?;

@@ -35,7 +35,7 @@ pub(crate) async fn a_node_joins(bed: &mut Bed, serving: &[&str]) -> Result<()> 
     bed.add_node(NodeSpec::new(JOINS).label("ingress", "true").label("joined", "yes").registering()).await?;
     let serving: Vec<_> = serving.iter().copied().chain([JOINS]).collect();
     bed.haproxy.serves(MINUTE, &serving).await?;
-    product::is_complete(bed, serving.len(), MINUTE).await?;
+    product::is_complete(bed, serving.len(), product::ROLLED_OUT).await?;
     eventually(MINUTE, "the workload has landed", async || {
         let phase = bed.kubectl(&["get", "pods", "-l", "app=workload", "-o", "jsonpath={.items[*].status.phase}"]).await?;
         ensure!(phase == "Running", "{phase}");

@@ -101,7 +101,7 @@ async fn product_part(bed: &mut Bed) -> Result<Column> {
         bed.say(&format!("rollout {rollouts} is complete; {} requests so far", thousands(traffic.requests().await?)));
     }
     joining::a_node_joins(bed, &names).await?;
-    let outcome = traffic.stop().await?;
+    let outcome = traffic.figures().await?;
     let worst = outages.stop().await;
     drop(commentary);
     bed.say(&format!("{} requests, {} failed", thousands(outcome.clients.requests), outcome.failed()));

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    eventually::{eventually, throughout},
+    eventually::eventually,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
@@ -47,18 +47,13 @@ async fn course(bed: &Bed, budget: u32, more: Value) -> Result<()> {
 
 /// As many nodes are updated, and that does not change by itself.
 async fn stays(bed: &Bed, updated: u32, reason: &str) -> Result<IngressDaemonSetStatus> {
-    let status = product::status_says(bed, &format!("{updated} updated, the others wait: {reason}"), MINUTE, |status| {
+    let status = product::status_says(bed, &format!("{updated} updated, the others wait: {reason}"), product::SAID, |status| {
         status.nodes.updated == updated
             && !held(status, reason).is_empty()
             && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
     })
     .await?;
-    throughout(WHILE, &format!("{updated} nodes are updated"), async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(status.nodes.updated == updated, "{}", product::summary(&status));
-        Ok(())
-    })
-    .await?;
+    product::status_stays(bed, &format!("{updated} nodes are updated"), WHILE, |status| status.nodes.updated == updated).await?;
     Ok(status)
 }
 
@@ -68,13 +63,6 @@ pub(super) async fn recorded(bed: &Bed) -> Result<BTreeMap<i64, Value>> {
     let owned = |known: &ControllerRevision| known.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "IngressDaemonSet");
     let template = |known: ControllerRevision| (known.revision, known.data.map_or(Value::Null, |data| data.0["spec"]["template"].clone()));
     Ok(known.into_iter().filter(owned).map(template).collect())
-}
-
-/// Ends the load: no request was lost.
-pub(super) async fn all_were_served(bed: &Bed, traffic: Traffic) -> Result<()> {
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1).context("requests were lost")
 }
 
 /// Steps, windows, partition, under load.
@@ -91,13 +79,13 @@ async fn canary(bed: &mut Bed) -> Result<()> {
 
     course(bed, 2, json!({ "steps": [{ "nodes": 1, "soak": "5s" }, { "nodes": "50%", "pause": true }] })).await?;
     product::roll_to(bed, "2").await?;
-    let soaking = product::status_says(bed, "one node soaks", MINUTE, |status| !held(status, "CanarySoaking").is_empty()).await?;
+    let soaking = product::status_says(bed, "one node soaks", product::SAID, |status| !held(status, "CanarySoaking").is_empty()).await?;
     ensure!(soaking.nodes.updated == 1, "{}", product::summary(&soaking));
     let waiting = stays(bed, 2, "AwaitingPromotion").await?;
     ensure!(has_condition(&waiting, "Progressing", "False", "AwaitingPromotion"), "{:?}", waiting.conditions);
     ensure!(waiting.blocked.as_ref().is_some_and(|blocked| blocked.reason == "AwaitingPromotion"), "{:?}", waiting.blocked);
     product::change(bed, json!({ "promote": { "revision": waiting.revisions.update, "step": 2 } })).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("one node, a soak, half of the nodes, a person's word, all");
 
     // It opens for a minute on the next leap day.
@@ -114,10 +102,10 @@ async fn canary(bed: &mut Bed) -> Result<()> {
     let kept = stays(bed, 1, "Partition").await?;
     ensure!(held(&kept, "Partition").len() == 3, "{:?}", kept.node_states);
     course(bed, 2, json!({ "partition": null })).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("a window and a partition hold nodes back and say so");
 
-    all_were_served(bed, traffic).await
+    traffic.all_served(bed).await
 }
 
 /// A budget in percent, and a canary by label of which containers restart, under load.
@@ -155,22 +143,20 @@ async fn restarts(bed: &mut Bed) -> Result<()> {
     let soaks = |status: &IngressDaemonSetStatus| {
         status.nodes.updated == 3 && status.nodes.failed == 0 && held(status, "CanarySoaking") == BTreeSet::from(["n1".to_owned()])
     };
-    product::status_says(bed, "the labelled nodes soak", MINUTE, soaks).await?;
+    product::status_says(bed, "the labelled nodes soak", product::SAID, soaks).await?;
     let seen = ledgers(bed, from).await?;
     ensure!(seen.iter().map(BTreeSet::len).max() == Some(2), "70 % of four nodes are two: {seen:?}");
     ensure!(seen.iter().flatten().all(|node| CANARIES.contains(&node.as_str())), "the labelled nodes come first: {seen:?}");
     bed.say("three labelled nodes, two at a time");
 
     restart(bed, "n2").await?;
-    product::status_says(bed, "one restart is allowed", MINUTE, soaks).await?;
-    throughout(WHILE, "one restart is allowed", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(status.nodes.failed == 0 && !has_condition(&status, "Progressing", "False", "MaxFailedNodes"), "{status:?}");
-        Ok(())
+    product::status_says(bed, "one restart is allowed", product::SAID, soaks).await?;
+    product::status_stays(bed, "one restart is allowed", WHILE, |status| {
+        status.nodes.failed == 0 && !has_condition(status, "Progressing", "False", "MaxFailedNodes")
     })
     .await?;
     restart(bed, "n3").await?;
-    let halted = product::status_says(bed, "two are too many", MINUTE, |status| {
+    let halted = product::status_says(bed, "two are too many", product::SAID, |status| {
         has_condition(status, "Progressing", "False", "MaxFailedNodes")
             && has_condition(status, "Stalled", "True", "MaxFailedNodes")
             && status.nodes.failed == 1
@@ -186,24 +172,24 @@ async fn restarts(bed: &mut Bed) -> Result<()> {
     bed.say(&format!("containers restarted twice: {failed} failed, and the rollout halted"));
 
     bed.kubectl(&["annotate", "node", failed, &format!("{}=seen", names::RETRY_ANNOTATION)]).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("after a person had looked at it, it went on with the one node that 10 % are at least");
 
     let former = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
     course(bed, 1, json!({ "maxUnavailableNodes": "70%", "steps": steps("1h"), "autoRollback": true })).await?;
     product::change(bed, json!({ "template": { "metadata": { "annotations": { "of": "3" } } } })).await?;
-    product::status_says(bed, "the labelled nodes soak", MINUTE, soaks).await?;
+    product::status_says(bed, "the labelled nodes soak", product::SAID, soaks).await?;
     restart(bed, "n2").await?;
     restart(bed, "n3").await?;
-    product::status_says(bed, "two are too many", MINUTE, |status| {
+    product::status_says(bed, "two are too many", product::SAID, |status| {
         has_condition(status, "RolledBack", "True", "RevisionFailed")
             && status.revisions.effective == former
             && status.revisions.update != former
     })
     .await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("with autoRollback the former revision came back");
-    all_were_served(bed, traffic).await
+    traffic.all_served(bed).await
 }
 
 /// The container beside nginx ends in one pod of the node.
@@ -211,7 +197,8 @@ async fn restart(bed: &Bed, node: &str) -> Result<()> {
     let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
     let here = ListParams::default().labels("app=nginx").fields(&format!("spec.nodeName={node}"));
     let name = pods.list(&here).await?.items.pop().and_then(|pod| pod.metadata.name).context("no pod is on the node")?;
-    bed.kubectl(&["exec", &name, "-c", "beside", "--", "touch", END]).await?;
+    // Not in the container that ends when it finds the file: what runs there ends with it.
+    bed.kubectl(&["exec", &name, "-c", "nginx", "--", "touch", END]).await?;
     eventually(MINUTE, &format!("a container on {node} was restarted"), async || {
         let containers = pods.get(&name).await?.status.and_then(|status| status.container_statuses).unwrap_or_default();
         let again = containers.iter().any(|container| container.restart_count == 1 && container.ready);
@@ -237,21 +224,15 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
 
     course(bed, 2, automatic).await?;
     product::roll_to_missing_image(bed).await?;
-    product::status_says(bed, "the revision fails and another runs in its place", MINUTE, |status| {
+    product::status_says(bed, "the revision fails and another runs in its place", product::SAID, |status| {
         has_condition(status, "RolledBack", "True", "RevisionFailed")
             && status.revisions.effective == first
             && status.revisions.update != first
     })
     .await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
-    throughout(WHILE, "the failed revision is not tried again", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(
-            status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty()) && status.nodes.available == 4,
-            "{}",
-            product::summary(&status)
-        );
-        Ok(())
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    product::status_stays(bed, "the failed revision is not tried again", WHILE, |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty()) && status.nodes.available == 4
     })
     .await?;
     let events = Api::<Event>::namespaced(bed.client.clone(), "default");
@@ -266,25 +247,28 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     bed.say("an image that does not exist was rolled back within the budget, and not tried again");
 
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "the corrected template is tried", MINUTE, |status| status.revisions.effective == status.revisions.update)
-        .await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::status_says(bed, "the corrected template is tried", product::SAID, |status| {
+        status.revisions.effective == status.revisions.update
+    })
+    .await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     product::change(bed, json!({ "rollbackTo": { "revision": 1 } })).await?;
-    product::status_says(bed, "the first revision is pinned", MINUTE, |status| status.revisions.effective == first).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::status_says(bed, "the first revision is pinned", product::SAID, |status| status.revisions.effective == first).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     product::change(bed, json!({ "rollbackTo": { "revision": 77 } })).await?;
-    product::status_says(bed, "a revision that there is not is refused", MINUTE, |status| {
+    product::status_says(bed, "a revision that there is not is refused", product::SAID, |status| {
         has_condition(status, "Valid", "False", "RevisionNotFound")
     })
     .await?;
     product::change(bed, json!({ "rollbackTo": null })).await?;
-    product::status_says(bed, "the template runs again", MINUTE, |status| status.revisions.effective == status.revisions.update).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::status_says(bed, "the template runs again", product::SAID, |status| status.revisions.effective == status.revisions.update)
+        .await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let numbers: Vec<i64> = recorded(bed).await?.into_keys().collect();
     ensure!(numbers == [1, 2, 3], "{numbers:?}");
     bed.say("a former revision ran while it was pinned");
 
-    all_were_served(bed, traffic).await
+    traffic.all_served(bed).await
 }
 
 /// Pods that cease to be ready once they serve.
@@ -308,7 +292,7 @@ async fn fallen(bed: &mut Bed) -> Result<()> {
     }));
     product::change(bed, json!({ "template": template })).await?;
     let soaks = |status: &IngressDaemonSetStatus| held(status, "CanarySoaking").len() == 3 && status.nodes.available == 4;
-    let status = product::status_says(bed, "the canary serves and soaks", MINUTE, soaks).await?;
+    let status = product::status_says(bed, "the canary serves and soaks", product::SAID, soaks).await?;
     let others = held(&status, "CanarySoaking");
     let canary = NODES.into_iter().find(|node| !others.contains(*node)).context("every node waits")?;
 
@@ -317,21 +301,21 @@ async fn fallen(bed: &mut Bed) -> Result<()> {
         let name = pod.metadata.name.unwrap_or_default();
         bed.kubectl(&["exec", &name, "-c", "beside", "--", "touch", END]).await?;
     }
-    product::status_says(bed, "the canary is named", MINUTE, |status| {
+    product::status_says(bed, "the canary is named", product::SAID, |status| {
         let named =
             status.blocked.as_ref().is_some_and(|blocked| blocked.reason == "PodsNotReady" && blocked.object == format!("Node/{canary}"));
         named && held(status, "CanaryUpdating") == others
     })
     .await?;
     bed.say(&format!("the canary {canary} serves no more, and blocked names it"));
-    let failed = product::status_says(bed, "it has failed, and the former revision comes back", MINUTE, |status| {
+    let failed = product::status_says(bed, "it has failed, and the former revision comes back", product::SAID, |status| {
         has_condition(status, "RolledBack", "True", "RevisionFailed") && status.revisions.effective == first
     })
     .await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     ensure!(failed.revisions.update != first, "{}", product::summary(&failed));
     bed.say("the former revision came back");
-    all_were_served(bed, traffic).await
+    traffic.all_served(bed).await
 }
 
 /// Taints of autoscalers, and `OnDelete`.
@@ -349,7 +333,7 @@ async fn drained(bed: &mut Bed) -> Result<()> {
     let [autoscaler, karpenter, out_of_service, gke, ..] = names::DEPARTURE_TAINTS;
     for taint in [autoscaler, karpenter, out_of_service, gke] {
         bed.kubectl(&["taint", "node", "n4", &format!("{taint}=now:NoSchedule")]).await?;
-        product::status_says(bed, "the node is drained", MINUTE, |status| {
+        product::status_says(bed, "the node is drained", product::SAID, |status| {
             status.rollout.as_ref().is_some_and(|ledger| ledger.grants.get("n4").is_some_and(|grant| grant.kind == Kind::Drain))
                 && held(status, "Draining").contains("n4")
         })
@@ -361,14 +345,14 @@ async fn drained(bed: &mut Bed) -> Result<()> {
         })
         .await?;
         product::roll_to(bed, taint).await?;
-        let status = product::status_says(bed, "nothing else is begun meanwhile, and it says why", MINUTE, |status| {
+        let status = product::status_says(bed, "nothing else is begun meanwhile, and it says why", product::SAID, |status| {
             held(status, "Budget").len() == 3
                 && status.blocked.as_ref().is_some_and(|blocked| blocked.reason == "Draining" && blocked.message.contains(taint))
         })
         .await?;
         ensure!(status.nodes.updated == 0, "{}", product::summary(&status));
         bed.kubectl(&["taint", "node", "n4", &format!("{taint}-")]).await?;
-        product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
+        product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     }
     bed.say("a node that was to be taken away was detached first, and came back when it was not");
 
@@ -378,14 +362,14 @@ async fn drained(bed: &mut Bed) -> Result<()> {
     product::roll_to(bed, "on-delete").await?;
     let waiting = stays(bed, 0, "OnDelete").await?;
     ensure!(held(&waiting, "OnDelete").len() == 4, "{}", product::summary(&waiting));
-    all_were_served(bed, traffic).await?;
+    traffic.all_served(bed).await?;
     let one =
         pods.list(&ListParams::default().labels("app=nginx").fields("spec.nodeName=n2")).await?.items.pop().context("no pod on n2")?;
     pods.delete(one.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;
     let status = stays(bed, 1, "OnDelete").await?;
     ensure!(!held(&status, "OnDelete").contains("n2"), "{}", product::summary(&status));
     product::change(bed, json!({ "updateStrategy": rolling_update(1, json!({})) })).await?;
-    product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("a node was updated when one of its pods was deleted, and no other");
     Ok(())
 }
@@ -402,7 +386,7 @@ async fn failed_nodes(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     course(bed, 1, json!({ "nodeDeadlineSeconds": 5 })).await?;
     product::roll_to_missing_image(bed).await?;
-    let failed = product::status_says(bed, "a node fails and the rollout halts", MINUTE, |status| {
+    let failed = product::status_says(bed, "a node fails and the rollout halts", product::SAID, |status| {
         status.nodes.failed == 1
             && has_condition(status, "Progressing", "False", "MaxFailedNodes")
             && has_condition(status, "Stalled", "True", "MaxFailedNodes")
@@ -415,19 +399,19 @@ async fn failed_nodes(bed: &mut Bed) -> Result<()> {
     bed.say(&format!("{node} failed and keeps its slot"));
 
     bed.kubectl(&["annotate", "node", &node, &format!("{}=once", names::RETRY_ANNOTATION)]).await?;
-    product::status_says(bed, "it is tried again", MINUTE, |status| {
+    product::status_says(bed, "it is tried again", product::SAID, |status| {
         status.nodes.failed == 0 && grants(status).get(&node).is_some_and(|again| again.id > grant.id)
     })
     .await?;
-    let again = product::status_says(bed, "it fails again", MINUTE, |status| status.nodes.failed == 1).await?;
+    let again = product::status_says(bed, "it fails again", product::SAID, |status| status.nodes.failed == 1).await?;
     let id = grants(&again)[&node].id;
 
     let order = format!("{}=default/{}:{id}", names::RELEASE_ANNOTATION, product::NAME);
     bed.kubectl(&["annotate", "node", &node, &order]).await?;
-    let freed = product::status_says(bed, "the slot is free", MINUTE, |status| grants(status).is_empty()).await?;
+    let freed = product::status_says(bed, "the slot is free", product::SAID, |status| grants(status).is_empty()).await?;
     ensure!(freed.nodes.failed == 1, "{}", product::summary(&freed));
     product::roll_to(bed, "3").await?;
-    product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("its slot was freed when a person said so, and the corrected template went through");
     Ok(())
 }

@@ -167,7 +167,7 @@ async fn from_first_to_last(bed: &mut Bed) -> Result<()> {
     };
     proxy.inject(rule.clone());
     bed.apply(&[workload::config_map("default"), product::resource("1", &Mode::both().strategy)]).await?;
-    let made = while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
+    let made = while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES.len(), product::ROLLED_OUT)).await?;
     let seen = |history: &[Observation], kind| -> BTreeSet<String> {
         let ours = history.iter().filter(|seen| seen.kind == kind && !seen.object["metadata"]["labels"][names::REVISION_LABEL].is_null());
         ours.filter_map(|seen| seen.object["metadata"]["uid"].as_str().map(str::to_owned)).collect()
@@ -208,7 +208,7 @@ async fn down(bed: &mut Bed) -> Result<()> {
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let before = bed.recorder.history().await?.len();
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     operator.kill().await?;
     proxy.forget_operator();
     let serving = async || -> Result<Vec<String>> {
@@ -222,17 +222,13 @@ async fn down(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     let noticed = serving().await?;
-    throughout(MINUTE, "the same node is out, and no other", async || {
-        let now = serving().await?;
-        ensure!(now == noticed, "{now:?} serve, {noticed:?} did");
-        Ok(())
-    })
-    .await?;
+    let watch = bed.haproxy.watch().await?;
+    throughout(MINUTE, "the bed is whole while nothing acts", async || bed.check()).await?;
+    let noticed: Vec<_> = noticed.iter().map(String::as_str).collect();
+    watch.exactly(&noticed).await?;
     operator.run()?;
-    completes(bed, &mut operator, NODES.len(), MINUTE).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)?;
+    completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await?;
     took_effect_once(&bed.recorder.history().await?, before)
 }
 
@@ -261,16 +257,17 @@ async fn roll_through_crashes(
     rule: fn(&Request) -> Fault,
 ) -> Result<u32> {
     product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     let traffic = light_traffic(bed, mode.detaches).await?;
     let before = bed.recorder.history().await?.len();
     proxy.inject(rule);
     product::roll_to(bed, &version.to_string()).await?;
-    let restarts = while_crashing(proxy, operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
+    let restarts = while_crashing(proxy, operator, product::is_complete(bed, NODES.len(), product::ROLLED_OUT)).await?;
     let history = bed.recorder.history().await?;
     took_effect_once(&history, before)?;
-    bed.say(&format!("{}: {restarts} restarts, {}", mode.name, all_served(traffic).await?));
+    bed.say(&format!("{}: {restarts} restarts", mode.name));
+    all_served(bed, traffic).await?;
     Ok(restarts)
 }
 
@@ -279,12 +276,12 @@ pub(super) async fn light_traffic(bed: &Bed, detaches: bool) -> Result<Option<Tr
     Ok(if detaches { Some(Traffic::start(&bed.haproxy, &LoadOptions::default()).await?) } else { None })
 }
 
-/// Ends the load, of which no request may have failed; in words.
-pub(super) async fn all_served(traffic: Option<Traffic>) -> Result<String> {
-    let Some(traffic) = traffic else { return Ok("without load".into()) };
-    let outcome = traffic.stop().await?;
-    outcome.expect_all_served(1000)?;
-    Ok(format!("0 of {} requests failed", outcome.clients.requests))
+/// Ends the load, if there is one, of which no request may have failed.
+pub(super) async fn all_served(bed: &Bed, traffic: Option<Traffic>) -> Result<()> {
+    match traffic {
+        Some(traffic) => traffic.all_served(bed).await,
+        None => Ok(()),
+    }
 }
 
 /// Kills the operator at each write that is caught and starts it again, until this has come about; then everything passes. Returns how
@@ -342,7 +339,7 @@ pub(super) fn took_effect_once(history: &[Observation], before: usize) -> Result
 
 /// Nothing more is written once everything is complete on so many nodes.
 pub(super) async fn is_quiet(bed: &Bed, proxy: &FaultProxy, nodes: usize) -> Result<()> {
-    product::is_complete(bed, nodes, MINUTE).await?;
+    product::is_complete(bed, nodes, product::ROLLED_OUT).await?;
     let steps = || proxy.log().iter().filter(|exchange| exchange.request.is_step()).count();
     // What was complete may still be said, once.
     let before = steps();

@@ -16,11 +16,13 @@ use crate::{
     detacher::{Detacher, Variant},
     eventually::eventually,
     load::LoadOptions,
+    node::NodeSpec,
     operator_process,
     scenario::Scenario,
     scenarios::{
         gate_originals::clean_up,
         product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
+        workload,
     },
     traffic::Traffic,
 };
@@ -28,24 +30,43 @@ use crate::{
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Under load that another workload takes over is not possible here: what counts is that detachment comes first, and
-/// that only what is ours goes.
+/// Under load that another workload takes over: nodes are detached before their pods go, so that no request is lost, and only what is
+/// ours goes.
 pub const DELETED_UNDER_LOAD: Scenario = Scenario {
     name: "deleting_the_resource_under_load_detaches_first_and_leaves_nothing",
-    options: four_nodes,
+    options: || {
+        let mut options = four_nodes();
+        options.nodes.push(NodeSpec::new(OTHER));
+        options
+    },
     // Everything goes: that is no rolling update.
     expected: || Expectations::budget(4).claiming(Duration::from_secs(GRACE.into())).detaching(Duration::from_secs(1)),
     body: |bed| Box::pin(deleted_under_load(bed)),
 };
 
+/// A node that the resource does not choose.
+const OTHER: &str = "n5";
+
+/// A plain workload on a node of its own, in a namespace of its own, which the load balancer asks for its health itself.
+async fn another_workload_serves(bed: &Bed) -> Result<()> {
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": OTHER } });
+    bed.apply(&[namespace]).await?;
+    bed.apply(&[workload::config_map(OTHER), workload::deployment(OTHER, OTHER, 1)]).await?;
+    bed.deployment_available(OTHER, &format!("nginx-{OTHER}")).await?;
+    bed.haproxy.check_on(OTHER, workload::PORT).await?;
+    let all: Vec<_> = NODES.into_iter().chain([OTHER]).collect();
+    bed.haproxy.serves(MINUTE, &all).await
+}
+
 async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
+    another_workload_serves(bed).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     let nodes = Api::<ApiNode>::all(bed.client.clone());
     let foreign = json!({ "metadata": { "annotations": { "example.com/kept": "yes" }, "labels": { "example.com/kept": "yes" } } });
     nodes.patch("n1", &PatchParams::default(), &Patch::Merge(foreign)).await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::api(bed).delete(product::NAME, &DeleteParams::default()).await?;
     let gone = eventually(MINUTE * 4, "the resource is gone", async || {
@@ -53,7 +74,8 @@ async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
         Ok(())
     });
     gone.await?;
-    drop(traffic);
+    traffic.all_served(bed).await?;
+    bed.haproxy.serves(MINUTE, &[OTHER]).await?;
     eventually(MINUTE * 2, "nothing of the product is left", async || {
         let left = bed.kubectl(&["get", "deployments,replicasets,daemonsets,serviceaccounts,rolebindings,pods", "-o", "name"]).await?;
         let left: Vec<_> = left.lines().filter(|line| *line != "serviceaccount/default").collect();
@@ -85,7 +107,7 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     // Nobody answers the mark on the node.
     product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     bed.kubectl(&["delete", "namespace", operator_process::NAMESPACE]).await?;
     let there = eventually_cleaned(bed, &["--dry-run"], "IngressDaemonSet default/edge is there").await?;
     ensure!(!there.contains("member-") && !there.contains("detach-holders"), "what is of use would go: {there}");
@@ -141,14 +163,16 @@ pub const NAME_TAKEN: Scenario = Scenario {
 async fn name_taken(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["create", "deployment", "edge-n1", "--image=busybox:1.36", "--replicas=0"]).await?;
     bed.install().await?;
-    bed.apply(&[crate::scenarios::workload::config_map("default"), product::resource("1", &rolling_update(1, deployment_mark()))]).await?;
+    bed.apply(&[workload::config_map("default"), product::resource("1", &rolling_update(1, deployment_mark()))]).await?;
     bed.haproxy.serves(MINUTE, &["n2", "n3", "n4"]).await?;
-    product::status_says(bed, "the condition NameConflict", MINUTE, |status| has_condition(status, "NameConflict", "True", "NameConflict"))
-        .await?;
+    product::status_says(bed, "the condition NameConflict", product::SAID, |status| {
+        has_condition(status, "NameConflict", "True", "NameConflict")
+    })
+    .await?;
     let owner = bed
         .kubectl(&["get", "deployment", "edge-n1", "-o", "jsonpath={.metadata.ownerReferences}{.spec.template.spec.containers[0].image}"])
         .await?;
     ensure!(owner == "busybox:1.36", "the foreign Deployment became {owner}");
     bed.kubectl(&["delete", "deployment", "edge-n1"]).await?;
-    product::is_complete(bed, 4, MINUTE * 4).await
+    product::is_complete(bed, 4, product::ROLLED_OUT).await
 }

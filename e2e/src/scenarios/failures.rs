@@ -24,7 +24,7 @@ use crate::{
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
-    scenarios::{crashes::completes, incidents::STANDSTILL, workload},
+    scenarios::{crashes::completes, workload},
     traffic::Traffic,
 };
 
@@ -45,29 +45,23 @@ pub const MISSING_IMAGE: Scenario = Scenario {
 
 async fn missing_image(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let watch = bed.haproxy.watch().await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to_missing_image(bed).await?;
-    let status = product::status_says(bed, "the status names the node and the image", MINUTE, |status| {
+    let status = product::status_says(bed, "the status names the node and the image", product::SAID, |status| {
         has_condition(status, "Degraded", "True", "ImagePull")
             && status.node_states.iter().any(|state| state.reason == "ImagePull" && state.message.contains("nginx:does-not-exist"))
     })
     .await?;
     bed.say(&format!("{:?}", status.node_states.first().map(|state| (&state.name, &state.reason))));
-    throughout(Duration::from_secs(5), "three nodes serve", async || {
-        eventually(STANDSTILL, "they do", async || {
-            let counters = bed.haproxy.counters().await?;
-            let serving = counters.servers.values().filter(|server| server.takes_traffic()).count();
-            ensure!(serving == 3, "{serving} nodes take traffic");
-            Ok(())
-        })
-        .await
+    product::status_stays(bed, "one node is under way", Duration::from_secs(5), |status| {
+        status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1) && status.nodes.updated == 0
     })
     .await?;
+    watch.at_least(3).await?;
     product::roll_to(bed, "3").await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await
 }
 
 /// Every pod is unready at once, while a new version waits.
@@ -82,18 +76,18 @@ async fn kubelet_restart(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     // With it pods are not available for a while after they are ready again.
     product::change(bed, json!({ "minReadySeconds": 3 })).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     for node in NODES {
         bed.node(node)?.forget_readiness()?;
     }
-    product::status_says(bed, "no node is ready", MINUTE, |status| status.nodes.ready == 0).await?;
+    product::status_says(bed, "no node is ready", product::SAID, |status| status.nodes.ready == 0).await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "one node has a grant", MINUTE, |status| {
+    product::status_says(bed, "one node has a grant", product::SAID, |status| {
         status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1)
     })
     .await?;
     // The auditor judges every moment between here and the end.
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let history = bed.recorder.history().await?;
     let ours = history.iter().filter(|seen| seen.kind == Kind::Pod && seen.object["metadata"]["labels"][names::REVISION_LABEL].is_string());
     let made: BTreeSet<_> = ours.filter_map(|seen| seen.object["metadata"]["uid"].as_str()).collect();
@@ -118,14 +112,14 @@ async fn silent_detacher(bed: &mut Bed) -> Result<()> {
     };
     product::serve(bed, strategy("Halt"), &NODES).await?;
     product::roll_to(bed, "2").await?;
-    let halted = product::status_says(bed, "the rollout halts and says so", MINUTE, |status| {
+    let halted = product::status_says(bed, "the rollout halts and says so", product::SAID, |status| {
         has_condition(status, "Stalled", "True", "DetachTimeout")
     })
     .await?;
     ensure!(halted.nodes.detached == 1 && halted.nodes.updated == 0, "{:?}", halted.nodes);
     bed.say("halted");
     product::change(bed, json!({ "updateStrategy": strategy("Abort") })).await?;
-    let aborted = product::status_says(bed, "the node is attached again and given up", MINUTE, |status| {
+    let aborted = product::status_says(bed, "the node is attached again and given up", product::SAID, |status| {
         let given_up = status.node_states.iter().any(|state| state.phase == "Blocked" && state.reason == "DetachTimeout");
         given_up && status.nodes.detached == 0 && status.nodes.available == 4
     })
@@ -134,7 +128,7 @@ async fn silent_detacher(bed: &mut Bed) -> Result<()> {
     bed.say("aborted, its pods untouched");
     product::change(bed, json!({ "updateStrategy": strategy("Proceed") })).await?;
     product::roll_to(bed, "3").await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("proceeded without the detacher");
     Ok(())
 }
@@ -172,10 +166,8 @@ async fn operator_killed(bed: &mut Bed) -> Result<()> {
         }
     }
     bed.say("killed ten times");
-    completes(bed, &mut operator, NODES.len(), MINUTE * 2).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)?;
+    completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await?;
     let revision = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.update;
     let history = bed.recorder.history().await?;
     let replaced: BTreeSet<_> = history
@@ -207,7 +199,7 @@ async fn hand_over(bed: &mut Bed) -> Result<()> {
     };
     let first = holder().await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     Api::<Pod>::namespaced(bed.client.clone(), "ingress-daemonset-system").delete(&first, &DeleteParams::default()).await?;
     let started = std::time::Instant::now();
     let second = eventually(Duration::from_secs(5), "another replica holds the lease", async || {
@@ -217,7 +209,7 @@ async fn hand_over(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     bed.say(&format!("{second} took over {:.2} s after the deletion of {first}", started.elapsed().as_secs_f32()));
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await
 }
 
 /// A kubelet refuses the pods, which the Deployment would make again without end.
@@ -251,7 +243,7 @@ async fn refused_pods(bed: &mut Bed) -> Result<()> {
                 .iter()
                 .any(|state| state.name == "n1" && state.reason == "AdmissionRejected" && state.message.contains("NodePorts"))
     };
-    product::status_says(bed, "n1 is named with the kubelet's reason, the others serve", MINUTE, refused).await?;
+    product::status_says(bed, "n1 is named with the kubelet's reason, the others serve", product::SAID, refused).await?;
     let made = async || -> Result<usize> {
         let history = bed.recorder.history().await?;
         let of_n1 = |object: &Value| object["metadata"]["labels"][names::NODE_LABEL] == "edge-n1";
@@ -291,7 +283,7 @@ async fn refused_pods(bed: &mut Bed) -> Result<()> {
     .await?;
     bed.kubectl(&["delete", "deployment", "nginx-n1"]).await?;
     bed.say("the port is free");
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await
 }
 
 /// A template that the API server refuses is asked for once in a while, not in a loop, and nothing is made for it.
@@ -336,13 +328,13 @@ async fn bad_edit(bed: &mut Bed) -> Result<()> {
         ("ReservedKey", json!({ "selector": { "matchLabels": { names::NODE_LABEL: "x" } } }), json!({ "selector": null })),
         ("InvalidSpec", json!({ "healthChecker": { "bindAddress": "999.1.1.1" } }), json!({ "healthChecker": null })),
     ];
+    let watch = bed.haproxy.watch().await?;
     for (reason, edit, repair) in edits {
         product::change(bed, edit).await?;
-        product::status_says(bed, reason, MINUTE, invalid(reason)).await?;
-        // A machine that several beds share stands still for a moment now and then.
-        bed.haproxy.serves(Duration::from_secs(10), &NODES).await?;
+        product::status_says(bed, reason, product::SAID, invalid(reason)).await?;
         product::change(bed, repair).await?;
-        product::is_complete(bed, NODES.len(), MINUTE).await?;
+        product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     }
-    refused_template(bed).await
+    refused_template(bed).await?;
+    watch.exactly(&NODES).await
 }

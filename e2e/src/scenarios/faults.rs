@@ -24,8 +24,6 @@ use crate::{
     traffic::Traffic,
 };
 
-const MINUTE: Duration = Duration::from_mins(1);
-
 /// Each answer at the first attempt of every distinct request of an operator that starts and rolls out a version.
 pub const EVERY_ANSWER: Scenario = Scenario {
     name: "every_request_of_the_operator_may_fail_once_in_every_way",
@@ -89,11 +87,11 @@ async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, nam
     let (before, log) = (bed.recorder.history().await?.len(), proxy.log().len());
     let traffic = light_traffic(bed, loaded).await?;
     product::roll_to(bed, &version.to_string()).await?;
-    completes(bed, operator, NODES.len(), MINUTE * 3).await?;
-    let load = all_served(traffic).await?;
+    completes(bed, operator, NODES.len(), product::ROLLED_OUT).await?;
+    all_served(bed, traffic).await?;
     took_effect_once(&bed.recorder.history().await?, before)?;
     let faults = proxy.log()[log..].iter().filter(|exchange| exchange.fault != Fault::None).count();
-    bed.say(&format!("{name}: {faults} faults, {:.1} s, {load}", started.elapsed().as_secs_f32()));
+    bed.say(&format!("{name}: {faults} faults, {:.1} s", started.elapsed().as_secs_f32()));
     Ok(())
 }
 
@@ -111,7 +109,7 @@ async fn every_mode(bed: &mut Bed) -> Result<()> {
     let mut ways = BTreeSet::new();
     for (version, mode) in (2..).zip(Mode::all()) {
         product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
-        product::is_complete(bed, NODES.len(), MINUTE).await?;
+        product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
         let turn = AtomicUsize::new(0);
         proxy.inject(move |request| {
             if request.is_step() && request.attempt <= 2 {
@@ -155,25 +153,21 @@ async fn cut_off(bed: &mut Bed) -> Result<()> {
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let under_way = |status: &crds::IngressDaemonSetStatus| status.nodes.detached == 1;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is detached", MINUTE, under_way).await?;
+    product::status_says(bed, "a node is detached", product::SAID, under_way).await?;
     proxy.silence_watches();
     let silent = std::time::Instant::now();
-    completes(bed, &mut operator, NODES.len(), MINUTE * 3).await?;
+    completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
     bed.say(&format!("complete {:.1} s after the watches had fallen silent", silent.elapsed().as_secs_f32()));
 
     product::roll_to(bed, "3").await?;
-    product::status_says(bed, "a node is detached", MINUTE, under_way).await?;
+    product::status_says(bed, "a node is detached", product::SAID, under_way).await?;
+    let watch = bed.haproxy.watch().await?;
     proxy.stop();
-    throughout(Duration::from_secs(10), "one node is out", async || {
-        let counters = bed.haproxy.counters().await?;
-        let serving = counters.servers.values().filter(|server| server.takes_traffic()).count();
-        ensure!(serving >= 1, "{serving} nodes serve");
-        Ok(())
-    })
-    .await?;
+    throughout(Duration::from_secs(10), "the bed is whole while the operator reaches nothing", async || bed.check()).await?;
+    watch.at_least(1).await?;
     proxy.resume().await?;
     let reached = std::time::Instant::now();
-    completes(bed, &mut operator, NODES.len(), MINUTE * 3).await?;
+    completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
     bed.say(&format!("complete {:.1} s after the API server was reached again", reached.elapsed().as_secs_f32()));
-    traffic.stop().await?.expect_all_served(1000)
+    traffic.all_served(bed).await
 }

@@ -63,7 +63,7 @@ async fn fleet(bed: &mut Bed) -> Result<()> {
         named.extend(refused.map(|state| state.name.clone()));
         status.nodes.available == available && named == rejecting
     };
-    product::status_says(bed, "all others serve, those that refuse are named", Duration::from_mins(2), settled).await?;
+    product::status_says(bed, "all others serve, those that refuse are named", product::ROLLED_OUT, settled).await?;
     bed.say(&format!("settled {:.1} s after the resource was made", started.elapsed().as_secs_f32()));
     let made = fleet.pods_made();
     let on_rejecting: Vec<_> = made.iter().filter(|(node, _)| rejecting.contains(*node)).map(|(_, count)| *count).collect();

@@ -167,7 +167,7 @@ async fn spared(bed: &Bed) -> Result<()> {
         status.nodes.held == 1 && has_condition(status, "TolerationMissing", "False", "NobodyEvicted")
     })
     .await?;
-    product::is_complete(bed, 1, 2 * MINUTE).await?;
+    product::is_complete(bed, 1, product::ROLLED_OUT).await?;
     let after = eventually(MINUTE, "there are two replicas, and both are new", async || {
         let after = replicas_of(bed).await?;
         ensure!(after.len() == 2 && after.is_disjoint(&before), "{after:?} after {before:?}");
@@ -183,7 +183,7 @@ async fn spared(bed: &Bed) -> Result<()> {
     warm(bed, "n1", "True").await?;
     becomes(bed, "n1", KEY, false, 1).await?;
     delete_gate(bed, "evicting").await?;
-    product::is_complete(bed, 1, 2 * MINUTE).await?;
+    product::is_complete(bed, 1, product::ROLLED_OUT).await?;
     bed.say("its replicas of the next revision bear the taint, so it came");
     Ok(())
 }

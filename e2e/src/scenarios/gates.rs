@@ -64,13 +64,13 @@ async fn joining(bed: &mut Bed) -> Result<()> {
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     demo::joining::a_node_joins(bed, &["n1", "n2"]).await?;
     product::roll_to(bed, "2").await?;
-    product::is_complete(bed, 3, 4 * MINUTE).await?;
+    product::is_complete(bed, 3, product::ROLLED_OUT).await?;
     let history = bed.recorder.history().await?;
     let nodes = history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] != demo::joining::JOINS);
     let tainted = nodes.filter(|seen| seen.object["spec"]["taints"].to_string().contains("readiness.k8s.io/")).count();
     ensure!(tainted == 0, "a planned update tainted a node");
     bed.say("a planned update taints no node");
-    product::status_says(bed, "nodeReadiness says that every node is released", MINUTE, |status| {
+    product::status_says(bed, "nodeReadiness says that every node is released", product::SAID, |status| {
         let said = status.node_readiness.clone().unwrap_or_default();
         (said.nodes.matched, said.nodes.held, said.nodes.released) == (3, 0, 3)
             && has_condition(&said, "Ready", "True", "NoNodeHeld")
@@ -78,9 +78,7 @@ async fn joining(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     followed_and_tainted_first(bed).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1)
+    traffic.all_served(bed).await
 }
 
 /// What gates of the replicas do while a node is updated: with `Taint` it has the taint before anything of its replicas changes, with
@@ -104,7 +102,7 @@ async fn followed_and_tainted_first(bed: &Bed) -> Result<()> {
     // One node is enough to see it.
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "partition": 2 } } })).await?;
     product::roll_to(bed, "3").await?;
-    product::status_says(bed, "one node is updated", 2 * MINUTE, |status| {
+    product::status_says(bed, "one node is updated", product::ROLLED_OUT, |status| {
         status.nodes.updated == 1 && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
     })
     .await?;

@@ -63,6 +63,9 @@ async fn answers(bed: &mut Bed) -> Result<()> {
     still_api_server(bed).await
 }
 
+/// A check of the load balancer waits so long: one that begins when the token is written ends with 503.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// From the answer to the write of a token to the first 503.
 async fn reaction_times(bed: &Bed) -> Result<()> {
     let api = Api::<Deployment>::namespaced(bed.client.clone(), "default");
@@ -78,7 +81,7 @@ async fn reaction_times(bed: &Bed) -> Result<()> {
         write("Claimed").await?;
         let written = Instant::now();
         while ask(bed, "n1").await?.0 != 503 {
-            ensure!(written.elapsed() < Duration::from_secs(5), "no 503 within 5 s");
+            ensure!(written.elapsed() < AT_ONCE, "no 503 within {AT_ONCE:?}");
         }
         times.push(written.elapsed());
         write("Closed").await?;
@@ -97,6 +100,7 @@ async fn reaction_times(bed: &Bed) -> Result<()> {
 
 async fn still_api_server(bed: &Bed) -> Result<()> {
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
     bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
     let held = throughout(Duration::from_secs(20), "every node answers 200 while the API server stands still", async || {
         for node in NODES {
@@ -116,9 +120,9 @@ async fn still_api_server(bed: &Bed) -> Result<()> {
         Ok(())
     })
     .await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("API server stopped for 20 s: {} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)
+    bed.say("the API server was stopped for 20 s");
+    watch.exactly(&NODES).await?;
+    traffic.all_served(bed).await
 }
 
 /// Something on a health port of a node says 200 whatever the token says.
@@ -151,7 +155,7 @@ async fn contradicted(bed: &mut Bed) -> Result<()> {
         let state = status.node_states.iter().find(|state| state.name == "n1");
         state.is_some_and(|state| state.reason == "HealthPortContradicts" && state.message.contains("port 10081"))
     };
-    product::status_says(bed, "n1 is held with the port that contradicts", Duration::from_mins(2), contradicts).await?;
+    product::status_says(bed, "n1 is held with the port that contradicts", product::ROLLED_OUT, contradicts).await?;
     throughout(Duration::from_secs(5), "n1 is held, its pods as they were", async || {
         let status = product::api(bed).get(product::NAME).await?.status.unwrap_or_default();
         ensure!(contradicts(&status), "{}", product::summary(&status));
@@ -160,5 +164,5 @@ async fn contradicted(bed: &mut Bed) -> Result<()> {
     .await?;
     bed.say("n1 is held");
     bed.kubectl(&["delete", "deployment", "nginx-n1"]).await?;
-    product::is_complete(bed, 4, Duration::from_mins(4)).await
+    product::is_complete(bed, 4, product::ROLLED_OUT).await
 }

@@ -138,15 +138,14 @@ async fn under_load(bed: &mut Bed) -> Result<()> {
         let mut strategy = in_place(&mode);
         strategy["rollingUpdate"]["prePull"] = true.into();
         product::change(bed, json!({ "updateStrategy": strategy })).await?;
-        product::is_complete(bed, NODES, MINUTE * 3).await?;
+        product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
         let before = Before::of(bed).await?;
         let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
         roll_to(bed, image).await?;
-        product::is_complete(bed, NODES, MINUTE * 4).await?;
-        let outcome = traffic.stop().await?;
-        bed.say(&format!("{}: {} requests, {} failed", mode.name, outcome.clients.requests, outcome.failed()));
+        product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
+        bed.say(&format!("{}: the images were changed", mode.name));
+        traffic.all_served(bed).await?;
         before.stays(bed, 1).await?;
-        outcome.expect_all_served(1000)?;
     }
     Ok(())
 }
@@ -187,7 +186,7 @@ async fn shown_images(bed: &Bed) -> Result<BTreeSet<(String, String, String)>> {
 async fn two_tags(bed: &mut Bed) -> Result<()> {
     let (before, shown) = (Before::of(bed).await?, shown_images(bed).await?);
     roll_to(bed, images::SAME_NGINX).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     before.stays(bed, 1).await?;
     let only = |all: &BTreeSet<(String, String, String)>| all.iter().next().filter(|_| all.len() == 1).cloned().context("images differ");
     let (was, is) = (only(&shown)?, only(&shown_images(bed).await?)?);
@@ -198,7 +197,7 @@ async fn two_tags(bed: &mut Bed) -> Result<()> {
 
 /// Waits until an update is stuck, with pods that lack their image beside a former `ReplicaSet`.
 async fn is_stuck(bed: &Bed, before: &Before) -> Result<()> {
-    product::status_says(bed, "an image is missed under way", MINUTE, |status| {
+    product::status_says(bed, "an image is missed under way", product::SAID, |status| {
         status.node_states.iter().any(|state| state.reason == "ImagePull")
     })
     .await?;
@@ -209,7 +208,7 @@ async fn is_stuck(bed: &Bed, before: &Before) -> Result<()> {
 
 /// The former `ReplicaSet` is the only one again.
 async fn only_the_former(bed: &Bed, before: &Before) -> Result<()> {
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     eventually(MINUTE, "the other ReplicaSet goes", async || {
         let sets = replica_sets(bed).await?;
         ensure!(sets == before.replica_sets, "{sets:?}");
@@ -237,7 +236,7 @@ async fn former_replica_sets(bed: &mut Bed) -> Result<()> {
         json!({ "updateStrategy": strategy })
     };
     product::change(bed, degrade(0, 1)).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     let before = Before::of(bed).await?;
     roll_to(bed, MISSING).await?;
     is_stuck(bed, &before).await?;
@@ -251,7 +250,7 @@ async fn former_replica_sets(bed: &mut Bed) -> Result<()> {
     ensure!(after == before.pods, "pods were {:?} and are {after:?}", before.pods);
     bed.say("an image was taken back by the ReplicaSet of before, whose pods had served all the time");
     product::change(bed, json!({ "updateStrategy": in_place(&Mode::token()) })).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await
 }
 
 /// What would need other pods waits, until it may have them.
@@ -259,14 +258,14 @@ async fn only_in_place(bed: &mut Bed) -> Result<()> {
     let before = Before::of(bed).await?;
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "podUpdate": "InPlaceOnly" } } })).await?;
     product::roll_to(bed, "2").await?;
-    let held = product::status_says(bed, "no node is begun", MINUTE, |status| {
+    let held = product::status_says(bed, "no node is begun", product::SAID, |status| {
         status.node_states.iter().filter(|state| state.reason == "NotInPlace").count() == NODES
     })
     .await?;
     ensure!(held.nodes.available == 2 && held.rollout.is_some_and(|ledger| ledger.grants.is_empty()), "{:?}", held.nodes);
     before.stays(bed, 0).await?;
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "podUpdate": "InPlaceIfPossible" } } })).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     let after = pods(bed).await?;
     ensure!(after.keys().all(|uid| !before.pods.contains_key(uid)), "pods stayed that had to be made anew");
     Ok(())
@@ -277,7 +276,7 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
     let before = Before::of(bed).await?;
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "prePull": true } } })).await?;
     roll_to(bed, MISSING).await?;
-    let held = product::status_says(bed, "the image is missed before a node is taken out", MINUTE, |status| {
+    let held = product::status_says(bed, "the image is missed before a node is taken out", product::SAID, |status| {
         status.node_states.iter().any(|state| state.phase == "Waiting" && state.reason == "ImagePull")
     })
     .await?;
@@ -286,12 +285,12 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
     // The way back has this deadline, too: several times what a container takes to start.
     let more = json!({ "nodeDeadlineSeconds": 20, "autoRollback": true, "prePull": false });
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": more } })).await?;
-    let failed = product::status_says(bed, "the revision failed and is rolled back", MINUTE * 2, |status| {
+    let failed = product::status_says(bed, "the revision failed and is rolled back", product::ROLLED_OUT, |status| {
         product::has_condition(status, "RolledBack", "True", "RevisionFailed")
     })
     .await?;
     bed.say(&format!("{:?}", failed.rollout.and_then(|ledger| ledger.rolled_back).map(|back| back.reason)));
-    product::status_says(bed, "the former image serves everywhere", MINUTE * 3, |status| {
+    product::status_says(bed, "the former image serves everywhere", product::ROLLED_OUT, |status| {
         status.nodes.available == 2 && status.nodes.detached == 0 && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
     })
     .await?;
@@ -301,7 +300,7 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
     let more = json!({ "nodeDeadlineSeconds": null, "autoRollback": false });
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": more } })).await?;
     roll_to(bed, images::NGINX).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await
 }
 
 /// The Deployment of a node that is paused for an update in place.
@@ -324,7 +323,7 @@ async fn dying_pod(bed: &mut Bed) -> Result<()> {
     let one = api.list(&ListParams::default().labels(&format!("{}={name}", names::NODE_LABEL))).await?.items;
     let one = one.into_iter().find_map(|pod| pod.metadata.name).context("no pod")?;
     api.delete(&one, &DeleteParams::default().grace_period(0)).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     let after = pods(bed).await?;
     let new = after.keys().filter(|uid| !before.pods.contains_key(*uid)).count();
     ensure!(new == 1 && after.len() == before.pods.len(), "{new} pods were made");
@@ -342,12 +341,12 @@ async fn unpaused(bed: &mut Bed) -> Result<()> {
     // The Deployment controller makes a ReplicaSet now, by this person's hand.
     touch(bed, &node, TOUCHED).await?;
     api.patch(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "paused": false } }))).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     touch(bed, &node, UNTOUCHED).await?;
     // A former ReplicaSet of the wanted template has gone, and the next update is in place again.
     let before = Before::of(bed).await?;
     roll_to(bed, images::NEWER_NGINX).await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     before.stays(bed, 1).await
 }
 
@@ -368,18 +367,18 @@ async fn crashing(bed: &mut Bed) -> Result<()> {
     // Pods without the gate are made anew once.
     product::change(bed, json!({ "updateStrategy": in_place(&Mode::token()) })).await?;
     product::roll_to(bed, "1b").await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     product::roll_to(bed, "1").await?;
-    product::is_complete(bed, NODES, MINUTE * 3).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     let mut image = [images::NEWER_NGINX, images::NGINX].into_iter().cycle();
     let mut restarts = 0;
     for mode in [Mode::token(), Mode::degrade()] {
         product::change(bed, json!({ "updateStrategy": in_place(&mode) })).await?;
-        product::is_complete(bed, NODES, MINUTE * 3).await?;
+        product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
         let before = Before::of(bed).await?;
         proxy.inject(|request| if touches(request) { Fault::Crash(Reached::ApiServer) } else { Fault::None });
         roll_to(bed, image.next().unwrap_or(images::NGINX)).await?;
-        restarts += while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES, MINUTE * 8)).await?;
+        restarts += while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES, MINUTE * 5)).await?;
         before.stays(bed, 1).await?;
     }
     bed.say(&format!("{restarts} restarts"));
@@ -390,7 +389,7 @@ async fn crashing(bed: &mut Bed) -> Result<()> {
     second.inject(slow_view);
     let before = Before::of(bed).await?;
     roll_to(bed, image.next().unwrap_or(images::NGINX)).await?;
-    product::is_complete(bed, NODES, MINUTE * 4).await?;
+    product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
     before.stays(bed, 1).await?;
     for exchange in proxy.log().iter().chain(&second.log()).filter(|exchange| exchange.request.path.ends_with("/status")) {
         let request = &exchange.request;

@@ -36,8 +36,6 @@ const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const MINUTE: Duration = Duration::from_mins(1);
 /// How long something must not happen.
 const WHILE: Duration = Duration::from_secs(4);
-/// A machine that several beds share stands still for a moment now and then; pods that are replaced are away for longer.
-pub(super) const STANDSTILL: Duration = Duration::from_secs(4);
 
 fn three_nodes() -> Options {
     Options::with_nodes(3).with_infra()
@@ -54,32 +52,16 @@ fn under_way(status: &IngressDaemonSetStatus) -> BTreeSet<String> {
 
 /// The status says so all the while.
 async fn stays(bed: &Bed, what: &str, test: impl Fn(&IngressDaemonSetStatus) -> bool) -> Result<()> {
-    product::status_says(bed, what, MINUTE, &test).await?;
-    throughout(WHILE, what, async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(test(&status), "{}", product::summary(&status));
-        Ok(())
-    })
-    .await
+    product::status_says(bed, what, product::SAID, &test).await?;
+    product::status_stays(bed, what, WHILE, test).await
 }
 
 /// Until this has come about, all nodes but the budget of one get requests.
 async fn others_serve_until<T>(bed: &Bed, done: impl Future<Output = Result<T>>) -> Result<T> {
-    let others = throughout(Duration::from_hours(1), "all nodes but one get requests", async || {
-        eventually(STANDSTILL, "they do", async || {
-            let serving = bed.haproxy.counters().await?.servers.values().filter(|server| server.takes_traffic()).count();
-            ensure!(serving >= NODES.len() - 1, "{serving} nodes get requests");
-            Ok(())
-        })
-        .await
-    });
-    tokio::select! {
-        done = done => done,
-        broken = others => match broken {
-            Err(broken) => Err(broken),
-            Ok(()) => bail!("not within an hour"),
-        },
-    }
+    let watch = bed.haproxy.watch().await?;
+    let done = done.await?;
+    watch.at_least(NODES.len() - 1).await?;
+    Ok(done)
 }
 
 /// kruise #1323: pods that are ready for less than `minReadySeconds` were free to be replaced.
@@ -111,7 +93,7 @@ async fn two_updates(bed: &mut Bed) -> Result<()> {
         stays(bed, "no other node is begun", |status| under_way(status) == one && held(status, "Budget").len() == NODES.len() - 1).await?;
         bed.say("two updates, and the same node is under way");
         product::change(bed, json!({ "minReadySeconds": 2 })).await?;
-        product::is_complete(bed, NODES.len(), MINUTE * 2).await
+        product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await
     })
     .await
 }
@@ -173,7 +155,7 @@ async fn bad_updates(bed: &mut Bed) -> Result<()> {
             let mut template = product::template(reason);
             mistake(&mut template["spec"]);
             product::change(bed, json!({ "template": template })).await?;
-            product::status_says(bed, &format!("a node failed with {reason}"), MINUTE, |status| {
+            product::status_says(bed, &format!("a node failed with {reason}"), product::SAID, |status| {
                 status.node_states.iter().any(|state| state.phase == "Failed" && state.reason == reason)
             })
             .await?;
@@ -188,7 +170,7 @@ async fn bad_updates(bed: &mut Bed) -> Result<()> {
         bed.say("three bad updates in a row");
         let strict = json!({ "nodeDeadlineSeconds": null, "maxFailedNodes": null });
         product::change(bed, json!({ "updateStrategy": rolling_update(1, strict), "template": product::template("2") })).await?;
-        product::is_complete(bed, NODES.len(), MINUTE * 2).await
+        product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await
     })
     .await?;
     let history = bed.recorder.history().await?;
@@ -228,7 +210,7 @@ async fn terminating(bed: &mut Bed) -> Result<()> {
     nginx["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": ENDING } } });
     nginx["readinessProbe"]["initialDelaySeconds"] = ENDING.into();
     product::change(bed, json!({ "template": template })).await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let mut order: Vec<String> = ledgers(bed, from).await?.into_iter().flatten().collect();
     order.dedup();
     ensure!(order.len() == NODES.len() && order.last().is_some_and(|last| last == "n1"), "the cordoned n1 was not the last of {order:?}");
@@ -239,13 +221,13 @@ async fn terminating(bed: &mut Bed) -> Result<()> {
     is_out_before_pods_end(bed, "n2", &BTreeSet::from([going])).await?;
     // The load balancer sees a little later than the status that it is back, and is looked at next.
     bed.haproxy.serves(MINUTE, &NODES).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("one of two pods was deleted: 503 while it went on serving");
 
     let going = pods_on(bed, "n1").await?.iter().map(ResourceExt::name_any).collect();
     let drain = ["drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s"];
     tokio::try_join!(bed.kubectl(&drain), is_out_before_pods_end(bed, "n1", &going))?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.haproxy.serves(MINUTE, &NODES).await?;
     bed.say("drained: 503 while its pods went on serving, then they were made again");
     bed.kubectl(&["uncordon", "n1"]).await.map(drop)
@@ -317,7 +299,7 @@ async fn dead_node(bed: &mut Bed) -> Result<()> {
     stays(bed, "it keeps its place when nodes that are not Ready are ignored", keeps).await?;
 
     product::change(bed, json!({ "updateStrategy": rolling_update(1, json!({ "notReadyNodes": "CountAgainst" })) })).await?;
-    let status = product::status_says(bed, "its place is taken", MINUTE, keeps).await?;
+    let status = product::status_says(bed, "its place is taken", product::SAID, keeps).await?;
     let id = status.rollout.context("no ledger")?.grants[&node].id;
     let order = format!("{}=default/{}:{id}", names::RELEASE_ANNOTATION, product::NAME);
     bed.kubectl(&["annotate", "node", &node, &order]).await?;
@@ -327,7 +309,7 @@ async fn dead_node(bed: &mut Bed) -> Result<()> {
     .await?;
     bed.say("its place was kept until a person freed it; then it counted as unavailable");
     product::change(bed, json!({ "updateStrategy": rolling_update(1, json!({ "notReadyNodes": "Ignore" })) })).await?;
-    product::status_says(bed, "the others are updated", MINUTE, |status| {
+    product::status_says(bed, "the others are updated", product::SAID, |status| {
         status.nodes.available == 2 && under_way(status).is_empty() && says_so(status, "NodeNotReady", &of_node)
     })
     .await?;
@@ -336,7 +318,7 @@ async fn dead_node(bed: &mut Bed) -> Result<()> {
     bed.say("ignored, it held nobody up");
     bed.node(&node)?.heal().await?;
     bed.kubectl(&["annotate", "node", &node, &format!("{}=it-is-back", names::RETRY_ANNOTATION)]).await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.haproxy.serves(MINUTE, &NODES).await
 }
 
@@ -366,13 +348,15 @@ async fn no_mark(bed: &mut Bed) -> Result<()> {
         product::roll_to_missing_image(bed).await?;
         let node = fails_with_marks(bed, live).await?;
         if rolls_back {
-            product::status_says(bed, "it is rolled back", MINUTE, |status| has_condition(status, "RolledBack", "True", "RevisionFailed"))
-                .await?;
+            product::status_says(bed, "it is rolled back", product::SAID, |status| {
+                has_condition(status, "RolledBack", "True", "RevisionFailed")
+            })
+            .await?;
         } else {
             let patient = json!({ "nodeDeadlineSeconds": null });
             product::change(bed, json!({ "updateStrategy": rolling_update(1, patient), "template": product::template(version) })).await?;
         }
-        product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+        product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
         eventually(MINUTE, "no mark of ours is left, and all of others", async || no_mark_of_ours_and_all_of_others(bed).await).await?;
         bed.haproxy.serves(MINUTE, &NODES).await?;
         bed.say(&format!("the update failed on {node}; corrected (rolled back: {rolls_back}), no mark is left"));

@@ -47,19 +47,17 @@ async fn while_serving(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     bed.add_node(NodeSpec::new(LONG_NAME).label("ingress", "true")).await?;
-    product::is_complete(bed, 5, MINUTE * 3).await?;
+    product::is_complete(bed, 5, product::ROLLED_OUT).await?;
     bed.haproxy.serves(MINUTE, &["n1", "n2", "n3", "n4", LONG_NAME]).await?;
     bed.say("a fifth node joined");
     label(bed, "n1", false).await?;
     nothing_of_ours_is_on(bed, "n1").await?;
-    product::is_complete(bed, 4, MINUTE * 3).await?;
+    product::is_complete(bed, 4, product::ROLLED_OUT).await?;
     bed.say("n1 left by its label");
     label(bed, "n1", true).await?;
-    product::is_complete(bed, 5, MINUTE * 3).await?;
+    product::is_complete(bed, 5, product::ROLLED_OUT).await?;
     bed.say("n1 came back");
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)?;
+    traffic.all_served(bed).await?;
     bed.node("n2")?.re_register().await?;
     bed.say("n2 is another Node of the same name");
     eventually(MINUTE, "the new n2 is a member", async || {
@@ -78,7 +76,7 @@ async fn while_serving(bed: &mut Bed) -> Result<()> {
 async fn during_a_rollout(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is under way", MINUTE, |status| status.nodes.detached > 0).await?;
+    product::status_says(bed, "a node is under way", product::SAID, |status| status.nodes.detached > 0).await?;
     label(bed, "n1", false).await?;
     bed.node("n2")?.re_register().await?;
     bed.add_node(NodeSpec::new("n5").label("ingress", "true")).await?;

@@ -44,7 +44,7 @@ async fn from_a_daemon_set(bed: &mut Bed) -> Result<()> {
     let old = pods(bed, "app=edge-old").await?;
     guide.run("2. ", |command| command).await?;
     bed.apply(&[resource(&guide.example()?)]).await?;
-    product::is_complete(bed, 0, MINUTE).await?;
+    product::is_complete(bed, 0, product::ROLLED_OUT).await?;
     ensure!(pods(bed, "app=edge-old").await? == old, "steps 1 to 3 touched a pod");
     bed.say("the DaemonSet gives way, and nothing has happened yet");
 
@@ -58,7 +58,7 @@ async fn from_a_daemon_set(bed: &mut Bed) -> Result<()> {
     for node in NODES {
         hand_over(bed, &guide, node).await?;
     }
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("both nodes were handed over");
 
     let told = guide.run("5. ", |command| command).await?;
@@ -68,17 +68,15 @@ async fn from_a_daemon_set(bed: &mut Bed) -> Result<()> {
     }
     let new = pods(bed, "app=edge").await?;
     guide.run("6. ", |command| command).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     ensure!(pods(bed, "app=edge").await? == new, "cleaning up touched a pod");
     let labelled = bed.kubectl(&["get", "nodes", "-l", "ingress-by", "-o", "name"]).await?;
     ensure!(labelled.trim().is_empty(), "the label is left on {labelled}");
     ensure!(Api::<DaemonSet>::namespaced(bed.client.clone(), "default").get_opt("edge-old").await?.is_none(), "the DaemonSet is left");
     product::change(bed, json!({ "template": template("2") })).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("the first rollout went through");
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)
+    traffic.all_served(bed).await
 }
 
 /// What is there before: a pod on each node that declares no port.
@@ -176,7 +174,7 @@ async fn from_the_original(bed: &mut Bed) -> Result<()> {
     new["metadata"]["name"] = NEW.into();
     new["spec"]["healthCheckNodePorts"] = json!([NEW_PORT]);
     bed.apply(&[new]).await?;
-    product::is_complete_named(bed, NEW, 0, MINUTE).await?;
+    product::is_complete_named(bed, NEW, 0, product::ROLLED_OUT).await?;
     ensure!(pods(bed, "of=the-original").await? == old, "the operator touched a pod of the original");
     bed.say("the operator runs and has touched nothing");
 
@@ -196,10 +194,8 @@ async fn from_the_original(bed: &mut Bed) -> Result<()> {
     guide.run("5. ", as_is).await?;
     bed.say("both nodes were handed over, and nothing of the original is left");
     product::change_named(bed, NEW, json!({ "template": template("2") })).await?;
-    product::is_complete_named(bed, NEW, NODES.len(), MINUTE).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)
+    product::is_complete_named(bed, NEW, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await
 }
 
 /// A resource, a Deployment on each node and a health checker that it owns, a mark that it left, and its controller.

@@ -19,8 +19,8 @@ use crate::{
     load::LoadOptions,
     operator_process::OperatorProcess,
     scenario::Scenario,
+    scenarios::crashes::completes,
     scenarios::product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
-    scenarios::{crashes::completes, incidents::STANDSTILL},
     traffic::Traffic,
 };
 
@@ -47,19 +47,17 @@ async fn api_server_stopped(bed: &mut Bed) -> Result<()> {
     for (phase, seconds) in [(Phase::Claimed, 20), (Phase::Updating, 60)] {
         let node = shows(bed, phase).await?;
         bed.say(&format!("{node} is {phase:?}; the API server stands still for {seconds} s"));
+        let watch = bed.haproxy.watch().await?;
         bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
-        let haproxy = bed.haproxy.clone();
-        let serve = async || at_least_three_serve(&haproxy).await;
-        let held = throughout(Duration::from_secs(seconds), "at least three nodes take traffic", serve).await;
+        let whole = throughout(Duration::from_secs(seconds), "the bed is whole", async || bed.check()).await;
         bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
-        held?;
+        whole?;
         // The control plane has heard of no kubelet for so long that it calls Nodes lost, and their pods unready.
-        throughout(Duration::from_secs(5), "at least three nodes take traffic", serve).await?;
+        throughout(Duration::from_secs(5), "the bed is whole", async || bed.check()).await?;
+        watch.at_least(3).await?;
     }
-    product::is_complete(bed, NODES.len(), MINUTE * 3).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await?;
     let history = bed.recorder.history().await?;
     let lost = history.iter().filter(|seen| seen.kind == Kind::Node && ready(&seen.object) == Some("Unknown"));
     let lost: BTreeSet<_> = lost.filter_map(|seen| seen.object["metadata"]["name"].as_str()).collect();
@@ -89,19 +87,18 @@ async fn etcd(bed: &mut Bed) -> Result<()> {
     let node = shows(bed, Phase::Claimed).await?;
     bed.say(&format!("{node} is claimed; etcd is killed"));
     let killed = bed.control_plane.kill("etcd").await?;
-    let haproxy = bed.haproxy.clone();
-    throughout(Duration::from_secs(6), "at least three nodes take traffic", async || at_least_three_serve(&haproxy).await).await?;
+    let watch = bed.haproxy.watch().await?;
+    throughout(Duration::from_secs(6), "HAProxy runs", async || bed.haproxy.check()).await?;
+    watch.at_least(3).await?;
     bed.control_plane.start_again(killed)?;
     // Without etcd it cannot renew its lease, and ends; its kubelet would start it again.
-    completes(bed, &mut operator, NODES.len(), MINUTE * 2).await?;
+    completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("etcd is back, and the rollout has ended");
     product::roll_to(bed, "3").await?;
     shows(bed, Phase::Updating).await?;
     miss_the_history(bed, &operator).await?;
-    completes(bed, &mut operator, NODES.len(), MINUTE * 2).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)?;
+    completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await?;
     let log = tokio::fs::read_to_string(bed.state().join("logs/operator-scenario.log")).await?;
     let expired = log.lines().filter(|line| line.contains("watch failed") && line.contains("too old resource version")).count();
     bed.say(&format!("{expired} watches of the operator had missed too much and began anew"));
@@ -137,15 +134,6 @@ async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<(
     operator.signal(Signal::SIGCONT)
 }
 
-async fn at_least_three_serve(haproxy: &crate::haproxy::HaProxy) -> Result<()> {
-    eventually(STANDSTILL, "they do", async || {
-        let serving = haproxy.counters().await?.servers.values().filter(|server| server.takes_traffic()).count();
-        ensure!(serving >= 3, "{serving} do");
-        Ok(())
-    })
-    .await
-}
-
 /// Rolls out a version whose pods take so long to be ready that what is done to a node in the middle of its update comes in time.
 pub(super) async fn roll_slowly_to(bed: &Bed, version: &str) -> Result<()> {
     let mut template = product::template(version);
@@ -176,6 +164,10 @@ pub const LOST_NODES: Scenario = Scenario {
     body: |bed| Box::pin(lost_nodes(bed)),
 };
 
+/// What one that serves takes with it. The load balancer lets go of it when two checks of a second each have failed, 2.4 s after it was cut
+/// off at most; meanwhile each of 32 connections can wait in vain twice, for 2 s each.
+const CUT_OFF: u64 = 2 * 32;
+
 async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
@@ -185,7 +177,7 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     bed.say(&format!("the agent of {node} is killed in the middle of its update"));
     waits_for(bed, &node, Duration::from_secs(5)).await?;
     bed.node(&node)?.start_agent()?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("its agent is back, and the rollout has ended");
 
     roll_slowly_to(bed, "3").await?;
@@ -195,14 +187,13 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     is_lost(bed, &node).await?;
     waits_for(bed, &node, Duration::from_secs(3)).await?;
     bed.node(&node)?.heal().await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await?;
 
-    // One that serves takes the requests on its connections with it: no load from here on.
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     bed.node("n4")?.cut().await?;
     is_lost(bed, "n4").await?;
+    traffic.loses_at_most(CUT_OFF, bed).await?;
     bed.say("n4 is cut off while nothing is under way");
     product::roll_to(bed, "4").await?;
     let says = |status: &IngressDaemonSetStatus| {
@@ -210,9 +201,9 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
             && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
             && product::has_condition(status, "Degraded", "True", "NodeNotReady")
     };
-    product::status_says(bed, "n4 is what the rollout waits for", MINUTE, says).await?;
+    product::status_says(bed, "n4 is what the rollout waits for", product::SAID, says).await?;
     bed.node("n4")?.heal().await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.haproxy.serves(MINUTE, &NODES).await
 }
 
@@ -227,7 +218,7 @@ async fn waits_for(bed: &Bed, node: &str, period: Duration) -> Result<()> {
         let stuck = status.node_states.iter().any(|state| state.name == node && state.phase != "Waiting");
         stuck && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.keys().all(|granted| granted == node))
     };
-    product::status_says(bed, "the rollout waits for the node", MINUTE, says).await?;
+    product::status_says(bed, "the rollout waits for the node", product::SAID, says).await?;
     throughout(period, "the rollout waits for the node", async || {
         let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
         ensure!(says(&status), "{}", product::summary(&status));

@@ -22,7 +22,7 @@ use crate::{
     node::NodeSpec,
     scenario::Scenario,
     scenarios::{
-        course::{all_were_served, held},
+        course::held,
         effects::Effects,
         membership::nothing_of_ours_is_on,
         product::{self, GRACE, deployment_mark, has_condition, rolling_update},
@@ -59,7 +59,7 @@ async fn choice(bed: &mut Bed) -> Result<()> {
     for node in ["n1", "n2"] {
         nothing_of_ours_is_on(bed, node).await?;
     }
-    product::is_complete(bed, 2, MINUTE).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     bed.haproxy.serves(MINUTE, &["n3", LATER]).await?;
     let history = bed.recorder.history().await?;
     let effects = Effects::since(&history, from)?;
@@ -81,7 +81,7 @@ async fn choice(bed: &mut Bed) -> Result<()> {
     let strategy = rolling_update(1, json!({ "minAvailableNodes": 1 }));
     product::change(bed, json!({ "nodeSelector": null, "template": template, "updateStrategy": strategy })).await?;
     nothing_of_ours_is_on(bed, "n3").await?;
-    product::is_complete(bed, 2, MINUTE).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     bed.haproxy.serves(MINUTE, &["n1", LATER]).await?;
     let newest = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
     let history = bed.recorder.history().await?;
@@ -97,7 +97,7 @@ async fn choice(bed: &mut Bed) -> Result<()> {
     ensure!(effects.granted() == ["n3", LATER], "places in the budget went to {:?}", effects.granted());
     one_at_a_time(bed, from).await?;
     bed.say("another affinity: one node left, one came with the newest revision, one was updated");
-    all_were_served(bed, traffic).await
+    traffic.all_served(bed).await
 }
 
 async fn one_at_a_time(bed: &Bed, from: usize) -> Result<()> {
@@ -149,12 +149,12 @@ async fn deleted(bed: &mut Bed) -> Result<()> {
     finalizers(LATER, &[FOREIGN]).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::change(bed, json!({ "paused": true })).await?;
-    product::status_says(bed, "it is paused", MINUTE, |status| has_condition(status, "Paused", "True", "Paused")).await?;
+    product::status_says(bed, "it is paused", product::SAID, |status| has_condition(status, "Paused", "True", "Paused")).await?;
 
     nodes.delete(LATER, &DeleteParams::default()).await?;
     let drains =
         |status: &IngressDaemonSetStatus, node: &str| grants(status) == [(node, Kind::Drain)] && held(status, "Draining").contains(node);
-    product::status_says(bed, "the node is drained", MINUTE, |status| drains(status, LATER)).await?;
+    product::status_says(bed, "the node is drained", product::SAID, |status| drains(status, LATER)).await?;
     // That the mark stood for the grace before the pods went is the auditor's to judge.
     is_empty(LATER).await?;
     let meta = nodes.get(LATER).await?.metadata;
@@ -164,7 +164,7 @@ async fn deleted(bed: &mut Bed) -> Result<()> {
     bed.node(LATER)?.remove().await?;
     finalizers(LATER, &[]).await?;
     is_gone(LATER).await?;
-    product::is_complete(bed, 3, MINUTE).await?;
+    product::is_complete(bed, 3, product::ROLLED_OUT).await?;
     let deployments = Api::<Deployment>::namespaced(bed.client.clone(), "default");
     let left = deployments.list(&ListParams::default().labels(names::TOKEN_LABEL)).await?.items;
     ensure!(left.len() == 3, "Deployments of {} nodes are left", left.len());
@@ -176,17 +176,18 @@ async fn deleted(bed: &mut Bed) -> Result<()> {
     product::roll_to_missing_image(bed).await?;
     let updates =
         |status: &IngressDaemonSetStatus| held(status, "ImagePull").len() == 1 && matches!(grants(status)[..], [(_, Kind::Update)]);
-    let status = product::status_says(bed, "an update hangs", MINUTE, updates).await?;
+    let status = product::status_says(bed, "an update hangs", product::SAID, updates).await?;
     let (node, _) = grants(&status)[0];
     finalizers(node, &[FOREIGN]).await?;
     nodes.delete(node, &DeleteParams::default()).await?;
-    product::status_says(bed, "its Node is deleted, and drained in the place that it has", MINUTE, |status| drains(status, node)).await?;
+    product::status_says(bed, "its Node is deleted, and drained in the place that it has", product::SAID, |status| drains(status, node))
+        .await?;
     is_empty(node).await?;
     product::roll_to(bed, "2").await?;
     bed.node(node)?.remove().await?;
     finalizers(node, &[]).await?;
     is_gone(node).await?;
-    product::is_complete(bed, 2, MINUTE).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     bed.say("a Node that was deleted in the middle of its update gave its place to the others");
-    all_were_served(bed, traffic).await
+    traffic.all_served(bed).await
 }

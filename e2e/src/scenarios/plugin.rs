@@ -70,7 +70,8 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     ids.prints(&["resume"], &["ingressdaemonset/edge resumed"]).await?;
     terminal.expect("Detaching").await?;
     bed.say("a table on a terminal shows a node that is detached");
-    product::status_says(bed, "all but n4 are updated", MINUTE, |status| status.nodes.updated == 3 && status.nodes.available == 4).await?;
+    product::status_says(bed, "all but n4 are updated", product::SAID, |status| status.nodes.updated == 3 && status.nodes.available == 4)
+        .await?;
     eventually(MINUTE, "the plugin says that n4 is skipped", async || {
         ids.prints(&["why", "n4"], &["Waiting", "Skipped: left as it is"]).await.map(drop)
     })
@@ -113,7 +114,7 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (there are: 1, 2)").await?;
     product::roll_to_missing_image(bed).await?;
     let stuck = |status: &IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;
-    let status = product::status_says(bed, "two nodes lack the image", MINUTE, stuck).await?;
+    let status = product::status_says(bed, "two nodes lack the image", product::SAID, stuck).await?;
     let node = &status.node_states.iter().find(|state| state.reason == "ImagePull").context("no such node")?.name;
     eventually(MINUTE, "the plugin says what the node lacks", async || {
         ids.prints(&["why", node], &["ImagePull", "Permission", "Update to revision"]).await.map(drop)
@@ -122,7 +123,7 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.prints(&["pause"], &["will finish"]).await?;
     ids.fails(&["release", node], "say --yes to do that").await?;
     ids.prints(&["release", node, "--yes"], &["is released by ingressdaemonset/edge"]).await?;
-    product::status_says(bed, "its place in the budget is free", MINUTE, |status| {
+    product::status_says(bed, "its place in the budget is free", product::SAID, |status| {
         status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1 && !ledger.grants.contains_key(node))
     })
     .await?;
@@ -132,7 +133,7 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.prints(&["history"], &["pinned by rollbackTo", "spec.template", "nginx:does-not-exist"]).await?;
     product::roll_to(bed, "2").await?;
     ids.prints(&["undo", "--clear"], &["runs the revision of spec.template again"]).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("a stuck node was released, and a former revision ran");
     Ok(())
 }
@@ -145,7 +146,7 @@ async fn promotes_and_retries(bed: &Bed, ids: &Plugin) -> Result<()> {
     let waits = |status: &IngressDaemonSetStatus| {
         status.nodes.updated == 1 && status.node_states.iter().any(|state| state.reason == "AwaitingPromotion")
     };
-    product::status_says(bed, "the first step waits for a person", MINUTE, waits).await?;
+    product::status_says(bed, "the first step waits for a person", product::SAID, waits).await?;
     ids.fails(&["promote", "--step", "2"], "step 2 is none of those that are left: 1 to 1").await?;
     ids.prints(&["promote"], &["goes on after step 1 of 1 (now in step 1, its nodes serve for"]).await?;
     ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["Complete: 4 of 4"]).await?;
@@ -154,18 +155,18 @@ async fn promotes_and_retries(bed: &Bed, ids: &Plugin) -> Result<()> {
 
     course(json!({ "steps": null, "nodeDeadlineSeconds": 4 })).await?;
     product::roll_to_missing_image(bed).await?;
-    let status = product::status_says(bed, "a node has failed", MINUTE, |status| status.nodes.failed == 1).await?;
+    let status = product::status_says(bed, "a node has failed", product::SAID, |status| status.nodes.failed == 1).await?;
     let grants = |status: &IngressDaemonSetStatus| status.rollout.clone().map(|ledger| ledger.grants).unwrap_or_default();
     let (node, before) = grants(&status).pop_first().context("its place was freed")?;
     ids.prints(&["retry", &node], &[&format!("node {node} is tried again with revision"), "it had failed: ImagePull"]).await?;
-    product::status_says(bed, "it is tried again", MINUTE, |status| {
+    product::status_says(bed, "it is tried again", product::SAID, |status| {
         status.nodes.failed == 0 && grants(status).get(&node).is_some_and(|again| again.id > before.id)
     })
     .await?;
-    product::status_says(bed, "it fails again", MINUTE, |status| status.nodes.failed == 1).await?;
+    product::status_says(bed, "it fails again", product::SAID, |status| status.nodes.failed == 1).await?;
     course(json!({ "nodeDeadlineSeconds": null })).await?;
     product::roll_to(bed, "4").await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("a node that had failed was tried again");
     Ok(())
 }
@@ -238,7 +239,7 @@ async fn finds_what_was_done_by_hand(bed: &Bed, ids: &Plugin) -> Result<()> {
     bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
     let violation = next_violation(&mut lines, &mut audit).await?;
     ensure!(violation.contains("P3 edge  NoBypass") && violation.contains("the pod template changed on node n1"), "{violation}");
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.apply(&false_health_checker(bed).await?).await?;
     let violation = next_violation(&mut lines, &mut audit).await?;
     let said = "port 10082 of node n1 answers 503 (Updating, age of its view: 1 s), but that was at no moment so";

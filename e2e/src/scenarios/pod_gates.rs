@@ -523,7 +523,7 @@ async fn ownerless(bed: &Bed, type_: &str, before: &BTreeSet<Option<String>>) ->
 /// anybody else's is there twice.
 async fn load_balancer(bed: &Bed) -> Result<()> {
     product::roll_to(bed, "2").await?;
-    product::is_complete(bed, 1, 3 * MINUTE).await?;
+    product::is_complete(bed, 1, product::ROLLED_OUT).await?;
     becomes(bed, "all", "example.com/attached", Some(("True", "SourceTrue"))).await?;
     becomes(bed, "all", "example.com/http-port", ON).await?;
     let history = bed.recorder.history().await?;

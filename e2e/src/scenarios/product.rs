@@ -11,9 +11,10 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
+    auditor::Kind,
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, TIMESTAMP_KEY},
-    eventually::eventually,
+    eventually::{eventually, throughout},
     images,
     scenarios::workload,
 };
@@ -25,9 +26,11 @@ pub const HEALTH_PORT: u16 = 10080;
 /// Grace of each mark in seconds: `HAProxy` looks every 200 ms and needs two bad answers.
 pub const GRACE: u32 = 2;
 
-/// Deadlines are written for a machine that a scenario has to itself. Beside others on a slow one it needs so many times as long; a wait
-/// that succeeds earlier costs nothing.
-const SLOW_MACHINE: u32 = 3;
+/// Until a rollout over a bed's nodes has ended. It takes 15 to 40 s alone on two cores, three times as long beside two other beds and a
+/// compiler; one that hangs ends nothing later.
+pub const ROLLED_OUT: Duration = Duration::from_mins(4);
+/// Until status says what a step of a rollout comes to: at most two nodes are updated before it, each in some 5 s, or 15 s beside others.
+pub const SAID: Duration = Duration::from_mins(2);
 
 /// Four nodes behind the load balancer, and one for the operator.
 pub fn four_nodes() -> Options {
@@ -92,7 +95,7 @@ pub async fn serve(bed: &Bed, update_strategy: Value, nodes: &[&str]) -> Result<
     bed.say("the operator runs");
     bed.apply(&[workload::config_map("default"), resource("1", &update_strategy)]).await?;
     bed.haproxy.serves(Duration::from_mins(3), nodes).await?;
-    is_complete(bed, nodes.len(), Duration::from_mins(1)).await?;
+    is_complete(bed, nodes.len(), ROLLED_OUT).await?;
     bed.say(&format!("{} nodes serve", nodes.len()));
     Ok(())
 }
@@ -132,7 +135,7 @@ pub async fn is_complete(bed: &Bed, nodes: usize, deadline: Duration) -> Result<
 
 /// The same for a resource with another name.
 pub async fn is_complete_named(bed: &Bed, name: &str, nodes: usize, deadline: Duration) -> Result<()> {
-    eventually(deadline * SLOW_MACHINE, &format!("{name} is complete on {nodes} nodes"), async || {
+    eventually(deadline, &format!("{name} is complete on {nodes} nodes"), async || {
         let resource = api(bed).get(name).await?;
         ensure!(has_ended(&resource, nodes), "{}", summary(&resource.status.unwrap_or_default()));
         Ok(())
@@ -182,12 +185,28 @@ pub async fn status_of_says(
     deadline: Duration,
     mut test: impl FnMut(&crds::IngressDaemonSetStatus) -> bool,
 ) -> Result<crds::IngressDaemonSetStatus> {
-    eventually(deadline * SLOW_MACHINE, &format!("{name}: {what}"), async || {
+    eventually(deadline, &format!("{name}: {what}"), async || {
         let status = api(bed).get(name).await?.status.context("no status")?;
         ensure!(test(&status), "{} {:?}", summary(&status), status.conditions);
         Ok(status)
     })
     .await
+}
+
+/// The status fulfils `test` for the whole of `period`, by the history: also between two looks.
+pub async fn status_stays(bed: &Bed, what: &str, period: Duration, test: impl Fn(&crds::IngressDaemonSetStatus) -> bool) -> Result<()> {
+    let holds = |status: &crds::IngressDaemonSetStatus| -> Result<()> {
+        ensure!(test(status), "{what}: {} {:?}", summary(status), status.conditions);
+        Ok(())
+    };
+    let from = bed.recorder.history().await?.len();
+    throughout(period, what, async || holds(&api(bed).get(NAME).await?.status.context("no status")?)).await?;
+    for seen in bed.recorder.history().await?.iter().skip(from) {
+        if seen.kind == Kind::IngressDaemonSet && seen.object["metadata"]["name"] == NAME {
+            holds(&serde_json::from_value(seen.object["status"].clone()).context("reading a former status")?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Status of a condition: whether it has this status and reason.

@@ -101,10 +101,10 @@ pub(super) fn slow_view(request: &Request) -> Fault {
 
 async fn roll(bed: &Bed, mode: &Mode, version: u32) -> Result<()> {
     product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
-    product::is_complete(bed, 2, MINUTE).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     let before = bed.recorder.history().await?.len();
     product::roll_to(bed, &version.to_string()).await?;
-    product::is_complete(bed, 2, MINUTE * 2).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     took_effect_once(&bed.recorder.history().await?, before)
 }
 
@@ -190,7 +190,7 @@ impl Pair {
 /// Rolls out a version until a node is detached.
 async fn begin(bed: &Bed, version: &str) -> Result<()> {
     product::roll_to(bed, version).await?;
-    product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await.map(drop)
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await.map(drop)
 }
 
 /// The leader ends orderly, is killed, and is stopped, in the middle of a rollout each time.
@@ -213,7 +213,7 @@ async fn leaders(bed: &mut Bed) -> Result<()> {
         pair.operators[old].signal(signal)?;
         let took = pair.takes_over_from(bed, old, within).await?;
         bed.say(&format!("{signal}: the other one leads after {:.2} s", took.as_secs_f32()));
-        product::is_complete(bed, 2, MINUTE).await?;
+        product::is_complete(bed, 2, product::ROLLED_OUT).await?;
         took_effect_once(&bed.recorder.history().await?, before)?;
         if signal == Signal::SIGSTOP {
             pair.operators[old].signal(Signal::SIGCONT)?;
@@ -269,7 +269,7 @@ async fn stopped(bed: &mut Bed) -> Result<()> {
         // That this is within the lease is shown where the machine is not shared.
         pair.takes_over_from(bed, old, MINUTE).await?;
         if arrives == Arrives::AtTheEnd {
-            product::is_complete(bed, 2, MINUTE).await?;
+            product::is_complete(bed, 2, product::ROLLED_OUT).await?;
         }
         pair.proxies[old].let_go();
         let late = arrived(&pair.proxies[old], held.number).await?;
@@ -285,7 +285,7 @@ async fn stopped(bed: &mut Bed) -> Result<()> {
         ensure!(arrives == Arrives::AtOnce || taken == 0, "{taken} of {} writes after it went on were taken", after.len());
         bed.say(&format!("{path} {says} {arrives:?}: answered {:?}, and {} writes after it went on", late.forwarded, after.len()));
         pair.restart(old)?;
-        product::is_complete(bed, 2, MINUTE).await?;
+        product::is_complete(bed, 2, product::ROLLED_OUT).await?;
         took_effect_once(&bed.recorder.history().await?, before)?;
     }
     Ok(())
@@ -317,15 +317,15 @@ async fn old_list(bed: &mut Bed) -> Result<()> {
     let mut first = OperatorProcess::start(bed, "first").await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     bed.apply(&[workload::config_map("default"), product::resource("1", &Mode::both().strategy)]).await?;
-    product::is_complete(bed, 2, MINUTE).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     let made = first_of(bed, 0, |seen| seen.kind == Kind::Deployment && is_of_a_node(&seen.object)).await?;
     ends(&mut first).await?;
     let (proxy, mut second) = takes_over(bed, "second", made - 1).await?;
     refused(&proxy).await?;
-    product::is_complete(bed, 2, MINUTE).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     let before = bed.recorder.history().await?.len();
     product::roll_to(bed, "2").await?;
-    product::status_says(bed, "a node is updated, the other one is under way", MINUTE, |status| {
+    product::status_says(bed, "a node is updated, the other one is under way", product::SAID, |status| {
         status.nodes.updated == 1 && status.rollout.as_ref().is_some_and(|ledger| !ledger.grants.is_empty())
     })
     .await?;
@@ -337,7 +337,7 @@ async fn old_list(bed: &mut Bed) -> Result<()> {
     ends(&mut second).await?;
     let (proxy, mut third) = takes_over(bed, "third", granted - 1).await?;
     refused(&proxy).await?;
-    product::is_complete(bed, 2, MINUTE).await?;
+    product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     let history = bed.recorder.history().await?;
     Effects::since(&history, before)?.changed_once(&NODES)?;
     let uids = |kind, is_ours: fn(&Value) -> bool| -> BTreeSet<&str> {

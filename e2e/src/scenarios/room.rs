@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use crds::names::SKIP_ANNOTATION;
 use serde_json::{Value, json};
 
@@ -20,7 +20,6 @@ use crate::{
     traffic::Traffic,
 };
 
-const MINUTE: Duration = Duration::from_mins(1);
 const ZONES: [(&str, &str); 4] = [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b")];
 const ZONE_KEY: &str = "topology.kubernetes.io/zone";
 
@@ -53,7 +52,7 @@ async fn roll(bed: &Bed, version: &str, more: Value) -> Result<Vec<BTreeSet<Stri
     product::change(bed, json!({ "updateStrategy": rolling_update(3, more) })).await?;
     let from = bed.recorder.history().await?.len();
     product::roll_to(bed, version).await?;
-    product::is_complete(bed, ZONES.len(), 4 * MINUTE).await?;
+    product::is_complete(bed, ZONES.len(), product::ROLLED_OUT).await?;
     ledgers(bed, from).await
 }
 
@@ -87,7 +86,7 @@ async fn room(bed: &mut Bed) -> Result<()> {
     let waiting = |status: &crds::IngressDaemonSetStatus, reason: &str| {
         status.node_states.iter().filter(|node| node.reason == reason).map(|node| node.name.clone()).collect::<BTreeSet<_>>()
     };
-    product::status_says(bed, "all wait for minAvailableNodes", MINUTE, |status| {
+    product::status_says(bed, "all wait for minAvailableNodes", product::SAID, |status| {
         waiting(status, "MinAvailableNodes").len() == ZONES.len() && status.nodes.updated == 0
     })
     .await?;
@@ -99,17 +98,15 @@ async fn room(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["annotate", "node", "n3", &annotation]).await?;
     product::change(bed, json!({ "updateStrategy": rolling_update(3, json!({ "minAvailableNodes": 0 })) })).await?;
     product::roll_to(bed, "6").await?;
-    let status = product::status_says(bed, "three are updated, the fourth is skipped", 3 * MINUTE, |status| {
+    let status = product::status_says(bed, "three are updated, the fourth is skipped", product::ROLLED_OUT, |status| {
         let rollout = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty());
         rollout && status.nodes.updated == 3 && status.nodes.available == 4
     })
     .await?;
     ensure!(waiting(&status, "Skipped") == BTreeSet::from(["n3".to_owned()]), "{:?}", status.node_states);
     bed.kubectl(&["annotate", "node", "n3", &format!("{SKIP_ANNOTATION}-")]).await?;
-    product::is_complete(bed, ZONES.len(), 3 * MINUTE).await?;
+    product::is_complete(bed, ZONES.len(), product::ROLLED_OUT).await?;
     bed.say("a node that a person left out stays as it is until it is not left out any more");
 
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1).context("requests were lost")
+    traffic.all_served(bed).await
 }

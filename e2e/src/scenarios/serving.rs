@@ -36,7 +36,5 @@ async fn a_plain_deployment_serves_through_haproxy(bed: &mut Bed) -> Result<()> 
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     throughout(Duration::from_secs(5), "the bed is whole", async || bed.check()).await?;
     traffic.reaches(2000, Duration::from_mins(1)).await?;
-    let outcome = traffic.stop().await?;
-    bed.say(&format!("{} requests, {} failed", outcome.clients.requests, outcome.failed()));
-    outcome.expect_all_served(1000)
+    traffic.all_served(bed).await
 }

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeSet,
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -24,7 +25,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::{
     auditor::{Expectations, Kind, Observation, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED},
@@ -38,8 +39,10 @@ use crate::{
     scenarios::{product, workload},
 };
 
-/// How long a phase, and the end of a rollout, may take, beside five other lanes and two other beds.
-const DEADLINE: Duration = Duration::from_mins(5);
+/// How long a phase, and the end of a rollout over two nodes, may take. It takes 10 s, beside five other lanes.
+const DEADLINE: Duration = Duration::from_mins(2);
+/// So often a row is tried, each time with a new version, until its action comes in its phase.
+const TRIES: u32 = 4;
 /// How long the operator's writes take: the least time between two phases.
 const PHASE_LASTS: Duration = Duration::from_millis(250);
 /// The label by which a lane chooses its nodes.
@@ -106,6 +109,18 @@ impl Action {
             Self::ForeignHolder | Self::TakeOutByHand | Self::RemoveHolders | Self::GreaterToken => &["TakenOut"],
             Self::BreakHolders => &["HoldersUnreadable"],
             _ => &[],
+        }
+    }
+
+    /// There is something that it can change in this phase.
+    fn has_effect(self, phase: Phase) -> bool {
+        match self {
+            // The Deployment keeps no former ReplicaSets (revisionHistoryLimit 0), so that there is none to go back to but in the middle.
+            Self::RolloutUndo => phase == Phase::Updating,
+            // The keys stand only while the node is out.
+            Self::RemoveNodeKey => matches!(phase, Phase::Detached | Phase::Updating),
+            Self::RemoveDeploymentAnnotation => matches!(phase, Phase::Claimed | Phase::Detached | Phase::Updating),
+            _ => true,
         }
     }
 
@@ -253,35 +268,43 @@ impl Lane {
         let mut version = 1;
         for action in self.actions {
             for phase in self.phases {
-                version += 1;
-                let row = self.row(bed, *action, *phase, &version.to_string()).await;
-                row.with_context(|| format!("{}: {action} while {phase:?}", self.name))?;
+                if !action.has_effect(*phase) {
+                    continue;
+                }
+                let mut tries = 0;
+                loop {
+                    (version, tries) = (version + 1, tries + 1);
+                    let row = self.row(bed, *action, *phase, &version.to_string()).await;
+                    let missed = row.with_context(|| format!("{}: {action} while {phase:?}", self.name))?;
+                    let Some(missed) = missed else { break };
+                    bed.say(&format!("{action} while {phase:?} missed: {missed}"));
+                    ensure!(tries < TRIES, "{}: {action} never came while {phase:?}: {missed}", self.name);
+                }
             }
         }
         Ok(())
     }
 
-    /// One row of the table.
-    async fn row(&self, bed: &Bed, action: Action, phase: Phase, version: &str) -> Result<()> {
+    /// One row of the table. Why the action missed its phase, if it did.
+    async fn row(&self, bed: &Bed, action: Action, phase: Phase, version: &str) -> Result<Option<String>> {
         let started = Instant::now();
-        let mut live = bed.recorder.live();
+        let uid = product::api(bed).get(self.name).await?.uid().context("no UID")?;
+        let mut seen = Seen { lane: self, uid8: names::uid8(&uid).to_owned(), live: bed.recorder.live(), until_now: Vec::new() };
         let idle = phase == Phase::Idle;
         let node = if idle {
             self.nodes.first().copied().context("a lane without nodes")?
         } else {
             self.roll(bed, version).await?;
-            self.reaches(bed, phase, &mut live).await?
+            self.reaches(phase, &mut seen).await?
         };
-        let seen = Instant::now();
         if action.is_by_hand() {
             touch(bed, node, TOUCHED).await?;
         }
-        let said = self.act(bed, action, node).await?;
-        let late = if seen.elapsed() > PHASE_LASTS { ", perhaps late" } else { "" };
+        let write = self.act(bed, action, node).await?;
         if idle {
             self.roll(bed, version).await?;
         }
-        let mut outcome = self.outcome(bed, action, version).await?;
+        let outcome = self.outcome(bed, action, version).await?;
         if action.is_setting() {
             self.change(bed, json!({ "updateStrategy": strategy(self.budget) })).await?;
             self.ends(bed, version).await?;
@@ -289,9 +312,11 @@ impl Lane {
         if action.is_by_hand() {
             touch(bed, node, UNTOUCHED).await?;
         }
-        outcome.push_str(&said);
-        bed.say(&format!("{action} while {phase:?}{late}, node {node}: {outcome}, {:.1} s", started.elapsed().as_secs_f32()));
-        Ok(())
+        let missed = seen.missed(&write, phase, node, version)?;
+        if missed.is_none() {
+            bed.say(&format!("{action} while {phase:?}, node {node}: {outcome}, {:.1} s", started.elapsed().as_secs_f32()));
+        }
+        Ok(missed)
     }
 
     /// Waits until the rollout ends, or until status gives a reason that the action excuses and the person takes it back.
@@ -322,18 +347,12 @@ impl Lane {
     }
 
     /// The first node of the lane that shows the phase.
-    async fn reaches(&self, bed: &Bed, phase: Phase, live: &mut Receiver<std::sync::Arc<Observation>>) -> Result<&'static str> {
-        let uid = product::api(bed).get(self.name).await?.uid().context("no UID")?;
+    async fn reaches(&self, phase: Phase, seen: &mut Seen<'_>) -> Result<&'static str> {
         let mut updated = BTreeSet::new();
         let shown = async {
             loop {
-                let seen = match live.recv().await {
-                    Ok(seen) => seen,
-                    Err(RecvError::Lagged(_)) => continue,
-                    Err(RecvError::Closed) => bail!("the recorder has ended"),
-                };
-                let shown = self.nodes.iter().find(|node| self.shows(&seen, names::uid8(&uid), phase, node, &mut updated));
-                if let Some(node) = shown {
+                let next = seen.next().await?;
+                if let Some(node) = self.nodes.iter().find(|node| self.shows(&next, &seen.uid8, phase, node, &mut updated)) {
                     return Ok(*node);
                 }
             }
@@ -370,78 +389,90 @@ impl Lane {
         format!("{}-{node}", self.name)
     }
 
-    /// Does it; what a tool said to the person comes back.
-    async fn act(&self, bed: &Bed, action: Action, node: &str) -> Result<String> {
+    /// Does it.
+    async fn act(&self, bed: &Bed, action: Action, node: &str) -> Result<Write> {
         let deployment = self.deployment(node);
         let token = |token: Value| json!({ "metadata": { "labels": { names::TOKEN_LABEL: token } } });
         let annotation = |key: &str, value: Value| json!({ "metadata": { "annotations": { key: value } } });
         let rolling = |more: Value| json!({ "updateStrategy": { "rollingUpdate": more } });
         match action {
-            Action::DeleteDeployment => self.delete(bed, &deployment, &DeleteParams::background()).await?,
-            Action::DeleteDeploymentAndOrphan => self.delete(bed, &deployment, &DeleteParams::orphan()).await?,
+            Action::DeleteDeployment => self.delete(bed, &deployment, &DeleteParams::background()).await,
+            Action::DeleteDeploymentAndOrphan => self.delete(bed, &deployment, &DeleteParams::orphan()).await,
             Action::EditTemplate => {
                 let tampered = json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/env/0/value", "value": "tampered" }]);
                 let patch = serde_json::from_value(tampered).context("building a patch")?;
-                deployments(bed).patch(&deployment, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
+                let before = deployments(bed).get(&deployment).await?;
+                let after = deployments(bed).patch(&deployment, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
+                write_of(&before, &after)
             }
-            Action::Scale(replicas) => self.edit(bed, &deployment, json!({ "spec": { "replicas": replicas } })).await?,
-            Action::RolloutPause => self.edit(bed, &deployment, json!({ "spec": { "paused": true } })).await?,
-            Action::RolloutUndo => return Ok(rollout_undo(bed, &deployment).await),
-            Action::ReRegisterNode => self.re_register(bed, node).await?,
+            Action::Scale(replicas) => self.edit(bed, &deployment, json!({ "spec": { "replicas": replicas } })).await,
+            Action::RolloutPause => self.edit(bed, &deployment, json!({ "spec": { "paused": true } })).await,
+            Action::RolloutUndo => rollout_undo(bed, &deployment).await,
+            Action::ReRegisterNode => self.re_register(bed, node).await,
             Action::DegradeMode => {
                 let marks = ["annotateDeploymentToDetach", "annotateNodeToDetach", "waitForDetachmentByAnnotatedTimestamp"];
                 let mut degrade = json!({ "maxUnavailableNodes": 0, "maxDegradedNodes": 1 });
                 for mark in marks {
                     degrade[mark] = Value::Null;
                 }
-                self.change(bed, rolling(degrade)).await?;
+                self.set(bed, rolling(degrade)).await
             }
-            Action::NodeMarkOnly => self.change(bed, rolling(json!({ "annotateDeploymentToDetach": null }))).await?,
+            Action::NodeMarkOnly => self.set(bed, rolling(json!({ "annotateDeploymentToDetach": null }))).await,
             Action::OtherKeys => {
                 // The detacher of the bed does not know these.
                 let keys = json!({
                     "annotateDeploymentToDetach": { "key": OTHER_KEYS[0] }, "annotateNodeToDetach": { "key": OTHER_KEYS[1] },
                     "waitForDetachmentByAnnotatedTimestamp": null,
                 });
-                self.change(bed, rolling(keys)).await?;
+                self.set(bed, rolling(keys)).await
             }
-            Action::Budget(nodes) => self.change(bed, rolling(json!({ "maxUnavailableNodes": nodes }))).await?,
-            Action::RemoveToken => self.edit(bed, &deployment, token(Value::Null)).await?,
-            Action::ForeignToken => self.edit(bed, &deployment, token(format!("{STRANGER}.7.Closed.0").into())).await?,
+            Action::Budget(nodes) => self.set(bed, rolling(json!({ "maxUnavailableNodes": nodes }))).await,
+            Action::RemoveToken => self.edit(bed, &deployment, token(Value::Null)).await,
+            Action::ForeignToken => self.edit(bed, &deployment, token(format!("{STRANGER}.7.Closed.0").into())).await,
             Action::GreaterToken => {
                 let (uid8, next_id) = self.next_id(bed).await?;
-                self.edit(bed, &deployment, token(format!("{uid8}.{}.Closed.0", next_id + 5).into())).await?;
+                self.edit(bed, &deployment, token(format!("{uid8}.{}.Closed.0", next_id + 5).into())).await
             }
             Action::RemoveDeploymentAnnotation => {
-                self.edit(bed, &deployment, annotation(names::TO_BE_UPDATED_ANNOTATION, Value::Null)).await?;
+                self.edit(bed, &deployment, annotation(names::TO_BE_UPDATED_ANNOTATION, Value::Null)).await
             }
-            Action::TakeOutByHand => self.edit(bed, &deployment, annotation(names::TO_BE_UPDATED_ANNOTATION, "by hand".into())).await?,
-            Action::RemoveHolders => edit_node(bed, node, annotation(names::HOLDERS_ANNOTATION, Value::Null)).await?,
-            Action::BreakHolders => edit_node(bed, node, annotation(names::HOLDERS_ANNOTATION, "{".into())).await?,
-            Action::RemoveNodeKey => edit_node(bed, node, annotation(DETACHED_KEY, Value::Null)).await?,
-            Action::ForeignHolder => hold_by_stranger(bed, node).await?,
+            Action::TakeOutByHand => self.edit(bed, &deployment, annotation(names::TO_BE_UPDATED_ANNOTATION, "by hand".into())).await,
+            Action::RemoveHolders => edit_node(bed, node, annotation(names::HOLDERS_ANNOTATION, Value::Null)).await,
+            Action::BreakHolders => edit_node(bed, node, annotation(names::HOLDERS_ANNOTATION, "{".into())).await,
+            Action::RemoveNodeKey => edit_node(bed, node, annotation(DETACHED_KEY, Value::Null)).await,
+            Action::ForeignHolder => hold_by_stranger(bed, node).await,
             Action::RemoveMemberLabel => {
                 let (uid8, _) = self.next_id(bed).await?;
-                edit_node(bed, node, json!({ "metadata": { "labels": { names::member_label(&uid8): null } } })).await?;
+                edit_node(bed, node, json!({ "metadata": { "labels": { names::member_label(&uid8): null } } })).await
             }
-            Action::WipeRollout => self.patch_status(bed, json!({ "status": { "rollout": null } })).await?,
-            Action::WipeStatus => self.patch_status(bed, json!({ "status": null })).await?,
+            Action::WipeRollout => self.patch_status(bed, json!({ "status": { "rollout": null } })).await,
+            Action::WipeStatus => self.patch_status(bed, json!({ "status": null })).await,
         }
-        Ok(String::new())
     }
 
-    async fn delete(&self, bed: &Bed, deployment: &str, how: &DeleteParams) -> Result<()> {
-        deployments(bed).delete(deployment, how).await.context("deleting the Deployment").map(drop)
+    async fn delete(&self, bed: &Bed, deployment: &str, how: &DeleteParams) -> Result<Write> {
+        let before = deployments(bed).get(deployment).await?;
+        deployments(bed).delete(deployment, how).await.context("deleting the Deployment")?;
+        Ok(Write::Deletion(Kind::Deployment, revision(&before)?))
     }
 
-    async fn edit(&self, bed: &Bed, deployment: &str, patch: Value) -> Result<()> {
-        let edited = deployments(bed).patch(deployment, &PatchParams::default(), &Patch::Merge(patch)).await;
-        edited.context("editing the Deployment").map(drop)
+    async fn edit(&self, bed: &Bed, deployment: &str, patch: Value) -> Result<Write> {
+        let before = deployments(bed).get(deployment).await?;
+        let after = deployments(bed).patch(deployment, &PatchParams::default(), &Patch::Merge(patch)).await;
+        write_of(&before, &after.context("editing the Deployment")?)
     }
 
-    async fn patch_status(&self, bed: &Bed, patch: Value) -> Result<()> {
-        let patched = product::api(bed).patch_status(self.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        patched.context("writing the status").map(drop)
+    async fn set(&self, bed: &Bed, spec: Value) -> Result<Write> {
+        let before = product::api(bed).get(self.name).await?;
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let after = product::api(bed).patch(self.name, &PatchParams::default(), &patch).await;
+        write_of(&before, &after.context("changing the resource")?)
+    }
+
+    async fn patch_status(&self, bed: &Bed, patch: Value) -> Result<Write> {
+        let before = product::api(bed).get(self.name).await?;
+        let after = product::api(bed).patch_status(self.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        write_of(&before, &after.context("writing the status")?)
     }
 
     /// How tokens of the lane begin, and the next id of its ledger.
@@ -452,16 +483,18 @@ impl Lane {
     }
 
     /// Deletes the Node object; its agent registers it again, and the administrator labels it.
-    async fn re_register(&self, bed: &Bed, node: &str) -> Result<()> {
+    async fn re_register(&self, bed: &Bed, node: &str) -> Result<Write> {
         let api = Api::<Node>::all(bed.client.clone());
-        let old = api.get(node).await?.uid();
+        let before = api.get(node).await?;
+        let old = before.uid();
         api.delete(node, &DeleteParams::default()).await?;
         eventually(DEADLINE, "the node is registered again", async || {
             ensure!(api.get(node).await?.uid() != old, "the old Node is still there");
             Ok(())
         })
         .await?;
-        edit_node(bed, node, json!({ "metadata": { "labels": { LANE: self.name } } })).await
+        edit_node(bed, node, json!({ "metadata": { "labels": { LANE: self.name } } })).await?;
+        Ok(Write::Deletion(Kind::Node, revision(&before)?))
     }
 
     /// Takes back what an action left in the way, as status asks for.
@@ -476,7 +509,9 @@ impl Lane {
                 Action::TakeOutByHand | Action::GreaterToken => {
                     self.edit(bed, &deployment, gone(&[names::TO_BE_UPDATED_ANNOTATION])).await?;
                 }
-                Action::RemoveHolders => edit_node(bed, node, gone(&[DETACHED_KEY])).await?,
+                Action::RemoveHolders => {
+                    edit_node(bed, node, gone(&[DETACHED_KEY])).await?;
+                }
                 Action::BreakHolders | Action::ForeignHolder => {
                     edit_node(bed, node, gone(&[names::HOLDERS_ANNOTATION, DETACHED_KEY])).await?;
                 }
@@ -524,25 +559,120 @@ fn excuse_of(status: &IngressDaemonSetStatus, action: Action) -> Option<String> 
 
 /// Tells the auditor whose hands are on a node.
 pub(super) async fn touch(bed: &Bed, node: &str, says: &str) -> Result<()> {
-    edit_node(bed, node, json!({ "metadata": { "annotations": { TOUCH_ANNOTATION: says } } })).await
+    edit_node(bed, node, json!({ "metadata": { "annotations": { TOUCH_ANNOTATION: says } } })).await.map(drop)
 }
 
-async fn edit_node(bed: &Bed, node: &str, patch: Value) -> Result<()> {
-    let edited = Api::<Node>::all(bed.client.clone()).patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
-    edited.context("editing the Node").map(drop)
+async fn edit_node(bed: &Bed, node: &str, patch: Value) -> Result<Write> {
+    let api = Api::<Node>::all(bed.client.clone());
+    let before = api.get(node).await?;
+    let after = api.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
+    write_of(&before, &after.context("editing the Node")?)
 }
 
-/// What `kubectl` says, whether it did something or refused to.
-async fn rollout_undo(bed: &Bed, deployment: &str) -> String {
-    let said = match bed.kubectl(&["rollout", "undo", &format!("deployment/{deployment}")]).await {
-        Ok(said) => said,
-        Err(error) => format!("{error:#}").rsplit_once("error: ").map_or_else(|| format!("{error:#}"), |(_, end)| end.to_owned()),
-    };
-    format!(" (kubectl: {})", said.trim())
+/// What an action wrote, by which the history tells when.
+#[derive(Debug)]
+enum Write {
+    /// At this resourceVersion.
+    At(u64),
+    /// The node's object of this kind was deleted after this resourceVersion.
+    Deletion(Kind, u64),
+    /// The Deployment's template became a former one after this resourceVersion.
+    Undo(u64),
+    /// Nothing, and why.
+    Nothing(String),
+}
+
+fn revision(object: &impl kube::ResourceExt) -> Result<u64> {
+    object.resource_version().context("no resourceVersion")?.parse().context("the resourceVersion is no number")
+}
+
+/// A patch that changes nothing leaves the resourceVersion as it was.
+fn write_of<K: kube::ResourceExt>(before: &K, after: &K) -> Result<Write> {
+    let (before, after) = (revision(before)?, revision(after)?);
+    Ok(if after > before { Write::At(after) } else { Write::Nothing("it changed nothing".to_owned()) })
+}
+
+/// What has become of a lane's objects since a row began.
+struct Seen<'a> {
+    lane: &'a Lane,
+    uid8: String,
+    live: Receiver<Arc<Observation>>,
+    until_now: Vec<Arc<Observation>>,
+}
+
+impl Seen<'_> {
+    async fn next(&mut self) -> Result<Arc<Observation>> {
+        let next = self.live.recv().await.context("the recorder has ended, or observations were lost")?;
+        self.until_now.push(Arc::clone(&next));
+        Ok(next)
+    }
+
+    /// Why the write did not come while the node was in the phase, if it did not.
+    fn missed(&mut self, write: &Write, phase: Phase, node: &str, version: &str) -> Result<Option<String>> {
+        loop {
+            match self.live.try_recv() {
+                Ok(next) => self.until_now.push(next),
+                Err(TryRecvError::Empty) => break,
+                Err(error) => bail!("the recorder has ended, or observations were lost: {error}"),
+            }
+        }
+        // Kinds overtake each other.
+        self.until_now.sort_by_key(|seen| seen.revision);
+        let name = |kind| if kind == Kind::Node { node.to_owned() } else { self.lane.deployment(node) };
+        let first = |kind: Kind, after: u64, test: &dyn Fn(&Observation) -> bool| {
+            let name = name(kind);
+            let later = self.until_now.iter().filter(|seen| seen.revision > after && seen.kind == kind);
+            later.into_iter().find(|seen| seen.object["metadata"]["name"] == name.as_str() && test(seen)).map(|seen| seen.revision)
+        };
+        let written = match write {
+            Write::At(revision) => Some(*revision),
+            Write::Deletion(kind, after) => {
+                first(*kind, *after, &|seen| seen.deleted || seen.object["metadata"]["deletionTimestamp"].is_string())
+            }
+            Write::Undo(after) => first(Kind::Deployment, *after, &|seen| {
+                seen.object["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] != version
+            }),
+            Write::Nothing(why) => return Ok(Some(why.clone())),
+        };
+        let Some(written) = written else { return Ok(Some("the history does not show it".to_owned())) };
+        let found = self.phase_before(written, node);
+        Ok((found != phase).then(|| format!("{node} was {found:?} when it came")))
+    }
+
+    /// Where the node was in its update when something was written.
+    fn phase_before(&self, revision: u64, node: &str) -> Phase {
+        let last = |kind: Kind, name: &str| {
+            let earlier = self.until_now.iter().rev().filter(|seen| seen.revision < revision && seen.kind == kind);
+            earlier.into_iter().find(|seen| seen.object["metadata"]["name"] == name).map(|seen| &seen.object)
+        };
+        let granted =
+            last(Kind::IngressDaemonSet, self.lane.name).and_then(|resource| resource["status"]["rollout"]["grants"][node]["id"].as_u64());
+        let Some(granted) = granted else { return Phase::Idle };
+        let token = last(Kind::Deployment, &self.lane.deployment(node));
+        let token = token.and_then(|object| object["metadata"]["labels"][names::TOKEN_LABEL].as_str()?.parse::<Token>().ok());
+        let holders = last(Kind::Node, node).and_then(|object| object["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str());
+        let entry = crds::holders::parse(holders).unwrap_or_default().remove(&self.uid8);
+        match token.filter(|token| token.id == granted).map(|token| token.phase) {
+            None => Phase::Granted,
+            Some(TokenPhase::Updating) => Phase::Updating,
+            Some(TokenPhase::Closed) => Phase::Soaking,
+            Some(_) if entry.is_some_and(|entry| entry.phase == EntryPhase::Detached) => Phase::Detached,
+            Some(_) => Phase::Claimed,
+        }
+    }
+}
+
+async fn rollout_undo(bed: &Bed, deployment: &str) -> Result<Write> {
+    let before = deployments(bed).get(deployment).await?;
+    Ok(match bed.kubectl(&["rollout", "undo", &format!("deployment/{deployment}")]).await {
+        Ok(_) => Write::Undo(revision(&before)?),
+        // Too late: the former ReplicaSet has gone by now.
+        Err(error) => Write::Nothing(format!("{error:#}")),
+    })
 }
 
 /// An entry of a resource that does not exist, beside those that are there.
-async fn hold_by_stranger(bed: &Bed, node: &str) -> Result<()> {
+async fn hold_by_stranger(bed: &Bed, node: &str) -> Result<Write> {
     eventually(DEADLINE, "the stranger's entry is written", async || {
         let api = Api::<Node>::all(bed.client.clone());
         let object = api.get(node).await?;
@@ -552,8 +682,8 @@ async fn hold_by_stranger(bed: &Bed, node: &str) -> Result<()> {
         holders.insert(STRANGER.to_owned(), Entry { id: 1, phase: EntryPhase::Detached, key, value, previous: None, time });
         let annotations = json!({ names::HOLDERS_ANNOTATION: serde_json::to_string(&holders)?, DETACHED_KEY: "true" });
         let patch = json!({ "metadata": { "resourceVersion": object.resource_version(), "annotations": annotations } });
-        api.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(())
+        let held = api.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        write_of(&object, &held)
     })
     .await
 }

@@ -1,6 +1,6 @@
 //! Rollouts that nobody looks after: a canary, a budget for each zone, and the way back by itself, while operators die or rival.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -23,7 +23,6 @@ use crate::{
 /// `n1` and `n3` are in one zone, `n2` and `n4` in the other.
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const ZONE_KEY: &str = "topology.kubernetes.io/zone";
-const MINUTE: Duration = Duration::from_mins(1);
 /// Nodes in all, and seconds, of each step.
 const STEPS: [(usize, i64); 2] = [(1, 2), (3, 1)];
 /// Seconds in which a node is complete, also while the operator dies all the time.
@@ -61,7 +60,7 @@ async fn killed(bed: &mut Bed) -> Result<()> {
     let from = prepare(bed, LONG).await?;
     proxy.inject(crash);
     product::roll_to(bed, "2").await?;
-    let forth = while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES.len(), MINUTE * 4)).await?;
+    let forth = while_crashing(&mut proxy, &mut operator, product::is_complete(bed, NODES.len(), product::ROLLED_OUT)).await?;
     went_through(&bed.recorder.history().await?, from)?;
     bed.say(&format!("a good revision went through steps and zones: {forth} restarts"));
 
@@ -73,7 +72,7 @@ async fn killed(bed: &mut Bed) -> Result<()> {
     bed.say(&format!("a bad one failed on its canary and was taken back: {back} restarts"));
 
     ensure!(forth >= 30 && back >= 12, "only {forth} and {back} writes were followed by a crash");
-    bed.say(&all_served(traffic).await?);
+    all_served(bed, traffic).await?;
     is_quiet(bed, &proxy, NODES.len()).await
 }
 
@@ -104,7 +103,7 @@ async fn rivals(bed: &mut Bed) -> Result<()> {
     second.inject(slow_view as Rule);
     let before = (first.log().len(), second.log().len());
     product::roll_to(bed, "2").await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     went_through(&bed.recorder.history().await?, from)?;
     bed.say(&format!("a good revision went through steps and zones: {}", both_act(before)?));
 
@@ -117,7 +116,7 @@ async fn rivals(bed: &mut Bed) -> Result<()> {
     went_back(&bed.recorder.history().await?, from, &good)?;
     bed.say(&format!("a bad one failed on its canary and was taken back: {}", both_act(before)?));
 
-    bed.say(&all_served(traffic).await?);
+    all_served(bed, traffic).await?;
     operator.check()?;
     rival.check()
 }
@@ -125,7 +124,7 @@ async fn rivals(bed: &mut Bed) -> Result<()> {
 /// All is complete under these settings; returns the length of the history.
 async fn prepare(bed: &Bed, node_deadline: u32) -> Result<usize> {
     product::change(bed, json!({ "updateStrategy": strategy(node_deadline) })).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     Ok(bed.recorder.history().await?.len())
 }
 
@@ -137,13 +136,13 @@ async fn roll_to_a_bad_one(bed: &Bed) -> Result<String> {
 }
 
 async fn is_back(bed: &Bed, good: &str) -> Result<()> {
-    product::status_says(bed, "the revision fails and the one before runs in its place", MINUTE * 3, |status| {
+    product::status_says(bed, "the revision fails and the one before runs in its place", product::ROLLED_OUT, |status| {
         has_condition(status, "RolledBack", "True", "RevisionFailed")
             && status.revisions.effective == good
             && status.revisions.update != good
     })
     .await?;
-    product::is_complete(bed, NODES.len(), MINUTE * 2).await
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await
 }
 
 /// Each node got the new revision once, and none before its step.

@@ -14,14 +14,13 @@ use crate::{
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
-        course::{all_were_served, held},
+        course::held,
         product::{self, GRACE, four_nodes, rolling_update},
     },
     traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
-const MINUTE: Duration = Duration::from_mins(1);
 
 /// Seconds that a node is detached, at first: it is still out when the window closes.
 const LONG_GRACE: u32 = 20;
@@ -50,7 +49,7 @@ async fn closes(bed: &mut Bed) -> Result<()> {
     // What is waited for is a time of day.
     tokio::time::sleep((closes - BEFORE - Utc::now()).to_std().unwrap_or_default()).await;
     product::roll_to(bed, "2").await?;
-    let detached = product::status_says(bed, "a node is detached", MINUTE, |status| status.nodes.detached == 1).await?;
+    let detached = product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     let first = detached.rollout.as_ref().and_then(|ledger| ledger.grants.keys().next()).context("no node is under way")?.clone();
     ensure!(Utc::now() < closes, "the machine is too slow: the window has closed before {first} was detached");
     bed.say(&format!("{first} is under way, and the window closes at {}", closes.format("%H:%M")));
@@ -61,7 +60,7 @@ async fn closes(bed: &mut Bed) -> Result<()> {
             && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty())
             && held(status, "OutsideWindow").into_iter().eq(others.iter().cloned())
     };
-    let blocked = product::status_says(bed, "the node under way has finished, the others wait", MINUTE, |status| {
+    let blocked = product::status_says(bed, "the node under way has finished, the others wait", product::SAID, |status| {
         finished(status) && status.blocked.as_ref().is_some_and(|blocked| blocked.reason == "OutsideWindow")
     })
     .await?;
@@ -78,12 +77,12 @@ async fn closes(bed: &mut Bed) -> Result<()> {
     bed.say("it finished, and no other was started");
 
     product::change(bed, json!({ "updateStrategy": strategy(GRACE) })).await?;
-    product::is_complete(bed, NODES.len(), 2 * MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let granted = granted(&bed.recorder.history().await?);
     ensure!(granted.get(&first).is_some_and(|at| *at < closes), "{granted:?}");
     ensure!(others.iter().all(|node| granted.get(node).is_some_and(|at| *at >= opens)), "the window opens at {opens}: {granted:?}");
     bed.say("when it opened, the others followed by themselves");
-    all_were_served(bed, traffic).await
+    traffic.all_served(bed).await
 }
 
 /// When each node got its last permission.

@@ -91,7 +91,7 @@ async fn bad_input(bed: &mut Bed) -> Result<()> {
     ensure!(after == before, "an edit changed what runs: {before:?} became {after:?}");
     // A machine that several beds share stands still for a moment now and then.
     bed.haproxy.serves(Duration::from_secs(10), &NODES).await?;
-    product::is_complete(bed, NODES.len(), MINUTE).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say(&format!("{} edits were refused", edits.len()));
     ensure!(wrong.is_empty(), "messages are not those of the table:{wrong}");
     another_port_comes_and_goes(bed).await
@@ -110,7 +110,7 @@ async fn another_port_comes_and_goes(bed: &Bed) -> Result<()> {
         })
         .await?;
     }
-    product::is_complete(bed, NODES.len(), MINUTE).await
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await
 }
 
 /// Writes down what differs from the table, so that one run shows all of it.

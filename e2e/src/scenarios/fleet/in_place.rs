@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use serde_json::json;
 
-use super::{FleetConfig, MINUTE, Running, client, fleet, pods};
+use super::{FleetConfig, Running, client, fleet, pods};
 use crate::{bed::Bed, control_plane, scenarios::product};
 
 const NAME: &str = "simulated";
@@ -48,10 +48,10 @@ pub async fn run(bed: &Bed) -> Result<()> {
     })])
     .await?;
     let nodes = usize::try_from(NODES)?;
-    product::is_complete_named(bed, NAME, nodes, MINUTE).await?;
+    product::is_complete_named(bed, NAME, nodes, product::ROLLED_OUT).await?;
     let before = shown(bed).await?;
     product::change_named(bed, NAME, json!({ "template": template(TAGS[1]) })).await?;
-    product::is_complete_named(bed, NAME, nodes, MINUTE).await?;
+    product::is_complete_named(bed, NAME, nodes, product::ROLLED_OUT).await?;
     let after = shown(bed).await?;
     ensure!(before.len() == 2 * nodes && after.keys().eq(before.keys()), "pods were {before:?} and are {after:?}");
     for (uid, (image, id, restarts)) in &after {
