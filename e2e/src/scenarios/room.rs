@@ -16,7 +16,7 @@ use crate::{
     load::LoadOptions,
     node::NodeSpec,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, deployment_mark, rolling_update},
+    scenarios::product::{self, deployment_mark, rolling_update},
     traffic::Traffic,
 };
 
@@ -31,7 +31,7 @@ pub const ROOM: Scenario = Scenario {
         let nodes = ZONES.map(|(name, zone)| NodeSpec::new(name).label("ingress", "true").zone(zone));
         Options { nodes: nodes.into(), ..Options::default() }.with_infra()
     },
-    expected: || Expectations::budget(3).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(3),
     body: |bed| Box::pin(room(bed)),
 };
 

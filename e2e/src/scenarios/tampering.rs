@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use crate::{
-    auditor::{Expectations, Kind, Observation, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED},
+    auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
@@ -178,7 +178,7 @@ const RESOURCE: &[Lane] = &[
 pub const TAMPERED_DEPLOYMENTS: Scenario = Scenario {
     name: "deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout",
     options: || options(DEPLOYMENTS),
-    expected: || expected(1),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(tampered(bed, DEPLOYMENTS)),
 };
 
@@ -186,7 +186,7 @@ pub const TAMPERED_DEPLOYMENTS: Scenario = Scenario {
 pub const TAMPERED_MARKS: Scenario = Scenario {
     name: "marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout",
     options: || options(MARKS),
-    expected: || expected(1),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(tampered(bed, MARKS)),
 };
 
@@ -195,13 +195,9 @@ pub const TAMPERED_RESOURCE: Scenario = Scenario {
     name: "a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout",
     options: || options(RESOURCE),
     // The greatest budget of a lane; each is judged by its own besides.
-    expected: || expected(2),
+    expected: || Expectations::budget(2),
     body: |bed| Box::pin(tampered(bed, RESOURCE)),
 };
-
-fn expected(budget: usize) -> Expectations {
-    Expectations::budget(budget).claiming(Duration::from_secs(1))
-}
 
 fn options(lanes: &[Lane]) -> Options {
     let spec = |lane: &Lane, name: &&str| NodeSpec::new(name).label(LANE, lane.name);
@@ -274,7 +270,7 @@ impl Lane {
         };
         let seen = Instant::now();
         if action.is_by_hand() {
-            touch(bed, node, TOUCHED).await?;
+            product::hands_on(bed, &[node]).await?;
         }
         let said = self.act(bed, action, node).await?;
         let late = if seen.elapsed() > PHASE_LASTS { ", perhaps late" } else { "" };
@@ -287,7 +283,7 @@ impl Lane {
             self.ends(bed, version).await?;
         }
         if action.is_by_hand() {
-            touch(bed, node, UNTOUCHED).await?;
+            product::hands_off(bed, &[node]).await?;
         }
         outcome.push_str(&said);
         bed.say(&format!("{action} while {phase:?}{late}, node {node}: {outcome}, {:.1} s", started.elapsed().as_secs_f32()));
@@ -520,11 +516,6 @@ fn deployments(bed: &Bed) -> Api<Deployment> {
 fn excuse_of(status: &IngressDaemonSetStatus, action: Action) -> Option<String> {
     let excused = |reason: &String| action.excuses().contains(&reason.as_str());
     status.node_states.iter().map(|state| &state.reason).find(|reason| excused(reason)).cloned()
-}
-
-/// Tells the auditor whose hands are on a node.
-pub(super) async fn touch(bed: &Bed, node: &str, says: &str) -> Result<()> {
-    edit_node(bed, node, json!({ "metadata": { "annotations": { TOUCH_ANNOTATION: says } } })).await
 }
 
 async fn edit_node(bed: &Bed, node: &str, patch: Value) -> Result<()> {

@@ -34,7 +34,7 @@ const PROGRESS_DEADLINE: u32 = 45;
 pub const CLOSES: Scenario = Scenario {
     name: "a_window_that_closes_lets_the_node_under_way_finish_starts_no_other_stops_the_clocks_and_opens_again",
     options: four_nodes,
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(closes(bed)),
 };
 
