@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use crds::names;
+use planner::settings::Count;
 use serde_json::Value;
 
 use super::{
     Audit, Kind, Property,
     observation::{Object, Observation},
-    world::{Place, holds, is_detached, node_of, place_of, token},
+    world::{Place, holds, is_at_work, is_detached, is_lost, node_of, place_of, token},
 };
 
 /// Whether a node serves, for one resource.
@@ -17,13 +18,15 @@ use super::{
 struct Standing {
     /// The operator holds it out.
     held: bool,
-    /// It should serve and has too few ready pods.
+    /// It should serve and has too few ready pods, since the operator changed them.
     short: bool,
 }
 
 /// Nodes that are out, by resource, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
+    /// Nodes whose pods the operator has changed and not seen complete since: what is unready there is its doing.
+    changed: BTreeSet<Place>,
     /// Nodes that do not serve, by resource.
     standing: BTreeMap<String, BTreeMap<String, Standing>>,
     out: BTreeMap<String, BTreeMap<String, DateTime<Utc>>>,
@@ -81,9 +84,8 @@ impl Audit<'_> {
     /// what had been granted before it goes on, and counts as allowed until it has ended.
     fn told_budget(&mut self, uid8: &str, out: usize) -> usize {
         let Some(owner) = self.world.resource(uid8) else { return usize::MAX };
-        let rolling = &owner["spec"]["updateStrategy"]["rollingUpdate"];
-        let numbers = ["maxUnavailableNodes", "maxDegradedNodes"].iter().filter_map(|field| rolling[field].as_u64()).max();
-        let Some(now) = numbers.and_then(|number| usize::try_from(number).ok()) else { return usize::MAX };
+        let Some(Count::Number(now)) = self.terms(uid8).and_then(|terms| terms.budget) else { return usize::MAX };
+        let now = usize::try_from(now).unwrap_or(0);
         let granted = owner["status"]["rollout"]["grants"].as_object().map_or(0, serde_json::Map::len);
         let before = self.budget.told.get(uid8).copied().unwrap_or(now);
         let allowed = still_allowed(now, before, granted.max(out));
@@ -145,6 +147,7 @@ impl Audit<'_> {
     /// Looks again at these places.
     pub(super) fn note_standing(&mut self, places: &BTreeSet<Place>) {
         for place in places {
+            self.note_changed(place);
             let (standing, nodes) = (self.standing_of(place), self.budget.standing.entry(place.0.clone()).or_default());
             if standing == Standing::default() {
                 nodes.remove(&place.1);
@@ -161,11 +164,31 @@ impl Audit<'_> {
         self.note_standing(&places);
     }
 
+    /// Whether its pods are the operator's business. One that was complete is not any more, whatever becomes of it; nor one whose
+    /// Node is lost, whose place a person has freed, or where somebody has his hands.
+    fn note_changed(&mut self, place: &Place) {
+        let (of, name) = place;
+        let mut members = self.world.members_at(place);
+        let gone = self.is_touched(name) || self.world.node(name).is_none_or(is_lost);
+        let changes = !gone && members.any(|deployment| token(deployment).is_some_and(|token| is_at_work(token.phase)));
+        if changes {
+            self.budget.changed.insert((of.clone(), name.clone()));
+            return;
+        }
+        let complete = |deployment: &Value| {
+            let released = token(deployment).is_some_and(|token| self.world.is_released(deployment, token.id));
+            released || self.was_complete(deployment)
+        };
+        if gone || self.world.members_at(place).all(complete) {
+            self.budget.changed.remove(place);
+        }
+    }
+
     fn standing_of(&self, place: &Place) -> Standing {
         let (of, name) = place;
         let Some(node) = self.world.node(name).filter(|node| !taken_away(node)) else { return Standing::default() };
         let claimed = self.world.members_at(place).any(|deployment| token(deployment).is_some_and(|token| holds(token.phase)));
-        let wanted = node.label(&names::member_label(of)) == Some("serving") && !self.unready_by_scenario(name);
+        let wanted = node.label(&names::member_label(of)) == Some("serving") && self.budget.changed.contains(place);
         Standing {
             held: claimed || is_detached(node, of),
             short: wanted && self.world.members_at(place).any(|deployment| !self.world.all_ready(deployment)),

@@ -1,13 +1,11 @@
 //! P3 and P4: pods change only under a token that allows it, and only on a node that was detached before, for the grace.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use crds::{
-    holders::EntryPhase,
+    holders::{Entry, EntryPhase},
+    ledger::Kind,
     names,
     token::{Phase, Token},
 };
@@ -16,15 +14,46 @@ use serde_json::Value;
 use super::{
     Audit, Property, WATCH_DELAY,
     observation::{Object, Observation},
-    world::{holders, is_member, node_of, replicas, resource, token},
+    terms::{Marked, Terms},
+    world::{has_ended, holders, is_at_work, is_member, node_of, replicas, resource, token},
 };
+
+/// How far the clock of a detacher may be off, and what of a time is cut off: that much the operator allows, too.
+const SKEW: TimeDelta = TimeDelta::seconds(7);
+
+/// A Node mark that stands without interruption.
+#[derive(Clone, Debug)]
+struct Standing {
+    since: DateTime<Utc>,
+    /// The key that whoever is to detach the node looks for.
+    key: String,
+}
 
 /// Since when marks have stood without interruption, and which pods were seen going.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     claimed: BTreeMap<String, DateTime<Utc>>,
-    detached: BTreeMap<(String, String), DateTime<Utc>>,
+    detached: BTreeMap<(String, String), Standing>,
     going: BTreeSet<String>,
+}
+
+/// What takes something from a node.
+struct Change<'a> {
+    what: &'a str,
+    /// The Deployment, with the token under which it happens.
+    deployment: &'a Value,
+    token: Option<Token>,
+    at: DateTime<Utc>,
+}
+
+impl Change<'_> {
+    fn node(&self) -> &str {
+        node_of(self.deployment)
+    }
+
+    fn id(&self) -> u64 {
+        self.token.as_ref().map_or(0, |token| token.id)
+    }
 }
 
 impl Audit<'_> {
@@ -35,18 +64,20 @@ impl Audit<'_> {
             return;
         }
         let held = token(after);
-        if let Some(before) = before.filter(|_| !self.edited(node_of(after))) {
+        // Only the operator moves a token on and changes pods in one write: that is judged whoever else has his hands on the node.
+        let steps = held.as_ref().is_some_and(|token| is_at_work(token.phase)) && before.and_then(token) != held;
+        if let Some(before) = before.filter(|_| steps || !self.is_touched(node_of(after))) {
             let template = before["spec"]["template"] != after["spec"]["template"];
             let fewer = replicas(after) < replicas(before);
             if template || fewer {
-                let change = if template { "the pod template changed" } else { "replicas were removed" };
-                self.judge_change(change, after, held.as_ref(), observation.at);
+                let what = if template { "the pod template changed" } else { "replicas were removed" };
+                self.judge_change(&Change { what, deployment: after, token: held.clone(), at: observation.at });
             }
         }
         match held.filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating)) {
             Some(token) => {
-                // Over a long way a watch may lag by more than is allowed for here: then the token's own time counts.
-                let since = if self.expected.marks_alone { earlier(token.since, observation.at) } else { observation.at };
+                // From afar a watch may lag by more than is allowed for here: then the token's own time counts.
+                let since = if self.expected.from_afar { earlier(token.since, observation.at) } else { observation.at };
                 self.changes.claimed.entry(after.uid().to_owned()).or_insert(since);
             }
             None => {
@@ -55,70 +86,127 @@ impl Audit<'_> {
         }
     }
 
-    fn judge_change(&mut self, change: &str, deployment: &Value, token: Option<&Token>, at: DateTime<Utc>) {
-        let name = node_of(deployment);
-        let id = token.map_or(0, |token| token.id);
-        match token.map(|token| token.phase) {
+    /// Judges that a Deployment begins to go. The garbage collector takes those whose resource is gone, or goes in the foreground.
+    pub(super) fn judge_deletion(&mut self, before: Option<&Value>, observation: &Observation) {
+        let Some(before) = before.filter(|before| is_member(before) && !before.being_deleted()) else { return };
+        if !observation.deleted && !observation.object.being_deleted() || self.is_touched(node_of(before)) {
+            return;
+        }
+        let Some(owner) = self.world.resource(resource(before)) else { return };
+        let finalizers = owner["metadata"]["finalizers"].as_array();
+        let collected = finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == "foregroundDeletion"));
+        let stays = |pod: &Value| !pod.being_deleted() && !has_ended(pod);
+        let empty = replicas(before) == 0 && !self.world.pods_of(before).any(stays);
+        if !collected && !empty {
+            let before = before.clone();
+            self.judge_change(&Change {
+                what: "the Deployment was deleted",
+                deployment: &before,
+                token: token(&before),
+                at: observation.at,
+            });
+        }
+    }
+
+    fn judge_change(&mut self, change: &Change<'_>) {
+        let marks = self.world.marks_of(change.deployment, change.id());
+        let without = marks == Some(Marked::default());
+        let phase = change.token.as_ref().map(|token| token.phase);
+        let marked = match phase {
             // Never complete: the node has not served yet.
-            Some(Phase::New) => {}
-            Some(Phase::InPlace) if self.world.marks_of(deployment, id) != Some((false, false)) => {
-                self.judge_marks(change, deployment, id, at);
+            Some(Phase::New) => return,
+            Some(Phase::Updating) => true,
+            Some(Phase::InPlace) => !without,
+            Some(Phase::Degrading) => false,
+            phase => {
+                let Change { what, .. } = change;
+                return self.report(Property::NoBypass, format!("{what} on node {} under the token phase {phase:?}", change.node()));
             }
-            Some(Phase::Updating) => self.judge_marks(change, deployment, id, at),
-            Some(Phase::Degrading | Phase::InPlace) => {
-                // A scenario may have gone over to degrade mode: then the grant has no marks.
-                let without_marks = self.world.marks_of(deployment, id) == Some((false, false));
-                if !without_marks && (self.expected.claim_grace.is_some() || self.expected.detach_grace.is_some()) {
-                    self.report(Property::DetachFirst, format!("{change} on node {name} while it was attached"));
-                }
-            }
-            phase => self.report(Property::NoBypass, format!("{change} on node {name} under the token phase {phase:?}")),
+        };
+        let objections = |terms: &Terms| if marked { self.lacks_marks(change, terms) } else { self.is_attached(change, terms) };
+        let mut by_terms: Vec<_> = self.terms_in_force(resource(change.deployment), change.at).iter().map(objections).collect();
+        // It has to be right by one of them.
+        if by_terms.iter().any(Vec::is_empty) {
+            return;
+        }
+        for what in by_terms.pop().unwrap_or_default() {
+            self.report(Property::DetachFirst, format!("{} on node {} {what}", change.what, change.node()));
         }
     }
 
-    fn judge_marks(&mut self, change: &str, deployment: &Value, id: u64, at: DateTime<Utc>) {
-        let name = node_of(deployment).to_owned();
-        // A scenario may change the marks between two rollouts: the grant says which ones this change must respect.
-        let (claims, detaches) = self.world.marks_of(deployment, id).unwrap_or((true, true));
-        if !claims && !detaches {
-            self.report(Property::DetachFirst, format!("{change} on node {name} under a grant without marks"));
-        }
-        if let Some(grace) = self.expected.claim_grace.filter(|_| claims) {
-            let since = self.changes.claimed.get(deployment.uid()).copied();
-            self.judge_grace(change, &name, "Deployment mark", since, grace, at);
-        }
-        if let Some(grace) = self.expected.detach_grace.filter(|_| detaches) {
-            let key = (name.clone(), resource(deployment).to_owned());
-            let since = self.changes.detached.get(&key).copied();
-            self.judge_grace(change, &name, "Node mark", since, grace, at);
-            self.judge_timestamp(change, &name, since);
-            let entry = self.world.node(&name).and_then(|node| holders(node).get(&key.1).cloned());
-            if entry.as_ref().is_some_and(|entry| entry.id != id) {
-                self.report(Property::DetachFirst, format!("{change} on node {name} with id {id}, the Node's entry is {entry:?}"));
-            }
-        }
+    /// The marks that a change needs: those of its grant, and those that its resource asks for.
+    fn needed(&self, change: &Change<'_>, terms: &Terms) -> Marked {
+        let kind = self.world.kind_of(change.deployment, change.id());
+        let of_grant = self.world.marks_of(change.deployment, change.id()).unwrap_or_default();
+        let leaves = matches!(kind, Some(Kind::Remove | Kind::Drain));
+        // What leaves and serves nobody needs none.
+        let asked = if leaves && !self.serves(change) { Marked::default() } else { terms.marks_for(kind) };
+        let needed = of_grant.and(asked);
+        // What leaves must not wait for somebody to mend the Node's annotation: its health check takes it out.
+        if leaves && needed.node && self.is_unmarkable(change) { Marked { deployment: true, node: false } } else { needed }
     }
 
-    fn judge_grace(&mut self, change: &str, node: &str, mark: &str, since: Option<DateTime<Utc>>, grace: Duration, at: DateTime<Utc>) {
-        match since.map(|since| (at - since).to_std().unwrap_or_default()) {
-            None => self.report(Property::DetachFirst, format!("{change} on node {node} without the {mark}")),
-            Some(stood) if stood + WATCH_DELAY < grace => {
-                let what = format!("{change} on node {node} {:.1} s after the {mark}, the grace is {grace:?}", stood.as_secs_f32());
-                self.report(Property::DetachFirst, what);
-            }
-            Some(_) => {}
-        }
+    /// Its annotation cannot be read, or another resource holds the Node by the same key with another value.
+    fn is_unmarkable(&self, change: &Change<'_>) -> bool {
+        let Some(node) = self.world.node(change.node()) else { return false };
+        let Ok(holders) = crds::holders::parse(node.annotation(names::HOLDERS_ANNOTATION)) else { return true };
+        let mark = self.world.grant_of(change.deployment, change.id()).map(|grant| &grant["marks"]["node"]);
+        let rivals = |mark: &Value| {
+            let others = holders.iter().filter(|(of, _)| *of != resource(change.deployment)).map(|(_, entry)| entry);
+            others.into_iter().any(|entry| entry.phase == EntryPhase::Detached && mark["key"] == entry.key && mark["value"] != entry.value)
+        };
+        mark.is_some_and(rivals)
     }
 
-    fn judge_timestamp(&mut self, change: &str, node: &str, since: Option<DateTime<Utc>>) {
-        let (Some(key), Some(since)) = (&self.expected.timestamp_key, since) else { return };
-        let written =
-            self.world.node(node).and_then(|object| object.annotation(key)).and_then(|text| DateTime::parse_from_rfc3339(text).ok());
-        // Clocks of detachers may be off by five seconds; that much the operator allows too.
-        let new_enough = written.is_some_and(|written| written >= since - chrono::TimeDelta::seconds(6));
-        if !new_enough {
-            self.report(Property::DetachFirst, format!("{change} on node {node} with the detacher's timestamp {written:?}"));
+    /// Its Node is there, the one for which the grant was given, and serves.
+    fn serves(&self, change: &Change<'_>) -> bool {
+        let label = names::member_label(resource(change.deployment));
+        self.granted_node(change).is_some_and(|node| node.label(&label) == Some("serving"))
+    }
+
+    /// The Node for which the grant was given, if it is there: one of the same name that was registered later was never asked to go.
+    fn granted_node(&self, change: &Change<'_>) -> Option<&Value> {
+        let granted = self.world.grant_of(change.deployment, change.id()).and_then(|grant| grant["nodeUID"].as_str());
+        self.world.node(change.node()).filter(|node| granted.is_none_or(|uid| uid.is_empty() || uid == node.uid()))
+    }
+
+    /// Pods change while the node stays attached.
+    fn is_attached(&self, change: &Change<'_>, terms: &Terms) -> Vec<String> {
+        if self.needed(change, terms).is_none() { Vec::new() } else { vec!["while it was attached".to_owned()] }
+    }
+
+    fn lacks_marks(&self, change: &Change<'_>, terms: &Terms) -> Vec<String> {
+        let needed = self.needed(change, terms);
+        let mut lacks = Vec::new();
+        if needed.deployment {
+            let since = self.changes.claimed.get(change.deployment.uid()).copied();
+            lacks.extend(Self::lacks_grace(change, "Deployment mark", since, terms.deployment_grace));
         }
+        if let Some(node) = self.granted_node(change).filter(|_| needed.node) {
+            let key = (change.node().to_owned(), resource(change.deployment).to_owned());
+            let since = self.changes.detached.get(&key).map(|standing| standing.since);
+            if since.is_none() && self.is_touched(change.node()) {
+                // Somebody may have taken it off while the write was on its way.
+                return lacks;
+            }
+            lacks.extend(Self::lacks_grace(change, "Node mark", since, terms.node_grace));
+            lacks.extend(since.and_then(|since| lacks_answer(change, node, since, terms, self.is_given_up(change))));
+            let entry = holders(node).remove(&key.1).filter(|entry| entry.id != change.id());
+            lacks.extend(entry.map(|entry| format!("with id {}, the Node's entry is {entry:?}", change.id())));
+        }
+        lacks
+    }
+
+    /// A resource that is deleted waits for no detacher for ever.
+    fn is_given_up(&self, change: &Change<'_>) -> bool {
+        self.world.is_being_deleted(resource(change.deployment))
+    }
+
+    fn lacks_grace(change: &Change<'_>, mark: &str, since: Option<DateTime<Utc>>, grace: TimeDelta) -> Option<String> {
+        let Some(since) = since else { return Some(format!("without the {mark}")) };
+        let stood = change.at - since;
+        (stood + WATCH_DELAY < grace)
+            .then(|| format!("{:.1} s after the {mark}, the grace is {} s", stood.as_seconds_f32(), grace.num_seconds()))
     }
 
     /// Judges the entries of a Node, then remembers since when they hold.
@@ -127,17 +215,19 @@ impl Audit<'_> {
         let now = holders(node);
         self.judge_entries(before, node);
         let detached = &mut self.changes.detached;
-        detached.retain(|(name, resource), _| {
-            name != node.name() || now.get(resource).is_some_and(|entry| entry.phase == EntryPhase::Detached)
+        detached.retain(|(name, resource), standing| {
+            let holds = |entry: &Entry| entry.phase == EntryPhase::Detached && entry.key == standing.key;
+            name != node.name() || now.get(resource).is_some_and(holds)
         });
         for (resource, entry) in now.iter().filter(|(_, entry)| entry.phase == EntryPhase::Detached) {
             // A second holder of a key that is set already need not wait again.
             let earlier = now.iter().filter(|(_, other)| other.key == entry.key && other.phase == EntryPhase::Detached);
             let since = earlier
-                .filter_map(|(other, _)| detached.get(&(node.name().to_owned(), other.clone())).copied())
+                .filter_map(|(other, _)| Some(detached.get(&(node.name().to_owned(), other.clone()))?.since))
                 .min()
                 .unwrap_or(observation.at);
-            detached.entry((node.name().to_owned(), resource.clone())).or_insert(since);
+            let standing = Standing { since, key: entry.key.clone() };
+            detached.entry((node.name().to_owned(), resource.clone())).or_insert(standing);
         }
     }
 
@@ -155,7 +245,8 @@ impl Audit<'_> {
     pub(super) fn remember_holders(&mut self, observation: &Observation) {
         let node = &observation.object;
         for (resource, entry) in holders(node).into_iter().filter(|(_, entry)| entry.phase == EntryPhase::Detached) {
-            self.changes.detached.insert((node.name().to_owned(), resource), earlier(entry.time, observation.at));
+            let standing = Standing { since: earlier(entry.time, observation.at), key: entry.key };
+            self.changes.detached.insert((node.name().to_owned(), resource), standing);
         }
     }
 
@@ -175,7 +266,7 @@ impl Audit<'_> {
         };
         let Some(before) = before.filter(|before| images(before) != images(pod)) else { return };
         let Some(deployment) = self.world.deployment_of(before).filter(|deployment| is_member(deployment)).cloned() else { return };
-        if self.edited(node_of(&deployment)) {
+        if self.is_touched(node_of(&deployment)) {
             return;
         }
         let held = token(&deployment);
@@ -184,7 +275,10 @@ impl Audit<'_> {
             self.report(Property::InPlace, what);
         }
         match held.as_ref().map(|token| token.phase) {
-            Some(Phase::InPlace) => self.judge_change("images of a pod changed", &deployment, held.as_ref(), observation.at),
+            Some(Phase::InPlace) => {
+                let change = Change { what: "images of a pod changed", deployment: &deployment, token: held, at: observation.at };
+                self.judge_change(&change);
+            }
             phase => {
                 let what = format!("images of pod {} of node {} changed under {phase:?}", pod.name(), node_of(&deployment));
                 self.report(Property::NoBypass, what);
@@ -197,7 +291,7 @@ impl Audit<'_> {
         let owner = replica_set.controller_uid().and_then(|uid| self.world.get(super::Kind::Deployment, uid));
         let Some(deployment) = owner.filter(|deployment| is_member(deployment)) else { return };
         let in_place = token(deployment).is_some_and(|token| token.phase == Phase::InPlace);
-        if in_place && !self.edited(node_of(deployment)) {
+        if in_place && !self.is_touched(node_of(deployment)) {
             let what = format!("ReplicaSet {} of node {} was made while its pods change in place", replica_set.name(), node_of(deployment));
             self.report(Property::InPlace, what);
         }
@@ -212,7 +306,7 @@ impl Audit<'_> {
         }
         let Some(deployment) = self.world.deployment_of(pod).filter(|deployment| is_member(deployment)) else { return };
         let wanted = deployment["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL].as_str();
-        if pod.label(names::REVISION_LABEL) == wanted || self.edited(node_of(deployment)) {
+        if pod.label(names::REVISION_LABEL) == wanted || self.is_touched(node_of(deployment)) {
             return;
         }
         let phase = token(deployment).map(|token| token.phase);
@@ -223,6 +317,22 @@ impl Audit<'_> {
             self.report(Property::NoBypass, what);
         }
     }
+}
+
+/// The detacher has not answered the mark, or only just.
+fn lacks_answer(change: &Change<'_>, node: &Value, since: DateTime<Utc>, terms: &Terms, given_up: bool) -> Option<String> {
+    let answer = terms.answer.as_ref()?;
+    if (answer.proceeds || given_up) && change.at - since + WATCH_DELAY >= answer.patience {
+        return None;
+    }
+    let written = node.annotation(&answer.key).and_then(|text| DateTime::parse_from_rfc3339(text).ok());
+    let Some(written) = written.filter(|written| *written >= since - SKEW) else {
+        return Some(format!("with the detacher's timestamp {written:?}"));
+    };
+    let stood = change.at - written.to_utc();
+    let early = stood >= TimeDelta::zero() && stood + WATCH_DELAY < answer.grace;
+    let said = || format!("{:.1} s after the detacher's timestamp, the grace is {} s", stood.as_seconds_f32(), answer.grace.num_seconds());
+    early.then(said)
 }
 
 /// A stored time in seconds since 1970, but never one of the future.

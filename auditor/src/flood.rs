@@ -70,7 +70,7 @@ impl Audit<'_> {
         let pulls = || pod.label(names::PRE_PULL_LABEL).and(pod["spec"]["nodeName"].as_str()).map(|node| format!("images on {node}"));
         let name = pod.label(names::NODE_LABEL).map(str::to_owned).or_else(pulls)?;
         let deployment = self.world.deployment_of(pod).filter(|deployment| is_member(deployment));
-        if deployment.is_some_and(|deployment| self.edited(node_of(deployment))) {
+        if deployment.is_some_and(|deployment| self.is_touched(node_of(deployment))) {
             return None;
         }
         let wanted = deployment.map_or(0, |deployment| usize::try_from(replicas(deployment)).unwrap_or(usize::MAX));

@@ -63,8 +63,8 @@ impl Audit<'_> {
         if has_failed(rolling, before, grant) && has_failed(rolling, after, grant) {
             return Some("its revision has failed");
         }
-        // Over a long way a watch may lag by more than is allowed for here: then the grant's own time counts.
-        let given = if self.expected.marks_alone { earlier(grant["grantedAt"].as_i64().unwrap_or(i64::MAX), at) } else { at };
+        // From afar a watch may lag by more than is allowed for here: then the grant's own time counts.
+        let given = if self.expected.from_afar { earlier(grant["grantedAt"].as_i64().unwrap_or(i64::MAX), at) } else { at };
         is_closed(rolling, given - SEEN_LATE, at + SKEW).then_some("no window is open")
     }
 }

@@ -5,8 +5,8 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 
 use super::{
-    Expectations, Kind, Property, Share,
-    history_tests::{Story, claiming, deployment, node, resource},
+    Expectations, Kind, Property, Share, TOUCH_ANNOTATION, TOUCHED,
+    history_tests::{Story, deployment, node, of_one, resource},
 };
 
 /// Seconds from 1970 to a day in the middle of a month; the windows are of that day.
@@ -31,7 +31,7 @@ fn in_windows(grants: Value) -> Value {
 fn granted_at(time: &str, kind: &str) -> Vec<Property> {
     let (empty, given) = (in_windows(json!({})), in_windows(grant(kind)));
     let story = Story::default().see(at("00:00:00"), Kind::IngressDaemonSet, empty).see(at(time), Kind::IngressDaemonSet, given);
-    story.violations(&claiming())
+    story.violations(&of_one())
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn what_was_begun_in_a_window_goes_on_after_it_under_any_id() {
         .see(at("02:10:00"), Kind::IngressDaemonSet, in_windows(json!({})))
         .see(at("02:20:00"), Kind::IngressDaemonSet, in_windows(again(2)))
         .see(at("04:00:00"), Kind::IngressDaemonSet, in_windows(again(3)));
-    assert_eq!(story.violations(&claiming()), []);
+    assert_eq!(story.violations(&of_one()), []);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn over_a_long_way_the_time_counts_that_a_grant_says() {
             Kind::IngressDaemonSet,
             in_windows(grants),
         );
-        story.violations(&Expectations { marks_alone: true, ..claiming() })
+        story.violations(&Expectations { from_afar: true, ..of_one() })
     };
     assert_eq!(given(at("02:59:59")), []);
     assert_eq!(given(at("03:00:11")), [Property::HeldStartsNothing]);
@@ -89,7 +89,7 @@ fn the_spec_that_was_written_over_counts_and_none_without_windows_is_ever_closed
         .see(at("12:00:00"), Kind::IngressDaemonSet, resource(false, json!({})))
         .see(at("12:00:01"), Kind::IngressDaemonSet, resource(false, grant("Update")))
         .see(at("12:00:02"), Kind::IngressDaemonSet, in_windows(grant("Update")));
-    assert_eq!(changed.violations(&claiming()), []);
+    assert_eq!(changed.violations(&of_one()), []);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn what_a_rebuilt_ledger_has_again_was_begun_before() {
         Kind::IngressDaemonSet,
         in_windows(grant("Update")),
     );
-    assert_eq!(story.violations(&claiming()), []);
+    assert_eq!(story.violations(&of_one()), []);
 }
 
 /// The course of revision `b`, in which these nodes have failed for these reasons; two of them halt it.
@@ -115,7 +115,7 @@ fn failed(nodes: &[(&str, &str)], grants: Value) -> Value {
 
 fn begun_after(before: &[(&str, &str)], after: &[(&str, &str)], kind: &str) -> Vec<Property> {
     let story = Story::default().see(0, Kind::IngressDaemonSet, failed(before, json!({})));
-    story.see(1, Kind::IngressDaemonSet, failed(after, grant(kind))).violations(&claiming())
+    story.see(1, Kind::IngressDaemonSet, failed(after, grant(kind))).violations(&of_one())
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn one_failure_too_few_slots_that_were_freed_and_failures_of_the_same_write_halt
     };
     let story = Story::default().see(0, Kind::IngressDaemonSet, other(failed(&two, json!({}))));
     let story = story.see(1, Kind::IngressDaemonSet, other(failed(&two, grant("Update"))));
-    assert_eq!(story.violations(&claiming()), [], "another revision failed");
+    assert_eq!(story.violations(&of_one()), [], "another revision failed");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_node_that_is_begun_while_a_detacher_is_silent_is_found_under_the_policy_hal
             resource
         };
         let story = Story::default().see(0, Kind::IngressDaemonSet, silent(reasons[0], json!({})));
-        story.see(1, Kind::IngressDaemonSet, silent(reasons[1], grant(kind))).violations(&claiming())
+        story.see(1, Kind::IngressDaemonSet, silent(reasons[1], grant(kind))).violations(&of_one())
     };
     let still = ["DetachTimeout"; 2];
     for (policy, kind) in [(json!("Halt"), "Update"), (Value::Null, "Update"), (json!("Halt"), "Repair")] {
@@ -203,10 +203,13 @@ fn a_domain_that_shrinks_binds_what_is_granted_afterwards() {
         resource(false, grants)
     };
     let shrunk = |granted: &[&str]| {
+        let mut by_hand = zoned("n4");
+        by_hand["metadata"]["annotations"][TOUCH_ANNOTATION] = TOUCHED.into();
         let (expected, story) = half_of_a_zone(&["n1", "n2", "n3", "n4"]);
         let story = story
             .see(9, Kind::IngressDaemonSet, told(granted))
             .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+            .see(11, Kind::Node, by_hand)
             .gone(11, Kind::Deployment, deployment("n4", "1.Closed.1", "a"))
             .see(12, Kind::IngressDaemonSet, told(&["n1", "n2"]))
             .see(13, Kind::Deployment, deployment("n2", "2.Claimed.13", "a"));

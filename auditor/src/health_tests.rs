@@ -22,7 +22,7 @@ fn updated() -> Story {
 }
 
 fn found(story: &Story) -> Vec<Property> {
-    let mut found = story.violations(&Expectations::budget(1).claiming(std::time::Duration::from_secs(10)));
+    let mut found = story.violations(&Expectations::budget(1));
     // Only `Closed` of a Deployment that nobody changed is of interest here.
     found.retain(|property| *property == Property::HealthVerdict);
     found

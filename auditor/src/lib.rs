@@ -12,12 +12,17 @@ mod health;
 mod observation;
 pub mod order;
 mod room;
+mod terms;
 mod tokens;
 pub mod watch;
 mod world;
 
 #[cfg(test)]
+mod detachment_tests;
+#[cfg(test)]
 mod grants_tests;
+#[cfg(test)]
+mod hands_tests;
 #[cfg(test)]
 mod health_tests;
 #[cfg(test)]
@@ -30,16 +35,19 @@ use std::{
     time::Duration,
 };
 
+use chrono::TimeDelta;
 pub use health::Answer;
 use observation::Object;
 pub use observation::{Kind, Observation, revision_of};
 use world::World;
 
 /// The watch's own delay: what was first seen this much too late may still have been in time.
-const WATCH_DELAY: Duration = Duration::from_secs(1);
+const WATCH_DELAY: TimeDelta = TimeDelta::seconds(1);
 
 /// Annotation of a Node on which a scenario is changing Deployments, tokens or pods itself: [`TOUCHED`] from before that until
-/// all is in order again, then [`UNTOUCHED`]. What changes there meanwhile is not judged.
+/// all is in order again, then [`UNTOUCHED`]. What that hand can have caused is not judged meanwhile: changes of objects that no
+/// step of the operator's protocol makes, tokens and entries that are written again, pods that are unready. What is: marks, graces,
+/// grants, their order and the budget.
 pub const TOUCH_ANNOTATION: &str = "bed.example.com/by-hand";
 /// Somebody's hands are on it.
 pub const TOUCHED: &str = "now";
@@ -118,7 +126,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What the scenario configured, and what it broke itself.
+/// What the history does not tell: marks, graces, windows and the like are in the resource's own spec.
 #[derive(Clone, Debug, Default)]
 pub struct Expectations {
     /// Nodes that may be out of service at once, for each resource. The greatest one when the scenario changes it: what the
@@ -126,54 +134,17 @@ pub struct Expectations {
     pub budget: usize,
     /// Label of Nodes that names their topology domain, and the budget within one.
     pub domain: Option<(String, Share)>,
-    /// Grace after the Deployment mark; none when that mark is not used.
-    pub claim_grace: Option<Duration>,
-    /// Grace after the Node mark; none when that mark is not used.
-    pub detach_grace: Option<Duration>,
-    /// The detacher's timestamp annotation that must be there, newer than the Node mark, before pods change.
-    pub timestamp_key: Option<String>,
-    /// Pods become unready by themselves, or by whom nobody knows: only marks and tokens count as out of service, on every node.
-    pub marks_alone: bool,
-    /// Nodes whose pods the scenario makes unready itself: there, only marks and tokens count as out of service.
-    pub unready_by_scenario: BTreeSet<String>,
-    /// Nodes on which the scenario changes Deployments, tokens or pods itself: what changes there is not judged.
-    pub edited_by_scenario: BTreeSet<String>,
+    /// The cluster is in use, and far away. A watch may lag there by more than a second, so that times which the operator wrote
+    /// count; and nobody's hand on a Node is excused.
+    pub from_afar: bool,
     /// Properties that this scenario cannot keep, with the reason next to where it says so.
     pub except: BTreeSet<Property>,
 }
 
 impl Expectations {
-    /// Both marks unused: pods are replaced while nodes stay attached.
+    /// So many nodes of each resource.
     pub fn budget(budget: usize) -> Self {
         Self { budget, ..Self::default() }
-    }
-
-    /// The Deployment mark is used, with this grace.
-    #[must_use]
-    pub fn claiming(mut self, grace: Duration) -> Self {
-        self.claim_grace = Some(grace);
-        self
-    }
-
-    /// The Node mark is used, with this grace.
-    #[must_use]
-    pub fn detaching(mut self, grace: Duration) -> Self {
-        self.detach_grace = Some(grace);
-        self
-    }
-
-    /// The scenario makes pods on these nodes unready itself.
-    #[must_use]
-    pub fn unready<'a>(mut self, nodes: impl IntoIterator<Item = &'a str>) -> Self {
-        self.unready_by_scenario.extend(nodes.into_iter().map(str::to_owned));
-        self
-    }
-
-    /// The scenario changes objects on these nodes itself.
-    #[must_use]
-    pub fn edited<'a>(mut self, nodes: impl IntoIterator<Item = &'a str>) -> Self {
-        self.edited_by_scenario.extend(nodes.into_iter().map(str::to_owned));
-        self
     }
 
     /// Without this property.
@@ -239,6 +210,7 @@ pub struct Audit<'a> {
     changes: changes::Memory,
     tokens: tokens::Memory,
     room: room::Memory,
+    terms: terms::Memory,
     flood: flood::Memory,
     health: health::Memory,
     deleted_resources: BTreeMap<String, u64>,
@@ -267,6 +239,7 @@ impl<'a> Audit<'a> {
             changes: changes::Memory::default(),
             tokens: tokens::Memory::default(),
             room: room::Memory::default(),
+            terms: terms::Memory::default(),
             flood: flood::Memory::default(),
             health: health::Memory::default(),
             deleted_resources: BTreeMap::new(),
@@ -299,7 +272,8 @@ impl<'a> Audit<'a> {
                 self.remember_pod(&observation.object);
                 self.count_pod(before.as_ref(), observation);
             }
-            Kind::IngressDaemonSet if observation.deleted => {
+            Kind::IngressDaemonSet if !observation.deleted => self.note_terms(observation),
+            Kind::IngressDaemonSet => {
                 self.deleted_resources.insert(crds::names::uid8(observation.object.uid()).to_owned(), self.now);
             }
             _ => {}
@@ -334,6 +308,9 @@ impl<'a> Audit<'a> {
         self.now = observation.revision;
         self.verdict.observations += 1;
         let before = self.world.get(observation.kind, observation.object.uid()).cloned();
+        if observation.kind == Kind::Deployment {
+            self.judge_deletion(before.as_ref(), observation);
+        }
         match observation.kind {
             Kind::Deployment if !observation.deleted => {
                 self.judge_deployment(before.as_ref(), observation);
@@ -352,6 +329,7 @@ impl<'a> Audit<'a> {
             Kind::IngressDaemonSet if !observation.deleted => {
                 self.judge_grants(before.as_ref(), observation);
                 self.judge_room(before.as_ref(), observation);
+                self.note_terms(observation);
             }
             _ => {}
         }
@@ -379,7 +357,7 @@ impl<'a> Audit<'a> {
     }
 
     fn note_touch(&mut self, node: &serde_json::Value) {
-        match node.annotation(TOUCH_ANNOTATION) {
+        match node.annotation(TOUCH_ANNOTATION).filter(|_| !self.expected.from_afar) {
             Some(TOUCHED) => {
                 self.touched.insert(node.name().to_owned());
             }
@@ -390,11 +368,7 @@ impl<'a> Audit<'a> {
         }
     }
 
-    fn edited(&self, node: &str) -> bool {
-        self.touched.contains(node) || self.expected.edited_by_scenario.contains(node)
-    }
-
-    fn unready_by_scenario(&self, node: &str) -> bool {
-        self.expected.marks_alone || self.touched.contains(node) || self.expected.unready_by_scenario.contains(node)
+    fn is_touched(&self, node: &str) -> bool {
+        self.touched.contains(node)
     }
 }

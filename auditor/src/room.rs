@@ -18,7 +18,7 @@ use super::{
 
 /// How old what a write rests on may be when it takes effect: the operator notices within 40 s that a watch hangs, then has to
 /// list, and the write itself may be on its way for as long as requests may take.
-const STALE: TimeDelta = TimeDelta::seconds(120);
+pub(super) const STALE: TimeDelta = TimeDelta::seconds(120);
 
 /// A number, and what it was within the last [`STALE`].
 #[derive(Debug, Default)]
@@ -158,12 +158,25 @@ impl Audit<'_> {
         let write = Write { of, before, after, old: rollout["grants"].as_object().unwrap_or(&none), new, at: observation.at };
         let mut found = Vec::new();
         for (node, _) in write.begun() {
+            found.extend(self.lacks_place(&write, node).map(|why| (Property::Budget, node, why)));
             found.extend(self.lacks_minimum(&write, node).map(|why| (Property::Budget, node, why)));
             found.extend(self.lacks_domain(&write, node).map(|why| (Property::DomainBudget, node, why)));
         }
         for (property, node, why) in found {
             self.report(property, format!("node {node} of {} was begun {why}", after.name()));
         }
+    }
+
+    /// The budget is used up: by nodes under way, and by those that are unready for whatever reason.
+    fn lacks_place(&self, write: &Write<'_>, node: &str) -> Option<String> {
+        // A node that is down takes the place that it has already.
+        if !self.is_surely(State::Up, write, node) {
+            return None;
+        }
+        let budget = self.terms(write.of)?.budget?.of(desired(write.before).max(desired(write.after)));
+        let places: Vec<_> = write.places().map(|(node, _)| node.as_str()).collect();
+        let down = self.down_in(write, |_| true);
+        (places.len() + down.len() > budget).then(|| format!("beside {places:?} under way and {down:?} unready, the budget is {budget}"))
     }
 
     /// Too few nodes are left that can be available.
@@ -202,19 +215,22 @@ impl Audit<'_> {
         let size = recent.max(self.domain_sizes(write.of, label).get(domain).copied().unwrap_or(0));
         // The write itself may say that nodes have joined.
         let budget = budget?.of(size + desired(write.after).saturating_sub(desired(write.before)));
-        let down = if self.is_surely(State::Up, write, node) { self.down_in(write, label, domain) } else { Vec::new() };
+        let down = if self.is_surely(State::Up, write, node) {
+            self.down_in(write, |node| node.label(label).unwrap_or_default() == domain)
+        } else {
+            Vec::new()
+        };
         (places.len() + down.len() > budget)
             .then(|| format!("in domain {label}={domain} beside {places:?} under way and {down:?} unready, its budget is {budget}"))
     }
 
-    /// Nodes of the domain without a place that are chosen for certain and have been down for long.
-    fn down_in(&self, write: &Write<'_>, label: &str, domain: &str) -> Vec<&str> {
+    /// Nodes among these without a place that are chosen for certain and have been down for long.
+    fn down_in(&self, write: &Write<'_>, among: impl Fn(&Value) -> bool) -> Vec<&str> {
         let here = self.room.nodes.keys().filter(|(of, _)| of == write.of).map(|(_, node)| node.as_str());
         let down = here.filter(|name| {
             let node = self.world.node(name);
             let free = !write.new.contains_key(*name) && !write.old.contains_key(*name);
-            free && node.is_some_and(|node| node.label(label).unwrap_or_default() == domain && is_chosen(write.before, node))
-                && self.is_surely(State::Down, write, name)
+            free && node.is_some_and(|node| among(node) && is_chosen(write.before, node)) && self.is_surely(State::Down, write, name)
         });
         down.collect()
     }
@@ -249,7 +265,7 @@ impl Audit<'_> {
         }
         let domain_of = |node: &str| self.world.node(node).and_then(|object| object.label(label)).unwrap_or_default().to_owned();
         let labels: BTreeMap<String, String> = held.iter().map(|node| (node.clone(), domain_of(node))).collect();
-        let edited: BTreeSet<_> = held.iter().filter(|node| self.edited(node)).cloned().collect();
+        let touched: BTreeSet<_> = held.iter().filter(|node| self.is_touched(node)).cloned().collect();
         let drained = self.room.drained.entry(of.to_owned()).or_default();
         drained.retain(|node| grants.contains_key(node));
         drained.extend(grants.iter().filter(|(_, grant)| is_drain(grant)).map(|(node, _)| node.clone()));
@@ -261,7 +277,7 @@ impl Audit<'_> {
             let first = placed.entry(node.clone()).or_insert_with(|| now.clone());
             let grant = grants.get(&node);
             let agreed = *first == now && grant.is_none_or(|grant| grant["domain"] == now.as_str() && !is_free(grant));
-            if agreed && !drained.contains(&node) && !edited.contains(&node) {
+            if agreed && !drained.contains(&node) && !touched.contains(&node) {
                 domains.entry(now.clone()).or_default();
                 here.entry(now).or_default().push(node);
             }

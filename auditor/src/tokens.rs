@@ -36,7 +36,7 @@ impl Audit<'_> {
             self.tokens.complete.remove(after.uid());
         }
         let (old, new) = (before.and_then(token), token(after));
-        if let Some(new) = new.filter(|new| old.as_ref() != Some(new) && !self.edited(node_of(after))) {
+        if let Some(new) = new.filter(|new| old.as_ref() != Some(new) && !self.is_touched(node_of(after))) {
             self.judge_new_token(old.as_ref(), &new, after);
         }
         if is_complete(after) {
@@ -61,7 +61,7 @@ impl Audit<'_> {
             self.report(Property::Monotone, format!("the token of node {node} went from {old} back to {new}"));
         }
         if new.phase == Phase::Closed && old.phase != Phase::Closed {
-            let was_complete = is_complete(deployment) || self.tokens.complete.contains(deployment.uid());
+            let was_complete = self.was_complete(deployment);
             // A claim that is given up closes without having touched a pod.
             let untouched = old.phase == Phase::Claimed;
             if !was_complete && !untouched && !self.world.is_released(deployment, new.id) {
@@ -69,6 +69,11 @@ impl Audit<'_> {
                 self.report(Property::CloseWhenComplete, format!("the token of node {node} closed at status {status}"));
             }
         }
+    }
+
+    /// It is complete, or was since its pods last changed.
+    pub(super) fn was_complete(&self, deployment: &Value) -> bool {
+        is_complete(deployment) || self.tokens.complete.contains(deployment.uid())
     }
 
     /// Remembers the token of a Deployment that was there before.
@@ -93,7 +98,7 @@ impl Audit<'_> {
 
     /// Judges the entries of a Node after a change.
     pub(super) fn judge_entries(&mut self, before: Option<&Value>, node: &Value) {
-        if self.edited(node.name()) {
+        if self.is_touched(node.name()) {
             return;
         }
         let old = before.map(holders).unwrap_or_default();

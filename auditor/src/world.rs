@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use crds::{
     holders::{EntryPhase, Holders},
-    names,
+    ledger, names,
     token::{Phase, Token},
 };
 use serde_json::Value;
 
-use super::observation::{Kind, Object, Observation};
+use super::{
+    observation::{Kind, Object, Observation},
+    terms::Marked,
+};
 
 /// A resource, by the first 8 characters of its UID, and a node.
 pub(crate) type Place = (String, String);
@@ -132,19 +135,27 @@ impl World {
         self.of(Kind::IngressDaemonSet).find(|resource| names::uid8(resource.uid()) == uid8)
     }
 
-    /// Whether the grant `id` of a Deployment's node marks the Deployment, and the Node; none when no ledger has it.
-    pub(crate) fn marks_of(&self, deployment: &Value, id: u64) -> Option<(bool, bool)> {
+    /// The grant `id` of a Deployment's node; none when no ledger has it.
+    pub(crate) fn grant_of(&self, deployment: &Value, id: u64) -> Option<&Value> {
         let owner = self.resource(resource(deployment))?;
         let grant = &owner["status"]["rollout"]["grants"][node_of(deployment)];
-        let marks = &grant["marks"];
-        (grant["id"].as_u64() == Some(id)).then(|| (marks["deployment"] == true, marks["node"].is_object()))
+        (grant["id"].as_u64() == Some(id)).then_some(grant)
+    }
+
+    /// Which objects that grant marks.
+    pub(crate) fn marks_of(&self, deployment: &Value, id: u64) -> Option<Marked> {
+        let marks = &self.grant_of(deployment, id)?["marks"];
+        Some(Marked { deployment: marks["deployment"] == true, node: marks["node"].is_object() })
+    }
+
+    /// What it was given for.
+    pub(crate) fn kind_of(&self, deployment: &Value, id: u64) -> Option<ledger::Kind> {
+        serde_json::from_value(self.grant_of(deployment, id)?["kind"].clone()).ok()
     }
 
     /// A person has ordered the slot of this grant to be freed.
     pub(crate) fn is_released(&self, deployment: &Value, id: u64) -> bool {
-        let Some(owner) = self.resource(resource(deployment)) else { return false };
-        let grant = &owner["status"]["rollout"]["grants"][node_of(deployment)];
-        grant["id"].as_u64() == Some(id) && grant["released"] == true
+        self.grant_of(deployment, id).is_some_and(|grant| grant["released"] == true)
     }
 
     /// Somebody has deleted the resource, and the operator is clearing up.
@@ -210,6 +221,11 @@ pub(crate) fn holds(phase: Phase) -> bool {
     matches!(phase, Phase::Claimed | Phase::InPlace | Phase::Degrading | Phase::Updating)
 }
 
+/// Pods change.
+pub(crate) fn is_at_work(phase: Phase) -> bool {
+    matches!(phase, Phase::InPlace | Phase::Degrading | Phase::Updating)
+}
+
 pub(crate) fn replicas(deployment: &Value) -> u64 {
     deployment["spec"]["replicas"].as_u64().unwrap_or(1)
 }
@@ -226,6 +242,12 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     pod["status"]["conditions"]
         .as_array()
         .is_some_and(|conditions| conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+/// Nobody hears of its kubelet any more: what becomes of its pods is not the operator's doing.
+pub(crate) fn is_lost(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    conditions.is_some_and(|conditions| conditions.iter().any(|c| c["type"] == "Ready" && c["status"] != "True"))
 }
 
 /// A pod that does not run and will not.

@@ -15,7 +15,7 @@ use crate::{
     demo::{control, outage::Outages},
     load::LoadOptions,
     operator_process::OperatorProcess,
-    scenarios::product::{self, GRACE, deployment_mark, four_nodes, rolling_update},
+    scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
     traffic::Traffic,
 };
 
@@ -65,7 +65,7 @@ async fn rollouts(bed: &mut Bed) -> Result<Vec<Figure>> {
     let outcome = traffic.figures().await?;
     let seconds = started.elapsed().as_secs_f64();
     let worst = outages.stop().await;
-    let verdict = bed.recorder.judge(&Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))).await?;
+    let verdict = bed.recorder.judge(&Expectations::budget(1)).await?;
     for violation in &verdict.violations {
         println!("auditor: {violation}");
     }

@@ -15,7 +15,7 @@ use crate::{
     front, images,
     load::LoadOptions,
     network,
-    scenarios::product::{self, GRACE},
+    scenarios::product,
     traffic::{Outcome, Traffic},
 };
 
@@ -121,8 +121,7 @@ async fn product_is_gone(bed: &mut Bed) -> Result<()> {
 }
 
 async fn judge(bed: &Bed) -> Result<Vec<crate::auditor::Violation>> {
-    let grace = Duration::from_secs(GRACE.into());
-    let verdict = bed.recorder.judge(&Expectations::budget(usize::try_from(BUDGET)?).claiming(grace)).await?;
+    let verdict = bed.recorder.judge(&Expectations::budget(usize::try_from(BUDGET)?)).await?;
     let (changes, answers) = (verdict.observations, verdict.answers);
     bed.say(&format!(
         "the auditor judged {changes} changes and {answers} answers of health checkers: {} violations",

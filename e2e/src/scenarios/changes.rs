@@ -13,22 +13,18 @@ use crate::{
     eventually::{eventually, throughout},
     load::LoadOptions,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, rolling_update},
+    scenarios::product::{self, both_marks, deployment_mark, four_nodes, rolling_update},
     traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn expected() -> Expectations {
-    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).detaching(Duration::from_secs(1))
-}
-
 /// To a third version, and back to the first.
 pub const TEMPLATE: Scenario = Scenario {
     name: "the_template_changes_half_way_to_a_third_version_and_back",
     options: four_nodes,
-    expected,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(template(bed)),
 };
 
@@ -53,7 +49,7 @@ pub const SETTINGS: Scenario = Scenario {
     name: "marks_keys_budget_mode_and_pause_change_half_way",
     options: four_nodes,
     // The greatest budget of the scenario.
-    expected: || Expectations { budget: 2, ..Expectations::default() },
+    expected: || Expectations::budget(2),
     body: |bed| Box::pin(settings(bed)),
 };
 
@@ -101,7 +97,7 @@ const DEGRADED: u64 = 8 * 32;
 pub const REWRITTEN: Scenario = Scenario {
     name: "a_template_that_the_api_rewrites_is_no_drift_and_taken_labels_come_back",
     options: four_nodes,
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n1", "n2"]),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(rewritten(bed)),
 };
 
@@ -129,6 +125,7 @@ async fn rewritten(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["delete", "pod", "-n", "ingress-daemonset-system", "--all"]).await?;
     at_rest(bed, "after the operator was restarted").await?;
     // A copy of a Deployment, as people make one to debug it, is nobody's business.
+    product::hands_on(bed, &["n1", "n2"]).await?;
     let copy = bed.kubectl(&["get", "deployment", "edge-n2", "-o", "json"]).await?;
     let mut copy: Value = serde_json::from_str(&copy)?;
     for gone in ["uid", "ownerReferences", "resourceVersion"] {
@@ -148,6 +145,7 @@ async fn rewritten(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     at_rest(bed, "after labels came back").await?;
+    product::hands_off(bed, &["n1", "n2"]).await?;
     let copy = bed.kubectl(&["get", "deployment", "zz-copy", "-o", "jsonpath={.metadata.generation} {.metadata.annotations}"]).await?;
     ensure!(copy.starts_with("1 "), "the copy was changed: {copy}");
     Ok(())
@@ -261,13 +259,15 @@ async fn another_placement(bed: &Bed) -> Result<()> {
 pub const DRIFT: Scenario = Scenario {
     name: "drift_is_repaired_within_the_budget",
     options: four_nodes,
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).edited(["n1", "n2", "n3"]).unready(["n1", "n2", "n3"]),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(drift(bed)),
 };
 
 async fn drift(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let by_hand = ["n1", "n2", "n3"];
+    product::hands_on(bed, &by_hand).await?;
     bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
     bed.kubectl(&["scale", "deployment/edge-n2", "--replicas=1"]).await?;
     bed.kubectl(&["delete", "deployment/edge-n3", "--wait=false"]).await?;
@@ -280,6 +280,7 @@ async fn drift(bed: &mut Bed) -> Result<()> {
         Ok(())
     })
     .await?;
+    product::hands_off(bed, &by_hand).await?;
     traffic.loses_at_most(UNANNOUNCED, bed).await
 }
 

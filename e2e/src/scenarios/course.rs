@@ -21,7 +21,7 @@ use crate::{
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
-        product::{self, GRACE, deployment_mark, four_nodes, has_condition, rolling_update},
+        product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
         room::ledgers,
     },
     traffic::Traffic,
@@ -31,10 +31,6 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const MINUTE: Duration = Duration::from_mins(1);
 /// How long something must not happen.
 const WHILE: Duration = Duration::from_secs(4);
-
-fn claiming(budget: usize) -> Expectations {
-    Expectations::budget(budget).claiming(Duration::from_secs(GRACE.into()))
-}
 
 /// Nodes that wait for this reason.
 pub(super) fn held(status: &IngressDaemonSetStatus, reason: &str) -> BTreeSet<String> {
@@ -69,7 +65,7 @@ pub(super) async fn recorded(bed: &Bed) -> Result<BTreeMap<i64, Value>> {
 pub const CANARY: Scenario = Scenario {
     name: "a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back",
     options: four_nodes,
-    expected: || claiming(2),
+    expected: || Expectations::budget(2),
     body: |bed| Box::pin(canary(bed)),
 };
 
@@ -112,7 +108,7 @@ async fn canary(bed: &mut Bed) -> Result<()> {
 pub const RESTARTS: Scenario = Scenario {
     name: "a_budget_in_percent_is_rounded_down_and_a_canary_of_labelled_nodes_halts_when_containers_restart_too_often",
     options: four_nodes,
-    expected: || claiming(2),
+    expected: || Expectations::budget(2),
     body: |bed| Box::pin(restarts(bed)),
 };
 
@@ -212,7 +208,7 @@ async fn restart(bed: &Bed, node: &str) -> Result<()> {
 pub const ROLLED_BACK: Scenario = Scenario {
     name: "a_revision_that_fails_is_rolled_back_by_itself_and_any_former_one_by_its_number",
     options: four_nodes,
-    expected: || claiming(2),
+    expected: || Expectations::budget(2),
     body: |bed| Box::pin(rolled_back(bed)),
 };
 
@@ -275,7 +271,7 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
 pub const FALLEN: Scenario = Scenario {
     name: "a_canary_that_serves_no_more_after_it_was_attached_is_named_then_fails_and_the_former_revision_comes_back",
     options: four_nodes,
-    expected: || claiming(1).unready(NODES),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(fallen(bed)),
 };
 
@@ -322,7 +318,7 @@ async fn fallen(bed: &mut Bed) -> Result<()> {
 pub const DRAINED: Scenario = Scenario {
     name: "a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted",
     options: four_nodes,
-    expected: || claiming(1),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(drained(bed)),
 };
 
@@ -378,7 +374,7 @@ async fn drained(bed: &mut Bed) -> Result<()> {
 pub const FAILED_NODES: Scenario = Scenario {
     name: "a_failed_node_halts_the_rollout_is_tried_again_when_asked_and_its_slot_is_freed_by_a_person_alone",
     options: four_nodes,
-    expected: || claiming(1),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(failed_nodes(bed)),
 };
 

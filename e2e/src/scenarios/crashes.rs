@@ -103,7 +103,7 @@ pub const AFTER_EVERY_WRITE: Scenario = Scenario {
 };
 
 pub(super) fn expected() -> Expectations {
-    Expectations::budget(1).claiming(GRACE).detaching(Duration::from_secs(1))
+    Expectations::budget(1)
 }
 
 async fn after_every_write(bed: &mut Bed) -> Result<()> {

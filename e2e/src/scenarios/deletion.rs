@@ -21,7 +21,7 @@ use crate::{
     scenario::Scenario,
     scenarios::{
         gate_originals::clean_up,
-        product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
+        product::{self, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
         workload,
     },
     traffic::Traffic,
@@ -40,7 +40,7 @@ pub const DELETED_UNDER_LOAD: Scenario = Scenario {
         options
     },
     // Everything goes: that is no rolling update.
-    expected: || Expectations::budget(4).claiming(Duration::from_secs(GRACE.into())).detaching(Duration::from_secs(1)),
+    expected: || Expectations::budget(4),
     body: |bed| Box::pin(deleted_under_load(bed)),
 };
 
@@ -99,7 +99,7 @@ pub const WITHOUT_OPERATOR: Scenario = Scenario {
     name: "what_a_resource_leaves_that_goes_without_an_operator_is_cleaned_up_by_a_command",
     options: four_nodes,
     // Nobody detaches nodes first, and nobody cleans up before the command does.
-    expected: || Expectations::budget(4).detaching(Duration::from_secs(1)).except(Property::NothingRemains).except(Property::NoBypass),
+    expected: || Expectations::budget(4).except(Property::NothingRemains).except(Property::NoBypass),
     body: |bed| Box::pin(without_operator(bed)),
 };
 
@@ -156,7 +156,7 @@ async fn nothing_of_ours(nodes: &Api<ApiNode>, node: &str) -> Result<()> {
 pub const NAME_TAKEN: Scenario = Scenario {
     name: "an_object_of_somebody_else_is_never_adopted",
     options: four_nodes,
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(name_taken(bed)),
 };
 

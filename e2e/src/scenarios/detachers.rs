@@ -81,7 +81,7 @@ pub const FAULTY_DETACHERS: Scenario = Scenario {
         let node = |(index, row): (usize, &Row)| NodeSpec::new(&format!("n{}", index + 1)).label(ROW, row.name);
         Options { nodes: ROWS.iter().enumerate().map(node).collect(), ..Options::default() }.with_infra()
     },
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())).detaching(Duration::ZERO),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(faulty_detachers(bed)),
 };
 

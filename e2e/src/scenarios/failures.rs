@@ -23,7 +23,7 @@ use crate::{
     load::LoadOptions,
     operator_process::OperatorProcess,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
+    scenarios::product::{self, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
     scenarios::{crashes::completes, workload},
     traffic::Traffic,
 };
@@ -31,15 +31,11 @@ use crate::{
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn claiming() -> Expectations {
-    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))
-}
-
 /// The template's image does not exist.
 pub const MISSING_IMAGE: Scenario = Scenario {
     name: "a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through",
     options: four_nodes,
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(missing_image(bed)),
 };
 
@@ -68,7 +64,7 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
 pub const KUBELET_RESTART: Scenario = Scenario {
     name: "a_kubelet_restart_replaces_no_more_nodes_than_the_budget",
     options: four_nodes,
-    expected: || claiming().unready(NODES),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(kubelet_restart(bed)),
 };
 
@@ -99,7 +95,7 @@ async fn kubelet_restart(bed: &mut Bed) -> Result<()> {
 pub const SILENT_DETACHER: Scenario = Scenario {
     name: "a_silent_detacher_halts_aborts_or_is_passed_over_as_told",
     options: four_nodes,
-    expected: || Expectations::budget(1).detaching(Duration::from_secs(1)),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(silent_detacher(bed)),
 };
 
@@ -137,7 +133,7 @@ async fn silent_detacher(bed: &mut Bed) -> Result<()> {
 pub const OPERATOR_KILLED: Scenario = Scenario {
     name: "an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice",
     options: four_nodes,
-    expected: || claiming().detaching(Duration::from_secs(1)),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(operator_killed(bed)),
 };
 
@@ -185,7 +181,7 @@ async fn operator_killed(bed: &mut Bed) -> Result<()> {
 pub const HAND_OVER: Scenario = Scenario {
     name: "a_leader_that_ends_hands_over_at_once",
     options: four_nodes,
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(hand_over(bed)),
 };
 
@@ -216,7 +212,7 @@ async fn hand_over(bed: &mut Bed) -> Result<()> {
 pub const REFUSED_PODS: Scenario = Scenario {
     name: "pods_that_a_kubelet_refuses_are_not_made_without_end",
     options: four_nodes,
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(refused_pods(bed)),
 };
 
@@ -316,7 +312,7 @@ async fn refused_template(bed: &Bed) -> Result<()> {
 pub const BAD_EDIT: Scenario = Scenario {
     name: "a_bad_edit_is_named_and_the_last_good_state_keeps_running",
     options: four_nodes,
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(bad_edit(bed)),
 };
 

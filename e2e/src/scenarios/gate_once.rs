@@ -33,7 +33,7 @@ const KEYS: [(&str, &str); 3] = [("replicas", "example.com/replicas"), ("agent",
 pub const ONCE: Scenario = Scenario {
     name: "one_pass_asks_for_replicas_daemon_sets_and_csi_drivers_as_the_operator_does_that_stays",
     options: || Options::with_nodes(1).with_infra(),
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(product::GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(once(bed)),
 };
 

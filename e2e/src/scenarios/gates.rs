@@ -55,7 +55,7 @@ pub const TOGETHER: Scenario = Scenario {
 pub const JOINING: Scenario = Scenario {
     name: "a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then",
     options: || Options::with_nodes(2).with_infra(),
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(product::GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(joining(bed)),
 };
 

@@ -14,7 +14,7 @@ use crate::{
     eventually::eventually,
     load::LoadOptions,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
+    scenarios::product::{self, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
     traffic::Traffic,
 };
 
@@ -27,7 +27,7 @@ const ROLLED_OUT: Duration = Duration::from_mins(5);
 pub const NO_CHECK_LOST: Scenario = Scenario {
     name: "sixty_hand_overs_of_health_checkers_lose_no_check",
     options: four_nodes,
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(no_check_is_lost(bed)),
 };
 
@@ -35,7 +35,7 @@ pub const NO_CHECK_LOST: Scenario = Scenario {
 pub const PORT_TAKEN: Scenario = Scenario {
     name: "a_health_port_that_somebody_else_has_is_a_condition_and_an_event",
     options: four_nodes,
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(port_taken(bed)),
 };
 

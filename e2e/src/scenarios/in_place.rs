@@ -18,7 +18,6 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::{TOUCHED, UNTOUCHED},
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::eventually,
@@ -31,7 +30,6 @@ use crate::{
         crashes::{self, Mode, expected, load_balancer, two_nodes, while_crashing},
         fleet, product,
         rivals::{slow_view, slow_writes},
-        tampering::touch,
     },
     traffic::Traffic,
 };
@@ -339,10 +337,10 @@ async fn unpaused(bed: &mut Bed) -> Result<()> {
     let api: Api<Deployment> = Api::namespaced(bed.client.clone(), "default");
     let node = api.get(&name).await?.annotations().get(names::NODE_NAME_ANNOTATION).cloned().context("it has no node")?;
     // The Deployment controller makes a ReplicaSet now, by this person's hand.
-    touch(bed, &node, TOUCHED).await?;
+    product::hands_on(bed, &[&node]).await?;
     api.patch(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "paused": false } }))).await?;
     product::is_complete(bed, NODES, product::ROLLED_OUT).await?;
-    touch(bed, &node, UNTOUCHED).await?;
+    product::hands_off(bed, &[&node]).await?;
     // A former ReplicaSet of the wanted template has gone, and the next update is in place again.
     let before = Before::of(bed).await?;
     roll_to(bed, images::NEWER_NGINX).await?;

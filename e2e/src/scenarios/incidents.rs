@@ -29,7 +29,7 @@ use crate::{
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::{eventually, throughout},
     scenario::Scenario,
-    scenarios::product::{self, GRACE, both_marks, deployment_mark, has_condition, rolling_update},
+    scenarios::product::{self, both_marks, deployment_mark, has_condition, rolling_update},
 };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -39,10 +39,6 @@ const WHILE: Duration = Duration::from_secs(4);
 
 fn three_nodes() -> Options {
     Options::with_nodes(3).with_infra()
-}
-
-fn claiming() -> Expectations {
-    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))
 }
 
 /// Nodes that have a place in the budget.
@@ -68,7 +64,7 @@ async fn others_serve_until<T>(bed: &Bed, done: impl Future<Output = Result<T>>)
 pub const TWO_UPDATES: Scenario = Scenario {
     name: "two_updates_within_min_ready_seconds_never_take_more_nodes_than_the_budget",
     options: three_nodes,
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(two_updates(bed)),
 };
 
@@ -130,7 +126,7 @@ async fn one_is_young(bed: &Bed, version: &str) -> Result<String> {
 pub const BAD_UPDATES: Scenario = Scenario {
     name: "three_bad_updates_in_a_row_leave_all_nodes_but_the_budget_serving",
     options: three_nodes,
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(bad_updates(bed)),
 };
 
@@ -186,7 +182,7 @@ async fn bad_updates(bed: &mut Bed) -> Result<()> {
 pub const TERMINATING: Scenario = Scenario {
     name: "a_node_answers_503_as_soon_as_one_of_its_replicas_terminates_and_a_cordon_alone_takes_nothing_out",
     options: three_nodes,
-    expected: || claiming().unready(["n1", "n2"]),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(terminating(bed)),
 };
 
@@ -275,8 +271,7 @@ async fn is_out_before_pods_end(bed: &Bed, node: &str, going: &BTreeSet<String>)
 pub const DEAD_NODE: Scenario = Scenario {
     name: "a_node_that_is_not_ready_keeps_its_place_then_counts_or_is_ignored_as_told_and_the_rollout_says_so",
     options: three_nodes,
-    // The node that is cut off is unready by that, whichever it is.
-    expected: || claiming().unready(NODES),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(dead_node(bed)),
 };
 
@@ -326,7 +321,7 @@ async fn dead_node(bed: &mut Bed) -> Result<()> {
 pub const NO_MARK: Scenario = Scenario {
     name: "after_a_failed_update_and_its_correction_no_mark_of_ours_is_left",
     options: three_nodes,
-    expected: || claiming().detaching(Duration::from_secs(1)),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(no_mark(bed)),
 };
 

@@ -18,7 +18,7 @@ use crate::{
     scenario::Scenario,
     scenarios::{
         guide::Guide,
-        product::{self, GRACE, HEALTH_PORT},
+        product::{self, HEALTH_PORT},
         workload,
     },
     traffic::Traffic,
@@ -31,7 +31,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 pub const FROM_A_DAEMON_SET: Scenario = Scenario {
     name: "a_daemon_set_migrates_as_the_guide_says",
     options: || Options::with_nodes(2).with_infra().with_check(Check::on_port(workload::PORT)),
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(from_a_daemon_set(bed)),
 };
 
@@ -142,7 +142,7 @@ async fn take_out(bed: &Bed, node: &str) -> Result<()> {
 pub const FROM_THE_ORIGINAL: Scenario = Scenario {
     name: "what_the_original_made_is_orphaned_and_migrates_as_the_guide_says",
     options: || Options::with_nodes(2).with_infra().with_check(Check::on_port(workload::PORT)),
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(from_the_original(bed)),
 };
 

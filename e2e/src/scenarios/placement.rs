@@ -25,7 +25,7 @@ use crate::{
         course::held,
         effects::Effects,
         membership::nothing_of_ours_is_on,
-        product::{self, GRACE, deployment_mark, has_condition, rolling_update},
+        product::{self, deployment_mark, has_condition, rolling_update},
         room::ledgers,
     },
     traffic::Traffic,
@@ -35,10 +35,6 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// Not of the first choice.
 const LATER: &str = "n4";
 
-fn claiming() -> Expectations {
-    Expectations::budget(1).claiming(Duration::from_secs(GRACE.into()))
-}
-
 /// By `nodeSelector`, then by the template's required affinity, under load.
 pub const CHOICE: Scenario = Scenario {
     name: "another_choice_of_nodes_takes_those_that_leave_off_within_the_budget_and_those_that_come_get_the_newest_revision",
@@ -47,7 +43,7 @@ pub const CHOICE: Scenario = Scenario {
         let nodes = vec![node("n1", &["ingress"]), node("n2", &["ingress"]), node("n3", &["ingress", "edge"]), node(LATER, &["edge"])];
         Options { nodes, ..Options::default() }.with_infra()
     },
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(choice(bed)),
 };
 
@@ -110,7 +106,7 @@ async fn one_at_a_time(bed: &Bed, from: usize) -> Result<()> {
 pub const DELETED: Scenario = Scenario {
     name: "a_node_that_is_deleted_is_detached_before_its_pods_go_also_while_paused_and_nothing_of_ours_keeps_it",
     options: product::four_nodes,
-    expected: claiming,
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(deleted(bed)),
 };
 

@@ -28,7 +28,7 @@ use crate::{
     scenarios::{
         gates::{metrics, warm},
         guide::Guide,
-        product::{self, GRACE, deployment_mark, rolling_update},
+        product::{self, deployment_mark, rolling_update},
     },
 };
 
@@ -54,7 +54,7 @@ pub const DEMO_AND_HOLDS: Scenario = Scenario {
 pub const SOURCES: Scenario = Scenario {
     name: "conditions_of_a_pod_follow_its_node_services_objects_servers_and_the_load_balancer",
     options: || Options::with_nodes(1).with_infra(),
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(sources(bed)),
 };
 

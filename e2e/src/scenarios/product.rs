@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::IngressDaemonSet;
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -11,7 +12,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::Kind,
+    auditor::{Kind, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED},
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, TIMESTAMP_KEY},
     eventually::{eventually, throughout},
@@ -152,6 +153,26 @@ pub fn has_ended(resource: &IngressDaemonSet, nodes: usize) -> bool {
     current
         && idle
         && [counts.desired, counts.current, counts.updated, counts.available].iter().all(|count| usize::try_from(*count) == Ok(nodes))
+}
+
+/// Tells the auditor that the scenario has its own hands on these nodes from now on. Right before it changes or deletes objects
+/// there that only the operator changes.
+pub async fn hands_on(bed: &Bed, nodes: &[&str]) -> Result<()> {
+    touch(bed, nodes, TOUCHED).await
+}
+
+/// The same, that it has not any more: all is in order again.
+pub async fn hands_off(bed: &Bed, nodes: &[&str]) -> Result<()> {
+    touch(bed, nodes, UNTOUCHED).await
+}
+
+async fn touch(bed: &Bed, nodes: &[&str], says: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { TOUCH_ANNOTATION: says } } }));
+    for node in nodes {
+        let told = Api::<Node>::all(bed.client.clone()).patch(node, &PatchParams::default(), &patch).await;
+        told.with_context(|| format!("saying whose hands are on {node}"))?;
+    }
+    Ok(())
 }
 
 /// The status in a line, for messages.

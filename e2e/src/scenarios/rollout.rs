@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    detacher::{Detacher, TIMESTAMP_KEY, Variant},
+    detacher::{Detacher, Variant},
     load::LoadOptions,
     scenario::Scenario,
     scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, node_mark, rolling_update},
@@ -26,11 +26,7 @@ const REQUESTS: u64 = 300_000;
 pub const THREE_ROLLOUTS: Scenario = Scenario {
     name: "three_rollouts_in_a_row_lose_no_request",
     options: four_nodes,
-    expected: || {
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let expected = Expectations::budget(1).claiming(seconds(GRACE)).detaching(seconds(1));
-        Expectations { timestamp_key: Some(TIMESTAMP_KEY.to_owned()), ..expected }
-    },
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(three_rollouts(bed)),
 };
 
@@ -54,7 +50,7 @@ async fn three_rollouts(bed: &mut Bed) -> Result<()> {
 pub const LABELLED: Scenario = Scenario {
     name: "a_label_takes_nodes_out_of_a_clouds_load_balancer_and_no_request_is_lost",
     options: four_nodes,
-    expected: || Expectations::budget(1).detaching(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(labelled(bed)),
 };
 

@@ -1,10 +1,7 @@
 //! Where a rollout has room: zones with budgets of their own, one zone at a time, nodes that must stay available, nodes that
 //! a person leaves out.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use crds::names::SKIP_ANNOTATION;
@@ -16,7 +13,7 @@ use crate::{
     load::LoadOptions,
     node::NodeSpec,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, deployment_mark, rolling_update},
+    scenarios::product::{self, deployment_mark, rolling_update},
     traffic::Traffic,
 };
 
@@ -30,7 +27,7 @@ pub const ROOM: Scenario = Scenario {
         let nodes = ZONES.map(|(name, zone)| NodeSpec::new(name).label("ingress", "true").zone(zone));
         Options { nodes: nodes.into(), ..Options::default() }.with_infra()
     },
-    expected: || Expectations::budget(3).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(3),
     body: |bed| Box::pin(room(bed)),
 };
 

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::{
-    auditor::{Expectations, Kind, Observation, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED},
+    auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
@@ -193,7 +193,7 @@ const RESOURCE: &[Lane] = &[
 pub const TAMPERED_DEPLOYMENTS: Scenario = Scenario {
     name: "deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout",
     options: || options(DEPLOYMENTS),
-    expected: || expected(1),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(tampered(bed, DEPLOYMENTS)),
 };
 
@@ -201,7 +201,7 @@ pub const TAMPERED_DEPLOYMENTS: Scenario = Scenario {
 pub const TAMPERED_MARKS: Scenario = Scenario {
     name: "marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout",
     options: || options(MARKS),
-    expected: || expected(1),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(tampered(bed, MARKS)),
 };
 
@@ -210,13 +210,9 @@ pub const TAMPERED_RESOURCE: Scenario = Scenario {
     name: "a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout",
     options: || options(RESOURCE),
     // The greatest budget of a lane; each is judged by its own besides.
-    expected: || expected(2),
+    expected: || Expectations::budget(2),
     body: |bed| Box::pin(tampered(bed, RESOURCE)),
 };
-
-fn expected(budget: usize) -> Expectations {
-    Expectations::budget(budget).claiming(Duration::from_secs(1))
-}
 
 fn options(lanes: &[Lane]) -> Options {
     let spec = |lane: &Lane, name: &&str| NodeSpec::new(name).label(LANE, lane.name);
@@ -298,7 +294,7 @@ impl Lane {
             self.reaches(phase, &mut seen).await?
         };
         if action.is_by_hand() {
-            touch(bed, node, TOUCHED).await?;
+            product::hands_on(bed, &[node]).await?;
         }
         let write = self.act(bed, action, node).await?;
         if idle {
@@ -310,7 +306,7 @@ impl Lane {
             self.ends(bed, version).await?;
         }
         if action.is_by_hand() {
-            touch(bed, node, UNTOUCHED).await?;
+            product::hands_off(bed, &[node]).await?;
         }
         let missed = seen.missed(&write, phase, node, version)?;
         if missed.is_none() {
@@ -555,11 +551,6 @@ fn deployments(bed: &Bed) -> Api<Deployment> {
 fn excuse_of(status: &IngressDaemonSetStatus, action: Action) -> Option<String> {
     let excused = |reason: &String| action.excuses().contains(&reason.as_str());
     status.node_states.iter().map(|state| &state.reason).find(|reason| excused(reason)).cloned()
-}
-
-/// Tells the auditor whose hands are on a node.
-pub(super) async fn touch(bed: &Bed, node: &str, says: &str) -> Result<()> {
-    edit_node(bed, node, json!({ "metadata": { "annotations": { TOUCH_ANNOTATION: says } } })).await.map(drop)
 }
 
 async fn edit_node(bed: &Bed, node: &str, patch: Value) -> Result<Write> {

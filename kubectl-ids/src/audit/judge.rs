@@ -133,7 +133,7 @@ impl Judge {
         let uid8 = names::uid8(resource.metadata.uid.as_deref().unwrap_or_default()).to_owned();
         let idle = resource.ledger().is_none_or(|ledger| ledger.grants.is_empty());
         if let Some(case) = self.cases.get_mut(&uid8) {
-            case.allowed = if idle { now } else { loosened(case.allowed.clone(), now) };
+            case.allowed = if idle { now } else { loosened(&case.allowed, now) };
             case.audit.expect(case.allowed.clone());
             return;
         }

@@ -108,6 +108,21 @@ fn a_node_that_became_unready_by_itself_is_nobodys_violation() {
 }
 
 #[test]
+fn a_node_that_the_operator_left_unready_takes_from_the_budget() {
+    let mut judge = half_way(1, 8);
+    let of_one_pod = |token: &str, revision: &str| {
+        let mut deployment = deployment("n1", token, revision);
+        deployment["spec"]["replicas"] = 1.into();
+        deployment
+    };
+    judge.judge(&seen(11, 1001, Kind::Deployment, of_one_pod("5.Claimed.995", "a")), true);
+    assert_eq!(found(&mut judge, &seen(12, 1004, Kind::Deployment, of_one_pod("5.Updating.1004", "b"))), []);
+    let closed = found(&mut judge, &seen(13, 1005, Kind::Deployment, of_one_pod("5.Closed.1005", "b")));
+    assert_eq!(closed, [Property::CloseWhenComplete]);
+    assert_eq!(found(&mut judge, &seen(14, 1006, Kind::Deployment, deployment("n2", "6.Claimed.1006", "a"))), [Property::Budget]);
+}
+
+#[test]
 fn a_budget_that_is_lowered_binds_once_nothing_of_before_is_under_way() {
     let mut judge = half_way(2, 8);
     let claimed = seen(11, 1001, Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"));

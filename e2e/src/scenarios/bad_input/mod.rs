@@ -20,7 +20,7 @@ use crate::{
     bed::{Bed, Options},
     eventually::eventually,
     scenario::Scenario,
-    scenarios::product::{self, GRACE, deployment_mark, rolling_update},
+    scenarios::product::{self, deployment_mark, rolling_update},
 };
 
 /// The edits, as data.
@@ -56,7 +56,7 @@ pub fn edits() -> Result<Vec<Edit>> {
 pub const BAD_INPUT: Scenario = Scenario {
     name: "every_bad_edit_is_explained_and_changes_nothing_that_runs",
     options: || Options::with_nodes(2).with_infra(),
-    expected: || Expectations::budget(1).claiming(Duration::from_secs(GRACE.into())),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(bad_input(bed)),
 };
 

@@ -1,0 +1,166 @@
+//! What a resource's own spec asks for before pods change: marks, graces, a detacher's answer.
+//!
+//! The operator goes by the spec that its watch has shown. One that was replaced a moment ago, or that status does not speak of as
+//! replaced yet, may be the one that it knows: what it does has to be right by one of them.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use crds::{
+    ingress_daemon_set::{IngressDaemonSetSpec, OnDetachTimeout},
+    ledger::{Kind, Marks},
+    names,
+};
+use planner::settings::{Count, DEFAULT_GRACE, Settings, resolve};
+use serde_json::Value;
+
+use super::{
+    Audit, WATCH_DELAY,
+    observation::{Object, Observation},
+    room::STALE,
+};
+
+/// Which objects carry a mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marked {
+    pub(super) deployment: bool,
+    pub(super) node: bool,
+}
+
+impl Marked {
+    fn of(marks: &Marks) -> Self {
+        Self { deployment: marks.deployment, node: marks.node.is_some() }
+    }
+
+    /// What either asks for.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { deployment: self.deployment || other.deployment, node: self.node || other.node }
+    }
+
+    pub(super) fn is_none(self) -> bool {
+        !self.deployment && !self.node
+    }
+}
+
+/// The detacher's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Annotation of the Node.
+    pub(super) key: String,
+    /// From its time on.
+    pub(super) grace: TimeDelta,
+    /// So long it is waited for.
+    pub(super) patience: TimeDelta,
+    /// After that pods change without it.
+    pub(super) proceeds: bool,
+}
+
+/// What one spec asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// Before an update, a repair, or another number of pods.
+    update: Marked,
+    /// Before a node that serves is emptied for good.
+    removal: Marked,
+    pub(super) deployment_grace: TimeDelta,
+    pub(super) node_grace: TimeDelta,
+    pub(super) answer: Option<Answer>,
+    /// Nodes that may be out of service at once; nothing where the spec is not valid.
+    pub(super) budget: Option<Count>,
+}
+
+impl Terms {
+    /// A spec that is not valid: the operator takes nodes out by their health check alone, and waits for as long as it does by default.
+    fn of(resource: &Value) -> Self {
+        let spec = serde_json::from_value::<IngressDaemonSetSpec>(resource["spec"].clone());
+        let Some(settings) = spec.ok().and_then(|spec| resolve(&spec).ok()) else {
+            let grace = TimeDelta::seconds(DEFAULT_GRACE);
+            let marked = Marked { deployment: true, node: false };
+            return Self { update: marked, removal: marked, deployment_grace: grace, node_grace: grace, answer: None, budget: None };
+        };
+        Self {
+            update: Marked::of(&settings.update_marks()),
+            removal: Marked::of(&settings.detach_marks()),
+            deployment_grace: TimeDelta::seconds(settings.deployment_grace),
+            node_grace: TimeDelta::seconds(settings.node_grace),
+            answer: answer(&settings),
+            budget: Some(settings.budget),
+        }
+    }
+
+    /// The marks that a change needs which is made for this reason. That a removed node serves no more its grant says.
+    pub(super) fn marks_for(&self, kind: Option<Kind>) -> Marked {
+        match kind {
+            Some(Kind::Remove | Kind::Drain) => self.removal,
+            Some(Kind::Abort) => Marked::default(),
+            Some(Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow) | None => self.update,
+        }
+    }
+}
+
+fn answer(settings: &Settings) -> Option<Answer> {
+    settings.timestamp.as_ref().map(|timestamp| Answer {
+        key: timestamp.key.clone(),
+        grace: TimeDelta::seconds(timestamp.grace),
+        patience: TimeDelta::seconds(settings.detach_timeout),
+        proceeds: settings.on_detach_timeout == OnDetachTimeout::Proceed,
+    })
+}
+
+/// A spec that was in force.
+#[derive(Debug)]
+struct Past {
+    terms: Terms,
+    /// When it was replaced, and by which generation.
+    until: DateTime<Utc>,
+    replaced_by: i64,
+}
+
+#[derive(Debug)]
+struct Course {
+    spec: Value,
+    terms: Terms,
+    past: Vec<Past>,
+}
+
+/// The specs of each resource.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    resources: BTreeMap<String, Course>,
+}
+
+impl Audit<'_> {
+    /// Remembers what a resource says, and what it said before.
+    pub(super) fn note_terms(&mut self, observation: &Observation) {
+        let (resource, at) = (&observation.object, observation.at);
+        let of = names::uid8(resource.uid()).to_owned();
+        let Some(course) = self.terms.resources.get_mut(&of) else {
+            let course = Course { spec: resource["spec"].clone(), terms: Terms::of(resource), past: Vec::new() };
+            self.terms.resources.insert(of, course);
+            return;
+        };
+        course.past.retain(|past| at - past.until < STALE);
+        if course.spec == resource["spec"] {
+            return;
+        }
+        let terms = std::mem::replace(&mut course.terms, Terms::of(resource));
+        if terms != course.terms {
+            let replaced_by = resource["metadata"]["generation"].as_i64().unwrap_or(0);
+            course.past.push(Past { terms, until: at, replaced_by });
+        }
+        course.spec = resource["spec"].clone();
+    }
+
+    /// The newest that a resource says; nothing is known of one that was never seen.
+    pub(super) fn terms(&self, of: &str) -> Option<&Terms> {
+        self.terms.resources.get(of).map(|course| &course.terms)
+    }
+
+    /// By one of these the operator may go, the newest last.
+    pub(super) fn terms_in_force(&self, of: &str, at: DateTime<Utc>) -> Vec<Terms> {
+        let Some(course) = self.terms.resources.get(of) else { return Vec::new() };
+        let observed = self.world.resource(of).and_then(|resource| resource["status"]["observedGeneration"].as_i64()).unwrap_or(0);
+        let may_be_known = |past: &&Past| at - past.until <= WATCH_DELAY || observed < past.replaced_by && at - past.until < STALE;
+        course.past.iter().filter(may_be_known).map(|past| past.terms.clone()).chain([course.terms.clone()]).collect()
+    }
+}
