@@ -1,0 +1,82 @@
+//! The alert rules, and the guides, name metrics and label values that the operator has.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(repository().join(path)).unwrap()
+}
+
+/// All of the operator's code, its tests left out.
+fn sources(directory: &Path, into: &mut String) {
+    for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() && entry.file_name().is_none_or(|name| name != "tests") {
+            sources(&entry, into);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") && !entry.ends_with("tests.rs") {
+            into.push_str(&fs::read_to_string(entry).unwrap());
+        }
+    }
+}
+
+fn operator() -> String {
+    let mut all = String::new();
+    for directory in ["operator/src", "operator/planner/src"] {
+        sources(&repository().join(directory), &mut all);
+    }
+    all
+}
+
+fn is_of_a_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
+}
+
+/// Words that begin with the prefix of the operator's metrics.
+fn metrics(text: &str) -> BTreeSet<&str> {
+    text.split(|character| !is_of_a_name(character)).filter(|word| word.starts_with("ids_")).collect()
+}
+
+/// A metric is registered under its name without the prefix and without what its type appends, and its help follows.
+fn is_registered(metric: &str, source: &str) -> bool {
+    let name = metric.strip_prefix("ids_").unwrap_or(metric);
+    let appended = ["", "_total", "_bucket", "_sum", "_count"];
+    appended.iter().filter_map(|end| name.strip_suffix(end)).any(|name| source.contains(&format!("\"{name}\",")))
+}
+
+fn expressions(rules: &str) -> Vec<&str> {
+    rules.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect()
+}
+
+#[test]
+fn every_metric_that_an_alert_or_a_guide_names_is_one_of_the_operators() {
+    let source = operator();
+    for path in ["deploy/optional/alerts.rules.yaml", "docs/operations.md", "docs/node-readiness.md", "docs/pod-readiness.md", "README.md"]
+    {
+        let text = text(path);
+        let unknown: Vec<_> = metrics(&text).into_iter().filter(|metric| !is_registered(metric, &source)).collect();
+        assert!(unknown.is_empty(), "{path} names {unknown:?}");
+    }
+    assert!(!is_registered("ids_gate_nodes_of_nobody", &source));
+}
+
+#[test]
+fn every_alert_has_an_expression_over_a_metric_and_every_label_value_in_it_is_one_that_the_operator_sets() {
+    let (source, rules) = (operator(), text("deploy/optional/alerts.rules.yaml"));
+    let expressions = expressions(&rules);
+    assert_eq!(expressions.len(), rules.matches("- alert: ").count());
+    for expression in expressions {
+        assert!(!metrics(expression).is_empty(), "{expression}");
+        assert_eq!(expression.matches('(').count(), expression.matches(')').count(), "{expression}");
+        // Label values are the only quoted words of an expression.
+        for value in expression.split('"').skip(1).step_by(2) {
+            assert!(source.contains(&format!("\"{value}\"")), "no label has the value {value}: {expression}");
+        }
+    }
+}
