@@ -14,6 +14,7 @@ use kube::{
 };
 use planner::gate::{
     Gate,
+    accepted::{Accepted, asked_since},
     admission::{self, Means, Offers, Policy},
 };
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// Field manager of policies and bindings.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/admission";
@@ -63,10 +64,12 @@ struct Known {
     present: BTreeSet<String>,
     /// Why a gate's policy is not there, by UID.
     refused: BTreeMap<String, String>,
-    /// The API server knows of the webhook, as far as is known.
-    webhook: bool,
+    /// What is as it was written, and when.
+    accepted: Accepted,
     /// Something of it has changed that conditions tell.
     news: bool,
+    /// When that was asked last.
+    asked: Option<std::time::Instant>,
 }
 
 /// Between the loop, which says what is wanted, and [`Keeper`], which says what is there.
@@ -104,31 +107,26 @@ impl Admission {
         known.offers.is_none() || known.present.contains(uid)
     }
 
-    /// Whether conditions have changed since this was asked last.
+    /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
     pub fn has_news(&self) -> bool {
-        std::mem::take(&mut self.known().news)
+        let mut known = self.known();
+        let now = Instant::now().into_std();
+        let before = known.asked.replace(now);
+        std::mem::take(&mut known.news) || known.accepted.has_settled(before, now)
     }
 
-    /// For condition `AdmissionActive`; nothing before the first look.
-    pub fn condition(&self, gate: &Gate, enforced: bool) -> Option<(&'static str, bool, String)> {
+    /// For condition `AdmissionActive`; nothing before the first look. `gate` as it is now: what was written for it may be older.
+    /// `owned`: it is an object that can own policies.
+    pub fn condition(&self, gate: &Gate, enforced: bool, owned: bool) -> Option<(&'static str, bool, String)> {
         let known = self.known();
         let means = admission::means(gate, enforced, known.offers?);
-        if means == Means::Policy {
-            if let Some(why) = known.refused.get(&gate.uid) {
-                return Some((
-                    "Reactive",
-                    false,
-                    format!("a node is tainted a moment after it was created: the policy was refused: {why}"),
-                ));
-            }
-            if !known.present.contains(&gate.uid) {
-                return Some(("Reactive", false, "the policy is being made".into()));
-            }
+        if means == Means::Policy
+            && let Some(why) = known.refused.get(&gate.uid)
+        {
+            return Some(("Reactive", false, format!("a node is tainted a moment after it was created: the policy was refused: {why}")));
         }
-        if means == Means::Webhook && !known.webhook {
-            return Some(("Reactive", false, "the webhook and its certificates are being made".into()));
-        }
-        Some(means.condition())
+        let accepted = known.accepted.at(&means, gate, owned);
+        Some(means.condition(accepted.map(|at| Instant::now().into_std().saturating_duration_since(at))))
     }
 }
 
@@ -139,8 +137,26 @@ const KINDS: [&str; 2] = ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPo
 #[derive(Debug, Default)]
 struct Held {
     uid: String,
+    /// What it was made from, and when; nothing when somebody else wrote it last, or another operator.
+    written: Option<(Value, Instant)>,
+    version: Option<String>,
+}
+
+impl Held {
+    fn is(&self, body: &Value) -> bool {
+        self.written.as_ref().is_some_and(|(written, _)| written == body)
+    }
+}
+
+/// The configuration of the webhook that was applied or found.
+#[derive(Debug, Default)]
+struct Hook {
     /// What it was made from; nothing when somebody else wrote it last, or another operator.
-    body: Option<Value>,
+    written: Option<Value>,
+    /// Which authorities it trusts.
+    trusted: String,
+    /// Since when it asks for the nodes of each gate.
+    clauses: BTreeMap<String, std::time::Instant>,
     version: Option<String>,
 }
 
@@ -162,7 +178,7 @@ pub struct Keeper {
     held: BTreeMap<(&'static str, String), Held>,
     served: Option<Served>,
     /// What the API server knows of it.
-    hook: Option<Held>,
+    hook: Option<Hook>,
 }
 
 impl Keeper {
@@ -248,19 +264,23 @@ impl Keeper {
     /// Applies the configuration of the webhook, or deletes it when no gate needs it. Whether that went well.
     async fn keep_webhook(&mut self, wish: &Wish, offers: Offers) -> bool {
         let by_webhook = |wanted: &&Wanted| !wanted.deleting && admission::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
-        let asked = admission::asked(wish.gates.values().filter(by_webhook).map(|wanted| &*wanted.gate));
-        let body = asked.zip(self.served.as_mut()).and_then(|(asked, served)| {
+        let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| admission::clause(&wanted.gate)).collect();
+        let body = admission::asked(&clauses).zip(self.served.as_mut()).and_then(|(asked, served)| {
             let trusted = served.trusted.borrow_and_update().clone()?;
-            Some(admission::webhook((&served.namespace, &served.service), PATH, &trusted, &asked))
+            Some((admission::webhook((&served.namespace, &served.service), PATH, &trusted, &asked), trusted))
         });
         let (name, hooks) = (admission::WEBHOOK.0, self.hooks());
-        let result = match (&body, &self.hook) {
+        let result = match (body, &self.hook) {
             (None, None) => return true,
-            (Some(body), Some(held)) if held.body.as_ref() == Some(body) => return true,
-            (Some(body), _) => hooks.patch(name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(body)).await.map(|applied| {
-                let version = applied.metadata.resource_version;
-                self.hook = Some(Held { uid: String::new(), body: Some(body.clone()), version });
-            }),
+            (Some((body, _)), Some(held)) if held.written.as_ref() == Some(&body) => return true,
+            (Some((body, trusted)), _) => {
+                let applied = hooks.patch(name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&body)).await;
+                applied.map(|applied| {
+                    let before = self.hook.take().filter(|held| held.written.is_some() && held.trusted == trusted).unwrap_or_default();
+                    let clauses = asked_since(&before.clauses, &clauses, Instant::now().into_std());
+                    self.hook = Some(Hook { written: Some(body), trusted, clauses, version: applied.metadata.resource_version });
+                })
+            }
             (None, Some(_)) if wish.incomplete => return true,
             (None, Some(_)) => match hooks.delete(name, &DeleteParams::default()).await {
                 Err(kube::Error::Api(status)) if status.code != 404 => Err(kube::Error::Api(status)),
@@ -280,7 +300,7 @@ impl Keeper {
                 let version = found.map(|found| found.metadata.resource_version);
                 let same = version.is_some() && self.hook.as_ref().map(|held| held.version.clone()) == version;
                 if !same {
-                    self.hook = version.map(|version| Held { version, ..Held::default() });
+                    self.hook = version.map(|version| Hook { version, ..Hook::default() });
                 }
                 true
             }
@@ -300,7 +320,7 @@ impl Keeper {
             match self.api(kind).list(&ListParams::default().labels(names::GATE_LABEL)).await {
                 Ok(listed) => found.extend(listed.items.into_iter().map(|object| {
                     let uid = object.labels().get(names::GATE_LABEL).cloned().unwrap_or_default();
-                    ((kind, object.name_any()), Held { uid, body: None, version: object.metadata.resource_version })
+                    ((kind, object.name_any()), Held { uid, written: None, version: object.metadata.resource_version })
                 })),
                 Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
                     if status.code == 403 && self.admission.known().offers.is_none() {
@@ -322,7 +342,7 @@ impl Keeper {
         for (key, held) in &mut found {
             // As it was left: it need not be written again.
             let before = self.held.remove(key).filter(|before| before.version == held.version && before.version.is_some());
-            held.body = before.and_then(|before| before.body);
+            held.written = before.and_then(|before| before.written);
         }
         self.held = found;
         self.tell(Offers { policies: true, webhook: self.admission.webhook }, None);
@@ -333,13 +353,13 @@ impl Keeper {
     async fn keep(&mut self, uid: &str, policy: &Policy) -> kube::Result<()> {
         for (kind, body) in [(KINDS[1], &policy.policy), (KINDS[0], &policy.binding)] {
             let key = (kind, policy.name.clone());
-            if self.held.get(&key).is_some_and(|held| held.body.as_ref() == Some(body)) {
+            if self.held.get(&key).is_some_and(|held| held.is(body)) {
                 continue;
             }
             let params = PatchParams::apply(FIELD_MANAGER).force();
             let applied = self.api(kind).patch(&policy.name, &params, &Patch::Apply(body)).await?;
-            let held = Held { uid: uid.to_owned(), body: Some(body.clone()), version: applied.metadata.resource_version };
-            self.held.insert(key, held);
+            let written = Some((body.clone(), Instant::now()));
+            self.held.insert(key, Held { uid: uid.to_owned(), written, version: applied.metadata.resource_version });
         }
         Ok(())
     }
@@ -390,17 +410,30 @@ impl Keeper {
         done
     }
 
+    /// What is as it was written: a policy with its binding.
+    fn accepted(&self) -> Accepted {
+        let written = |kind, name: &String| self.held.get(&(kind, name.clone()))?.written.as_ref();
+        let names = self.held.keys().filter(|(kind, _)| *kind == KINDS[1]).map(|(_, name)| name);
+        let policies = names.filter_map(|name| {
+            let ((policy, one), (binding, other)) = written(KINDS[1], name).zip(written(KINDS[0], name))?;
+            let policy = Policy { name: name.clone(), policy: policy.clone(), binding: binding.clone() };
+            Some((name.clone(), (policy, one.max(other).into_std())))
+        });
+        let clauses = self.hook.as_ref().filter(|hook| hook.written.is_some()).map(|hook| hook.clauses.clone());
+        Accepted { policies: policies.collect(), clauses: clauses.unwrap_or_default() }
+    }
+
     /// Says what is there and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
     fn tell(&self, offers: Offers, refused: Option<BTreeMap<String, String>>) {
         let present: BTreeSet<_> = self.held.values().map(|held| held.uid.clone()).collect();
         let mut known = self.admission.known();
         let refused = refused.unwrap_or_else(|| known.refused.clone());
-        let webhook = self.hook.as_ref().is_some_and(|held| held.body.is_some());
-        if known.offers == Some(offers) && known.present == present && known.refused == refused && known.webhook == webhook {
+        let accepted = self.accepted();
+        if known.offers == Some(offers) && known.present == present && known.refused == refused && known.accepted == accepted {
             return;
         }
         let frees = known.offers.is_none() || !known.present.is_subset(&present);
-        *known = Known { offers: Some(offers), present, refused, webhook, news: true };
+        *known = Known { offers: Some(offers), present, refused, accepted, news: true, asked: known.asked };
         drop(known);
         if frees {
             // Nodes of a gate that is being deleted may be released now.

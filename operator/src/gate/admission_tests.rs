@@ -1,6 +1,6 @@
 use super::*;
 use kube::client::Body;
-use planner::gate::Gate;
+use planner::gate::{Gate, accepted::SETTLES};
 
 /// An API server that keeps what is applied; each call that changes something is noted as `METHOD name`.
 #[derive(Clone, Default)]
@@ -8,6 +8,8 @@ struct Server {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     calls: Arc<Mutex<Vec<String>>>,
     without_policies: bool,
+    /// Whatever is to be applied.
+    refuses: Arc<Mutex<bool>>,
 }
 
 const COLLECTION: &str = "/apis/admissionregistration.k8s.io/v1/";
@@ -45,6 +47,9 @@ impl Server {
                 (200, json!({"apiVersion": admission::API, "kind": "List", "metadata": {}, "items": items}))
             }
             "GET" => objects.get(&path).map_or(none, |object| (200, object.clone())),
+            "PATCH" if *self.refuses.lock().unwrap() => {
+                (403, json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403}))
+            }
             "PATCH" => {
                 let mut object: Value = serde_json::from_slice(body).unwrap();
                 object["metadata"]["resourceVersion"] = self.calls.lock().unwrap().len().to_string().into();
@@ -85,7 +90,16 @@ fn keeper(server: &Server) -> (Keeper, Arc<Admission>) {
     (Keeper::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
 }
 
-#[tokio::test]
+/// What condition `AdmissionActive` of a gate says: word and value.
+fn said(admission: &Admission, gate: &Gate) -> (&'static str, bool) {
+    let (reason, works, _) = admission.condition(gate, true, true).unwrap();
+    (reason, works)
+}
+
+const SETTLING: (&str, bool) = ("Settling", false);
+const IN_FORCE: (&str, bool) = ("Policy", true);
+
+#[tokio::test(start_paused = true)]
 async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with_their_gate_binding_first() {
     let server = Server::default();
     let (mut keeper, admission) = keeper(&server);
@@ -95,12 +109,18 @@ async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with
     admission.want(wish(&[(&edge, false)]));
     assert!(keeper.round(false).await);
     assert_eq!(server.calls(), [format!("PATCH {policy}"), format!("PATCH {binding}")]);
-    assert_eq!(admission.condition(&edge, true).map(|said| (said.0, said.1)), Some(("Policy", true)));
+    assert_eq!(said(&admission, &edge), SETTLING);
     assert!(admission.is_present(&edge.uid));
+    assert!(admission.has_news() && !admission.has_news());
+    tokio::time::advance(SETTLES).await;
+    assert!(admission.has_news() && !admission.has_news(), "by the time alone");
+    assert_eq!(said(&admission, &edge), IN_FORCE);
     assert!(keeper.round(true).await && server.calls().is_empty(), "it is there as it was left");
+    assert_eq!(said(&admission, &edge), IN_FORCE);
     server.objects.lock().unwrap().get_mut(&policy).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
     assert!(keeper.round(true).await);
     assert_eq!(server.calls(), [format!("PATCH {policy}")]);
+    assert_eq!(said(&admission, &edge), SETTLING, "somebody had changed it");
     admission.want(wish(&[(&edge, true)]));
     assert!(keeper.round(false).await);
     assert_eq!(server.calls(), [format!("DELETE {binding}"), format!("DELETE {policy}")]);
@@ -131,10 +151,102 @@ async fn an_api_server_without_policies_is_asked_for_none() {
     let (mut keeper, admission) = keeper(&server);
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
-    assert_eq!(admission.condition(&edge, true), None, "nothing is known yet");
+    assert_eq!(admission.condition(&edge, true, true), None, "nothing is known yet");
     assert!(keeper.round(true).await && server.calls().is_empty());
-    let (reason, works, message) = admission.condition(&edge, true).unwrap();
+    let (reason, works, message) = admission.condition(&edge, true, true).unwrap();
     assert_eq!((reason, works), ("Reactive", false));
     assert!(message.contains("--webhook-service"), "{message}");
     assert!(!admission.is_present(&edge.uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edited_gate_is_not_protected_by_the_policy_of_before_nor_while_the_new_one_settles() {
+    let server = Server::default();
+    let (mut keeper, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+    let mut edited = Gate::clone(&edge);
+    (edited.generation, edited.spec.taint.value) = (2, Some("other".into()));
+    assert_eq!(said(&admission, &edited), SETTLING, "not written yet");
+    let edited = Arc::new(edited);
+    admission.want(wish(&[(&edited, false)]));
+    assert!(keeper.round(false).await);
+    assert_eq!(said(&admission, &edited), SETTLING);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edited), IN_FORCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_that_starts_again_counts_from_its_own_write_although_nothing_differs() {
+    let server = Server::default();
+    let (mut first, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(first.round(true).await);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+    let (mut second, admission) = keeper(&server);
+    assert!(second.round(true).await);
+    assert_eq!(said(&admission, &edge), SETTLING, "it is there, and may be as another gate wanted it");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(second.round(false).await);
+    assert_eq!(said(&admission, &edge), SETTLING);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force() {
+    let server = Server::default();
+    let (mut keeper, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    tokio::time::advance(SETTLES).await;
+    *server.refuses.lock().unwrap() = true;
+    let mut edited = Gate::clone(&edge);
+    edited.spec.taint.value = Some("other".into());
+    let edited = Arc::new(edited);
+    admission.want(wish(&[(&edited, false)]));
+    assert!(!keeper.round(false).await);
+    assert_eq!(said(&admission, &edited), ("Reactive", false));
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edited), ("Reactive", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_has_settled_and_its_authorities_are_known() {
+    let server = Server { without_policies: true, ..Server::default() };
+    let admission = Arc::new(Admission::new(true));
+    let mut keeper = Keeper::new(server.client(), Arc::default(), Arc::clone(&admission), None);
+    let trusted = watch::Sender::new(None);
+    keeper.served = Some(Served { namespace: "system".into(), service: "webhook".into(), trusted: trusted.subscribe() });
+    let (edge, web) = (gate("edge"), gate("web"));
+    const BY_WEBHOOK: (&str, bool) = ("Webhook", true);
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    assert_eq!((said(&admission, &edge), server.calls()), (SETTLING, Vec::new()), "there are no certificates");
+    trusted.send_replace(Some("authority 1".into()));
+    assert!(keeper.round(false).await);
+    assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 1));
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), BY_WEBHOOK);
+    assert_eq!(said(&admission, &web), SETTLING);
+    admission.want(wish(&[(&edge, false), (&web, false)]));
+    assert!(keeper.round(true).await);
+    assert_eq!((said(&admission, &edge), said(&admission, &web), server.calls().len()), (BY_WEBHOOK, SETTLING, 1));
+    tokio::time::advance(SETTLES).await;
+    assert_eq!((said(&admission, &edge), said(&admission, &web)), (BY_WEBHOOK, BY_WEBHOOK));
+    trusted.send_replace(Some("authority 2".into()));
+    assert!(keeper.round(false).await);
+    assert_eq!((said(&admission, &edge), said(&admission, &web)), (SETTLING, SETTLING), "no server trusts it yet");
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), BY_WEBHOOK);
+    let path = format!("mutatingwebhookconfigurations/{}", admission::WEBHOOK.0);
+    server.objects.lock().unwrap().get_mut(&path).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
+    assert!(keeper.round(true).await);
+    assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 2), "somebody had changed it");
 }

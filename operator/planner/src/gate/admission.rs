@@ -84,17 +84,6 @@ pub fn means(gate: &Gate, enforced: bool, offers: Offers) -> Means {
     }
 }
 
-impl Means {
-    /// For condition `AdmissionActive`: a word for it, whether it works, and a sentence.
-    pub fn condition(&self) -> (&'static str, bool, String) {
-        match self {
-            Self::Policy => ("Policy", true, "a MutatingAdmissionPolicy taints nodes as they are created".into()),
-            Self::Webhook => ("Webhook", true, "the operator's webhook taints nodes as they are created, while it can be reached".into()),
-            Self::Reactive(why) => ("Reactive", false, (*why).into()),
-        }
-    }
-}
-
 /// Policies that a gate needs, where there are policies. `owned`: the gate is an object of its own that can own them; those of
 /// others must be deleted when their gate goes.
 pub fn policies(gate: &Gate, enforced: bool, offers: Offers, owned: bool) -> Vec<Policy> {
@@ -264,10 +253,15 @@ pub fn webhook((namespace, service): (&str, &str), path: &str, trusted: &str, as
     })
 }
 
-/// For which new nodes a webhook is asked, as one expression: those that miss the taint of a gate that selects them.
-pub fn asked<'a>(gates: impl Iterator<Item = &'a Gate>) -> Option<String> {
-    let each: Vec<_> = gates.filter_map(|gate| Some(format!("({}) && {}", selected(&gate.spec)?, not_tainted(&gate.spec.taint)))).collect();
-    (!each.is_empty()).then(|| each.join(" || "))
+/// For which new nodes a webhook is asked for one gate: those that it selects and that miss its taint; nothing for a gate that
+/// selects no node.
+pub fn clause(gate: &Gate) -> Option<String> {
+    Some(format!("({}) && {}", selected(&gate.spec)?, not_tainted(&gate.spec.taint)))
+}
+
+/// For which new nodes a webhook is asked, as one expression of these clauses; nothing where there are none.
+pub fn asked(clauses: &[String]) -> Option<String> {
+    (!clauses.is_empty()).then(|| clauses.join(" || "))
 }
 
 /// Whether a node is selected, as CEL; nothing for a gate that selects no node.

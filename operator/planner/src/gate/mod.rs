@@ -5,6 +5,7 @@
 //! node in the same patch as the taint, see [`record`]: so no taint of ours is left behind when a gate or its selector goes.
 //! Which nodes are new to a gate, [`force`] says.
 
+pub mod accepted;
 pub mod admission;
 pub mod cleanup;
 pub mod decide;

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::Taint;
 use planner::{
     gate::{
         Clocks, Gate, World,
-        admission::{self, Means, Offers, asked, means, not_tainted, policies, policy_name, quote, selected},
+        accepted::SETTLES,
+        admission::{self, Means, Offers, asked, clause, means, not_tainted, policies, policy_name, quote, selected},
         decide,
         record::annotation_key,
         satisfiable::unsatisfiable,
@@ -113,7 +114,8 @@ proptest! {
         let gates: Vec<_> = selectors.into_iter().map(|selector| gate("g", "u", spec(Some(selector), false))).collect();
         let taints: Vec<_> = tainted.then(|| json!({"key": "readiness.k8s.io/edge", "effect": "NoSchedule"})).into_iter().collect();
         let expected = !tainted && gates.iter().any(|gate| gate.spec.selects(|key| labels.get(key).map(String::as_str)));
-        let asked = asked(gates.iter()).is_some_and(|expression| says(&expression, &node(Some(&labels), &taints)));
+        let clauses: Vec<_> = gates.iter().filter_map(clause).collect();
+        let asked = asked(&clauses).is_some_and(|expression| says(&expression, &node(Some(&labels), &taints)));
         prop_assert_eq!(asked, expected);
     }
 
@@ -211,7 +213,7 @@ fn the_best_of_what_there_is_and_what_is_allowed_taints_new_nodes() {
     let with = |on_create, policies, webhook| {
         let mut gate = edge();
         gate.spec.admission = Some(Admission { on_create });
-        means(&gate, true, Offers { policies, webhook }).condition().0
+        means(&gate, true, Offers { policies, webhook }).condition(Some(SETTLES)).0
     };
     assert_eq!(with(OnCreate::Auto, true, true), "Policy");
     assert_eq!(with(OnCreate::Auto, false, true), "Webhook");

@@ -150,7 +150,7 @@ impl Engine {
             overlaps: overlaps(&world, &self.views, &gate.uid),
             refused: self.refused_of(&gate.uid),
             in_force: self.in_force.get(&gate.uid).cloned().flatten(),
-            admission: self.admission.condition(gate, !self.unsatisfiable.contains_key(&gate.uid)),
+            admission: self.admission.condition(gate, !self.unsatisfiable.contains_key(&gate.uid), self.object(gate).is_some()),
         };
         // What was not judged yet has nothing to say, and what it said of its being in force is still to be read.
         world.gates.values().filter(|gate| self.in_force.contains_key(&gate.uid)).map(|gate| (Arc::clone(gate), of(gate))).collect()
