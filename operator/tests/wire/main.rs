@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod each_action;
+mod owners;
 mod pods;
 mod revisions;
 mod supporting;
@@ -105,22 +106,29 @@ async fn act(action: Action, expected: Vec<Exchange>) -> (Result<(), Error>, Mem
 async fn carry_out(action: Action, expected: Vec<Exchange>) -> Outcome {
     each_action::note(&action);
     let (client, task) = server(expected);
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    memory.reserved.push(5);
     let metrics = Metrics::default();
+    let result = carried_out(&client, &metrics, &action, &mut memory).await;
+    drop(client);
+    task.await.unwrap();
+    Outcome { result, memory, metrics }
+}
+
+/// With what is remembered already.
+async fn carry_out_with(client: &Client, action: &Action, memory: &mut Memory) -> Result<(), Error> {
+    carried_out(client, &Metrics::default(), action, memory).await
+}
+
+async fn carried_out(client: &Client, metrics: &Metrics, action: &Action, memory: &mut Memory) -> Result<(), Error> {
     let reporter = Reporter { controller: "test/operator".into(), instance: None };
     // Events go elsewhere: they are not part of what is asserted here.
     let (silent, handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
     drop(handle);
     let announcer = Announcer::new(EventRecorder::new(Client::new(silent, "default"), reporter));
     let snapshot = snapshot();
-    let mut memory = Memory::of("0a1b2c3d-0000");
-    memory.reserved.push(5);
-    let result = {
-        let shared = Mutex::new(&mut memory);
-        Actor { client: &client, metrics: &metrics, announcer: &announcer, snapshot: &snapshot }.act(&action, &shared).await
-    };
-    drop(client);
-    task.await.unwrap();
-    Outcome { result, memory, metrics }
+    let shared = Mutex::new(memory);
+    Actor { client, metrics, announcer: &announcer, snapshot: &snapshot }.act(action, &shared).await
 }
 
 fn resource(version: &str) -> Value {
