@@ -1,5 +1,11 @@
-//! What goes over the wire for each action: exact method, path, query and body, and no further call.
+//! What goes over the wire for each action: exact method, path, query, kind of patch and body, and no further call.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod each_action;
+mod owners;
+mod pods;
+mod revisions;
+mod supporting;
 
 use crds::{
     ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec},
@@ -32,8 +38,13 @@ fn server(expected: Vec<Exchange>) -> (Client, tokio::task::JoinHandle<()>) {
         for (method, path, body, code, answer) in expected {
             let (request, reply) = handle.next_request().await.expect("a request is expected");
             assert_eq!((request.method().as_str(), request.uri().to_string()), (method, path));
-            let bytes = request.into_body().collect_bytes().await.unwrap();
+            let (parts, body_sent) = request.into_parts();
+            let bytes = body_sent.collect_bytes().await.unwrap();
             let sent: Option<Value> = (!bytes.is_empty()).then(|| serde_json::from_slice(&bytes).unwrap());
+            if method == "PATCH" {
+                let kind = parts.headers.get(http::header::CONTENT_TYPE).unwrap().to_str().unwrap();
+                assert_eq!(kind, kind_of_patch(&parts.uri, sent.as_ref().unwrap()));
+            }
             if let Some(body) = body {
                 assert_eq!(sent, Some(body));
             }
@@ -42,6 +53,15 @@ fn server(expected: Vec<Exchange>) -> (Client, tokio::task::JoinHandle<()>) {
         assert!(handle.next_request().await.is_none(), "no further call is expected");
     });
     (Client::new(service, "default"), task)
+}
+
+/// Operations are a JSON Patch, what names a field manager is applied, and the rest is merged by the lists' keys.
+fn kind_of_patch(uri: &http::Uri, body: &Value) -> &'static str {
+    match body {
+        Value::Array(_) => "application/json-patch+json",
+        _ if uri.query().is_some_and(|query| query.contains("fieldManager=")) => "application/apply-patch+yaml",
+        _ => "application/strategic-merge-patch+json",
+    }
 }
 
 fn snapshot() -> Snapshot {
@@ -62,25 +82,53 @@ fn snapshot() -> Snapshot {
     Snapshot::of(resource, 1_000)
 }
 
+/// What came of an action.
+struct Outcome {
+    result: Result<(), Error>,
+    memory: Memory,
+    metrics: Metrics,
+}
+
+impl Outcome {
+    /// Refused because the object had changed: looked at again, counted as fenced, and no refusal that people are told of.
+    fn is_fenced(&self) -> bool {
+        let counted = self.metrics.scrape().lines().any(|line| line == "ids_fencing_rejections_total 1");
+        matches!(self.result, Err(Error::Conflict)) && counted && self.memory.active_refusals(1).is_empty()
+    }
+}
+
 /// Carries out one action against a server that expects exactly `expected`.
 async fn act(action: Action, expected: Vec<Exchange>) -> (Result<(), Error>, Memory) {
+    let Outcome { result, memory, .. } = carry_out(action, expected).await;
+    (result, memory)
+}
+
+async fn carry_out(action: Action, expected: Vec<Exchange>) -> Outcome {
+    each_action::note(&action);
     let (client, task) = server(expected);
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    memory.reserved.push(5);
     let metrics = Metrics::default();
+    let result = carried_out(&client, &metrics, &action, &mut memory).await;
+    drop(client);
+    task.await.unwrap();
+    Outcome { result, memory, metrics }
+}
+
+/// With what is remembered already.
+async fn carry_out_with(client: &Client, action: &Action, memory: &mut Memory) -> Result<(), Error> {
+    carried_out(client, &Metrics::default(), action, memory).await
+}
+
+async fn carried_out(client: &Client, metrics: &Metrics, action: &Action, memory: &mut Memory) -> Result<(), Error> {
     let reporter = Reporter { controller: "test/operator".into(), instance: None };
     // Events go elsewhere: they are not part of what is asserted here.
     let (silent, handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
     drop(handle);
     let announcer = Announcer::new(EventRecorder::new(Client::new(silent, "default"), reporter));
     let snapshot = snapshot();
-    let mut memory = Memory::of("0a1b2c3d-0000");
-    memory.reserved.push(5);
-    let result = {
-        let shared = Mutex::new(&mut memory);
-        Actor { client: &client, metrics: &metrics, announcer: &announcer, snapshot: &snapshot }.act(&action, &shared).await
-    };
-    drop(client);
-    task.await.unwrap();
-    (result, memory)
+    let shared = Mutex::new(memory);
+    Actor { client, metrics, announcer: &announcer, snapshot: &snapshot }.act(action, &shared).await
 }
 
 fn resource(version: &str) -> Value {

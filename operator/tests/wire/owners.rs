@@ -1,0 +1,159 @@
+//! Whose an object is, read live where it matters, and the template tried on what is there.
+
+use crate::{Error, Exchange, act, deployment, failure, resource, server, snapshot};
+use operator::{
+    act::{still_foreign, try_template},
+    memory::Memory,
+};
+use planner::{
+    Action,
+    plan::Write,
+    snapshot::{DeploymentCounts, DeploymentFacts},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/edge/deployments/web-a";
+
+/// A Deployment of a resource of this UID.
+fn owned_by(kind: &str, uid: &str) -> Value {
+    let mut found = deployment("9");
+    found["metadata"]["ownerReferences"] = json!([{"apiVersion": "x/v1", "kind": kind, "name": "web", "uid": uid, "controller": true}]);
+    found
+}
+
+fn create() -> Action {
+    let body = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web-a"}});
+    Action::CreateDeployment { node: "a".into(), id: 5, name: "web-a".into(), body: Box::new(body) }
+}
+
+/// The name is taken by this object.
+fn taken_by(found: Value) -> Vec<Exchange> {
+    vec![
+        ("POST", "/apis/apps/v1/namespaces/edge/deployments?".to_owned(), None, 409, failure(409, "AlreadyExists", false)),
+        ("GET", DEPLOYMENT.to_owned(), None, 200, found),
+    ]
+}
+
+#[tokio::test]
+async fn a_name_that_another_resource_of_ours_has_given_is_no_strangers() {
+    let (result, memory) = act(create(), taken_by(owned_by("IngressDaemonSet", "another"))).await;
+    assert!(matches!(&result, Err(Error::Taken(name)) if name == "web-a"), "{result:?}");
+    assert!(memory.foreign_names.is_empty(), "another name is found for it, by what the watch shows");
+}
+
+#[tokio::test]
+async fn a_deployment_of_ours_that_its_watch_did_not_show_gets_its_labels_back_before_anything_else() {
+    let found = owned_by("IngressDaemonSet", "0a1b2c3d-0000");
+    let mut expected = taken_by(found.clone());
+    expected.push(("GET", DEPLOYMENT.to_owned(), None, 200, found));
+    expected.push(("PATCH", format!("{DEPLOYMENT}?"), None, 200, deployment("10")));
+    let (result, memory) = act(create(), expected).await;
+    assert!(matches!(result, Err(Error::Conflict)), "{result:?}");
+    assert!(memory.foreign_names.is_empty());
+}
+
+#[tokio::test]
+async fn labels_are_put_on_nothing_that_is_not_ours() {
+    let action = Action::Reclaim { node: "a".into(), name: "web-a".into(), identity: json!([]) };
+    let (result, memory) = act(action, vec![("GET", DEPLOYMENT.to_owned(), None, 200, owned_by("IngressDaemonSet", "another"))]).await;
+    assert!(matches!(result, Err(Error::Foreign(_))), "{result:?}");
+    assert!(memory.foreign_names.contains("web-a"));
+}
+
+#[tokio::test]
+async fn without_an_answer_a_deployment_counts_as_there() {
+    let read = || ("GET", DEPLOYMENT.to_owned(), None, 500, failure(500, "InternalError", false));
+    let status =
+        Action::WriteStatus { status: Box::default(), urgent: true, live_absent: vec!["web-a".into()], reserve: vec![], granted: vec![] };
+    let result = act(status, vec![read()]).await.0;
+    assert!(matches!(result, Err(Error::Transient(_))), "{result:?}");
+    let clean = Action::PatchNode { node: "a".into(), patch: json!([]), write: Write::Clean, live_absent: Some("web-a".into()) };
+    let result = act(clean, vec![read()]).await.0;
+    assert!(matches!(result, Err(Error::Transient(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_stranger_is_one_until_it_is_seen_to_be_gone() {
+    let ours = owned_by("IngressDaemonSet", "0a1b2c3d-0000");
+    let answers = [
+        (200, deployment("9"), true),
+        (500, failure(500, "InternalError", false), true),
+        (404, failure(404, "NotFound", false), false),
+        (200, ours, false),
+    ];
+    for (code, answer, stays) in answers {
+        let (client, task) = server(vec![("GET", DEPLOYMENT.to_owned(), None, code, answer)]);
+        let names = BTreeSet::from(["web-a".to_owned()]);
+        assert_eq!(!still_foreign(&client, &snapshot(), &names).await.is_empty(), stays, "{code}");
+        drop(client);
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_is_taken_ends_the_refusal_of_its_node() {
+    let action = Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: json!([]), write: Write::Claim };
+    let (client, task) = server(vec![("PATCH", format!("{DEPLOYMENT}?"), None, 200, deployment("10"))]);
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    memory.refuse("a", "because", 1);
+    memory.refuse("b", "because", 1);
+    crate::carry_out_with(&client, &action, &mut memory).await.unwrap();
+    assert!(memory.active_refusals(1).keys().eq(["b"]));
+    drop(client);
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn where_there_is_a_deployment_the_template_is_tried_on_that_without_changing_it() {
+    let mut snapshot = snapshot();
+    let facts = DeploymentFacts {
+        name: "web-a".into(),
+        uid: "d1".into(),
+        resource_version: "9".into(),
+        generation: 1,
+        labels: BTreeMap::new().into(),
+        annotations: BTreeMap::new().into(),
+        spec: json!({}).into(),
+        status: DeploymentCounts::default(),
+        refusal: None,
+        deleting: false,
+    };
+    snapshot.deployments.insert("a".into(), Arc::new(facts));
+    let (client, task) = server(vec![("PATCH", format!("{DEPLOYMENT}?&dryRun=All"), None, 200, deployment("9"))]);
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    assert!(try_template(&client, &mut memory, &mut snapshot).await);
+    assert_eq!(memory.tried, Some(1));
+    drop(client);
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_template_that_could_not_be_tried_six_times_is_risked() {
+    let attempt = || ("POST", "/apis/apps/v1/namespaces/edge/deployments?&dryRun=All".to_owned(), None, 500, resource("8"));
+    let (client, task) = server((0..6).map(|_| attempt()).collect());
+    let (mut memory, mut snapshot) = (Memory::of("0a1b2c3d-0000"), snapshot());
+    for passes in [false, false, false, false, false, true] {
+        assert_eq!(try_template(&client, &mut memory, &mut snapshot).await, passes, "{}", memory.untried);
+    }
+    drop(client);
+    task.await.unwrap();
+}
+
+#[test]
+fn of_two_writes_the_later_one_is_waited_for() {
+    use k8s_openapi::api::core::v1::Pod;
+    use operator::observe::{Kind, Observer};
+    let pod = |version: &str| -> Pod { serde_json::from_value(json!({"metadata": {"name": "p", "resourceVersion": version}})).unwrap() };
+    let (mut memory, observer) = (Memory::default(), Observer::default());
+    memory.expect(Kind::Pods, 7);
+    memory.expect(Kind::Pods, 9);
+    memory.expect(Kind::Pods, 8);
+    observer.take(vec![pod("8")]);
+    assert!(!memory.is_caught_up(&observer));
+    observer.take(vec![pod("9")]);
+    assert!(memory.is_caught_up(&observer));
+}
