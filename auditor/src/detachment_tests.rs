@@ -216,8 +216,11 @@ fn an_empty_deployment_and_what_the_garbage_collector_takes_may_be_deleted() {
 
 /// `n1` was updated at second 20, and its token is closed at second 25 while this is so; then `n2` is claimed.
 fn closed_at(story: Story, closed: Value, then: impl Fn(Story) -> Story) -> Vec<Property> {
-    let story =
-        updated_at(story, 20, "Updating").gone(21, Kind::Pod, going(pod("n1", "a", true))).see(22, Kind::Pod, pod("n1", "b", false));
+    let story = story
+        .see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"))
+        .see(20, Kind::Deployment, incomplete(deployment("n1", "2.Updating.20", "b")))
+        .gone(21, Kind::Pod, going(pod("n1", "a", true)))
+        .see(22, Kind::Pod, pod("n1", "b", false));
     let story = then(story.see(25, Kind::Deployment, closed));
     let all = story.see(30, Kind::Deployment, deployment("n2", "3.Claimed.30", "a")).violations(&of_one());
     all.into_iter().filter(|property| *property == Property::Budget).collect()
