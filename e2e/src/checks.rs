@@ -25,7 +25,7 @@ const EVERY: Duration = Duration::from_millis(5);
 /// As long as the bed's load balancer waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Checks that each client makes in a second at least. It could make 200; at 10 an answer takes a tenth of what a check may take.
-const LEAST_PER_SECOND: f64 = 10.0;
+const LEAST_PER_SECOND: u64 = 10;
 
 /// Checks under way.
 #[must_use = "checks are judged"]
@@ -55,8 +55,7 @@ impl Checks {
 
     /// Ends them: how many were made. Fails when one was not answered 200, or when there were fewer than that much time makes.
     pub async fn all_answered(self) -> Result<u64> {
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of checks")]
-        let least = (self.started.elapsed().as_secs_f64() * self.clients.len() as f64 * LEAST_PER_SECOND) as u64;
+        let least = u64::try_from(self.started.elapsed().as_millis())? * u64::try_from(self.clients.len())? * LEAST_PER_SECOND / 1000;
         let (asked, wrong) = self.stop().await;
         ensure!(wrong.is_empty(), "{} of {asked} checks failed: {wrong:?}", wrong.values().sum::<u64>());
         ensure!(asked >= least, "only {asked} checks were made, not {least}");

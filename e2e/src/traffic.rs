@@ -13,7 +13,7 @@ use crate::{
 
 /// Requests in a second at least, on average. The default load could make 1,000; at 100 each of its 32 connections waits a third of a
 /// second for an answer, which is a hundred times what we see on two cores that two other beds and a compiler use as well.
-const LEAST_PER_SECOND: f64 = 100.0;
+const LEAST_PER_SECOND: u64 = 100;
 
 /// Load that is running, with `HAProxy`'s counters from before it. Load that is dropped, and not ended by one of its methods, fails the
 /// scenario at its end.
@@ -46,8 +46,7 @@ impl Outcome {
     /// Fails when more requests than these did, or when there were fewer than so much time makes.
     fn expect(&self, allowed: u64) -> Result<()> {
         ensure!(self.failed() <= allowed, "{} of {} requests failed: {self:?}", self.failed(), self.clients.requests);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of requests")]
-        let least = (self.lasted.as_secs_f64() * LEAST_PER_SECOND) as u64;
+        let least = u64::try_from(self.lasted.as_millis())? * LEAST_PER_SECOND / 1000;
         ensure!(self.clients.requests >= least, "only {} requests were made, not {least}: {self:?}", self.clients.requests);
         Ok(())
     }
