@@ -481,7 +481,7 @@ pub struct NodeReadinessGateStatus {
     /// Generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`.
+    /// Ready, Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`: new nodes have the taint from their creation on; `Settling` for 5 s after a change.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,
@@ -521,6 +521,9 @@ pub struct GateCounts {
     pub held: u32,
     /// They have passed.
     pub released: u32,
+    /// They got the taint after they had been created: pods that do not tolerate it may have come before, see the event `TaintedLate`.
+    #[serde(default)]
+    pub late: u32,
     /// Held for longer than release.timeout.
     pub stuck: u32,
     /// In a dry run: would get the taint.

@@ -195,8 +195,11 @@ async fn each_keeps_new_nodes_tainted(bed: &mut Bed) -> Result<()> {
         product::change_named(bed, name, json!({ "nodeReadinessTaint": { "key": key(name), "effect": "NoSchedule" } })).await?;
     }
     for name in SHARING {
-        product::status_of_says(bed, name, "its gate is there", product::SAID, |status| {
-            status.node_readiness.as_ref().is_some_and(|said| said.nodes.matched == 3)
+        product::status_of_says(bed, name, "its gate is there, and protects new nodes", product::SAID, |status| {
+            let active = |said: &crds::NodeReadinessGateStatus| {
+                said.conditions.iter().any(|condition| condition.type_ == "AdmissionActive" && condition.status == "True")
+            };
+            status.node_readiness.as_ref().is_some_and(|said| said.nodes.matched == 3 && active(said))
         })
         .await?;
     }

@@ -346,7 +346,7 @@ impl Pass {
                 Outcome::Done(now) => {
                     for transition in &plan.transitions {
                         if let Some(gate) = self.world.gates.get(&transition.gate) {
-                            self.teller.tell(&self.metrics, &now, gate, transition).await;
+                            self.teller.tell(&self.metrics, &now, gate, transition, 0).await;
                         }
                     }
                     now

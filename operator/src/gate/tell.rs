@@ -63,13 +63,15 @@ pub fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> Sender<
         while let Some(told) = receiver.recv().await {
             match told {
                 Told::Transition { node, gate, transition } => {
+                    let mut strangers = 0;
                     if transition.happened == (Happened::Added { late: true })
-                        && let Some(strangers) = act::strangers(&client, &gate, &node).await
+                        && let Some(found) = act::strangers(&client, &gate, &node).await
                     {
+                        strangers = found;
                         let late = metrics.late_pods.get_or_create(&OfGate { gate: gate.name.clone() });
                         late.inc_by(u64::try_from(strangers).unwrap_or(u64::MAX));
                     }
-                    teller.tell(&metrics, &node, &gate, &transition).await;
+                    teller.tell(&metrics, &node, &gate, &transition, strangers).await;
                 }
                 Told::Condition { about, is_trouble, reason, message } => {
                     let type_ = if is_trouble { EventType::Warning } else { EventType::Normal };
@@ -108,11 +110,17 @@ impl Teller {
         may
     }
 
-    /// An event on a Node, for each thing that came about.
-    pub async fn tell(&self, metrics: &GateMetrics, node: &Node, gate: &Gate, transition: &Transition) {
+    /// An event on a Node, for each thing that came about. `strangers`: pods that were there before the taint and do not bear it, where they were counted.
+    pub async fn tell(&self, metrics: &GateMetrics, node: &Node, gate: &Gate, transition: &Transition, strangers: usize) {
         let taint = format!("{}:{}", gate.spec.taint.key, gate.spec.taint.effect.as_str());
         let name = &gate.name;
         let (type_, reason, words) = match transition.happened {
+            Happened::Added { .. } if strangers > 0 => {
+                let words = format!(
+                    "gate {name}: {taint} added after {strangers} pods had come that do not tolerate it; see condition AdmissionActive of the gate"
+                );
+                (EventType::Warning, "TaintedLate", words)
+            }
             Happened::Added { .. } if transition.regression => {
                 (EventType::Warning, "TaintAdded", format!("gate {name}: not ready any more, {taint} added"))
             }

@@ -133,6 +133,7 @@ pub fn record(gate: &Gate, time: i64) -> Record {
         machine: String::new(),
         generation: gate.generation,
         time,
+        late: false,
     }
 }
 

@@ -78,6 +78,8 @@ pub struct View {
     pub released: bool,
     /// The Node is to be written to for this gate.
     pub due: bool,
+    /// It had been there without the taint when it got it.
+    pub late: bool,
     /// Held for longer than `release.timeout`.
     pub stuck: bool,
     /// In a dry run: would get the taint.
@@ -284,6 +286,7 @@ fn view(subject: &Subject<'_>, judgement: &Judgement, finding: Finding) -> View 
         matched: true,
         held,
         released,
+        late: subject.record.is_some_and(|record| record.late),
         due: judgement.happened.is_some() || judgement.record.as_ref() != subject.record,
         stuck: judgement.stuck,
         regressed: decided.is_some_and(|record| record.is_held() && record.cause == Cause::Regression),

@@ -96,6 +96,8 @@ impl Case<'_> {
             machine: short(&self.facts().machine_id),
             generation: self.gate.generation,
             time: self.node.now,
+            // Of another machine, nothing is known yet.
+            late: cause != Cause::Replaced && self.node.record.is_some_and(|before| before.late),
         }
     }
 
@@ -199,8 +201,10 @@ impl Case<'_> {
         }
         let late = cause == Cause::Fresh && self.node.is_new;
         let happened = if self.has_taint() { Happened::Adopted } else { Happened::Added { late } };
+        let mut record = self.record(State::Held, self.origin(), cause);
+        record.late |= happened == Happened::Added { late: true };
         Judgement {
-            record: Some(self.record(State::Held, self.origin(), cause)),
+            record: Some(record),
             claims: true,
             happened: Some(happened),
             recheck_at: self.timeout().map(|after| self.node.now.saturating_add(after)),

@@ -38,6 +38,9 @@ pub struct Record {
     /// Unix seconds of the last change of state; 0: the creation of the Node, by somebody who could not tell the time.
     #[serde(rename = "t")]
     pub time: i64,
+    /// The node had been there without the taint when it got it.
+    #[serde(rename = "l", default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
 }
 
 /// Whether a node is held.

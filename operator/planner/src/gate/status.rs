@@ -80,6 +80,7 @@ pub fn status<'a>(
         count(&mut nodes.matched, view.matched);
         count(&mut nodes.held, view.held);
         count(&mut nodes.released, view.released);
+        count(&mut nodes.late, view.late);
         count(&mut nodes.stuck, view.stuck);
         count(&mut nodes.would_taint, view.would_taint);
         count(&mut nodes.would_release, view.would_release);

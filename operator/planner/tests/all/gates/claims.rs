@@ -3,9 +3,10 @@
 use super::life::*;
 use planner::gate::{
     Gate,
+    admission::record,
     cleanup::leftovers,
     decide::Happened,
-    record::Origin,
+    record::{Origin, annotation_key},
     satisfiable::unsatisfiable,
     status::{Circumstances, status, unseen},
 };
@@ -55,9 +56,46 @@ fn a_taint_has_the_value_of_a_gate_that_claims_it_not_of_one_that_is_for_other_n
 fn only_a_taint_that_comes_to_a_new_node_may_be_late() {
     let mut new = Life::new(vec![gate("a", json!({}))]);
     assert_eq!(new.pass().transitions[0].happened, Happened::Added { late: true });
+    assert_eq!(nodes_late(&new), 1);
     let mut existing = Life::new(vec![gate("a", json!({"existingNodes": "Gate"}))]);
     existing.node.created = 500;
     assert_eq!(existing.pass().transitions[0].happened, Happened::Added { late: false }, "workloads were there all the time");
+    assert_eq!(nodes_late(&existing), 0);
+    let mut born = Life::new(vec![gate("a", json!({}))]);
+    let gate = Arc::clone(&born.world.gates["a"]);
+    let annotation = (annotation_key(&gate.uid), record(&gate, 0).text());
+    born.node.annotations = std::collections::BTreeMap::from([annotation]).into();
+    born.node.taints.push(taint(KEY, "NoSchedule"));
+    born.settle();
+    assert!(born.is_tainted());
+    assert_eq!(nodes_late(&born), 0, "it was created with the taint");
+}
+
+#[test]
+fn a_node_whose_taint_was_late_is_counted_until_it_is_another_machine() {
+    let mut life = Life::new(vec![gate("a", json!({"regateOn": ["Reboot", "Replaced"]}))]);
+    life.settle();
+    assert_eq!(nodes_late(&life), 1);
+    warm(&mut life.node);
+    assert!(!life.settle().is_tainted());
+    assert_eq!(nodes_late(&life), 1, "what had come before the taint has come");
+    cold(&mut life.node);
+    life.node.boot_id = "boot-2".into();
+    assert!(life.settle().is_tainted());
+    assert_eq!(nodes_late(&life), 1);
+    warm(&mut life.node);
+    life.settle();
+    cold(&mut life.node);
+    life.node.machine_id = "machine2".into();
+    assert!(life.settle().is_tainted());
+    assert_eq!(nodes_late(&life), 0);
+}
+
+/// What the status of the gate counts.
+fn nodes_late(life: &Life) -> u32 {
+    let views = life.plan().views;
+    let views = views.get("a").map(|view| (NODE, view)).into_iter();
+    status(&life.world.gates["a"], &[], views, &Circumstances::default(), NOW).nodes.late
 }
 
 fn dry(more: Value) -> Life {
