@@ -337,3 +337,6 @@ fn note_phases(metrics: &Metrics, memory: &mut Memory, plan: &Plan) {
         memory.phases.insert(node.clone(), (held.phase, since));
     }
 }
+
+#[cfg(test)]
+mod tests;

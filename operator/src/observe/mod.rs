@@ -12,6 +12,8 @@ mod protobuf;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod view_tests;
 
 pub use dirty::Dirty;
 pub use facts::seconds;

@@ -1,0 +1,303 @@
+//! What becomes of lists and events: which object is whose, what is news to whom, what a consistent list takes out.
+
+use super::*;
+use crds::names;
+use serde_json::{Value, json};
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000000";
+
+fn of<K: DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+fn resource(name: &str, uid: &str, image: &str) -> Guarded {
+    of(json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": { "name": name, "namespace": "edge", "uid": uid, "resourceVersion": "1", "generation": 1 },
+        "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": image }] } } },
+    }))
+}
+
+fn unreadable(name: &str) -> Guarded {
+    of(json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": { "name": name, "namespace": "edge", "uid": UID, "resourceVersion": "2" }, "spec": { "podsPerNode": "many" },
+    }))
+}
+
+fn node(name: &str, version: &str) -> Value {
+    json!({ "metadata": { "name": name, "uid": format!("node-{name}"), "resourceVersion": version } })
+}
+
+/// A Deployment with our labels for the node, of this owner.
+fn deployment(namespace: &str, node: &str, version: &str, owner: &str) -> Value {
+    let name = planner::render::object_name("web", node, &std::collections::BTreeSet::new());
+    json!({
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": format!("d-{node}"), "resourceVersion": version,
+            "labels": { names::RESOURCE_LABEL: names::uid8(UID), names::NODE_HASH_LABEL: crds::hash::node_hash(node) },
+            "annotations": { names::NODE_NAME_ANNOTATION: node },
+            "ownerReferences": [
+                { "apiVersion": "x/v1", "kind": "Other", "name": "beside", "uid": "beside" },
+                { "apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": owner, "controller": true },
+            ],
+        },
+    })
+}
+
+fn pod(namespace: &str, name: &str, node: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": format!("p-{name}"), "resourceVersion": "5",
+            "labels": { names::RESOURCE_LABEL: names::uid8(UID), names::NODE_HASH_LABEL: crds::hash::node_hash(node) },
+        },
+    })
+}
+
+/// A view of one resource and one node, in which all has been listed.
+fn observer(nodes: Vec<Value>, deployments: Vec<Value>, pods: Vec<Value>) -> Observer {
+    let observer = Observer::default();
+    observer.take::<Guarded>(vec![resource("web", UID, "i:1")]);
+    observer.take::<Node>(nodes.into_iter().map(of).collect());
+    observer.take::<Deployment>(deployments.into_iter().map(of).collect());
+    observer.take::<ReplicaSet>(Vec::new());
+    observer.take::<Pod>(pods.into_iter().map(of).collect());
+    observer.take::<DaemonSet>(Vec::new());
+    observer.take::<Service>(Vec::new());
+    observer.take::<ControllerRevision>(Vec::new());
+    observer
+}
+
+fn snapshot(observer: &Observer) -> Option<Snapshot> {
+    observer.snapshot("edge", "web", &Memory::default(), 1_000, "checker:1")
+}
+
+/// Resources that are to be looked at since this was asked last.
+fn woken(observer: &Observer) -> Vec<String> {
+    use futures::FutureExt as _;
+    let mut stream = observer.dirty().stream().boxed();
+    let mut names = Vec::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        while let Ok(Some(key)) = tokio::time::timeout(Duration::from_secs(1), stream.next()).await {
+            names.push(key.name);
+        }
+        assert!(stream.next().now_or_never().is_none());
+    });
+    names
+}
+
+#[test]
+fn there_is_no_snapshot_before_every_kind_was_listed() {
+    let observer = Observer::default();
+    observer.take::<Guarded>(vec![resource("web", UID, "i:1")]);
+    assert!(snapshot(&observer).is_none());
+    assert_eq!(observer.missing().len(), Kind::ALL.len() - 1);
+    assert!(snapshot(&self::observer(Vec::new(), Vec::new(), Vec::new())).is_some());
+}
+
+#[test]
+fn what_a_new_list_does_not_name_is_gone() {
+    let observer = observer(vec![node("a", "1")], vec![deployment("edge", "a", "5", UID), deployment("edge", "b", "6", UID)], Vec::new());
+    assert_eq!(snapshot(&observer).unwrap().deployments.len(), 2);
+    observer.take::<Deployment>(vec![of(deployment("edge", "a", "5", UID))]);
+    assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a"]));
+}
+
+#[test]
+fn an_event_that_is_older_than_what_is_known_changes_nothing() {
+    let observer = observer(vec![node("a", "9")], vec![deployment("edge", "a", "9", UID)], Vec::new());
+    let mut older = deployment("edge", "a", "8", UID);
+    older["metadata"]["generation"] = 7.into();
+    observer.apply::<Deployment>(of(older.clone()));
+    assert_eq!(snapshot(&observer).unwrap().deployments["a"].generation, 0);
+    older["metadata"]["resourceVersion"] = "10".into();
+    observer.apply::<Deployment>(of(older));
+    assert_eq!(snapshot(&observer).unwrap().deployments["a"].generation, 7);
+}
+
+#[tokio::test]
+async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_nothing_else() {
+    let others = [deployment("edge", "gone", "5", UID), deployment("edge", "newer", "50", UID), deployment("other", "c", "5", UID)];
+    let observer = observer(vec![node("a", "5"), node("gone", "6"), node("newer", "60")], others.to_vec(), Vec::new());
+    let (service, mut server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
+    let serve = async {
+        let mut asked = Vec::new();
+        for items in [json!([deployment("edge", "a", "20", UID)]), json!([node("a", "21")])] {
+            let (request, reply) = server.next_request().await.unwrap();
+            asked.push(request.uri().to_string());
+            let list = json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "40" }, "items": items });
+            reply.send_response(http::Response::new(kube::client::Body::from(serde_json::to_vec(&list).unwrap())));
+        }
+        asked
+    };
+    let client = Client::new(service, "default");
+    let (relisted, asked) = tokio::join!(observer.relist(&client, "edge"), serve);
+    relisted.unwrap();
+    assert!(asked.iter().all(|uri| !uri.contains("resourceVersion=0")), "no answer from a cache: {asked:?}");
+    assert!(observer.index().deployments.keys().map(|(namespace, _)| namespace.as_str()).eq(["edge", "edge", "other"]));
+    assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a", "newer"]));
+    assert!(observer.nodes().keys().eq(["a", "newer"]));
+}
+
+#[test]
+fn a_resource_that_cannot_be_read_is_not_decided_for_until_it_can() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    observer.apply::<Guarded>(unreadable("web"));
+    assert!(snapshot(&observer).is_none() && observer.resource("edge", "web").is_none());
+    assert!(observer.unreadable("edge", "web").is_some() && observer.has_unreadable());
+    observer.apply::<Guarded>(resource("web", UID, "i:2"));
+    assert!(snapshot(&observer).is_some() && observer.unreadable("edge", "web").is_none());
+}
+
+#[test]
+fn another_spec_concerns_all_resources_and_another_status_its_own() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    observer.apply::<Guarded>(resource("dns", "ffffffff-0000", "i:1"));
+    assert_eq!(woken(&observer), ["dns", "web"]);
+    observer.apply::<Guarded>(resource("dns", "ffffffff-0000", "i:1"));
+    assert_eq!(woken(&observer), ["dns"]);
+    observer.apply::<Guarded>(resource("dns", "ffffffff-0000", "i:2"));
+    assert_eq!(woken(&observer), ["dns", "web"]);
+}
+
+#[test]
+fn a_resource_that_is_gone_is_looked_at_once_more() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    observer.delete::<Guarded>(&resource("web", UID, "i:1"));
+    assert_eq!(woken(&observer), ["web"]);
+}
+
+#[test]
+fn a_heartbeat_wakes_no_resource_and_a_label_does() {
+    let observer = observer(vec![node("a", "1")], Vec::new(), Vec::new());
+    observer.apply::<Node>(of(node("a", "2")));
+    assert_eq!(woken(&observer), Vec::<String>::new());
+    let mut labelled = node("a", "3");
+    labelled["metadata"]["labels"] = json!({ "role": "edge" });
+    observer.apply::<Node>(of(labelled));
+    assert_eq!(woken(&observer), ["web"]);
+}
+
+#[test]
+fn a_deployment_with_our_labels_and_another_owner_is_a_strangers() {
+    let observer = observer(vec![node("a", "1")], vec![deployment("edge", "a", "5", "another")], Vec::new());
+    let snapshot = snapshot(&observer).unwrap();
+    assert!(snapshot.deployments.is_empty());
+    assert!(snapshot.foreign_names.iter().eq([&planner::render::object_name("web", "a", &std::collections::BTreeSet::new())]));
+}
+
+#[test]
+fn a_deployment_is_of_the_node_that_its_name_was_made_for_whatever_its_annotation_says() {
+    let mut edited = deployment("edge", "a", "5", UID);
+    edited["metadata"]["annotations"][names::NODE_NAME_ANNOTATION] = "b".into();
+    let observer = observer(vec![node("a", "1"), node("b", "2")], vec![edited], Vec::new());
+    assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a"]));
+}
+
+#[test]
+fn pods_of_another_namespace_are_none_of_ours() {
+    let observer = observer(
+        vec![node("a", "1")],
+        vec![deployment("edge", "a", "5", UID)],
+        vec![pod("edge", "ours", "a"), pod("other", "theirs", "a")],
+    );
+    let snapshot = snapshot(&observer).unwrap();
+    assert!(snapshot.pods_on("a").iter().map(|pod| pod.name.as_str()).eq(["ours"]));
+}
+
+#[test]
+fn a_resource_is_not_among_the_others() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    assert!(snapshot(&observer).unwrap().others.is_empty());
+    observer.apply::<Guarded>(resource("dns", "ffffffff-0000", "i:1"));
+    assert!(snapshot(&observer).unwrap().others.iter().map(|other| other.key.as_str()).eq(["edge/dns"]));
+}
+
+#[test]
+fn only_a_list_that_was_made_for_this_rebuilding_counts() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    let mut rebuilding = serde_json::to_value(resource("web", UID, "i:1").0.unwrap()).unwrap();
+    rebuilding["metadata"]["resourceVersion"] = "3".into();
+    rebuilding["status"] = json!({ "rollout": { "nextId": 7, "rebuilding": 7 } });
+    observer.apply::<Guarded>(of(rebuilding));
+    let listed = |listed_for| {
+        let mut memory = Memory::default();
+        memory.listed_for = listed_for;
+        observer.snapshot("edge", "web", &memory, 1_000, "checker:1").unwrap().listed_since_rebuild
+    };
+    assert_eq!([None, Some(6), Some(7)].map(listed), [false, false, true]);
+}
+
+fn node_facts(status: &Value) -> std::sync::Arc<NodeFacts> {
+    let mut object = node("a", "1");
+    object["status"] = status.clone();
+    observer(vec![object], Vec::new(), Vec::new()).node("a").unwrap()
+}
+
+#[test]
+fn a_node_of_which_nobody_hears_is_not_ready_and_is_asked_at_its_internal_address() {
+    for (status, ready) in [("True", true), ("False", false), ("Unknown", false)] {
+        assert_eq!(node_facts(&json!({ "conditions": [{ "type": "Ready", "status": status }] })).ready, ready, "{status}");
+    }
+    let addresses = json!([
+        { "type": "Hostname", "address": "a.example.com" },
+        { "type": "ExternalIP", "address": "203.0.113.1" },
+        { "type": "InternalIP", "address": "10.0.0.1" },
+    ]);
+    assert_eq!(node_facts(&json!({ "addresses": addresses })).address.as_deref(), Some("10.0.0.1"));
+}
+
+#[test]
+fn a_pod_was_refused_when_it_failed_without_having_run_and_was_not_evicted() {
+    let started = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": { "exitCode": 1 } } }]);
+    for (phase, reason, containers, refused) in [
+        ("Failed", Some("OutOfcpu"), json!([]), true),
+        ("Failed", Some("OutOfcpu"), started, false),
+        ("Failed", Some("Evicted"), json!([]), false),
+        ("Failed", None, json!([]), false),
+        ("Pending", Some("OutOfcpu"), json!([]), false),
+    ] {
+        let mut object = pod("edge", "p", "a");
+        object["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z".into();
+        object["status"] = json!({ "phase": phase, "reason": reason, "containerStatuses": containers });
+        let facts = facts::pod(&of(object.clone()), &mut Specs::default());
+        assert_eq!(facts.rejected_at, refused.then_some(7), "{object}");
+    }
+}
+
+#[test]
+fn the_template_of_an_orphan_is_that_of_its_deployment() {
+    let labels = json!({ "app": "web", "pod-template-hash": "1a" });
+    let set = json!({ "metadata": {}, "spec": { "selector": {}, "template": { "metadata": { "labels": labels } } } });
+    assert_eq!(facts::orphan_template(&of(set))["metadata"]["labels"], json!({ "app": "web" }));
+}
+
+#[test]
+fn health_checkers_are_settled_once_their_controller_has_seen_the_last_change() {
+    let settled = |observed: i64, updated: i32, ready: i32| {
+        let status = json!({
+            "observedGeneration": observed, "desiredNumberScheduled": 2, "updatedNumberScheduled": updated, "numberReady": ready,
+            "currentNumberScheduled": 2, "numberMisscheduled": 0,
+        });
+        facts::daemon_set(of(json!({ "metadata": { "generation": 4 }, "status": status }))).settled
+    };
+    assert!(settled(4, 2, 2));
+    assert!(!settled(3, 2, 2) && !settled(4, 1, 2) && !settled(4, 2, 1));
+}
+
+#[test]
+fn a_revision_that_a_daemon_set_of_ours_records_is_none_of_the_resource() {
+    let recorded = |kind: &str| {
+        let owner = json!([{ "apiVersion": "x/v1", "kind": kind, "name": "web", "uid": UID, "controller": true }]);
+        let data = json!({ "spec": { "template": { "spec": {} } } });
+        facts::revision(&of(json!({ "metadata": { "name": "r", "ownerReferences": owner }, "revision": 1, "data": data }))).is_some()
+    };
+    assert!(recorded("IngressDaemonSet") && !recorded("DaemonSet"));
+}
+
+#[test]
+fn the_ports_of_a_service_on_nodes_are_those_of_its_health_checks_too() {
+    let service = json!({ "spec": { "ports": [{ "port": 80, "nodePort": 30_080 }, { "port": 81 }], "healthCheckNodePort": 30_081 } });
+    assert_eq!(facts::node_ports(&of(service)), [30_080, 30_081]);
+}
