@@ -75,7 +75,7 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
 }
 
 fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
-    let beside = (name == DEMO && number % 2 == 0).then(Compiler::start).transpose()?;
+    let beside = (name == DEMO && number.is_multiple_of(2)).then(Compiler::start).transpose()?;
     let part = match (&beside, of) {
         (Some(_), _) => format!("{number} of {of}, beside a compiler"),
         (None, 1) => "alone".to_owned(),
@@ -109,5 +109,5 @@ fn programs() -> Result<String> {
         let path = images::workspace_binary(name)?;
         digest.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
     }
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:x}", digest.finalize()))
 }

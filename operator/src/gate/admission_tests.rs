@@ -98,6 +98,7 @@ fn said(admission: &Admission, gate: &Gate) -> (&'static str, bool) {
 
 const SETTLING: (&str, bool) = ("Settling", false);
 const IN_FORCE: (&str, bool) = ("Policy", true);
+const BY_WEBHOOK: (&str, bool) = ("Webhook", true);
 
 #[tokio::test(start_paused = true)]
 async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with_their_gate_binding_first() {
@@ -225,7 +226,6 @@ async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_
     let trusted = watch::Sender::new(None);
     keeper.served = Some(Served { namespace: "system".into(), service: "webhook".into(), trusted: trusted.subscribe() });
     let (edge, web) = (gate("edge"), gate("web"));
-    const BY_WEBHOOK: (&str, bool) = ("Webhook", true);
     admission.want(wish(&[(&edge, false)]));
     assert!(keeper.round(true).await);
     assert_eq!((said(&admission, &edge), server.calls()), (SETTLING, Vec::new()), "there are no certificates");

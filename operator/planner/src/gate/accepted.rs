@@ -120,7 +120,7 @@ mod tests {
         let (gate, at) = (gate(&json!({})), Instant::now());
         let known = accepted(policies(&gate, true, POLICIES, true), at);
         assert_eq!(said(&known, &gate, POLICIES, at), ("Settling", false));
-        assert_eq!(said(&known, &gate, POLICIES, at + SETTLES - Duration::from_nanos(1)), ("Settling", false));
+        assert_eq!(said(&known, &gate, POLICIES, at + SETTLES.saturating_sub(Duration::from_nanos(1))), ("Settling", false));
         assert_eq!(said(&known, &gate, POLICIES, at + SETTLES), ("Policy", true));
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let [of_edge, of_web] = [&edge, &web].map(|gate| clause(gate).unwrap());
         let first = asked_since(&BTreeMap::new(), std::slice::from_ref(&of_edge), at);
         let known = Accepted { clauses: first.clone(), ..Accepted::default() };
-        assert_eq!(said(&known, &edge, WEBHOOK, at + SETTLES - Duration::from_nanos(1)), ("Settling", false));
+        assert_eq!(said(&known, &edge, WEBHOOK, at + SETTLES.saturating_sub(Duration::from_nanos(1))), ("Settling", false));
         assert_eq!(said(&known, &edge, WEBHOOK, at + SETTLES), ("Webhook", true));
         assert_eq!(said(&known, &web, WEBHOOK, at + 100 * SETTLES), ("Settling", false), "an earlier configuration does not name it");
         let later = at + 10 * SETTLES;
@@ -183,9 +183,10 @@ mod tests {
         let known = accepted(policies(&gate, true, POLICIES, true), at);
         let due = at + SETTLES;
         let second = Duration::from_secs(1);
-        assert!(!known.has_settled(None, due - second));
-        assert!(known.has_settled(Some(due - second), due));
-        assert!(known.has_settled(Some(due - second), due + second));
+        let before = at + SETTLES.saturating_sub(second);
+        assert!(!known.has_settled(None, before));
+        assert!(known.has_settled(Some(before), due));
+        assert!(known.has_settled(Some(before), due + second));
         assert!(!known.has_settled(Some(due), due + second));
         assert!(!Accepted::default().has_settled(None, due));
     }
