@@ -7,13 +7,14 @@ VERSION := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
 
-.PHONY: help demo check test soak bench fuzz lint generate build deps control-plane kwok
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane kwok
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make check           format, lints, unit and property tests, a part of the model (3 minutes)"
 	@echo "make test            the same in full, and each promise on a real control plane (15 minutes)"
 	@echo "make soak            every scenario alone (two hours); SOAK=name for some, REPEAT=20; goes on where it was stopped"
+	@echo "make mutants         breaks the code in 246 places, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
@@ -36,6 +37,11 @@ test: deps control-plane
 
 soak: deps control-plane build
 	@target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT))
+
+# What it builds is its own, below target/mutants.
+mutants:
+	@cargo build --quiet --locked --workspace --bin mutants
+	@nice -n 15 target/debug/mutants
 
 # The bed itself need not be a release build; what is measured is. Of a fleet, the bed is the yardstick and the load, too.
 # Without KWOK, which a machine may be unable to fetch, the bench of fleets says so and goes on.

@@ -141,6 +141,7 @@ impl Bed {
                 node.destroy().await?;
             }
         }
+        leftovers::delete_nodes_but(&self.client, &INFRA_NODES).await?;
         self.say(&format!(
             "nothing of the product was left, and the scenario's objects are gone: {:.1} s",
             started.elapsed().as_secs_f32()

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, Result, ensure};
 use crds::{IngressDaemonSet, names};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, PartialObjectMeta, Patch, PatchParams},
@@ -22,8 +23,9 @@ const LISTS: usize = 8;
 /// Kinds that Kubernetes' own controllers, nodes and elections write all the time: by group and kind.
 const OF_KUBERNETES: [(&str, &str); 5] =
     [("", "Event"), ("events.k8s.io", "Event"), ("coordination.k8s.io", "Lease"), ("", "ComponentStatus"), ("", "Node")];
-/// What people write on Nodes for the operator; it is theirs to take away.
-const OF_PEOPLE: [&str; 3] = [names::SKIP_ANNOTATION, names::RETRY_ANNOTATION, names::RELEASE_ANNOTATION];
+/// What people write on Nodes, namespaces and pods for the operator; it is theirs to take away.
+const OF_PEOPLE: [&str; 5] =
+    [names::SKIP_ANNOTATION, names::RETRY_ANNOTATION, names::RELEASE_ANNOTATION, names::INJECT_LABEL, names::READINESS_HOLDS_ANNOTATION];
 /// All labels, annotations and finalizers of the product begin with it, in both of its domains.
 const OURS: &str = "ingressdaemonsets.mumoshu.github.";
 
@@ -152,6 +154,23 @@ pub async fn delete_all_but(client: &Client, first: &BTreeSet<Entry>) -> Result<
         Ok(())
     })
     .await
+}
+
+/// Deletes all Nodes but these, also those that have no machine, and what people wrote on the namespace that stays.
+pub async fn delete_nodes_but(client: &Client, stay: &[&str]) -> Result<()> {
+    let nodes = Api::<Node>::all(client.clone());
+    for node in nodes.list_metadata(&ListParams::default()).await.context("listing Nodes")?.items {
+        let name = node.name_any();
+        if !stay.contains(&name.as_str()) {
+            match nodes.delete(&name, &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => other.map(drop).with_context(|| format!("deleting Node {name}"))?,
+            }
+        }
+    }
+    let labels = Patch::Merge(json!({ "metadata": { "labels": { names::INJECT_LABEL: null } } }));
+    let namespaces = Api::<Namespace>::all(client.clone());
+    namespaces.patch("default", &PatchParams::default(), &labels).await.context("the labels of namespace default").map(drop)
 }
 
 async fn delete(client: &Client, found: &Found, parameters: &DeleteParams) -> Result<()> {

@@ -148,7 +148,8 @@ async fn rewritten(bed: &mut Bed) -> Result<()> {
     product::hands_off(bed, &["n1", "n2"]).await?;
     let copy = bed.kubectl(&["get", "deployment", "zz-copy", "-o", "jsonpath={.metadata.generation} {.metadata.annotations}"]).await?;
     ensure!(copy.starts_with("1 "), "the copy was changed: {copy}");
-    Ok(())
+    // Whose it is says its maker, who takes it away.
+    bed.kubectl(&["delete", "deployment", "zz-copy"]).await.map(drop)
 }
 
 /// Nothing is under way, and no id is used for a while.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::{bed::Bed, images, network};
+use crate::{bed::Bed, images};
 
 /// How long a command may take; some wait for up to five minutes themselves.
 const COMMAND: Duration = Duration::from_mins(6);
@@ -44,7 +44,7 @@ impl Guide {
                 symlink(images::repository().join(shown), &link).with_context(|| format!("making {}", link.display()))?;
             }
         }
-        for (name, script) in [("kubectl", kubectl(bed)), ("curl", curl(nodes))] {
+        for (name, script) in [("kubectl", kubectl(bed)), ("curl", curl(bed, nodes)?)] {
             let path = programs.join(name);
             std::fs::write(&path, format!("#!/bin/bash\n{script}\n")).with_context(|| format!("writing {}", path.display()))?;
             std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).context("making it executable")?;
@@ -114,17 +114,18 @@ fn kubectl(bed: &Bed) -> String {
 }
 
 /// As much of curl as the guide needs: no DNS knows the bed's nodes, and not every machine has the real one.
-fn curl(nodes: &[&str]) -> String {
+fn curl(bed: &Bed, nodes: &[&str]) -> Result<String> {
     let mut addresses = String::new();
-    for (index, node) in (1..).zip(nodes) {
+    for name in nodes {
+        let address = bed.nodes().get(*name).with_context(|| format!("the bed has no node {name}"))?.address();
         // Writing to a String cannot fail.
-        let _ = writeln!(addresses, "[ $host != {node} ] || host={}", network::node_address(index));
+        let _ = writeln!(addresses, "[ $host != {name} ] || host={address}");
     }
-    format!(
+    Ok(format!(
         "url=${{@: -1}}; host=${{url#http://}}; host=${{host%%/*}}; port=${{host#*:}}; host=${{host%%:*}}\n{addresses}\
          exec 3<>\"/dev/tcp/$host/$port\" || exit 7\nprintf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3\nread -r -t 5 line <&3\n\
          [[ $line == *' 200 '* ]] || {{ echo \"$line\" >&2; exit 22; }}"
-    )
+    ))
 }
 
 /// The commands of a text, each with the lines in which it goes on.

@@ -149,26 +149,28 @@ pub const ALL: &[Scenario] = &[
 /// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
     Group {
-        name: "traffic",
-        scenarios: &[rollout::THREE_ROLLOUTS, incidents::TERMINATING, handover::PORT_TAKEN, deletion::DELETED_UNDER_LOAD],
-    },
-    Group { name: "course", scenarios: &[course::CANARY, course::ROLLED_BACK, room::ROOM, failures::REFUSED_PODS] },
-    Group {
         name: "api",
         scenarios: &[
             bad_input::BAD_INPUT,
             compatibility::ORIGINAL_EXAMPLE,
             changes::REWRITTEN,
             pod_gates::DEMO_AND_HOLDS,
+            ownership::NEEDS_FINALIZERS,
             gate_admission::POLICIES,
+            // It stops the operator.
             gate_admission::WEBHOOK,
         ],
     },
+    Group { name: "course", scenarios: &[course::CANARY, course::ROLLED_BACK, room::ROOM, failures::REFUSED_PODS] },
+    Group {
+        name: "traffic",
+        scenarios: &[rollout::THREE_ROLLOUTS, incidents::TERMINATING, gates::JOINING, handover::PORT_TAKEN, deletion::DELETED_UNDER_LOAD],
+    },
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
-    Group { name: "join", scenarios: &[gates::JOINING, handover::NO_CHECK_LOST, ownership::NEEDS_FINALIZERS] },
+    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET] },
     Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
-    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, plugin::STEERS] },
+    Group { name: "plugin", scenarios: &[plugin::STEERS] },
     Group { name: "etcd", scenarios: &[outages::ETCD] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
 ];

@@ -36,7 +36,7 @@ async fn three_rollouts(bed: &mut Bed) -> Result<()> {
     let marks = [("Deployment mark", deployment_mark()), ("Node mark and timestamp", node_mark()), ("both marks", both_marks())];
     for (version, (what, marks)) in (2..).zip(marks) {
         product::change(bed, json!({ "updateStrategy": rolling_update(1, marks) })).await?;
-        let traffic = Traffic::start(&bed.haproxy, &LoadOptions::full()).await?;
+        let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
         product::roll_to(bed, &version.to_string()).await?;
         product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
         traffic.reaches(REQUESTS, Duration::from_mins(4)).await?;
