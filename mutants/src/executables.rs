@@ -6,12 +6,15 @@ use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{BufRead as _, BufReader},
-    os::unix::process::CommandExt as _,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
     time::{Duration, Instant},
 };
+
+/// What ends a process that somebody kills: by itself it fails with a code, or aborts.
+const SIGKILL: i32 = 9;
 
 /// Test executables by package and target.
 #[derive(Debug)]
@@ -120,6 +123,9 @@ fn follow(child: &mut Child, limit: Duration) -> Result<(End, String)> {
         }
     }
     let status = child.wait()?;
+    if status.signal() == Some(SIGKILL) {
+        bail!("somebody has killed the tests, or the memory did not suffice: run it again");
+    }
     let end = if status.success() { End::Passed(passed) } else { End::Failed(format!("the whole process: {status}")) };
     Ok((end, output))
 }
