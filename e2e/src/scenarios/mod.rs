@@ -168,10 +168,10 @@ pub const GROUPS: &[Group] = &[
     },
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
-    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET] },
-    Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "plugin", scenarios: &[plugin::STEERS] },
+    Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "etcd", scenarios: &[outages::ETCD] },
+    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
 ];
 

@@ -1,7 +1,5 @@
 //! The main job: rolling updates that lose no request.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use crds::names;
 use k8s_openapi::api::core::v1::Node;
@@ -19,10 +17,9 @@ use crate::{
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
-/// Requests in each rollout.
-const REQUESTS: u64 = 300_000;
 
-/// Each mark set in turn, over one resource.
+/// Each mark set in turn, over one resource. The demo and `bed bench rollouts` make as many requests as the machine can; a thousand a second
+/// notice a gap of a millisecond, and leave the other beds their share of it.
 pub const THREE_ROLLOUTS: Scenario = Scenario {
     name: "three_rollouts_in_a_row_lose_no_request",
     options: four_nodes,
@@ -39,7 +36,6 @@ async fn three_rollouts(bed: &mut Bed) -> Result<()> {
         let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
         product::roll_to(bed, &version.to_string()).await?;
         product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-        traffic.reaches(REQUESTS, Duration::from_mins(4)).await?;
         bed.say(&format!("{what}: the rollout has ended"));
         traffic.all_served(bed).await?;
     }
