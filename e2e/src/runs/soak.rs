@@ -35,12 +35,12 @@ struct State {
     verdicts: Vec<Verdict>,
 }
 
-/// Runs each scenario whose name contains `only` (the demo is called `demo`), `repeat` times.
+/// Runs the scenario `only`, or all that have it in their name (the demo is called `demo`), `repeat` times.
 ///
 /// Every second repetition of the demo runs beside a compiler on both cores: that is how it is first met.
 pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
     let names: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.name).chain([DEMO]).collect();
-    let chosen: Vec<_> = names.into_iter().filter(|name| only.is_none_or(|only| name.contains(only))).collect();
+    let chosen = choose(&names, only);
     ensure!(!chosen.is_empty(), "no scenario has `{}` in its name; `bed list` lists them", only.unwrap_or_default());
     let plan = Plan { programs: programs()?, only: only.map(str::to_owned), repeat: repeat.max(1) };
     let path = images::repository().join("target/bed/soak.json");
@@ -72,6 +72,13 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
     // It has come to its end: the next one begins anew.
     fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     Ok(code)
+}
+
+/// All; or the one of this name; or those that have it in theirs.
+fn choose<'a>(names: &[&'a str], only: Option<&str>) -> Vec<&'a str> {
+    let Some(only) = only else { return names.to_vec() };
+    let exactly: Vec<_> = names.iter().copied().filter(|name| *name == only).collect();
+    if exactly.is_empty() { names.iter().copied().filter(|name| name.contains(only)).collect() } else { exactly }
 }
 
 fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
@@ -110,4 +117,19 @@ fn programs() -> Result<String> {
         digest.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
     }
     Ok(format!("{:x}", digest.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_name_chooses_that_one_and_a_part_all_that_have_it() {
+        let names = ["the_demo_of_others", "an_operator_dies", DEMO];
+        assert_eq!(choose(&names, None), names);
+        assert_eq!(choose(&names, Some(DEMO)), [DEMO]);
+        assert_eq!(choose(&names, Some("the_demo")), ["the_demo_of_others"]);
+        assert_eq!(choose(&names, Some("dies")), ["an_operator_dies"]);
+        assert!(choose(&names, Some("nobody")).is_empty());
+    }
 }
