@@ -31,6 +31,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     eventually::eventually,
+    node::NodeSpec,
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::gates::{self, delete_gate},
@@ -328,7 +329,7 @@ async fn chance(bed: &Bed) -> Result<()> {
 }
 
 /// The gate of an `IngressDaemonSet`, which cannot own what is not in its namespace.
-async fn implied(bed: &Bed) -> Result<()> {
+async fn implied(bed: &mut Bed) -> Result<()> {
     bed.apply(&[json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
         "metadata": { "name": "web", "namespace": "default" },
@@ -342,7 +343,8 @@ async fn implied(bed: &Bed) -> Result<()> {
     let active = r#"--for=jsonpath={.status.nodeReadiness.conditions[?(@.type=="AdmissionActive")].status}=True"#;
     bed.kubectl(&["wait", active, "ingressdaemonset/web", "-n", "default", WAIT]).await?;
     is_in_force(bed, "role", "implied", "readiness.k8s.io/web").await?;
-    create(bed, "implied", &[("role", "implied")], json!({}), false).await?;
+    // With an agent: a pod that has come to it meanwhile can end.
+    bed.add_node(NodeSpec::new("implied").registering().label("role", "implied")).await?;
     bed.kubectl(&["delete", "ingressdaemonset", "web", "-n", "default", "--wait=false"]).await?;
     eventually(IN_FORCE, "what is left of the resource's gate is gone", async || {
         let node = nodes(bed).get("implied").await?;
