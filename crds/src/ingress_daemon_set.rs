@@ -388,6 +388,14 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max_failed_nodes: Option<u32>,
+    /// Seconds for which what runs a new revision must serve without a break before the revision counts as good. Until then the nodes that run it keep their places in the budget, so that a revision that breaks within this time reaches no more nodes than the budget. At the end of a rollout as many seconds pass before it is complete. With 0 a node counts as good the moment it serves. Default 60, or attachSoakSeconds or minReadySeconds where that is longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub proven_after_seconds: Option<u32>,
+    /// How often a pod of a new revision may restart, or cease to be ready for more than 10 seconds, before the revision has failed on its node. What is 10 minutes past is forgotten when the node has served without a break since. With 0 no number fails. Default 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub max_flaps: Option<u32>,
     /// When the rollout halts, go back to the last revision that all nodes ran, within the same budget. spec.template stays as it is and is not tried again until it changes.
     #[serde(default)]
     pub auto_rollback: bool,

@@ -23,6 +23,10 @@ pub struct Ledger {
     /// The automatic rollback in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
+    /// Nodes that broke after they were attached with a revision that not all nodes have run, at most 100.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 100))]
+    pub suspects: BTreeMap<String, Suspect>,
 }
 
 impl crate::IngressDaemonSet {
@@ -37,9 +41,17 @@ impl Ledger {
     pub fn says_the_same(&self, other: &Self) -> bool {
         let strip = |ledger: &Self| {
             let course = ledger.course.clone();
-            let course =
-                course.map(|course| Course { progressed_at: 0, stopped_at: None, stood_still: 0, began_with: 0, finished: 0, ..course });
-            Self { course, ..ledger.clone() }
+            let course = course.map(|course| Course {
+                progressed_at: 0,
+                stopped_at: None,
+                stood_still: 0,
+                began_with: 0,
+                finished: 0,
+                proof: 0,
+                ..course
+            });
+            let suspects = ledger.suspects.iter().map(|(node, suspect)| (node.clone(), Suspect { unbroken: 0, out: 0, ..suspect.clone() }));
+            Self { course, suspects: suspects.collect(), ..ledger.clone() }
         };
         strip(self) == strip(other)
     }
@@ -80,12 +92,54 @@ pub struct Course {
     /// and let pass.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub earlier_restarts: BTreeMap<String, i64>,
-    /// Nodes that the revision has reached and that have ceased to serve, with the time, unix seconds.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub fallen: BTreeMap<String, i64>,
+    /// What runs the revision has served without a break for `provenAfterSeconds`, once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub proved: bool,
+    /// Seconds for which it has served so since the last node was attached, as long as somebody watched.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub proof: i64,
     /// Nodes on which the revision failed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, Failure>,
+    /// The same for Nodes that have gone since, by UID, at most 100: another machine is no reason to try the revision again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 100))]
+    pub failed_nodes: BTreeMap<String, GoneFailure>,
+}
+
+/// The revision failed on a node that has gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GoneFailure {
+    /// The node's name.
+    pub node: String,
+    /// Unix seconds.
+    pub at: i64,
+    /// One word.
+    pub reason: String,
+}
+
+/// A node broke after it was attached: a container restarted, or a pod was not ready or went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Suspect {
+    /// UID of the Node.
+    #[serde(rename = "nodeUID")]
+    pub node_uid: String,
+    /// The revision that it runs.
+    pub revision: String,
+    /// How often the pod restarted, or was not ready for more than 10 seconds, that did so most often.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub falls: u32,
+    /// What the last of them was, in a word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last: String,
+    /// Seconds without a break, as long as somebody watched.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unbroken: i64,
+    /// Seconds out of service in all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub out: i64,
 }
 
 /// The revision failed on a node.
@@ -149,6 +203,11 @@ pub struct Grant {
     /// Since when it stands still, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_at: Option<i64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]

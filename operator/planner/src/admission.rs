@@ -8,7 +8,7 @@ use crate::{
     pre_pull::{self, Pull},
     revisions::Targets,
     rivals::Rivals,
-    room::Room,
+    room::{Room, Wants},
     settings::Settings,
     snapshot::Snapshot,
     target::Gates,
@@ -85,11 +85,11 @@ impl Terms<'_> {
     pub fn admit(&self, cases: &[Case<'_>], room: &mut Room<'_>) -> Admission {
         let (snapshot, settings) = (self.snapshot, self.settings);
         let mut admission = Admission::default();
-        let mut candidates = candidates(snapshot, settings, cases, room);
+        let mut candidates = candidates(self, cases, room);
         // What leaves by itself is counted before anything is begun beside it.
         candidates.sort_by_key(|(_, kind)| *kind != Kind::Drain);
         for (case, kind) in candidates {
-            let wants = room.wants(case);
+            let wants = Wants { grows: kind == Kind::Grow, ..room.wants(case) };
             let marks = if matches!(kind, Kind::Remove | Kind::Drain) { case.removal_marks(settings) } else { settings.update_marks() };
             let free = kind == Kind::Drain || kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
             let mut hold = None;
@@ -165,28 +165,29 @@ impl Terms<'_> {
     }
 }
 
-/// Unavailable nodes first, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
+/// Unavailable nodes first, then those that run what nobody wants any more, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
 /// domain at a time domains come before everything.
-fn candidates<'a, 'b>(snapshot: &Snapshot, settings: &Settings, cases: &'b [Case<'a>], room: &Room<'_>) -> Vec<(&'b Case<'a>, Kind)> {
+fn candidates<'a, 'b>(terms: &Terms<'_>, cases: &'b [Case<'a>], room: &Room<'_>) -> Vec<(&'b Case<'a>, Kind)> {
+    let (snapshot, settings) = (terms.snapshot, terms.settings);
+    let proven = terms.targets.map_or("", |targets| targets.proven.as_str());
+    let abandoned = |case: &Case<'_>| !proven.is_empty() && !case.is_at(&settings.revision) && !case.is_at(proven);
+    let urgency = |case: &Case<'_>| (!case.is_unavailable(), !abandoned(case), case.node.is_some_and(|node| node.unschedulable));
     let mut candidates: Vec<_> =
         cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| case.need(snapshot.now).map(|kind| (case, kind))).collect();
-    candidates.sort_by_cached_key(|(case, _)| {
-        let cordoned = case.node.is_some_and(|node| node.unschedulable);
-        (!case.is_unavailable(), cordoned, case.lot(&settings.revision), case.name)
-    });
+    candidates.sort_by_cached_key(|(case, _)| (urgency(case), case.lot(&settings.revision), case.name));
     let Some(topology) = &settings.topology else { return candidates };
     if topology.one_at_a_time {
         candidates.sort_by_cached_key(|(case, _)| room.rank(case.domain(topology)));
         return candidates;
     }
     // Among nodes of the same urgency the domain comes first in which the fewest were begun.
-    let mut seen: BTreeMap<(bool, bool, &str), usize> = BTreeMap::new();
+    let mut seen: BTreeMap<((bool, bool, bool), &str), usize> = BTreeMap::new();
     let mut turns: Vec<_> = candidates
         .into_iter()
         .map(|(case, kind)| {
-            let urgency = (!case.is_unavailable(), case.node.is_some_and(|node| node.unschedulable));
+            let urgency = urgency(case);
             let domain = case.domain(topology);
-            let turn = seen.entry((urgency.0, urgency.1, domain)).or_insert_with(|| room.turns(domain));
+            let turn = seen.entry((urgency, domain)).or_insert_with(|| room.turns(domain));
             *turn += 1;
             (urgency, *turn, case, kind)
         })

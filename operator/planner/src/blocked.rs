@@ -47,6 +47,7 @@ pub fn blocked(snapshot: &Snapshot, settings: &Settings, obstacle: Option<(&str,
             | Hold::OnDelete
             | Hold::Step { .. }
             | Hold::Budget { .. }
+            | Hold::Proving { .. }
             | Hold::MinAvailable { .. }
     );
     let Snapshot { resource, now, .. } = snapshot;
@@ -117,6 +118,7 @@ fn rank(hold: &Hold) -> Option<u8> {
         // What takes the place that others wait for comes before their wait.
         Hold::Drained(_) => 7,
         Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } => 8,
+        Hold::Proving { suspects: 1.., .. } => 8,
         Hold::NodeNotReady => 9,
         Hold::OnDelete => 10,
         Hold::Partition => 11,

@@ -2,13 +2,14 @@
 
 use crate::{
     hold::{Hold, StepState},
+    proof::Sights,
     revisions::Targets,
     settings::{Settings, StepNodes},
     snapshot::Snapshot,
     wanted::{self, Case, Turn},
 };
 use crds::{
-    ledger::{Course, Failure, Grant, Kind, Ledger, RolledBack},
+    ledger::{Course, Failure, GoneFailure, Grant, Kind, Ledger, RolledBack},
     names,
     token::Phase,
 };
@@ -39,8 +40,11 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let halt = course.and_then(|course| halt(settings, course, cases));
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course, cases);
+    let joins_proven = has_to_prove(targets, course) && targets.at(&targets.proven).is_some();
     for case in cases.iter_mut().filter(|case| case.chosen) {
-        if case.is_at(&settings.revision) {
+        // A machine that joins is no place to try a revision on.
+        let joins = joins_proven && is_new(case) && case.grant.is_none();
+        if case.is_at(&settings.revision) && !joins {
             continue;
         }
         let out_of_turn = if selective && settings.rollout.on_delete {
@@ -61,7 +65,8 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let under_way = changing || given_up || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let Some(why) = halted().or(out_of_turn).or_else(closed) else { continue };
+        let unproved = || joins.then_some(Hold::JoinsProven);
+        let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
         let proven = is_new(case) || changing && !targets.proven.is_empty();
         let kept = if proven { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
@@ -73,6 +78,11 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         }
         case.held_back = Some(why);
     }
+}
+
+/// The revision of the spec has not served long enough.
+fn has_to_prove(targets: &Targets, course: Option<&Course>) -> bool {
+    targets.is_unproven() && targets.effective.rollout.proven_after > 0 && !course.is_some_and(|course| course.proved)
 }
 
 fn is_new(case: &Case<'_>) -> bool {
@@ -174,8 +184,9 @@ fn is_past_steps(targets: &Targets, course: Option<&Course>) -> bool {
     !has_steps(targets) || done >= targets.effective.rollout.steps.len()
 }
 
-/// All nodes run the revision, and nothing of its rollout is left that could fail: no node is under way, and no step is to be passed.
-pub fn is_through(targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> bool {
+/// All nodes run the revision and have served without a break, and nothing of its rollout is left that could fail: no node is under way,
+/// and no step is to be passed.
+pub fn is_through(targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> bool {
     let settings = &targets.effective;
     let runs = |case: &Case<'_>| {
         let whole = case.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
@@ -185,6 +196,7 @@ pub fn is_through(targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> boo
     let mut chosen = cases.iter().filter(|case| case.chosen).peekable();
     chosen.peek().is_some()
         && chosen.all(runs)
+        && sights.has_proved(settings)
         && !ledger.grants.values().any(|grant| grant.kind == Kind::Update)
         && is_past_steps(targets, stored(targets, ledger))
 }
@@ -239,15 +251,35 @@ impl Halt {
 
 /// Whether failures halt the rollout. Those that hold all places there are do, too: no other node could be begun.
 pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<Halt> {
-    let counted = || course.failed.iter().filter(|(_, failure)| failure.reason != RELEASED);
-    let failed = counted().count();
-    let restarts = counted().any(|(_, failure)| failure.reason == RESTARTS);
-    let (node, failure) = counted().min_by_key(|(node, failure)| (failure.at, *node))?;
-    let first = format!("{node} ({})", failure.reason);
+    let here = course.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
+    let gone = gone(course).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
+    let counted: Vec<_> = here.chain(gone).filter(|(.., reason)| *reason != RELEASED).collect();
+    let failed = counted.len();
+    let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);
+    let (_, node, reason) = counted.iter().min()?;
+    let first = format!("{node} ({reason})");
     let places = settings.budget.of(cases.iter().filter(|case| case.chosen).count()).max(1);
     let most = settings.rollout.max_failed.min(places);
-    let condemns = counted().any(|(_, failure)| failure.reason != Hold::DetachTimeout.reason());
+    let condemns = counted.iter().any(|(.., reason)| *reason != Hold::DetachTimeout.reason());
     (restarts || failed >= most).then_some(Halt { failed, most, first, condemns })
+}
+
+/// Failures of Nodes that are not there any more.
+fn gone(course: &Course) -> impl Iterator<Item = &GoneFailure> {
+    course.failed_nodes.values().filter(|gone| !course.failed.contains_key(&gone.node))
+}
+
+/// The most failures of Nodes that are remembered.
+const REMEMBERED: usize = 100;
+
+/// Notes that the revision failed on a node: by its name, and where the revision may be why by the UID of its Node, which outlives it.
+pub fn note(course: &mut Course, case: &Case<'_>, failure: Failure) {
+    let condemns = failure.reason != RELEASED && failure.reason != Hold::DetachTimeout.reason();
+    if let Some(node) = case.node.filter(|_| condemns && course.failed_nodes.len() < REMEMBERED) {
+        let gone = GoneFailure { node: case.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
+        course.failed_nodes.entry(node.uid.clone()).or_insert(gone);
+    }
+    course.failed.entry(case.name.to_owned()).or_insert(failure);
 }
 
 /// A failure that is noted now.
@@ -271,7 +303,13 @@ fn is_retried(case: &Case<'_>, failure: &Failure) -> bool {
 }
 
 /// The course up to this moment, and the nodes that a person wants to be tried again.
-pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
+pub fn observe(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    ledger: &Ledger,
+    sights: &Sights,
+    cases: &[Case<'_>],
+) -> (Course, BTreeSet<String>) {
     let settings = &targets.effective;
     let chosen = || cases.iter().filter(|case| case.chosen);
     let is_finished = |case: &&Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
@@ -292,8 +330,14 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
     let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
     let mut retried = BTreeSet::new();
     let mut forgiven = false;
+    let remembered = &course.failed_nodes;
     course.failed.retain(|node, failure| {
         let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
+        // Another machine of the same name.
+        let uid = case.node.map(|node| node.uid.as_str()).unwrap_or_default();
+        if !remembered.contains_key(uid) && remembered.values().any(|gone| gone.node == *node) {
+            return false;
+        }
         if is_retried(case, failure) {
             forgiven |= failure.reason == RESTARTS;
             retried.insert(node.clone());
@@ -303,10 +347,17 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
         match case.grant {
             Some(grant) if grant.refused.is_some() => wanted::is_given_up(case, grant, snapshot.now),
             Some(_) => true,
-            None => matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision) || has_fallen(settings, case),
+            None => {
+                let kept = matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision);
+                kept || is_out(settings, case) || sights.condemns(settings, node)
+            }
         }
     });
-    course.fallen = fallen(snapshot, targets, &course, cases, &retried);
+    let failed = &course.failed;
+    course.failed_nodes.retain(|uid, gone| {
+        let there = by_name.get(gone.node.as_str()).is_some_and(|case| case.chosen && case.node.is_some_and(|node| node.uid == *uid));
+        !there || failed.contains_key(&gone.node)
+    });
     if has_steps(targets) {
         observe_step(snapshot, settings, cases, &mut course, forgiven);
     }
@@ -314,26 +365,9 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &
 }
 
 /// The node came through, was attached, and does not serve any more, by what is wrong with its pods.
-fn has_fallen(settings: &Settings, case: &Case<'_>) -> bool {
+fn is_out(settings: &Settings, case: &Case<'_>) -> bool {
     let attached = case.phase() == Some(Phase::Closed) && case.grant.is_none() && !case.holds_node();
     case.is_at(&settings.revision) && attached && !case.is_lost() && case.is_unavailable() && case.taken_out().is_none()
-}
-
-/// Nodes that have fallen, since when. As long as not every node came through at once, the revision may be why; a pause begins their
-/// time anew.
-fn fallen(
-    snapshot: &Snapshot,
-    targets: &Targets,
-    course: &Course,
-    cases: &[Case<'_>],
-    retried: &BTreeSet<String>,
-) -> BTreeMap<String, i64> {
-    if !targets.is_unproven() || snapshot.resource.spec.paused {
-        return BTreeMap::new();
-    }
-    let found = cases.iter().filter(|case| case.chosen && has_fallen(&targets.effective, case) && !is_skipped(snapshot, case));
-    let since = |case: &Case<'_>| course.fallen.get(case.name).copied().filter(|_| !retried.contains(case.name));
-    found.map(|case| (case.name.to_owned(), since(case).unwrap_or(snapshot.now))).collect()
 }
 
 /// Restarts of containers of the revision, on nodes where there were any.
@@ -370,7 +404,8 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
     let (sum, worst) = restarts_in_step(course, &now, forgiven);
     let too_many = step.max_restarts.is_some_and(|most| sum > most);
     if let Some(case) = cases.iter().find(|case| too_many && worst.as_deref() == Some(case.name)) {
-        course.failed.entry(case.name.to_owned()).or_insert_with(|| failure(snapshot, case, RESTARTS));
+        let failure = failure(snapshot, case, RESTARTS);
+        note(course, case, failure);
     }
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);

@@ -156,7 +156,10 @@ impl<'a> Pass<'a> {
         };
         self.look_at_windows();
         let retried = self.judge(cases);
-        self.room = self.settings.map_or_else(|| Room::closed(cases), |settings| Room::of(settings, cases));
+        self.room = match self.targets.as_ref().ok().zip(self.ledger.course.as_ref()) {
+            Some((targets, course)) => Room::of(&targets.effective, self.plan.sights.proof(targets, course, cases), cases),
+            None => Room::closed(cases),
+        };
         for case in cases {
             self.open_gates(case);
             self.release_ownerless(case);
@@ -404,11 +407,11 @@ impl<'a> Pass<'a> {
         if case.grant.is_some_and(is_free) && !is_free(&next) {
             // It began to serve after its removal was granted for nothing, and is counted nowhere yet.
             let domain = self.room.wants(case).domain;
-            let lacks = self.room.lacks(Wants { domain, down: true, available: false });
+            let lacks = self.room.lacks(Wants { domain, down: true, ..Wants::default() });
             if let Some(hold) = lacks.filter(|_| !self.snapshot.resource.deleting) {
                 return self.hold(case.name, "Waiting", hold);
             }
-            self.room.take(Wants { domain, down: false, available: false });
+            self.room.take(Wants { domain, ..Wants::default() });
         }
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;
@@ -436,11 +439,17 @@ impl<'a> Pass<'a> {
             }
         }
         let Some(settings) = self.settings else { return };
+        let known = self.plan.sights.clone();
+        let suspects: BTreeMap<&str, _> = known.suspects().filter_map(|node| Some((node, known.suspect(node)?))).collect();
         for case in cases.iter().filter(|case| case.chosen && case.grant.is_none()) {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
             if !case.is_unavailable() {
                 match case.held_back.clone() {
+                    None if case.settled && suspects.contains_key(case.name) => {
+                        let (falls, last) = suspects[case.name];
+                        self.hold(case.name, "Proving", Hold::Suspect { falls, last, seconds: settings.rollout.proven_after });
+                    }
                     _ if case.settled => {}
                     _ if !case.is_ready() => self.hold(case.name, "Updating", Hold::PodsTerminating),
                     Some(hold) => self.hold(case.name, "Waiting", hold),

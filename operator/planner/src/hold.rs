@@ -22,6 +22,28 @@ pub enum Hold {
         /// The budget.
         budget: usize,
     },
+    /// Nodes that serve keep their places for what they run.
+    Proving {
+        /// Those that run a revision which is not proved.
+        unproved: usize,
+        /// Those that broke after they were attached.
+        suspects: usize,
+        /// The budget, of the fleet or of the domain.
+        budget: usize,
+        /// Seconds for which they must serve without a break.
+        seconds: i64,
+    },
+    /// The node serves, and broke after it was attached.
+    Suspect {
+        /// How often a pod of it fell.
+        falls: u32,
+        /// What the last fall was, in a word.
+        last: &'static str,
+        /// Seconds for which it must serve without a break.
+        seconds: i64,
+    },
+    /// A node that joins gets the last revision that all nodes ran.
+    JoinsProven,
     /// The budget of the node's domain is used up.
     DomainBudget {
         /// The domain, as `key=value`.
@@ -202,6 +224,32 @@ impl Hold {
         Self::Failed { with, now: Box::new(now) }
     }
 
+    fn message_of_proof(&self) -> String {
+        match self {
+            Self::Proving { unproved, suspects: 0, budget, seconds } => format!(
+                "the revision counts as good once what runs it has served {seconds} s without a break (provenAfterSeconds): until then {unproved} nodes keep their places in the budget of {budget}"
+            ),
+            Self::Proving { unproved, suspects, budget, seconds } => format!(
+                "{suspects} nodes broke after their update and keep their places in the budget of {budget}, {unproved} others while the revision is not proved: they count as good after {seconds} s without a break (provenAfterSeconds); see nodeStates for which, and the logs of their pods"
+            ),
+            Self::Suspect { falls: 0, seconds, .. } => format!(
+                "serves, but a pod of it went or was not ready after its update: it keeps its place in the budget until it has served {seconds} s without a break (provenAfterSeconds)"
+            ),
+            Self::Suspect { falls, last, seconds } => {
+                let what = match *last {
+                    crate::proof::RESTARTED => "a container of it restarted",
+                    crate::proof::EVICTED => "the kubelet evicted a pod of it",
+                    _ => "a pod of it was not ready for more than 10 s",
+                };
+                let (until, times) = if *falls > 1 { ((*seconds).max(600), format!("{falls} times, last because {what}")) } else { (*seconds, format!("once: {what}")) };
+                format!(
+                    "serves, but fell {times}: it keeps its place in the budget until it has served {until} s without a break; look at the logs of its pods, correct the template, or roll back"
+                )
+            }
+            _ => "a node that joins gets the last revision that all nodes ran, while the newest has not served long enough".into(),
+        }
+    }
+
     /// One stable word.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -211,6 +259,8 @@ impl Hold {
             Self::Halted => "Halted",
             Self::Budget { .. } => "Budget",
             Self::DomainBudget { .. } => "DomainBudget",
+            Self::Proving { suspects: 0, .. } | Self::JoinsProven => "Proving",
+            Self::Proving { .. } | Self::Suspect { .. } => "NodesFlapping",
             Self::OtherDomain(_) => "OtherDomain",
             Self::MinAvailable { .. } => "MinAvailableNodes",
             Self::Skipped => "Skipped",
@@ -269,6 +319,7 @@ impl Hold {
             Self::DomainBudget { domain, grants, unavailable, budget } => format!(
                 "the budget of {budget} nodes of {domain} is used up: {grants} under way, {unavailable} unavailable for other reasons"
             ),
+            Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsProven => self.message_of_proof(),
             Self::OtherDomain(domain) => format!("the nodes of {domain} are finished first (oneDomainAtATime)"),
             Self::MinAvailable { available, minimum } => {
                 format!("{available} nodes are available and {minimum} must stay so (minAvailableNodes): repair an unavailable one, or lower it")

@@ -23,6 +23,7 @@ pub mod patch;
 pub mod plan;
 pub mod pod_gate;
 pub mod pre_pull;
+pub mod proof;
 pub mod readiness;
 pub mod rebuild;
 pub mod render;

@@ -2,6 +2,7 @@
 
 use crate::{
     hold::Hold,
+    proof::{Proof, Standing, noise},
     settings::{Settings, Topology},
     target::has_slot,
     wanted::Case,
@@ -17,7 +18,10 @@ pub struct Room<'a> {
     grants: usize,
     unavailable: usize,
     available: usize,
+    kept: Kept,
     minimum: usize,
+    proof: Proof<'a>,
+    proven_after: i64,
     topology: Option<&'a Topology>,
     domains: BTreeMap<String, Domain>,
     /// With one domain at a time: the one whose turn it is, once that is known.
@@ -26,11 +30,50 @@ pub struct Room<'a> {
     begun: BTreeSet<String>,
 }
 
+/// Nodes that serve, and keep their places until more is known of what they run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    unproved: usize,
+    suspect: usize,
+    fallen: usize,
+    /// Nodes that run the wanted revision.
+    running: usize,
+}
+
+impl Kept {
+    fn count(&mut self, standing: Standing) -> Option<&mut usize> {
+        match standing {
+            Standing::Plain => None,
+            Standing::Unproved => Some(&mut self.unproved),
+            Standing::Suspect => Some(&mut self.suspect),
+            Standing::Fallen => Some(&mut self.fallen),
+        }
+    }
+
+    fn add(&mut self, standing: Standing) {
+        if let Some(count) = self.count(standing) {
+            *count += 1;
+        }
+    }
+
+    fn remove(&mut self, standing: Standing) {
+        if let Some(count) = self.count(standing) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// Places that they take: what may be chance takes none.
+    fn places(&self) -> usize {
+        self.unproved + self.fallen + self.suspect.saturating_sub(noise(self.running))
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Domain {
     nodes: usize,
     grants: usize,
     unavailable: usize,
+    kept: Kept,
     /// Chosen nodes that run the wanted revision.
     updated: usize,
     /// These, and those that a grant is about.
@@ -38,7 +81,7 @@ struct Domain {
 }
 
 /// A node, as far as room is concerned.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Wants<'c> {
     /// The node's domain; nothing without domains.
     pub domain: &'c str,
@@ -46,22 +89,40 @@ pub struct Wants<'c> {
     pub down: bool,
     /// It is available now.
     pub available: bool,
+    /// It adds only pods: nothing is taken away, and what ends pods may have to be scaled away.
+    pub grows: bool,
+    /// Where it stands.
+    pub standing: Standing,
+}
+
+impl Wants<'_> {
+    /// Nodes that keep their places for what they run stand in its way: it is none of them, and takes something away.
+    fn counts_others(&self) -> bool {
+        self.standing == Standing::Plain && !self.down && !self.grows
+    }
 }
 
 impl<'a> Room<'a> {
     /// What the grants that were read leave.
-    pub fn of(settings: &'a Settings, cases: &[Case<'_>]) -> Self {
+    pub fn of(settings: &'a Settings, proof: Proof<'a>, cases: &[Case<'_>]) -> Self {
         let chosen = cases.iter().filter(|case| case.chosen).count();
         let mut room = Self {
             budget: settings.budget.of(chosen),
             minimum: settings.min_available.at_least_of(chosen),
             topology: settings.topology.as_ref(),
+            proven_after: settings.rollout.proven_after,
+            proof,
             ..Self::default()
         };
+        room.kept.running = room.proof.running;
         for case in cases {
             let holds = case.holds_slot();
             let (down, available) = state(case);
             let unavailable = !holds && down;
+            let standing = room.standing(case);
+            if !holds {
+                room.kept.add(standing);
+            }
             room.grants += usize::from(holds);
             room.unavailable += usize::from(unavailable);
             room.available += usize::from(!holds && available);
@@ -69,8 +130,12 @@ impl<'a> Room<'a> {
             let here = room.domains.entry(case.domain(topology).to_owned()).or_default();
             here.nodes += usize::from(case.chosen);
             here.unavailable += usize::from(unavailable);
+            if !holds {
+                here.kept.add(standing);
+            }
             let updated = case.is_at(&settings.revision);
             here.updated += usize::from(case.chosen && updated);
+            here.kept.running = here.updated;
             here.begun += usize::from(case.chosen && (updated || holds));
             // A node that has got another label since takes a place in both.
             for domain in case.grant.filter(|_| holds).map(|grant| domains(grant, case, topology)).into_iter().flatten() {
@@ -119,6 +184,11 @@ impl<'a> Room<'a> {
         if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
             return Some(Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
+        let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
+        if !has_slot(wants.down, self.grants, taken(&self.kept, self.unavailable), self.budget) {
+            let Kept { unproved, suspect, fallen, .. } = self.kept;
+            return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget: self.budget, seconds: self.proven_after });
+        }
         if let Some((topology, budget)) = self.topology.and_then(|topology| topology.budget.map(|budget| (topology, budget))) {
             let here = self.domains.get(wants.domain).cloned().unwrap_or_default();
             let budget = budget.of(here.nodes);
@@ -126,9 +196,15 @@ impl<'a> Room<'a> {
                 let domain = format!("{}={}", topology.key, wants.domain);
                 return Some(Hold::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget });
             }
+            if !has_slot(wants.down, here.grants, taken(&here.kept, here.unavailable), budget) {
+                let Kept { unproved, suspect, fallen, .. } = here.kept;
+                return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget, seconds: self.proven_after });
+            }
         }
-        (wants.available && self.available <= self.minimum)
-            .then_some(Hold::MinAvailable { available: self.available, minimum: self.minimum })
+        // Those that may break at any moment are not relied upon.
+        let suspects = if wants.counts_others() { self.kept.suspect + self.kept.fallen } else { 0 };
+        let available = self.available.saturating_sub(suspects);
+        (wants.available && available <= self.minimum).then_some(Hold::MinAvailable { available, minimum: self.minimum })
     }
 
     /// Takes a place.
@@ -136,11 +212,13 @@ impl<'a> Room<'a> {
         self.grants += 1;
         self.unavailable -= usize::from(wants.down);
         self.available -= usize::from(wants.available);
+        self.kept.remove(wants.standing);
         if self.topology.is_some() {
             self.begun.insert(wants.domain.to_owned());
             let here = self.domains.entry(wants.domain.to_owned()).or_default();
             here.grants += 1;
             here.unavailable -= usize::from(wants.down);
+            here.kept.remove(wants.standing);
         }
     }
 
@@ -151,8 +229,12 @@ impl<'a> Room<'a> {
         self.grants -= 1;
         self.unavailable += usize::from(down);
         self.available += usize::from(available);
+        let standing = self.standing(case);
+        self.kept.add(standing);
         let Some(topology) = self.topology else { return };
-        self.domains.entry(case.domain(topology).to_owned()).or_default().unavailable += usize::from(down);
+        let here = self.domains.entry(case.domain(topology).to_owned()).or_default();
+        here.unavailable += usize::from(down);
+        here.kept.add(standing);
         for domain in domains(grant, case, topology) {
             self.domains.entry(domain).or_default().grants -= 1;
         }
@@ -161,7 +243,13 @@ impl<'a> Room<'a> {
     /// The node, as far as room is concerned.
     pub fn wants<'c>(&self, case: &'c Case<'_>) -> Wants<'c> {
         let (down, available) = state(case);
-        Wants { domain: self.topology.map_or("", |topology| case.domain(topology)), down, available }
+        let domain = self.topology.map_or("", |topology| case.domain(topology));
+        Wants { domain, down, available, grows: false, standing: self.standing(case) }
+    }
+
+    /// Where a node stands: what is out now is counted as that alone.
+    fn standing(&self, case: &Case<'_>) -> Standing {
+        if state(case).0 { Standing::Plain } else { self.proof.standing(case.name) }
     }
 }
 

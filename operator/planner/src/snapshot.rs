@@ -1,6 +1,6 @@
 //! What the operator saw: the only input of a decision.
 
-use crate::{gate::Gate, stored::StoredSpec, texts::Texts};
+use crate::{gate::Gate, proof::Sights, stored::StoredSpec, texts::Texts};
 use crds::{
     holders::{EntryPhase, Holders},
     in_place::PodRecord,
@@ -60,6 +60,10 @@ pub struct Snapshot {
     /// When this process first saw a mark, as long as it is there. A mark is known by the time stored with it, which a later grant that
     /// takes it over copies.
     pub first_seen: BTreeMap<Sighting, i64>,
+    /// Seconds since this process last looked at the resource, by a clock that nobody sets; 0 at first.
+    pub watched: i64,
+    /// What this process has seen so far of nodes whose revision is not proved.
+    pub sights: Sights,
     /// Deployments and Nodes were listed consistently after the ledger said `rebuilding`.
     pub listed_since_rebuild: bool,
     /// Supporting objects that this process has written lately.
@@ -325,6 +329,10 @@ pub struct PodFacts {
     pub created: i64,
     /// How often its containers were started again.
     pub restarts: i32,
+    /// Stands for the runs of all its containers: another number once one of them was started again.
+    pub runs: u64,
+    /// Its kubelet evicted it.
+    pub evicted: bool,
     /// Seconds since 1970 when the kubelet refused it at admission.
     pub rejected_at: Option<i64>,
     /// What an update in place reads, where the pod has the gate for it.
@@ -560,6 +568,8 @@ impl Snapshot {
             answers: BTreeMap::new(),
             reserved: Vec::new(),
             first_seen: BTreeMap::new(),
+            watched: 0,
+            sights: Sights::default(),
             listed_since_rebuild: false,
             asserted: BTreeSet::new(),
             refusals: BTreeMap::new(),

@@ -36,14 +36,14 @@ pub fn status(
     let nodes = counts(valid, cases, &ledger);
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
     let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
-    let through = targets.as_ref().is_ok_and(|targets| course::is_through(targets, &ledger, cases));
+    let through = targets.as_ref().is_ok_and(|targets| course::is_through(targets, &ledger, &plan.sights, cases));
     let obstacle = obstacle(plan, &ledger, &nodes);
     let blocked = valid.and_then(|settings| blocked(snapshot, settings, obstacle, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {
         observed_generation: Some(snapshot.resource.generation),
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
         revisions: Revisions { current: if through { effective.clone() } else { earlier.revisions.current.clone() }, update, effective },
-        conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, &earlier.conditions),
+        conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, through, &earlier.conditions),
         eta: eta(&nodes, &ledger, snapshot.now).filter(|_| blocked.is_none()).map(clock),
         blocked,
         node_states: node_states(snapshot, plan, &earlier.node_states),
@@ -123,13 +123,14 @@ fn conditions(
     plan: &Plan,
     nodes: &NodeCounts,
     ledger: &Ledger,
+    through: bool,
     earlier: &[Condition],
 ) -> Vec<Condition> {
     let settings = targets.as_ref().map(|targets| &targets.effective);
     let mut wanted = vec![
         valid(snapshot, settings, nodes),
         available(settings, nodes),
-        progressing(snapshot, settings, plan, nodes, ledger),
+        progressing(snapshot, targets, plan, nodes, ledger, through),
         degraded(cases, plan),
         paused(snapshot),
     ];
@@ -213,7 +214,18 @@ fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
     ("Available", enough && nodes.desired > 0, reason, format!("{} of {} nodes serve", nodes.available, nodes.desired))
 }
 
-fn progressing(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Wanted {
+fn progressing(
+    snapshot: &Snapshot,
+    targets: &Result<Targets, Vec<Invalid>>,
+    plan: &Plan,
+    nodes: &NodeCounts,
+    ledger: &Ledger,
+    through: bool,
+) -> Wanted {
+    let settings = targets.as_ref().map(|targets| &targets.effective);
+    let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_unproven() && nodes.updated > 0);
+    let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0);
+    let back = targets.as_ref().is_ok_and(|targets| targets.origin == Origin::RolledBack);
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
     let waits = plan.step.is_some() || plan.held.values().any(|held| held.phase == "Waiting");
     let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || waits;
@@ -223,6 +235,20 @@ fn progressing(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: 
         ("Progressing", false, "InvalidSpec", message)
     } else if ledger.rebuilding.is_some() {
         ("Progressing", true, "RebuildingLedger", message)
+    } else if !behind && back {
+        let message = format!("{} of {} nodes run the revision before the one that failed: correct spec.template", nodes.updated, nodes.desired);
+        ("Progressing", false, "RolledBack", message)
+    } else if !behind && proving.is_some() {
+        let seconds = proving.unwrap_or_default();
+        let flapping = plan.sights.suspects().count();
+        if flapping > 0 {
+            let message = format!("{message}; {flapping} of them broke since: they count as good after {seconds} s without a break, see nodeStates");
+            ("Progressing", false, "NodesFlapping", message)
+        } else if nodes.unavailable > 0 {
+            ("Progressing", false, "NodesUnavailable", message)
+        } else {
+            ("Progressing", true, "Proving", format!("{message}; the revision counts as good once they have served {seconds} s without a break"))
+        }
     } else if !behind {
         ("Progressing", false, "Complete", message)
     } else if let Some(message) = settings.ok().and_then(|settings| late(settings, ledger, snapshot.now)) {

@@ -5,6 +5,7 @@ use crate::{
     blocked::is_under_way,
     course,
     hold::{Hold, failure_word},
+    proof::{Sights, Verdict},
     settings::Settings,
     wanted::Case,
     window::Windows,
@@ -26,7 +27,9 @@ impl Pass<'_> {
     /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
     pub(super) fn judge(&mut self, cases: &[Case<'_>]) -> BTreeSet<String> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
-        let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, cases);
+        let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, cases);
+        let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, &sights, cases);
+        retried.iter().for_each(|node| sights.forgive(node));
         let now = self.snapshot.now;
         for case in cases {
             let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain))
@@ -43,10 +46,20 @@ impl Pass<'_> {
                 self.plan.recheck(due);
             } else if !course.failed.contains_key(case.name) {
                 let why = self.incomplete(case, case.grant.unwrap_or(&Grant::default()));
-                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, failure_word(why.reason())));
+                let failure = course::failure(self.snapshot, case, failure_word(why.reason()));
+                course::note(&mut course, case, failure);
             }
         }
-        self.judge_fallen(&targets.effective, cases, &mut course);
+        if targets.is_unproven() {
+            self.judge_attached(&targets.effective, cases, &sights, &mut course);
+        }
+        course.proved = sights.proof(targets, &course, cases).proved && !sights.overflows();
+        course.proof = sights.recorded_proof(&targets.effective, course.proof);
+        self.ledger.suspects = sights.record(&self.ledger);
+        if let Some(again) = sights.again(&targets.effective, course.proved) {
+            self.plan.recheck(now.saturating_add(again));
+        }
+        self.plan.sights = sights;
         self.shut.halt = course::halt(&targets.effective, &course, cases);
         self.shut.gates.failed = self.shut.halt.is_some();
         self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == targets.newest);
@@ -59,17 +72,16 @@ impl Pass<'_> {
         retried
     }
 
-    /// The revision has failed on nodes, too, that came through and have not served since for as long as they may be under way.
-    fn judge_fallen(&mut self, settings: &Settings, cases: &[Case<'_>], course: &mut Course) {
-        for case in cases {
-            let Some(since) = course.fallen.get(case.name).filter(|_| !course.failed.contains_key(case.name)) else { continue };
-            let due = since.saturating_add(settings.rollout.node_deadline);
-            if due > self.snapshot.now {
-                self.plan.recheck(due);
-            } else {
-                let why = self.incomplete(case, &Grant::default());
-                course.failed.insert(case.name.to_owned(), course::failure(self.snapshot, case, failure_word(why.reason())));
-            }
+    /// The revision has failed on nodes, too, that came through and fell again and again, or were out for as long as they may be under way.
+    fn judge_attached(&self, settings: &Settings, cases: &[Case<'_>], sights: &Sights, course: &mut Course) {
+        for case in cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)) {
+            let Some(verdict) = sights.failure(settings, case.name).filter(|_| !course.failed.contains_key(case.name)) else { continue };
+            let word = match verdict {
+                Verdict::Fell(word) => word,
+                Verdict::Out => failure_word(self.incomplete(case, &Grant::default()).reason()),
+            };
+            let failure = course::failure(self.snapshot, case, word);
+            course::note(course, case, failure);
         }
     }
 
@@ -110,7 +122,7 @@ impl Pass<'_> {
 
     pub(super) fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {
         if let Some(course) = self.ledger.course.as_mut() {
-            course.failed.insert(case.name.to_owned(), failure);
+            course::note(course, case, failure);
         }
     }
 

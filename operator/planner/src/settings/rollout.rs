@@ -8,6 +8,11 @@ use std::collections::BTreeMap;
 const NODE_DEADLINE: u32 = 600;
 /// Seconds for any node to be finished.
 const PROGRESS_DEADLINE: u32 = 3600;
+/// Seconds for which a new revision must serve: three starts of a container that ends at once, by the back-off of its kubelet (10 s, 20 s),
+/// and the time after which the Node of a machine that died is no longer Ready (40 to 50 s).
+const PROVEN_AFTER: u32 = 60;
+/// Falls of a pod that fail a revision on its node.
+const MAX_FLAPS: u32 = 3;
 /// Former revisions that are kept, as for a Deployment.
 const HISTORY: u32 = 10;
 
@@ -26,6 +31,10 @@ pub struct RolloutSettings {
     pub progress_deadline: i64,
     /// Failed nodes at which it halts.
     pub max_failed: usize,
+    /// Seconds for which a new revision must serve without a break to count as good; 0: from the first moment on.
+    pub proven_after: i64,
+    /// Falls of a pod at which the revision has failed on its node; 0: at none.
+    pub max_flaps: u32,
     /// Goes back by itself when it halts.
     pub auto_rollback: bool,
     /// Former revisions that are kept.
@@ -60,7 +69,7 @@ impl RolloutSettings {
         !self.on_delete && self.partition.is_zero() && self.steps.is_empty()
     }
 
-    pub(super) fn of(spec: &IngressDaemonSetSpec, rolling: &RollingUpdate) -> Result<Self, Invalid> {
+    pub(super) fn of(spec: &IngressDaemonSetSpec, rolling: &RollingUpdate, attach_soak: i64) -> Result<Self, Invalid> {
         let seconds = |given: Option<u32>, default: u32| i64::from(given.unwrap_or(default));
         Ok(Self {
             on_delete: spec.update_strategy.as_ref().is_some_and(|strategy| strategy.type_ == UpdateStrategyType::OnDelete),
@@ -69,6 +78,11 @@ impl RolloutSettings {
             node_deadline: seconds(rolling.node_deadline_seconds, NODE_DEADLINE),
             progress_deadline: seconds(rolling.progress_deadline_seconds, PROGRESS_DEADLINE),
             max_failed: rolling.max_failed_nodes.map_or(1, |most| most.max(1) as usize),
+            proven_after: match rolling.proven_after_seconds {
+                Some(0) => 0,
+                given => seconds(given, PROVEN_AFTER).max(attach_soak).max(i64::from(spec.min_ready_seconds)),
+            },
+            max_flaps: rolling.max_flaps.unwrap_or(MAX_FLAPS),
             auto_rollback: rolling.auto_rollback,
             history: spec.revision_history_limit.unwrap_or(HISTORY) as usize,
         })

@@ -86,7 +86,7 @@ fn a_pause_stops_the_time_of_a_node_that_does_not_serve_any_more() {
     edit(&mut world, |wish| wish.paused = true);
     seconds(&mut world, &mut operator, 60);
     edit(&mut world, |wish| wish.paused = false);
-    seconds(&mut world, &mut operator, 25);
+    seconds(&mut world, &mut operator, 5);
     assert_eq!(failed(&world), Vec::<String>::new());
     seconds(&mut world, &mut operator, 10);
     assert_eq!(failed(&world), [canary]);

@@ -20,6 +20,7 @@ mod in_place_world;
 mod placement;
 mod pod_gates;
 mod pod_security;
+mod proof;
 mod properties;
 mod room;
 mod scenarios;

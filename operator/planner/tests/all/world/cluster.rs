@@ -135,6 +135,13 @@ impl Cluster {
         self.nodes.insert(name.to_owned(), node);
     }
 
+    /// A Node goes, with its machine.
+    pub fn leave(&mut self, name: &str) {
+        self.version += 1;
+        self.nodes.remove(name);
+        self.pods.retain(|pod| pod.node != name);
+    }
+
     /// Changes a Node as its kubelet or a person does.
     pub fn edit_node(&mut self, name: &str, edit: impl FnOnce(&mut Value)) {
         if let Some(before) = self.nodes.get(name).cloned() {

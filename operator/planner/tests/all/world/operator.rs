@@ -6,6 +6,7 @@ use planner::{
     Action, Plan, Snapshot, health_checker,
     plan::Write,
     render,
+    proof::Sights,
     snapshot::{GateLinks, Sighting},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,9 @@ pub struct Operator {
     seen: [usize; 4],
     reserved: Vec<u64>,
     first_seen: BTreeMap<Sighting, i64>,
+    sights: Sights,
+    /// When it last looked, by a clock that nobody sets.
+    looked_at: Option<i64>,
     written_generations: BTreeMap<String, i64>,
     asserted: BTreeSet<String>,
     listed_for: Option<u64>,
@@ -102,6 +106,8 @@ impl Operator {
             ..Snapshot::of((*resource).clone(), world.cluster.now)
         };
         snapshot.note_marks(&mut self.first_seen);
+        snapshot.sights = self.sights.clone();
+        snapshot.watched = self.looked_at.map_or(0, |at| world.cluster.now - at);
         Some(snapshot)
     }
 
@@ -132,6 +138,8 @@ impl Operator {
                 plan.questions.keys().map(|node| (node.clone(), world.cluster.health_port(node).into_iter().collect())).collect();
             plan = planner::decide(&snapshot);
         }
+        self.sights = plan.sights.clone();
+        self.looked_at = Some(world.cluster.now);
         let resource_version = &snapshot.resource.resource_version;
         let requests =
             plan.actions.iter().map(|action| Request { action: action.clone(), resource_version: resource_version.clone() }).collect();

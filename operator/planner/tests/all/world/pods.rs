@@ -354,6 +354,7 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         trouble: pod.rejected_at.map(|_| ("OutOfcpu".to_owned(), "Node didn't have enough resource: cpu".to_owned())),
         created: pod.created,
         restarts: before.map_or(pod.restarts, |before| (pod.restarts - before.restarts - 1).max(0)),
+        runs: pod.run,
         gated: gates(&pod.template).then(|| Box::new(gated(pod))),
         ..PodFacts::default()
     }

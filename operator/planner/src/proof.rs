@@ -1,0 +1,434 @@
+//! When a node that was updated counts as good, and when its revision does: not at the first good moment, but after it has served for a
+//! while without a break.
+//!
+//! A pod *falls* when a container of it restarts, or when it is not ready for more than ten seconds, or when its kubelet evicts it. A node
+//! is *suspect* that broke after it was attached with a revision that not all nodes have run: it keeps its place in the budget until it has
+//! served long enough. A revision is *proved* once what runs it has served so. All clocks count *watched* seconds: those for which this
+//! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
+
+use crate::{
+    course::{self, is_skipped},
+    revisions::Targets,
+    settings::Settings,
+    snapshot::{PodFacts, Snapshot},
+    wanted::Case,
+};
+use crds::{
+    ledger::{Course, Kind, Ledger, Suspect},
+    token::Phase,
+};
+use std::collections::BTreeMap;
+
+/// Seconds after which a kubelet, too, has forgotten how often a container restarted: the time in which it takes back its back-off.
+const FORGOTTEN_AFTER: i64 = 600;
+/// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
+const FALLS_AFTER: i64 = 10;
+/// The most seconds that lie between two looks for them to be counted.
+pub const LONGEST_LOOK: i64 = 30;
+/// Seconds after which to look again while a clock runs.
+const LOOK_EVERY: i64 = 10;
+/// Seconds by which what the ledger says may be behind: a process that starts knows no more.
+const STORED_EVERY: i64 = 5;
+/// The longest list of suspects in the ledger.
+const LISTED: usize = 100;
+/// Of so many nodes that run the revision one may be suspect at any time by chance.
+const NOISE: usize = 100;
+
+/// A container restarted.
+pub(crate) const RESTARTED: &str = "CrashLoop";
+/// A pod was not ready.
+pub(crate) const UNREADY: &str = "Flapping";
+/// Its kubelet evicted it.
+pub(crate) const EVICTED: &str = "Evicted";
+
+/// What one process has seen so far of the nodes that run a revision which is not yet that of all. Losing it costs time, never safety.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sights {
+    nodes: BTreeMap<String, Sight>,
+    /// The revision whose proof it is.
+    revision: String,
+    proof: i64,
+    /// The proof went on at the last look.
+    proving: bool,
+}
+
+/// A node, since its pods run what they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sight {
+    node_uid: String,
+    boot_id: String,
+    revision: String,
+    /// It was attached, and no grant was at work.
+    attached: bool,
+    /// Its pods were not all ready.
+    broken: bool,
+    /// Its clocks ran.
+    counted: bool,
+    suspect: bool,
+    unbroken: i64,
+    out: i64,
+    /// Falls before this process looked.
+    recorded: u32,
+    evictions: u32,
+    last: &'static str,
+    pods: BTreeMap<String, PodSight>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct PodSight {
+    runs: u64,
+    ready: bool,
+    ended: bool,
+    /// Seconds of the time without readiness that is not over.
+    unready: i64,
+    /// That time is no fall, or was counted as one.
+    excused: bool,
+    falls: u32,
+}
+
+/// Where a node stands, as far as its revision is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing speaks against it.
+    #[default]
+    Plain,
+    /// It runs a revision that is not proved.
+    Unproved,
+    /// It broke after it was attached.
+    Suspect,
+    /// It fell twice.
+    Fallen,
+}
+
+/// How the proof of the revision stands.
+#[derive(Clone, Debug, Default)]
+pub struct Proof<'a> {
+    standings: BTreeMap<&'a str, Standing>,
+    /// Nodes that run the revision.
+    pub running: usize,
+    /// The revision needs no proof, or has it.
+    pub proved: bool,
+    /// Seconds so far.
+    pub seconds: i64,
+}
+
+/// The clocks of a spec.
+#[derive(Clone, Copy)]
+struct Clocks {
+    proven_after: i64,
+    forgotten_after: i64,
+}
+
+impl Clocks {
+    fn of(settings: &Settings) -> Self {
+        let proven_after = settings.rollout.proven_after;
+        Self { proven_after, forgotten_after: if proven_after == 0 { 0 } else { proven_after.max(FORGOTTEN_AFTER) } }
+    }
+
+    /// Suspects and falls are counted at all.
+    fn suspects(self) -> bool {
+        self.proven_after > 0
+    }
+}
+
+/// How many of these nodes may be suspect by chance.
+pub fn noise(running: usize) -> usize {
+    running / NOISE
+}
+
+/// The update of the node is over, and nothing takes it out again.
+fn is_attached(case: &Case<'_>) -> bool {
+    let at_work = case.grant.is_some_and(|grant| case.token.as_ref().is_none_or(|token| token.id != grant.id));
+    case.phase() == Some(Phase::Closed) && !case.holds_node() && !at_work
+}
+
+/// What its Deployment wants runs, and is ready. The counters of the Deployment are its controller's, which may lag.
+fn is_whole(case: &Case<'_>) -> bool {
+    let Some(deployment) = case.deployment else { return false };
+    let mut live = case.pods.iter().filter(|pod| !pod.ended);
+    let count = live.clone().count();
+    usize::try_from(deployment.replicas()).is_ok_and(|wanted| wanted == count)
+        && live.all(|pod| pod.ready && !pod.terminating && pod.revision == deployment.revision())
+        && !case.is_lost()
+}
+
+impl Sights {
+    /// What is seen now, after `snapshot.watched` seconds.
+    pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> Self {
+        let clocks = Clocks::of(&targets.effective);
+        let watched = snapshot.watched.clamp(0, LONGEST_LOOK);
+        let is_young = |case: &&Case<'_>| case.chosen && case.phase().is_some_and(|phase| phase != Phase::New);
+        let mut nodes = BTreeMap::new();
+        for case in cases.iter().filter(is_young) {
+            let Some((node, deployment)) = case.node.zip(case.deployment) else { continue };
+            // What every node has run needs no proof.
+            if deployment.revision() == targets.proven && !targets.proven.is_empty() {
+                continue;
+            }
+            let known = self.nodes.get(case.name).filter(|sight| sight.node_uid == node.uid && sight.revision == deployment.revision());
+            let recorded = || ledger.suspects.get(case.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
+            let fresh = known.is_none();
+            let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(case, recorded()));
+            sight.look(case, watched, fresh, clocks);
+            sight.counted = !snapshot.resource.spec.paused && !is_skipped(snapshot, case) && case.taken_out().is_none() && !case.is_lost();
+            nodes.insert(case.name.to_owned(), sight);
+        }
+        let mut next = Self { nodes, revision: targets.effective.revision.clone(), ..Self::default() };
+        let before = if self.revision == next.revision { self.proof } else { course::stored(targets, ledger).map_or(0, |course| course.proof) };
+        let since = if self.revision == next.revision && self.proving { watched } else { 0 };
+        next.proving = next.goes_on(&targets.effective, cases);
+        next.proof = if next.proving { before.saturating_add(since) } else { 0 };
+        next
+    }
+
+    /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect.
+    fn goes_on(&self, settings: &Settings, cases: &[Case<'_>]) -> bool {
+        let under_way = |case: &Case<'_>| {
+            let update = case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
+            update && !is_attached(case)
+        };
+        let mut runs = cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision) && case.phase() != Some(Phase::New));
+        let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
+        for case in runs.by_ref() {
+            running += 1;
+            let suspect = self.nodes.get(case.name).is_some_and(|sight| sight.suspect || sight.broken);
+            if suspect || case.is_unavailable() {
+                bad += 1;
+            } else if is_attached(case) {
+                serving += 1;
+            }
+        }
+        serving > 0 && bad <= noise(running) && !cases.iter().any(under_way)
+    }
+
+    /// How the proof stands for these nodes.
+    pub fn proof<'c>(&self, targets: &Targets, course: &Course, cases: &[Case<'c>]) -> Proof<'c> {
+        let settings = &targets.effective;
+        let clocks = Clocks::of(settings);
+        let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
+        let runs = |case: &&Case<'_>| case.chosen && case.is_at(&settings.revision) && case.phase().is_some_and(|phase| phase != Phase::New);
+        let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
+            _ if !proved && runs(&case) => Standing::Unproved,
+            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::Fallen,
+            Some(sight) if sight.suspect => Standing::Suspect,
+            Some(_) | None => Standing::Plain,
+        };
+        let standings = cases.iter().map(|case| (case.name, standing(case))).filter(|(_, standing)| *standing != Standing::Plain).collect();
+        Proof { standings, running: cases.iter().filter(runs).count(), proved, seconds: self.proof }
+    }
+
+    /// Why the revision has failed on a node, when it fell too often or was out for too long in all.
+    pub fn failure(&self, settings: &Settings, node: &str) -> Option<Verdict> {
+        let sight = self.nodes.get(node)?;
+        let most = settings.rollout.max_flaps;
+        if most > 0 && sight.falls() >= most {
+            return Some(Verdict::Fell(sight.last));
+        }
+        (sight.attached && sight.out >= settings.rollout.node_deadline).then_some(Verdict::Out)
+    }
+
+    /// What failed on a node is not forgiven yet: it has not served long enough since.
+    pub fn condemns(&self, settings: &Settings, node: &str) -> bool {
+        let clocks = Clocks::of(settings);
+        self.nodes.get(node).is_some_and(|sight| sight.broken || sight.falls() > 0 || sight.unbroken < clocks.proven_after)
+    }
+
+    /// A person lets pass what was seen of a node.
+    pub fn forgive(&mut self, node: &str) {
+        if let Some(sight) = self.nodes.get_mut(node) {
+            sight.forget();
+            (sight.suspect, sight.unbroken) = (sight.broken, 0);
+        }
+    }
+
+    /// How often a node's pods fell, and what the last fall was; nothing unless it is suspect.
+    pub fn suspect(&self, node: &str) -> Option<(u32, &'static str)> {
+        self.nodes.get(node).filter(|sight| sight.suspect).map(|sight| (sight.falls(), sight.last))
+    }
+
+    /// Suspects by name.
+    pub fn suspects(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter(|(_, sight)| sight.suspect).map(|(node, _)| node.as_str())
+    }
+
+    /// What runs the revision has served without a break for long enough, and no node fell twice.
+    pub fn has_proved(&self, settings: &Settings) -> bool {
+        self.revision == settings.revision && self.proof >= settings.rollout.proven_after && !self.has_fallen()
+    }
+
+    /// Some pod fell twice on one of them.
+    pub fn has_fallen(&self) -> bool {
+        self.nodes.values().any(|sight| sight.suspect && sight.falls() > 1)
+    }
+
+    /// When to look again, in seconds: while a clock runs.
+    pub fn again(&self, settings: &Settings, proved: bool) -> Option<i64> {
+        let clocks = Clocks::of(settings);
+        let left = |seconds: i64, of: i64| (of - seconds).clamp(1, LOOK_EVERY);
+        let of_proof = (self.proving && clocks.suspects() && self.proof < clocks.proven_after || !proved && clocks.suspects())
+            .then(|| left(self.proof, clocks.proven_after));
+        let of_nodes = self.nodes.values().filter(|sight| sight.suspect || sight.broken || sight.falls() > 0).map(|sight| {
+            let deadline = left(sight.out, settings.rollout.node_deadline);
+            let until = if sight.falls() > 1 { clocks.forgotten_after } else { clocks.proven_after };
+            if sight.broken { deadline } else { left(sight.unbroken, until) }
+        });
+        of_proof.into_iter().chain(of_nodes).min()
+    }
+
+    /// As the ledger says it. Seconds that the ledger is behind by less than a few are left as they are.
+    pub fn record(&self, ledger: &Ledger) -> BTreeMap<String, Suspect> {
+        let noted = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.falls() > 0 || sight.out > 0);
+        let record = |(node, sight): (&String, &Sight)| {
+            let before = ledger.suspects.get(node).filter(|known| known.node_uid == sight.node_uid && known.revision == sight.revision);
+            let suspect = Suspect {
+                node_uid: sight.node_uid.clone(),
+                revision: sight.revision.clone(),
+                falls: sight.falls(),
+                last: sight.last.to_owned(),
+                unbroken: stored(before.map(|before| before.unbroken), sight.unbroken),
+                out: stored(before.map(|before| before.out), sight.out),
+            };
+            (node.clone(), suspect)
+        };
+        noted.map(record).take(LISTED).collect()
+    }
+
+    /// More nodes are suspect than the ledger has room for.
+    pub fn overflows(&self) -> bool {
+        self.nodes.values().filter(|sight| sight.suspect || sight.falls() > 0).count() > LISTED
+    }
+
+    /// Seconds of the proof, as the ledger says them.
+    pub fn recorded_proof(&self, settings: &Settings, before: i64) -> i64 {
+        let enough = settings.rollout.proven_after;
+        if self.proof >= enough { enough } else { stored(Some(before), self.proof) }
+    }
+}
+
+/// Why a revision has failed on a node after it was attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A pod fell too often; what the last fall was.
+    Fell(&'static str),
+    /// It was out of service for too long in all.
+    Out,
+}
+
+fn stored(before: Option<i64>, seconds: i64) -> i64 {
+    before.filter(|before| (0..STORED_EVERY).contains(&seconds.saturating_sub(*before)) && (*before > 0 || seconds == 0)).unwrap_or(seconds)
+}
+
+impl Sight {
+    /// A node that this process has not looked at, as the ledger knows it.
+    fn recorded(case: &Case<'_>, known: Option<&Suspect>) -> Self {
+        let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
+        let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
+        let Some(known) = known else { return Self { node_uid, revision, ..Self::default() } };
+        let last = [RESTARTED, UNREADY, EVICTED].into_iter().find(|word| *word == known.last).unwrap_or_default();
+        let (recorded, unbroken, out) = (known.falls, known.unbroken.max(0), known.out.max(0));
+        Self { node_uid, revision, suspect: true, recorded, unbroken, out, last, ..Self::default() }
+    }
+
+    /// Falls of the pod that fell most often.
+    fn falls(&self) -> u32 {
+        let worst = self.pods.values().map(|pod| pod.falls).max().unwrap_or(0);
+        self.recorded.saturating_add(worst).saturating_add(self.evictions)
+    }
+
+    fn forget(&mut self) {
+        (self.recorded, self.evictions, self.out, self.last) = (0, 0, 0, "");
+        self.pods.values_mut().for_each(|pod| pod.falls = 0);
+    }
+
+    fn look(&mut self, case: &Case<'_>, watched: i64, fresh: bool, clocks: Clocks) {
+        let boot_id = case.node.map(|node| node.boot_id.clone()).unwrap_or_default();
+        let rebooted = !fresh && self.boot_id != boot_id;
+        let went_on = !fresh && self.attached;
+        let was_broken = self.broken;
+        self.boot_id = boot_id;
+        self.attached = is_attached(case);
+        self.broken = !is_whole(case);
+        if went_on && was_broken && self.counted {
+            self.out = self.out.saturating_add(watched);
+        }
+        let broke = self.look_at_pods(case, watched, went_on && self.attached && clocks.suspects(), rebooted || case.is_lost());
+        if !self.attached {
+            self.unbroken = 0;
+            return;
+        }
+        if broke || self.broken {
+            self.unbroken = 0;
+            // What is not whole at the moment of its attach has not broken since.
+            self.suspect |= clocks.suspects() && (went_on || fresh || self.suspect);
+        } else if went_on && !was_broken {
+            self.unbroken = self.unbroken.saturating_add(watched);
+        } else if !fresh {
+            self.unbroken = 0;
+        }
+        if !self.broken && self.unbroken >= clocks.forgotten_after {
+            self.forget();
+            self.suspect = false;
+        } else if self.falls() < 2 && self.unbroken >= clocks.proven_after {
+            self.suspect = false;
+        }
+    }
+
+    /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where the machine is why.
+    fn look_at_pods(&mut self, case: &Case<'_>, watched: i64, judged: bool, by_machine: bool) -> bool {
+        let before = std::mem::take(&mut self.pods);
+        let mut broke = before.iter().any(|(name, pod)| !pod.ended && !case.pods.iter().any(|now| now.name == *name));
+        for pod in case.pods {
+            let known = before.get(&pod.name);
+            let (next, fall) = look_at_pod(known, pod, watched, judged && !by_machine);
+            broke |= known.is_some_and(|known| known.runs != next.runs) || next.ended && known.is_none_or(|known| !known.ended);
+            if pod.evicted && known.is_some_and(|known| !known.ended) && judged && !by_machine {
+                self.evictions = self.evictions.saturating_add(1);
+                self.last = EVICTED;
+            }
+            if let Some(word) = fall {
+                self.last = word;
+            }
+            self.pods.insert(pod.name.clone(), next);
+        }
+        broke
+    }
+}
+
+fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: bool) -> (PodSight, Option<&'static str>) {
+    let mut next = PodSight { runs: pod.runs, ready: pod.ready, ended: pod.ended, ..PodSight::default() };
+    let Some(known) = known else {
+        // What has never been ready has not ceased to be.
+        next.excused = true;
+        return (next, None);
+    };
+    next.falls = known.falls;
+    // Who waits for somebody else's condition, or is on its way out, has not fallen.
+    let excused = pod.ended || pod.terminating || pod.unmet.is_some() || !judged;
+    if !known.ready {
+        (next.unready, next.excused) = (known.unready.saturating_add(watched), known.excused);
+    }
+    let mut fall = None;
+    if known.runs != pod.runs {
+        if !excused {
+            fall = Some(RESTARTED);
+        }
+        next.excused = true;
+    } else if !known.ready && next.unready > FALLS_AFTER && !next.excused {
+        if !excused {
+            fall = Some(UNREADY);
+        }
+        next.excused = true;
+    }
+    if pod.ready {
+        (next.unready, next.excused) = (0, false);
+    }
+    next.falls = next.falls.saturating_add(u32::from(fall.is_some()));
+    (next, fall)
+}
+
+impl Proof<'_> {
+    /// Where a node stands.
+    pub fn standing(&self, node: &str) -> Standing {
+        self.standings.get(node).copied().unwrap_or_default()
+    }
+}

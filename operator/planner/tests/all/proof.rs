@@ -1,0 +1,280 @@
+//! A revision counts as good after it has served for a while without a break: what breaks sooner, or again and again, reaches no more
+//! nodes than the budget, fails, and is rolled back; a sound one is never held up for good.
+
+use crate::{
+    course::{condition, edit, on, reasons},
+    world,
+};
+
+use crds::{ledger::Kind, names, token::Phase};
+use planner::Plan;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use world::{
+    World, audit,
+    operator::Operator,
+    wish::{Marks, Wish},
+};
+
+/// Seconds that these tests ask for.
+const PROVEN: i64 = 60;
+
+/// A cluster at rest in which every node runs image 1, and which proves what comes next.
+fn proving(course: &Value, nodes: usize, budget: i32) -> (World, Operator) {
+    let mut all = json!({"provenAfterSeconds": PROVEN});
+    all.as_object_mut().unwrap().extend(course.as_object().unwrap().clone());
+    let mut world = World::new(Wish { course: all, ..Wish::new(Marks::Token, budget) }, nodes);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+    (world, operator)
+}
+
+fn serving(world: &World) -> BTreeSet<String> {
+    let cluster = &world.cluster;
+    let closed = |name: &String| {
+        cluster.deployment_on(name).is_some_and(|deployment| audit::token(deployment).is_some_and(|token| token.phase == Phase::Closed))
+    };
+    let ready = |name: &String| cluster.pods.iter().filter(|pod| pod.node == *name).all(|pod| pod.ready);
+    cluster.nodes.keys().filter(|name| closed(name) && ready(name)).cloned().collect()
+}
+
+/// How pods of a revision behave: good for so many seconds, bad for so many, again and again.
+#[derive(Clone, Copy)]
+struct Flaps {
+    good: i64,
+    bad: i64,
+    /// A container ends each time; else its probe fails.
+    crashes: bool,
+}
+
+impl Flaps {
+    /// One second of all pods of this image.
+    fn second(self, world: &mut World, image: u8) {
+        let wanted = world.cluster.wish.revision_of(image);
+        world.change(|cluster| {
+            let now = cluster.now;
+            for pod in cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted && pod.ends_at.is_none()) {
+                if now >= pod.ready_at.saturating_add(self.good) {
+                    pod.ready_at = now + self.bad;
+                    if self.crashes {
+                        pod.crash();
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// What came of a revision.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// Nodes on which it was at most.
+    reached: usize,
+    /// Nodes that served at the worst moment.
+    fewest: usize,
+    ever_current: bool,
+    plan: Plan,
+}
+
+/// Image 2 comes and behaves in this way.
+fn release(world: &mut World, operator: &mut Operator, seconds: usize, mut second: impl FnMut(&mut World, usize)) -> Outcome {
+    edit(world, |wish| wish.image = 2);
+    let bad = world.cluster.wish.revision_of(2);
+    let mut outcome = Outcome { fewest: usize::MAX, ..Outcome::default() };
+    for passed in 0..seconds {
+        second(world, passed);
+        if let Some(plan) = world.fair_second(operator) {
+            outcome.plan = plan;
+        }
+        outcome.reached = outcome.reached.max(on(world, 2));
+        outcome.fewest = outcome.fewest.min(serving(world).len());
+        outcome.ever_current |= outcome.plan.status.revisions.current == bad;
+    }
+    outcome
+}
+
+#[test]
+fn a_revision_that_flaps_reaches_the_nodes_of_the_budget_fails_and_is_rolled_back() {
+    let kinds = [(2, 5, true), (2, 20, true), (12, 12, false), (12, 12, true), (30, 12, false), (50, 15, true), (3, 30, false)];
+    for (good, bad, crashes) in kinds {
+        for budget in [1, 2] {
+            let (mut world, mut operator) = proving(&json!({"autoRollback": true, "nodeDeadlineSeconds": 120}), 5, budget);
+            let flaps = Flaps { good, bad, crashes };
+            let outcome = release(&mut world, &mut operator, 600, |world, _| flaps.second(world, 2));
+            let what = format!("good for {good} s, bad for {bad} s, crashes: {crashes}, budget {budget}: {outcome:?}");
+            let budget = usize::try_from(budget).unwrap();
+            assert!(outcome.reached <= budget, "{what}");
+            assert!(outcome.fewest >= 5 - budget, "{what}");
+            assert!(!outcome.ever_current, "{what}");
+            assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 5), "{what}");
+            assert_eq!(condition(&outcome.plan, "Progressing"), Some(("False", "RolledBack")), "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_breaks_after_it_was_proved_stops_at_the_next_nodes_and_fails() {
+    let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 8, 1);
+    let flaps = Flaps { good: 70, bad: 15, crashes: true };
+    let outcome = release(&mut world, &mut operator, 900, |world, _| flaps.second(world, 2));
+    assert!(outcome.reached <= 4, "{outcome:?}");
+    assert!(!outcome.ever_current, "{outcome:?}");
+    assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 8), "{outcome:?}");
+}
+
+#[test]
+fn a_sound_revision_is_complete_as_long_after_its_last_node_as_it_must_serve() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let reached = world.run_until(&mut operator, 400, |world| on(world, 2) == 4).unwrap();
+    assert!(reached >= usize::try_from(PROVEN).unwrap(), "the first node has not served for {PROVEN} s after {reached} s");
+    let plan = world.fair_second(&mut operator).unwrap();
+    assert_eq!(condition(&plan, "Progressing").unwrap().0, "True");
+    let complete = |world: &World| {
+        let status = world.cluster.resource.as_ref().unwrap().status.as_ref().unwrap();
+        status.revisions.current == world.cluster.wish.revision_of(2)
+    };
+    let passed = world.run_until(&mut operator, 200, complete).unwrap();
+    assert!((50..90).contains(&passed), "{passed}");
+    let plan = world.fair_second(&mut operator).unwrap();
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Complete")));
+    assert!(world.cluster.ledger().unwrap().suspects.is_empty());
+}
+
+#[test]
+fn a_node_waits_for_the_proof_and_says_so() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    let outcome = release(&mut world, &mut operator, 40, |_, _| {});
+    assert_eq!((outcome.reached, reasons(&outcome.plan)), (1, vec!["Proving"]));
+    assert_eq!(outcome.plan.status.blocked, None, "it passes by itself");
+}
+
+#[test]
+fn a_pod_that_restarts_once_makes_its_node_suspect_and_the_rollout_waits_no_longer_than_it_must_serve() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    let mut crashed = false;
+    let outcome = release(&mut world, &mut operator, 100, |world, second| {
+        if second == 50 {
+            let wanted = world.cluster.wish.revision_of(2);
+            world.change(|cluster| {
+                let pod = cluster.pods.iter_mut().find(|pod| pod.revision() == wanted).unwrap();
+                pod.ready_at = cluster.now + 2;
+                pod.crash();
+            });
+            crashed = true;
+        }
+    });
+    assert!(crashed);
+    assert_eq!(outcome.reached, 1);
+    assert_eq!(outcome.plan.status.node_states.iter().filter(|state| state.reason == "NodesFlapping").count(), 1, "{:#?}", outcome.plan.status);
+    world.run_until(&mut operator, 400, World::is_converged).unwrap();
+    let plan = world.fair_second(&mut operator).unwrap();
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Complete")));
+}
+
+#[test]
+fn a_failure_stays_though_the_node_serves_again_for_a_moment() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    let outcome = release(&mut world, &mut operator, 400, |world, _| flaps.second(world, 2));
+    assert_eq!((outcome.reached, condition(&outcome.plan, "Stalled")), (1, Some(("True", "MaxFailedNodes"))));
+    // It serves for half of the time that falls are remembered.
+    for _ in 0..300 {
+        outcome_is_halted(&mut world, &mut operator);
+    }
+}
+
+fn outcome_is_halted(world: &mut World, operator: &mut Operator) {
+    let plan = world.fair_second(operator).unwrap();
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    assert_eq!(on(world, 2), 1);
+}
+
+#[test]
+fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
+    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    world.change(|cluster| {
+        cluster.edit_node(&node, |node| node["metadata"]["annotations"][names::RETRY_ANNOTATION] = "1".into());
+        let now = cluster.now;
+        cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.min(now));
+    });
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+#[test]
+fn nodes_that_are_replaced_after_they_failed_are_no_new_places_to_try_the_revision_on() {
+    let (mut world, mut operator) = proving(&json!({"nodeDeadlineSeconds": 20}), 6, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    let mut reached: BTreeSet<String> = BTreeSet::new();
+    for round in 0..6 {
+        for _ in 0..120 {
+            world.fair_second(&mut operator);
+            let grants = world.cluster.ledger().unwrap().grants.values().filter(|grant| grant.kind == Kind::Update);
+            reached.extend(grants.map(|grant| grant.node_uid.clone()));
+        }
+        let Some(node) = world.cluster.ledger().unwrap().grants.keys().next().cloned() else { continue };
+        world.change(|cluster| cluster.leave(&node));
+        // With another name, and with the same one.
+        let name = if round % 2 == 0 { format!("new{round}") } else { node };
+        world.change(|cluster| cluster.join(&name));
+    }
+    assert_eq!(reached.len(), 1, "{reached:?}");
+    let plan = world.fair_second(&mut operator).unwrap();
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+#[test]
+fn a_machine_that_joins_is_no_place_to_try_a_revision_on() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    release(&mut world, &mut operator, 20, |_, _| {});
+    world.change(|cluster| cluster.join("n9"));
+    let former = world.cluster.wish.revision_of(1);
+    for _ in 0..20 {
+        world.fair_second(&mut operator);
+        let runs = world.cluster.deployment_on("n9").map(|deployment| world::cluster::revision(&deployment["spec"]["template"]).to_owned());
+        assert!(runs.is_none_or(|runs| runs == former));
+    }
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+#[test]
+fn operators_that_are_restarted_prove_a_revision_and_condemn_one_that_flaps() {
+    for flapping in [false, true] {
+        let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 4, 1);
+        let flaps = Flaps { good: 12, bad: 12, crashes: true };
+        let outcome = release(&mut world, &mut operator, 25, |_, _| {});
+        assert_eq!(outcome.reached, 1);
+        let mut fewest = 4;
+        for second in 0..1500 {
+            if second % 30 == 0 {
+                operator.crash(&world, 0);
+            }
+            if flapping {
+                flaps.second(&mut world, 2);
+            }
+            world.fair_second(&mut operator);
+            fewest = fewest.min(serving(&world).len());
+        }
+        assert!(fewest >= 3, "{fewest} served");
+        assert_eq!(on(&world, 2), if flapping { 0 } else { 4 }, "flapping: {flapping}, {:#?}", world.cluster.ledger());
+    }
+}
+
+#[test]
+fn a_rollback_begins_at_once() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    let outcome = release(&mut world, &mut operator, 30, |_, _| {});
+    assert_eq!(outcome.reached, 1);
+    edit(&mut world, |wish| wish.image = 1);
+    world.run_until(&mut operator, 30, |world| on(world, 2) == 0).unwrap();
+}
+
+#[test]
+fn with_zero_seconds_a_node_counts_as_good_the_moment_it_serves() {
+    let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": 0}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 100, World::is_converged).unwrap();
+}
