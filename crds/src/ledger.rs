@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Permissions to disrupt nodes, and the source of ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -98,6 +98,13 @@ pub struct Course {
     /// Seconds for which it has served so since the last node was attached, as long as somebody watched.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub proof: i64,
+    /// Nodes that were given the revision before it was proved, with the UID of their Node: each keeps a place.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reached: BTreeMap<String, String>,
+    /// UIDs of Nodes among them that went though nobody had announced it, at most 100.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(length(max = 100))]
+    pub lost: BTreeSet<String>,
     /// Nodes on which the revision failed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, Failure>,

@@ -20,6 +20,8 @@ use std::{
 
 /// The failure of a canary whose pods restart too often.
 pub(crate) const RESTARTS: &str = "Restarts";
+/// Machines went after they had been given the revision.
+pub(crate) const LOST_NODES: &str = "NodesLost";
 /// A person freed the slot.
 pub(crate) const RELEASED: &str = "Released";
 
@@ -253,7 +255,11 @@ impl Halt {
 pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<Halt> {
     let here = course.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
     let gone = gone(course).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
-    let counted: Vec<_> = here.chain(gone).filter(|(.., reason)| *reason != RELEASED).collect();
+    let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| *reason != RELEASED).collect();
+    let lost = course.lost.len() >= LOST;
+    if lost {
+        counted.push((i64::MAX, "machines that went", LOST_NODES));
+    }
     let failed = counted.len();
     let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);
     let (_, node, reason) = counted.iter().min()?;
@@ -261,7 +267,7 @@ pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<
     let places = settings.budget.of(cases.iter().filter(|case| case.chosen).count()).max(1);
     let most = settings.rollout.max_failed.min(places);
     let condemns = counted.iter().any(|(.., reason)| *reason != Hold::DetachTimeout.reason());
-    (restarts || failed >= most).then_some(Halt { failed, most, first, condemns })
+    (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
 }
 
 /// Failures of Nodes that are not there any more.
@@ -303,13 +309,7 @@ fn is_retried(case: &Case<'_>, failure: &Failure) -> bool {
 }
 
 /// The course up to this moment, and the nodes that a person wants to be tried again.
-pub fn observe(
-    snapshot: &Snapshot,
-    targets: &Targets,
-    ledger: &Ledger,
-    sights: &Sights,
-    cases: &[Case<'_>],
-) -> (Course, BTreeSet<String>) {
+pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
     let settings = &targets.effective;
     let chosen = || cases.iter().filter(|case| case.chosen);
     let is_finished = |case: &&Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
@@ -353,6 +353,7 @@ pub fn observe(
             }
         }
     });
+    reach(snapshot, targets, ledger, &mut course, &by_name);
     let failed = &course.failed;
     course.failed_nodes.retain(|uid, gone| {
         let there = by_name.get(gone.node.as_str()).is_some_and(|case| case.chosen && case.node.is_some_and(|node| node.uid == *uid));
@@ -363,6 +364,32 @@ pub fn observe(
     }
     (course, retried)
 }
+
+/// Nodes that were given the revision before it was proved; those that went, and nobody had said that they would.
+fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut Course, cases: &BTreeMap<&str, &Case<'_>>) {
+    if !has_to_prove(targets, Some(course)) {
+        course.reached.clear();
+        return;
+    }
+    let announced = |node: &String| ledger.grants.get(node).is_some_and(|grant| matches!(grant.kind, Kind::Drain | Kind::Remove));
+    let uid = |node: &String| snapshot.nodes.get(node).map(|node| node.uid.as_str());
+    let went: Vec<_> = course.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
+    let lost: Vec<_> = went.into_iter().filter(|(node, _)| !announced(node)).map(|(_, uid)| uid.clone()).collect();
+    course.lost.extend(lost);
+    while course.lost.len() > REMEMBERED {
+        course.lost.pop_first();
+    }
+    course.reached.retain(|node, reached| uid(node) == Some(reached) && cases.get(node.as_str()).is_some_and(|case| case.chosen));
+    for case in cases.values().filter(|case| case.chosen) {
+        let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == Kind::Update && grant.revision == course.revision);
+        if let Some(grant) = grant.filter(|grant| uid(&case.name.to_owned()) == Some(&grant.node_uid)) {
+            course.reached.insert(case.name.to_owned(), grant.node_uid.clone());
+        }
+    }
+}
+
+/// Nodes that went after they had been given the revision, at which it has failed: one may go by chance.
+const LOST: usize = 2;
 
 /// The node came through, was attached, and does not serve any more, by what is wrong with its pods.
 fn is_out(settings: &Settings, case: &Case<'_>) -> bool {

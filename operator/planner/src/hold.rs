@@ -241,7 +241,11 @@ impl Hold {
                     crate::proof::EVICTED => "the kubelet evicted a pod of it",
                     _ => "a pod of it was not ready for more than 10 s",
                 };
-                let (until, times) = if *falls > 1 { ((*seconds).max(600), format!("{falls} times, last because {what}")) } else { (*seconds, format!("once: {what}")) };
+                let (until, times) = if *falls > 1 {
+                    ((*seconds).max(600), format!("{falls} times, last because {what}"))
+                } else {
+                    (*seconds, format!("once: {what}"))
+                };
                 format!(
                     "serves, but fell {times}: it keeps its place in the budget until it has served {until} s without a break; look at the logs of its pods, correct the template, or roll back"
                 )

@@ -166,7 +166,8 @@ impl Sights {
                 continue;
             }
             let known = self.nodes.get(case.name).filter(|sight| sight.node_uid == node.uid && sight.revision == deployment.revision());
-            let recorded = || ledger.suspects.get(case.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
+            let recorded =
+                || ledger.suspects.get(case.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
             let fresh = known.is_none();
             let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(case, recorded()));
             sight.look(case, watched, fresh, clocks);
@@ -174,7 +175,8 @@ impl Sights {
             nodes.insert(case.name.to_owned(), sight);
         }
         let mut next = Self { nodes, revision: targets.effective.revision.clone(), ..Self::default() };
-        let before = if self.revision == next.revision { self.proof } else { course::stored(targets, ledger).map_or(0, |course| course.proof) };
+        let before =
+            if self.revision == next.revision { self.proof } else { course::stored(targets, ledger).map_or(0, |course| course.proof) };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
         next.proving = next.goes_on(&targets.effective, cases);
         next.proof = if next.proving { before.saturating_add(since) } else { 0 };
@@ -206,9 +208,11 @@ impl Sights {
         let settings = &targets.effective;
         let clocks = Clocks::of(settings);
         let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
-        let runs = |case: &&Case<'_>| case.chosen && case.is_at(&settings.revision) && case.phase().is_some_and(|phase| phase != Phase::New);
+        let runs =
+            |case: &&Case<'_>| case.chosen && case.is_at(&settings.revision) && case.phase().is_some_and(|phase| phase != Phase::New);
         let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
-            _ if !proved && runs(&case) => Standing::Unproved,
+            // What a watch that lags shows of the node may be of long ago; the ledger is not.
+            _ if !proved && (runs(&case) || course.reached.contains_key(case.name)) => Standing::Unproved,
             Some(sight) if sight.suspect && sight.falls() > 1 => Standing::Fallen,
             Some(sight) if sight.suspect => Standing::Suspect,
             Some(_) | None => Standing::Plain,

@@ -236,18 +236,25 @@ fn progressing(
     } else if ledger.rebuilding.is_some() {
         ("Progressing", true, "RebuildingLedger", message)
     } else if !behind && back {
-        let message = format!("{} of {} nodes run the revision before the one that failed: correct spec.template", nodes.updated, nodes.desired);
+        let message =
+            format!("{} of {} nodes run the revision before the one that failed: correct spec.template", nodes.updated, nodes.desired);
         ("Progressing", false, "RolledBack", message)
     } else if !behind && proving.is_some() {
         let seconds = proving.unwrap_or_default();
         let flapping = plan.sights.suspects().count();
         if flapping > 0 {
-            let message = format!("{message}; {flapping} of them broke since: they count as good after {seconds} s without a break, see nodeStates");
+            let message =
+                format!("{message}; {flapping} of them broke since: they count as good after {seconds} s without a break, see nodeStates");
             ("Progressing", false, "NodesFlapping", message)
         } else if nodes.unavailable > 0 {
             ("Progressing", false, "NodesUnavailable", message)
         } else {
-            ("Progressing", true, "Proving", format!("{message}; the revision counts as good once they have served {seconds} s without a break"))
+            (
+                "Progressing",
+                true,
+                "Proving",
+                format!("{message}; the revision counts as good once they have served {seconds} s without a break"),
+            )
         }
     } else if !behind {
         ("Progressing", false, "Complete", message)

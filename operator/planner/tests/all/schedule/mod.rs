@@ -9,10 +9,11 @@ use super::world::{
     audit::token,
     cluster::{Detacher, node_of},
     operator::{Operator, Request, STORES},
+    pods::Pod,
     wish::{ALL_MARKS, Pool, Unit, Zones},
 };
 use checkers::Checkers;
-use crds::names;
+use crds::{ledger::Course, names};
 use edits::{EDITS, Edit};
 use planner::{Action, Hold};
 use proptest::prelude::*;
@@ -111,13 +112,15 @@ pub enum Event {
     DeleteNode(u8),
     DeletePod(u8),
     Restart(u8),
+    /// The pods of a node cease to be ready for so many seconds.
+    Fall(u8, i64),
 }
 
 const DEPARTURES: [(&str, &str); 3] =
     [(names::CLUSTER_AUTOSCALER_TAINT, "NoSchedule"), (names::KARPENTER_TAINT, "NoSchedule"), (names::OUT_OF_SERVICE_TAINT, "NoExecute")];
 
 /// Fields of `rollingUpdate` that hold a rollout back or let it fail, with values.
-fn fields() -> [(&'static str, Vec<Value>); 6] {
+fn fields() -> [(&'static str, Vec<Value>); 7] {
     let never = json!([{"schedule": "0 0 1 7 *", "duration": "1m", "timeZone": "Etc/UTC"}]);
     let soaks = json!([{"nodes": 1, "soak": "5s"}, {"nodes": "50%", "maxRestarts": 0}]);
     let pauses = json!([{"nodes": 1, "pause": true}, {"nodes": 2}]);
@@ -128,6 +131,7 @@ fn fields() -> [(&'static str, Vec<Value>); 6] {
         ("nodeDeadlineSeconds", vec![json!(8), json!(20)]),
         ("maxFailedNodes", vec![json!(2), json!(3)]),
         ("autoRollback", vec![json!(true)]),
+        ("provenAfterSeconds", vec![json!(4), json!(15), json!(60)]),
     ]
 }
 
@@ -187,8 +191,9 @@ fn accident() -> impl Strategy<Value = Event> {
 /// What users say about the course of a rollout.
 fn guidance() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (0..6usize, 0..3usize).prop_map(|(field, value)| Event::Field(field, value)),
-        3 => (0..6usize).prop_map(|field| Event::Field(field, 3)),
+        4 => (0..7usize, 0..3usize).prop_map(|(field, value)| Event::Field(field, value)),
+        4 => (0..3usize).prop_map(|value| Event::Field(6, value)),
+        3 => (0..7usize).prop_map(|field| Event::Field(field, 3)),
         3 => (1..NEW).prop_map(Event::Canary),
         3 => any::<bool>().prop_map(Event::Fails),
         1 => Just(Event::OnDelete(true)),
@@ -212,6 +217,7 @@ fn departure() -> impl Strategy<Value = Event> {
         1 => (0..NODES).prop_map(Event::DeleteNode),
         1 => (0..NODES).prop_map(Event::DeletePod),
         1 => (0..NODES).prop_map(Event::Restart),
+        2 => (0..NODES, 2..20i64).prop_map(|(node, seconds)| Event::Fall(node, seconds)),
         3 => (0..NODES).prop_map(|node| Event::Refuse(node, true)),
         1 => (0..NODES).prop_map(|node| Event::Refuse(node, false)),
     ]
@@ -465,7 +471,11 @@ impl Run {
                     pod.ends_at.get_or_insert(now + 1);
                 }
             }
-            Event::Restart(node) => cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(|pod| pod.restarts += 1),
+            Event::Restart(node) => cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(Pod::crash),
+            Event::Fall(node, seconds) => {
+                let until = cluster.now + seconds;
+                cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(|pod| pod.ready_at = pod.ready_at.max(until));
+            }
             Event::Retry(node, value) => annotate(cluster, node, names::RETRY_ANNOTATION, value.to_string()),
             Event::Skip(node, true) => annotate(cluster, node, names::SKIP_ANNOTATION, "default/other, default/edge".to_owned()),
             Event::Skip(node, false) => cluster.edit_node(&name(node), |node| forget_annotations(node, &[names::SKIP_ANNOTATION])),
@@ -496,7 +506,8 @@ impl Run {
             cluster.refusing.clear();
             // What failed, and what was given up, is tried again only when somebody changes the template or the policy.
             let failed = cluster.ledger().is_some_and(|ledger| {
-                let noted = ledger.course.as_ref().is_some_and(|course| !course.failed.is_empty());
+                let failed = |course: &Course| !course.failed.is_empty() || !course.failed_nodes.is_empty() || course.lost.len() > 1;
+                let noted = ledger.course.as_ref().is_some_and(failed);
                 noted || ledger.rolled_back.is_some() || ledger.grants.values().any(|grant| grant.released)
             });
             cluster.edit_wish(|wish| {

@@ -43,6 +43,9 @@ pub struct Audit {
     begun_before: BTreeSet<String>,
     /// Deployments that a rollout gave an image that never comes up, by UID, with their nodes.
     stuck: BTreeMap<String, String>,
+    /// The course that is being proved, by its revision and beginning, and the nodes that were given it, with the UID of their Node.
+    proving: Option<(String, i64)>,
+    given: BTreeMap<String, String>,
     /// How many states were looked at.
     pub states: u64,
     /// What came about at all, so that nobody takes silence for a promise kept.
@@ -397,6 +400,7 @@ impl Audit {
             self.fail(cluster, "P7: the next id went back");
         }
         self.notice(after);
+        self.reaches_no_more_than_the_budget(cluster, earlier, after);
         if !rebuilt {
             self.begins_within_the_budget(cluster, earlier, after);
         }
@@ -426,6 +430,39 @@ impl Audit {
                 earlier.get(node).is_some_and(|grant| self.took_effect(grant.id, &[Phase::InPlace, Phase::Updating, Phase::Degrading]));
             if let Some(why) = shut(cluster, before, after, grant).filter(|_| !updating && !rebuilt) {
                 self.fail(cluster, format!("P8: {node} starts {:?} while {why}, before {:?}", grant.kind, earlier.get(node)));
+            }
+        }
+    }
+
+    /// P16: a revision that is not proved is given to no more nodes than the budget, but those that are out of service anyway.
+    fn reaches_no_more_than_the_budget(&mut self, cluster: &Cluster, earlier: &BTreeMap<String, Grant>, after: &Ledger) {
+        let Some(course) = &after.course else { return };
+        let current =
+            cluster.resource.as_ref().and_then(|resource| resource.status.as_ref()).map(|status| status.revisions.current.clone());
+        let proves = cluster.wish.course["provenAfterSeconds"].as_i64().is_some_and(|seconds| seconds > 0);
+        let of = (course.revision.clone(), course.since);
+        if !proves || course.proved || current.is_none_or(|current| current == course.revision) || after.rebuilding.is_some() {
+            self.proving = None;
+            return;
+        }
+        if self.proving.as_ref() != Some(&of) {
+            (self.proving, self.given) = (Some(of), BTreeMap::new());
+        }
+        self.seen.insert("proving");
+        let there = |node: &String, uid: &String| {
+            cluster.nodes.get(node).is_some_and(|live| text(live, "/metadata/uid") == uid && cluster.is_chosen(live))
+        };
+        self.given.retain(|node, uid| there(node, uid));
+        let is_update = |grant: &Grant| grant.kind == Kind::Update && grant.revision == course.revision;
+        for (node, grant) in after.grants.iter().filter(|(node, grant)| is_update(grant) && there(node, &grant.node_uid)) {
+            let begun = earlier.get(node).is_none_or(|earlier| !is_update(earlier)) && !self.given.contains_key(node);
+            let held = earlier.contains_key(node);
+            let live = &cluster.nodes[node];
+            let serves = cluster.pods.iter().filter(|pod| pod.node == *node).all(|pod| pod.ready) && !self.is_out(cluster, node, live);
+            let others = self.given.len();
+            self.given.insert(node.clone(), grant.node_uid.clone());
+            if begun && serves && !held && live["status"]["ready"] == true && others >= cluster.budget() {
+                self.fail(cluster, format!("P16: {node} is given a revision that is not proved, beside {:?}", self.given));
             }
         }
     }

@@ -5,8 +5,8 @@ use crds::names;
 use planner::{
     Action, Plan, Snapshot, health_checker,
     plan::Write,
-    render,
     proof::Sights,
+    render,
     snapshot::{GateLinks, Sighting},
 };
 use std::collections::{BTreeMap, BTreeSet};
