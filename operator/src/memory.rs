@@ -1,7 +1,7 @@
 //! What one process remembers of a resource between two passes. Losing it costs time, never safety.
 
 use crate::observe::{Kind, Observer};
-use planner::snapshot::Sighting;
+use planner::{proof::Sights, snapshot::Sighting};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -39,6 +39,10 @@ pub struct Memory {
     pub reserved: Vec<u64>,
     /// When marks that are there were first seen.
     pub first_seen: BTreeMap<Sighting, i64>,
+    /// What was seen of nodes whose revision is not proved.
+    pub sights: Sights,
+    /// When the resource was last looked at, to whole seconds of the time that was counted.
+    looked_at: Option<Instant>,
     /// The rebuilding id for which Deployments and Nodes were listed consistently.
     pub listed_for: Option<u64>,
     /// Names that belong to somebody else.
@@ -67,6 +71,15 @@ impl Memory {
     /// Nothing is remembered of this resource.
     pub fn of(uid: &str) -> Self {
         Self { uid: uid.to_owned(), ..Self::default() }
+    }
+
+    /// Whole seconds since the last look; what is left of a second counts for the next one.
+    pub fn watched(&mut self) -> i64 {
+        let now = Instant::now();
+        let at = *self.looked_at.get_or_insert(now);
+        let seconds = now.saturating_duration_since(at).as_secs();
+        self.looked_at = at.checked_add(Duration::from_secs(seconds));
+        i64::try_from(seconds).unwrap_or(i64::MAX)
     }
 
     /// The API server refused a write for a node; `true` when that is news.

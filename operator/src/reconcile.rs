@@ -100,11 +100,14 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     snapshot.gates = links;
     snapshot.node_readiness = context.observer.hub().status(&key.0, &key.1);
     snapshot.reserved = memory.reserved.clone();
+    snapshot.watched = memory.watched();
+    snapshot.sights = std::mem::take(&mut memory.sights);
     let mut plan = decide(&snapshot);
     if !plan.questions.is_empty() {
         snapshot.answers = ask(&plan.questions).await;
         plan = decide(&snapshot);
     }
+    memory.sights = plan.sights.clone();
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     if let Some(replicas) = plan.replicas.take() {
         context.observer.hub().replicas(&key, replicas);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crds::ledger::{Kind, Ledger};
-use planner::{Action, Hold, Plan, Snapshot, decide, hold::StepState, in_place::is_paused, plan::Write, settings::resolve};
+use planner::{Action, Hold, Plan, Snapshot, decide, hold::StepState, in_place::is_paused, plan::Write, proof::LONGEST_LOOK, settings::resolve};
 
 use super::{pace::Pace, world::World};
 use crate::output::{Style, Tone, span, table};
@@ -114,7 +114,8 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
             quiet = 0;
             continue;
         }
-        quiet = if restless > 0 || world.next_event().is_some() { 0 } else { quiet + 1 };
+        let proving = plan.sights.is_proving() && due_soon(&plan, now);
+        quiet = if restless > 0 || world.next_event().is_some() || proving { 0 } else { quiet + 1 };
         restless = 0;
         let due = plan.recheck_at.filter(|at| (now + 1..now + RESYNC).contains(at) && quiet < QUIET);
         let next = [world.next_event(), due, opens(&plan, now)].into_iter().flatten().min();
@@ -130,15 +131,22 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
     (course.end(&world.snapshot, &last), world.snapshot)
 }
 
+/// A clock of the proof runs.
+fn due_soon(plan: &Plan, now: i64) -> bool {
+    plan.recheck_at.is_some_and(|at| at <= now + LONGEST_LOOK)
+}
+
 /// A decision, with health ports that are not asked: in the simulation they say what they should.
 fn decided(world: &mut World) -> Plan {
-    let plan = decide(&world.snapshot);
+    let mut plan = decide(&world.snapshot);
     if plan.questions.is_empty() {
+        world.looked(&plan);
         return plan;
     }
     world.snapshot.answers = plan.questions.keys().map(|node| (node.clone(), Vec::new())).collect();
-    let plan = decide(&world.snapshot);
+    plan = decide(&world.snapshot);
     world.snapshot.answers.clear();
+    world.looked(&plan);
     plan
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crds::{hash, token::Phase};
 use planner::{
-    Action, Snapshot,
+    Action, Plan, Snapshot,
     plan::Supporting,
     settings::{Settings, Timestamp, resolve},
     snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
@@ -265,6 +265,12 @@ impl World {
         deployment.refusal = None;
     }
 
+    /// What was seen is remembered for the next decision.
+    pub fn looked(&mut self, plan: &Plan) {
+        self.snapshot.sights = plan.sights.clone();
+        self.snapshot.watched = 0;
+    }
+
     /// When something happens next by itself; never now or before.
     pub fn next_event(&self) -> Option<i64> {
         let now = self.snapshot.now;
@@ -276,6 +282,7 @@ impl World {
 
     /// Time passes.
     pub fn advance(&mut self, to: i64) {
+        self.snapshot.watched += to - self.snapshot.now;
         self.snapshot.now = to;
         self.pulls_end(to);
         let due: Vec<_> = self.ready_at.iter().filter(|(_, at)| **at <= to).map(|(node, _)| node.clone()).collect();

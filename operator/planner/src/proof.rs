@@ -265,6 +265,11 @@ impl Sights {
         self.nodes.values().any(|sight| sight.suspect && sight.falls() > 1)
     }
 
+    /// The proof goes on.
+    pub fn is_proving(&self) -> bool {
+        self.proving
+    }
+
     /// When to look again, in seconds: while a clock runs.
     pub fn again(&self, settings: &Settings, proved: bool) -> Option<i64> {
         let clocks = Clocks::of(settings);
@@ -384,7 +389,7 @@ impl Sight {
         for pod in case.pods {
             let known = before.get(&pod.name);
             let (next, fall) = look_at_pod(known, pod, watched, judged && !by_machine);
-            broke |= known.is_some_and(|known| known.runs != next.runs) || next.ended && known.is_none_or(|known| !known.ended);
+            broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);
             if pod.evicted && known.is_some_and(|known| !known.ended) && judged && !by_machine {
                 self.evictions = self.evictions.saturating_add(1);
                 self.last = EVICTED;
@@ -398,8 +403,15 @@ impl Sight {
     }
 }
 
+/// A container of it was started again; one that has not begun to run was not.
+fn ran_anew(known: &PodSight, pod: &PodFacts) -> bool {
+    known.runs != 0 && pod.runs != 0 && known.runs != pod.runs
+}
+
 fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: bool) -> (PodSight, Option<&'static str>) {
-    let mut next = PodSight { runs: pod.runs, ready: pod.ready, ended: pod.ended, ..PodSight::default() };
+    // What has run once is compared with its next run, however long that takes to begin.
+    let runs = if pod.runs == 0 { known.map_or(0, |known| known.runs) } else { pod.runs };
+    let mut next = PodSight { runs, ready: pod.ready, ended: pod.ended, ..PodSight::default() };
     let Some(known) = known else {
         // What has never been ready has not ceased to be.
         next.excused = true;
@@ -412,7 +424,7 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
         (next.unready, next.excused) = (known.unready.saturating_add(watched), known.excused);
     }
     let mut fall = None;
-    if known.runs != pod.runs {
+    if ran_anew(known, pod) {
         if !excused {
             fall = Some(RESTARTED);
         }

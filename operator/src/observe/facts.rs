@@ -15,6 +15,7 @@ use planner::{
     },
     stored::Specs,
 };
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -215,6 +216,20 @@ fn restarts(pod: &Pod, status: &PodStatus) -> i32 {
     status.container_statuses.iter().flatten().map(of).sum()
 }
 
+/// Stands for the runs of all containers, those that start before the others included; 0 while one of them has not begun to run. A
+/// runtime may forget how often a container restarted, so that its ID says so, too.
+fn runs(status: &PodStatus) -> u64 {
+    let all = || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    if status.container_statuses.iter().flatten().next().is_none() || all().any(|container| container.container_id.is_none()) {
+        return 0;
+    }
+    let mut hasher = DefaultHasher::new();
+    for container in all() {
+        (&container.name, container.restart_count, &container.container_id).hash(&mut hasher);
+    }
+    hasher.finish().max(1)
+}
+
 /// The pod template of a `ReplicaSet`, as a Deployment would carry it.
 pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
     let mut template = to_value(replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref()));
@@ -247,6 +262,8 @@ pub fn pod(pod: &Pod, specs: &mut Specs) -> PodFacts {
         rejected_at: status.start_time.as_ref().map(seconds).or(created).filter(|_| rejected),
         created: created.unwrap_or(0),
         restarts: restarts(pod, status),
+        runs: runs(status),
+        evicted: ended && status.reason.as_deref() == Some("Evicted"),
         gated: gated(pod, status, specs),
         unmet: unmet(pod, status),
         pull: pull(pod, status),

@@ -6,6 +6,7 @@ use crds::{hash, names};
 use planner::{
     Snapshot,
     render::object_name,
+    proof::Sights,
     snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
 };
 use std::{
@@ -55,6 +56,8 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
         answers: BTreeMap::new(),
         reserved: memory.reserved.clone(),
         first_seen: BTreeMap::new(),
+        watched: 0,
+        sights: Sights::default(),
         listed_since_rebuild: rebuilding.is_some() && memory.listed_for == rebuilding,
         asserted: memory.asserted_lately(),
         refusals: memory.active_refusals(resource.metadata.generation.unwrap_or(0)),
