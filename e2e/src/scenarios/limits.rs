@@ -156,7 +156,7 @@ async fn history(bed: &mut Bed) -> Result<()> {
         "metadata": { "name": product::NAME, "namespace": "default" },
         "spec": {
             "nodeSelector": { "ingress": "true" }, "revisionHistoryLimit": 2,
-            "updateStrategy": { "rollingUpdate": { "maxUnavailableNodes": 0, "maxDegradedNodes": NODES, "attachSoakSeconds": 0 } },
+            "updateStrategy": { "rollingUpdate": { "maxUnavailableNodes": 0, "maxDegradedNodes": NODES, "attachSoakSeconds": 0, "provenAfterSeconds": 1 } },
             "template": template(1),
         },
     })])

@@ -38,6 +38,7 @@ mod plugin;
 mod pod_gates;
 mod process_pods;
 pub mod product;
+mod proof;
 mod rivals;
 mod rollout;
 mod room;
@@ -62,6 +63,9 @@ pub const ALL: &[Scenario] = &[
     course::FALLEN,
     course::DRAINED,
     course::FAILED_NODES,
+    proof::CRASHES,
+    proof::FLAPS,
+    proof::MACHINE_DIES,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     placement::CHOICE,
@@ -167,6 +171,8 @@ pub const GROUPS: &[Group] = &[
         scenarios: &[rollout::THREE_ROLLOUTS, incidents::TERMINATING, gates::JOINING, handover::PORT_TAKEN, deletion::DELETED_UNDER_LOAD],
     },
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
+    Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },
+    Group { name: "machine", scenarios: &[proof::MACHINE_DIES] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
     Group { name: "plugin", scenarios: &[plugin::STEERS] },
     Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },

@@ -41,10 +41,14 @@ pub fn four_nodes() -> Options {
 /// A rolling update with these fields beside the budget.
 pub fn rolling_update(budget: u32, more: Value) -> Value {
     // HAProxy needs two good answers, 200 ms apart.
-    let mut rolling = json!({ "maxUnavailableNodes": budget, "attachSoakSeconds": 1 });
+    // What a scenario is about seldom breaks within the minute after which a revision counts as good.
+    let mut rolling = json!({ "maxUnavailableNodes": budget, "attachSoakSeconds": 1, "provenAfterSeconds": PROVEN });
     merge(&mut rolling, more);
     json!({ "type": "RollingUpdate", "rollingUpdate": rolling })
 }
+
+/// Seconds for which a revision must serve.
+const PROVEN: u32 = 1;
 
 /// The mark on the Deployment.
 pub fn deployment_mark() -> Value {
@@ -69,6 +73,11 @@ pub fn both_marks() -> Value {
 
 /// Two nginx on every node labelled `ingress=true`; `version` is an environment variable, so that each is a revision.
 pub fn resource(version: &str, update_strategy: &Value) -> Value {
+    let mut update_strategy = update_strategy.clone();
+    if let Some(rolling) = update_strategy["rollingUpdate"].as_object_mut() {
+        rolling.entry("provenAfterSeconds").or_insert_with(|| PROVEN.into());
+        rolling.retain(|_, value| !value.is_null());
+    }
     json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1",
         "kind": "IngressDaemonSet",
@@ -144,13 +153,15 @@ pub async fn is_complete_named(bed: &Bed, name: &str, nodes: usize, deadline: Du
     .await
 }
 
-/// The status speaks of the newest spec, all of `nodes` are updated and available, and nothing is under way.
+/// The status speaks of the newest spec, all of `nodes` are updated and available, their revision is proved, and nothing is under way.
 pub fn has_ended(resource: &IngressDaemonSet, nodes: usize) -> bool {
     let Some(status) = &resource.status else { return false };
     let counts = &status.nodes;
-    let current = status.observed_generation == resource.metadata.generation;
+    let newest = status.observed_generation == resource.metadata.generation;
+    let proved = nodes == 0 || status.revisions.current == status.revisions.effective;
     let idle = status.rollout.as_ref().is_some_and(|ledger| ledger.grants.is_empty() && ledger.rebuilding.is_none());
-    current
+    newest
+        && proved
         && idle
         && [counts.desired, counts.current, counts.updated, counts.available].iter().all(|count| usize::try_from(*count) == Ok(nodes))
 }

@@ -6,7 +6,9 @@ use std::{
 };
 
 use crds::ledger::{Kind, Ledger};
-use planner::{Action, Hold, Plan, Snapshot, decide, hold::StepState, in_place::is_paused, plan::Write, proof::LONGEST_LOOK, settings::resolve};
+use planner::{
+    Action, Hold, Plan, Snapshot, decide, hold::StepState, in_place::is_paused, plan::Write, proof::LONGEST_LOOK, settings::resolve,
+};
 
 use super::{pace::Pace, world::World};
 use crate::output::{Style, Tone, span, table};

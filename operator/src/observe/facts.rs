@@ -15,8 +15,8 @@ use planner::{
     },
     stored::Specs,
 };
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use serde_json::Value;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Seconds since 1970.

@@ -5,8 +5,8 @@ use crate::memory::Memory;
 use crds::{hash, names};
 use planner::{
     Snapshot,
-    render::object_name,
     proof::Sights,
+    render::object_name,
     snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
 };
 use std::{

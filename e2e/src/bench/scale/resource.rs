@@ -74,6 +74,7 @@ pub fn strategy(marks: Marks, budget: &Value, grace: Option<u32>) -> Value {
         "annotateDeploymentToDetach": deployment,
         "annotateNodeToDetach": node,
         "attachSoakSeconds": grace,
+        "provenAfterSeconds": 1,
     } })
 }
 

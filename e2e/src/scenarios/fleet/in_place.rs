@@ -37,7 +37,7 @@ pub async fn run(bed: &Bed) -> Result<()> {
             "spec": { "containers": [{ "name": "app", "image": image, "imagePullPolicy": "IfNotPresent" }] },
         })
     };
-    let rolling = json!({ "maxUnavailableNodes": 1, "attachSoakSeconds": 1, "podUpdate": "InPlaceIfPossible", "annotateDeploymentToDetach": { "gracePeriodSeconds": 3 } });
+    let rolling = json!({ "maxUnavailableNodes": 1, "attachSoakSeconds": 1, "provenAfterSeconds": 1, "podUpdate": "InPlaceIfPossible", "annotateDeploymentToDetach": { "gracePeriodSeconds": 3 } });
     bed.apply(&[json!({
         "apiVersion": format!("{}/{}", names::GROUP, names::VERSION), "kind": "IngressDaemonSet",
         "metadata": { "name": NAME, "namespace": "default" },
