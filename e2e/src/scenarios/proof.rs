@@ -9,12 +9,10 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind},
     bed::Bed,
-    checks::throughout,
-    eventually::eventually,
+    eventually::{eventually, throughout},
     load::LoadOptions,
-    recorder::Kind,
     scenario::Scenario,
     scenarios::{
         outages::is_lost,

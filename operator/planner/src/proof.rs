@@ -83,6 +83,8 @@ struct PodSight {
     unready: i64,
     /// That time is no fall, or was counted as one.
     excused: bool,
+    /// It was counted as one, and no restart has ended it yet.
+    fell: bool,
     falls: u32,
 }
 
@@ -421,24 +423,28 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
     // Who waits for somebody else's condition, or is on its way out, has not fallen.
     let excused = pod.ended || pod.terminating || pod.unmet.is_some() || !judged;
     if !known.ready {
-        (next.unready, next.excused) = (known.unready.saturating_add(watched), known.excused);
+        (next.unready, next.excused, next.fell) = (known.unready.saturating_add(watched), known.excused, known.fell);
     }
     let mut fall = None;
+    let mut again = false;
     if ran_anew(known, pod) {
         if !excused {
             fall = Some(RESTARTED);
+            // A kubelet that waits before it starts a container anew makes of one fall no two.
+            again = next.fell;
         }
-        next.excused = true;
+        (next.excused, next.fell) = (true, false);
     } else if !known.ready && next.unready > FALLS_AFTER && !next.excused {
         if !excused {
             fall = Some(UNREADY);
+            next.fell = true;
         }
         next.excused = true;
     }
     if pod.ready {
-        (next.unready, next.excused) = (0, false);
+        (next.unready, next.excused, next.fell) = (0, false, false);
     }
-    next.falls = next.falls.saturating_add(u32::from(fall.is_some()));
+    next.falls = next.falls.saturating_add(u32::from(fall.is_some() && !again));
     (next, fall)
 }
 

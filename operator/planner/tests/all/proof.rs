@@ -178,6 +178,26 @@ fn a_pod_that_restarts_once_makes_its_node_suspect_and_the_rollout_waits_no_long
 }
 
 #[test]
+fn a_container_that_its_kubelet_starts_anew_after_a_while_fell_once() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    release(&mut world, &mut operator, 60, |world, second| {
+        let wanted = world.cluster.wish.revision_of(2);
+        world.change(|cluster| {
+            let now = cluster.now;
+            let pod = cluster.pods.iter_mut().find(|pod| pod.revision() == wanted);
+            match (second, pod) {
+                (30, Some(pod)) => pod.ready_at = now + 18,
+                (45, Some(pod)) => pod.crash(),
+                _ => {}
+            }
+        });
+    });
+    let suspects = &world.cluster.ledger().unwrap().suspects;
+    let found: Vec<_> = suspects.values().map(|suspect| (suspect.falls, suspect.last.as_str())).collect();
+    assert_eq!(found, [(1, "CrashLoop")]);
+}
+
+#[test]
 fn a_failure_stays_though_the_node_serves_again_for_a_moment() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
