@@ -436,7 +436,9 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
         (next.excused, next.fell) = (true, false);
     } else if !known.ready && next.unready > FALLS_AFTER && !next.excused {
         if !excused {
-            fall = Some(UNREADY);
+            // Its kubelet waits before it starts a container that ended.
+            let waits = pod.trouble.as_ref().is_some_and(|(reason, _)| reason == "CrashLoopBackOff");
+            fall = Some(if waits { RESTARTED } else { UNREADY });
             next.fell = true;
         }
         next.excused = true;
