@@ -61,6 +61,11 @@ fn node(name: &str) -> Value {
 
 /// Two nodes: n1 was claimed at second 995 by grant 5, n2 is at rest.
 fn half_way(budget: impl Into<Value>, grace: u64) -> Judge {
+    half_way_with(budget, grace, &["n1"])
+}
+
+/// The same, with grants for these nodes.
+fn half_way_with(budget: impl Into<Value>, grace: u64, granted: &[&str]) -> Judge {
     let mut judge = Judge::new(None);
     // The status of a resource is newer than what it speaks of.
     let before = [
@@ -68,7 +73,7 @@ fn half_way(budget: impl Into<Value>, grace: u64) -> Judge {
         (Kind::Node, node("n2")),
         (Kind::Deployment, deployment("n1", "5.Claimed.995", "a")),
         (Kind::Deployment, deployment("n2", "4.Closed.900", "a")),
-        (Kind::IngressDaemonSet, resource("edge", UID8, budget, grace, grants(&["n1"]))),
+        (Kind::IngressDaemonSet, resource("edge", UID8, budget, grace, grants(granted))),
     ];
     let before = (1..).zip(before).map(|(revision, (kind, object))| seen(revision, 1000, kind, object)).collect();
     assert_eq!(judge.take_in(before), 5);
@@ -160,12 +165,9 @@ fn a_budget_that_is_raised_allows_more_at_once() {
 #[test]
 fn what_was_granted_before_the_audit_and_the_budget_goes_on() {
     for budget in [json!(1), json!("25%")] {
-        let mut judge = Judge::new(None);
-        judge.take_in(vec![
-            seen(1, 1000, Kind::Deployment, deployment("n1", "5.Claimed.995", "a")),
-            seen(2, 1000, Kind::IngressDaemonSet, resource("edge", UID8, budget.clone(), 8, grants(&["n1", "n2"]))),
-        ]);
-        assert_eq!(found_in(&mut judge, [(Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"))]), [[]], "{budget}");
+        let claimed = (Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"));
+        let mut judge = half_way_with(budget.clone(), 8, &["n1", "n2"]);
+        assert_eq!(found_in(&mut judge, [claimed]), [[]], "{budget}");
     }
 }
 
@@ -187,4 +189,38 @@ fn only_the_resource_that_was_named_is_judged_and_a_new_one_from_its_beginning()
     assert_eq!(judge.resources(), ["dns"]);
     judge.judge(&seen(3, 1001, Kind::Deployment, deployment("n1", "1.New.1001", "a")), false);
     assert_eq!(judge.judge(&seen(4, 1002, Kind::Deployment, deployment("n1", "1.New.1001", "b")), false), []);
+}
+
+/// The node says so of the resource with this UID.
+fn entry(uid8: &str, phase: &str) -> Value {
+    let holders = json!({ uid8: { "id": 2, "phase": phase, "key": "detached", "time": 0 } }).to_string();
+    json!({ "metadata": { "name": "n1", "uid": "node-n1", "annotations": { names::HOLDERS_ANNOTATION: holders } } })
+}
+
+#[test]
+fn a_resource_that_comes_later_is_judged_by_what_nodes_said_of_it_before() {
+    let mut judge = Judge::new(Some("dns".into()));
+    let changes = [
+        (Kind::Node, entry("ffffffff", "Attached")),
+        (Kind::IngressDaemonSet, resource("dns", "ffffffff", 1, 8, json!({}))),
+        (Kind::Node, entry("ffffffff", "Detached")),
+    ];
+    let found = found_in(&mut judge, changes);
+    assert!(found[2].contains(&Property::Monotone), "{found:?}");
+}
+
+#[test]
+fn what_belongs_to_one_resource_is_laid_at_no_other_ones_door() {
+    let mut judge = half_way(1, 8);
+    let of_dns = |revision: &str| {
+        let mut object = deployment("n2", "4.Closed.900", revision);
+        object["metadata"]["uid"] = "another".into();
+        object["metadata"]["labels"] = json!({ names::TOKEN_LABEL: "ffffffff.4.Closed.900", names::RESOURCE_LABEL: "ffffffff" });
+        object
+    };
+    judge.judge(&seen(11, 1001, Kind::IngressDaemonSet, resource("dns", "ffffffff", 1, 8, json!({}))), true);
+    judge.judge(&seen(12, 1001, Kind::Deployment, of_dns("a")), true);
+    let found = judge.judge(&seen(13, 1002, Kind::Deployment, of_dns("b")), false);
+    let found: Vec<_> = found.iter().map(|finding| (finding.resource.as_str(), finding.violation.property)).collect();
+    assert_eq!(found, [("dns", Property::NoBypass)]);
 }
