@@ -87,7 +87,9 @@ impl Audit<'_> {
         let Some(Count::Number(now)) = self.terms(uid8).and_then(|terms| terms.budget) else { return usize::MAX };
         let now = usize::try_from(now).unwrap_or(0);
         let granted = owner["status"]["rollout"]["grants"].as_object().map_or(0, serde_json::Map::len);
-        let before = self.budget.told.get(uid8).copied().unwrap_or(now);
+        // An audit that begins half-way has not seen what was allowed when that was granted.
+        let first = if self.expected.from_afar { now.max(granted) } else { now };
+        let before = self.budget.told.get(uid8).copied().unwrap_or(first);
         let allowed = still_allowed(now, before, granted.max(out));
         self.budget.told.insert(uid8.to_owned(), allowed);
         allowed

@@ -301,6 +301,9 @@ fn tokens_that_go_back_or_repeat_are_found() {
         deployment("n1", "2.Claimed.11", "a"),
     );
     assert_eq!(again.violations(&of_one()), [Property::OnlyOnce]);
+    // The phase goes back, with the same id.
+    let reopened = Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "1.Claimed.10", "a"));
+    assert_eq!(reopened.violations(&of_one()), [Property::Monotone]);
 }
 
 #[test]

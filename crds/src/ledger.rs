@@ -266,3 +266,33 @@ pub struct Annotation {
     #[serde(default)]
     pub value: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_times_of_a_course_are_no_news_and_all_that_a_decision_rests_on_is() {
+        let with = |course: Course| Ledger { course: Some(course), ..Ledger::default() };
+        let before = Course { revision: "a".into(), since: 1, ..Course::default() };
+        for same in [
+            Course { progressed_at: 2, ..before.clone() },
+            Course { stopped_at: Some(2), ..before.clone() },
+            Course { stood_still: 2, ..before.clone() },
+            Course { began_with: 2, ..before.clone() },
+            Course { finished: 2, ..before.clone() },
+        ] {
+            assert!(with(before.clone()).says_the_same(&with(same.clone())), "{same:?}");
+        }
+        for other in [
+            Course { revision: "b".into(), ..before.clone() },
+            Course { since: 2, ..before.clone() },
+            Course { steps_done: 1, ..before.clone() },
+            Course { soaking_since: Some(2), ..before.clone() },
+            Course { fallen: [("n1".to_owned(), 2)].into(), ..before.clone() },
+        ] {
+            assert!(!with(before.clone()).says_the_same(&with(other.clone())), "{other:?}");
+        }
+        assert!(!with(before).says_the_same(&Ledger::default()));
+    }
+}

@@ -109,4 +109,15 @@ mod tests {
             let _ = text.parse::<Token>();
         }
     }
+
+    #[test]
+    fn a_text_that_is_no_token_is_refused_whole() {
+        for text in
+            ["", ".5.Claimed.9", "u.x.Claimed.9", "u.5.Taken.9", "u.5.Claimed", "u.5.Claimed.x", "u.5.Claimed.9.x", "u.5.Claimed.9.k.k"]
+        {
+            assert_eq!(text.parse::<Token>(), Err(ParseTokenError(text.into())));
+        }
+        assert!("u.5.Claimed.9".parse::<Token>().is_ok_and(|token| !token.keep_annotation));
+        assert!("u.5.Claimed.9.k".parse::<Token>().is_ok_and(|token| token.keep_annotation));
+    }
 }

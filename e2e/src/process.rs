@@ -65,7 +65,7 @@ impl Process {
 
     /// Kills it (`SIGKILL`) and waits until it is gone. Its own children live on.
     pub async fn kill(mut self) -> Result<()> {
-        self.child.kill().await.with_context(|| format!("killing {}", self.name))
+        self.end().await
     }
 
     /// As [`Process::kill`], of one that has its successor in the same place.

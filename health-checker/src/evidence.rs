@@ -61,6 +61,17 @@ impl Tally {
         due
     }
 
+    /// The same, as long as the API server is silent or the kubelet is. When it speaks, nothing is to be probed, and failures before
+    /// that no longer count.
+    pub fn due_without_news(&mut self, candidates: &Candidates, after: Duration, now: Instant) -> Vec<(Key, ReadinessProbe)> {
+        let fresh = candidates.heard.is_none_or(|heard| now.saturating_duration_since(heard) <= after);
+        if fresh && !candidates.disowned {
+            self.forget_failures();
+            return Vec::new();
+        }
+        self.due(candidates, now)
+    }
+
     /// Takes in a result; true when it establishes that the pod fails from here. A probe that never passed from here
     /// proves nothing: the network may not let this process reach the pod at all.
     pub fn record(&mut self, key: &Key, threshold: u32, passed: bool) -> bool {
@@ -97,12 +108,7 @@ pub async fn gather(mut candidates: watch::Receiver<Candidates>, after: Duration
             _ = ticks.tick() => {
                 let now = time::Instant::now().into_std();
                 let known = candidates.borrow_and_update().clone();
-                let fresh = known.heard.is_none_or(|heard| now.saturating_duration_since(heard) <= after);
-                if fresh && !known.disowned {
-                    tally.forget_failures();
-                    continue;
-                }
-                for (key, probe) in tally.due(&known, now) {
+                for (key, probe) in tally.due_without_news(&known, after, now) {
                     running.spawn(async move { (key, probe.failure_threshold, probe::passes(&probe).await) });
                 }
             }
@@ -184,5 +190,25 @@ mod tests {
         assert_eq!(tally.due(&candidates(), start + Duration::from_mins(1)).len(), 1);
         tally.due(&Candidates::default(), start + Duration::from_secs(61));
         assert!(tally.pods().is_empty());
+    }
+
+    #[test]
+    fn while_the_api_server_speaks_nothing_is_probed_and_failures_of_before_are_forgotten() {
+        let (mut tally, start, after) = (Tally::default(), Instant::now(), Duration::from_secs(10));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut known = Candidates { heard: Some(start), ..candidates() };
+        let mut attempt = |known: &Candidates, now, passed| {
+            let due = tally.due_without_news(known, after, now);
+            due.into_iter().map(|(key, probe)| tally.record(&key, probe.failure_threshold, passed)).next()
+        };
+        assert_eq!(attempt(&known, at(10), true), None, "it has just spoken");
+        assert_eq!(attempt(&known, at(20), true), Some(false));
+        assert_eq!(attempt(&known, at(30), false), Some(false));
+        known.heard = Some(at(35));
+        assert_eq!(attempt(&known, at(40), false), None);
+        assert_eq!(attempt(&known, at(50), false), Some(false), "the first since it spoke");
+        assert_eq!(attempt(&known, at(60), false), Some(true));
+        known = Candidates { heard: Some(at(70)), disowned: true, ..candidates() };
+        assert_eq!(attempt(&known, at(70), false), Some(true), "the kubelet is silent");
     }
 }

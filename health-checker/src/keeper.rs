@@ -3,7 +3,7 @@
 use crate::{
     answer::{Answer, Identity, render},
     evidence::Candidates,
-    verdict::{CONFIRM_AFTER, Reason, Verdict, verdict},
+    verdict::{Reason, Verdict, verdict},
     view::{Update, View, Watch},
 };
 use jiff::Timestamp;
@@ -145,7 +145,7 @@ impl Keeper {
         }
         self.confirmed = Some(now);
         for (watch, refresh) in &outputs.refresh {
-            if self.view.age_of(*watch, now).is_none_or(|age| age > CONFIRM_AFTER) {
+            if self.view.is_to_be_confirmed(*watch, now) {
                 refresh.notify_one();
             }
         }

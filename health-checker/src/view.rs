@@ -1,6 +1,6 @@
 //! What this process knows about its node: the decoded objects, and how old that knowledge is.
 
-use crate::probe::ReadinessProbe;
+use crate::{probe::ReadinessProbe, verdict::CONFIRM_AFTER};
 use crds::token::Token;
 use std::{
     collections::BTreeMap,
@@ -232,6 +232,11 @@ impl View {
         self.seen(watch).map(|seen| now.saturating_duration_since(seen))
     }
 
+    /// What this watch knows is too old to begin to serve on.
+    pub fn is_to_be_confirmed(&self, watch: Watch, now: Instant) -> bool {
+        self.age_of(watch, now).is_none_or(|age| age > CONFIRM_AFTER)
+    }
+
     /// Age of the oldest part; `None` until all three have listed once.
     pub fn age(&self, now: Instant) -> Option<Duration> {
         Watch::ALL.into_iter().map(|watch| self.age_of(watch, now)).try_fold(Duration::ZERO, |oldest, age| Some(oldest.max(age?)))
@@ -284,5 +289,36 @@ mod tests {
         assert_eq!(view.age(start + Duration::from_secs(9)), Some(Duration::from_secs(9)));
         view.apply(Update::Deployments(Change::Unchanged), start + Duration::from_secs(8));
         assert_eq!(view.age(start + Duration::from_secs(9)), Some(Duration::from_secs(4)));
+    }
+
+    #[test]
+    fn news_that_arrives_late_makes_a_watch_no_older() {
+        let start = Instant::now();
+        let mut view = View::new(ReadyPolicy::All);
+        view.apply(Update::Node(Change::Replaced(vec![])), start + Duration::from_secs(6));
+        view.apply(Update::Node(Change::Unchanged), start + Duration::from_secs(3));
+        assert_eq!(view.age_of(Watch::Node, start + Duration::from_secs(9)), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn a_probe_that_failed_from_here_counts_only_after_what_the_api_server_said_last() {
+        let start = Instant::now();
+        let pod = Pod { uid: "a".into(), ready: true, disowned: false, terminating: false, revision: None, probes: Vec::new() };
+        let mut view = View::new(ReadyPolicy::All);
+        view.apply(Update::Pods(Change::Replaced(vec![("a".into(), pod.clone())])), start + Duration::from_secs(5));
+        for (failed_at, counts) in [(4, false), (5, false), (6, true)] {
+            view.failed_here.insert("a".into(), start + Duration::from_secs(failed_at));
+            assert_eq!(view.fails_here(&pod), counts, "at {failed_at} s");
+        }
+    }
+
+    #[test]
+    fn a_watch_is_too_old_to_begin_to_serve_on_when_it_never_was_listed_or_long_ago() {
+        let start = Instant::now();
+        let mut view = View::new(ReadyPolicy::All);
+        assert!(view.is_to_be_confirmed(Watch::Node, start));
+        view.apply(Update::Node(Change::Replaced(vec![])), start);
+        assert!(!view.is_to_be_confirmed(Watch::Node, start + CONFIRM_AFTER));
+        assert!(view.is_to_be_confirmed(Watch::Node, start + CONFIRM_AFTER + Duration::from_secs(1)));
     }
 }

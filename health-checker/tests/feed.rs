@@ -189,3 +189,28 @@ async fn a_watch_that_ends_at_once_every_time_does_not_make_the_feed_spin() {
     }
     assert!(before.elapsed() >= Duration::from_secs(1), "{:?}", before.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_has_run_its_time_goes_on_where_it_ended() {
+    let mut bed = start();
+    bed.answer(LIST, list("5")).await;
+    let (uri, answer) = bed.request().await;
+    assert_eq!(uri, watch_from("5"));
+    let end = futures::stream::once(tokio::time::sleep(Duration::from_mins(1))).filter_map(async |()| None);
+    answer.send_response(Response::new(Stream(Box::pin(frames(vec![event("BOOKMARK", "9")]).chain(end)))));
+    bed.watch(&watch_from("9"), vec![]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_list_that_was_answered_the_next_failure_is_the_first_of_its_row() {
+    let mut bed = start();
+    for _ in 0..10 {
+        bed.answer(LIST, "no list".to_owned()).await;
+    }
+    bed.answer(LIST, list("5")).await;
+    bed.answer(&watch_from("5"), String::new()).await;
+    let ended = Instant::now();
+    bed.answer(LIST, list("6")).await;
+    // The first pause is 100 ms, and as much again by chance.
+    assert!(ended.elapsed() <= Duration::from_millis(250), "{:?}", ended.elapsed());
+}

@@ -71,3 +71,42 @@ pub fn render(resource: &IngressDaemonSet, revisions: &[Revision], nodes: &BTree
     });
     table(style, &["REVISION", "HASH", "AGE", "NODES", "IS", "IMAGES"], rows.collect(), None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn resource(image: &str, pinned: Option<i64>) -> IngressDaemonSet {
+        serde_json::from_value(json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet", "metadata": { "name": "edge" },
+            "spec": {
+                "template": { "spec": { "containers": [{ "name": "nginx", "image": image }] } },
+                "rollbackTo": pinned.map(|number| json!({ "revision": number })),
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn undo_goes_one_recorded_revision_back_from_what_runs_and_never_to_that_of_the_spec() {
+        let recorded = |(number, image): (i64, &str)| Revision {
+            number,
+            revision: hash::revision(&resource(image, None).spec.template),
+            recorded: 0,
+            images: BTreeMap::new(),
+        };
+        let revisions: Vec<_> = [(1, "a"), (2, "b"), (3, "c"), (4, "d")].map(recorded).into();
+        for (image, pinned, expected) in [
+            ("d", None, Some(3)),
+            ("c", None, Some(4)),
+            ("d", Some(0), Some(3)),
+            ("d", Some(3), Some(2)),
+            ("b", Some(3), Some(1)),
+            ("d", Some(1), None),
+        ] {
+            let found = newest_before(&revisions, &resource(image, pinned)).map(|revision| revision.number);
+            assert_eq!(found, expected, "{image} and pinned to {pinned:?}");
+        }
+    }
+}

@@ -109,13 +109,45 @@ mod tests {
     use super::*;
     use crate::args::{Arguments, Command};
     use clap::Parser as _;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use std::sync::{Arc, Mutex};
 
-    fn terms(arguments: &[&str]) -> anyhow::Result<Terms> {
+    fn run(arguments: &[&str]) -> Run {
         let line = ["operator", "run"].iter().chain(arguments);
         match Arguments::parse_from(line).command {
-            Command::Run(run) => Terms::of(&run),
+            Command::Run(run) => *run,
             Command::CleanupNodes(_) | Command::Crd => unreachable!("not asked for"),
         }
+    }
+
+    fn terms(arguments: &[&str]) -> anyhow::Result<Terms> {
+        Terms::of(&run(arguments))
+    }
+
+    /// An API server that has one Lease, which nobody holds at first.
+    fn serve(lease: &Arc<Mutex<Value>>) -> Client {
+        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+        let lease = Arc::clone(lease);
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                let written = request.into_body().collect_bytes().await.unwrap();
+                let mut lease = lease.lock().unwrap();
+                if !written.is_empty() {
+                    *lease = serde_json::from_slice(&written).unwrap();
+                }
+                reply.send_response(http::Response::new(Body::from(lease.to_string().into_bytes())));
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn unheld() -> Arc<Mutex<Value>> {
+        Arc::new(Mutex::new(json!({"metadata": {"name": "operator", "resourceVersion": "1"}, "spec": {}})))
+    }
+
+    fn holder(lease: &Mutex<Value>) -> Option<String> {
+        lease.lock().unwrap()["spec"]["holderIdentity"].as_str().map(str::to_owned)
     }
 
     #[test]
@@ -139,5 +171,31 @@ mod tests {
     fn a_lease_shorter_than_six_looks_is_refused_with_both_options() {
         let error = terms(&["--lease-duration-seconds=3", "--lease-retry-milliseconds=900"]).expect_err("too short").to_string();
         assert!(error.contains("--lease-duration-seconds=3") && error.contains("--lease-retry-milliseconds=900"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_is_asked_to_stop_leaves_the_lease_to_whoever_wants_it() -> anyhow::Result<()> {
+        let (lease, run, stop) = (unheld(), run(&["--identity=a"]), CancellationToken::new());
+        let work = async {
+            assert_eq!(holder(&lease).as_deref(), Some("a"));
+            stop.cancel();
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(act_while_leading(serve(&lease), &run, Terms::of(&run)?, stop.clone(), work).await, Outcome::Stopped);
+        assert_eq!(holder(&lease), None);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_whose_lease_another_one_has_taken_acts_no_more_and_lets_it_be() -> anyhow::Result<()> {
+        let (lease, run) = (unheld(), run(&["--identity=a"]));
+        let work = async {
+            lease.lock().unwrap()["spec"]["holderIdentity"] = "b".into();
+            std::future::pending::<()>().await;
+        };
+        let outcome = act_while_leading(serve(&lease), &run, Terms::of(&run)?, CancellationToken::new(), work).await;
+        assert_eq!(outcome, Outcome::LeaseLost);
+        assert_eq!(holder(&lease).as_deref(), Some("b"));
+        Ok(())
     }
 }

@@ -142,3 +142,18 @@ impl Memory {
         self.asserted.iter().filter(|(_, at)| at.elapsed() < ASSERT_EVERY).map(|(assertion, _)| assertion.clone()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_the_watch_does_not_show_is_waited_for_no_longer_than_a_gap_of_the_watch_takes() {
+        let (mut memory, observer) = (Memory::default(), Observer::default());
+        memory.expect(Kind::Pods, 9);
+        assert!(!memory.is_caught_up(&observer));
+        let written = Instant::now().checked_sub(EXPECTED_WITHIN).unwrap();
+        memory.expected.insert(Kind::Pods, (9, written));
+        assert!(memory.is_caught_up(&observer));
+    }
+}

@@ -49,3 +49,34 @@ impl<K: Ord, V: Resource> Readable<K, V> {
         self.objects.remove(key);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::NodeReadinessGate;
+    use serde_json::json;
+
+    fn gate(key: &str) -> DeserializeGuard<NodeReadinessGate> {
+        let spec = json!({ "allNodes": true, "taint": { "key": key }, "requirements": [] });
+        serde_json::from_value(json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate",
+            "metadata": { "name": "edge" }, "spec": if key.is_empty() { json!(7) } else { spec },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_any_more_stays_as_it_was_until_it_is_gone() {
+        let mut known = Readable::<&str, NodeReadinessGate>::default();
+        let key = |known: &Readable<&str, NodeReadinessGate>| known.objects.get("edge").map(|gate| gate.spec.taint.key.clone());
+        known.take("edge", gate("a"));
+        known.take("edge", gate(""));
+        assert_eq!((key(&known).as_deref(), known.unreadable.len()), (Some("a"), 1));
+        known.replace(BTreeMap::from([("edge", gate(""))]));
+        assert_eq!((key(&known).as_deref(), known.unreadable.len()), (Some("a"), 1));
+        known.take("edge", gate("b"));
+        assert_eq!((key(&known).as_deref(), known.unreadable.len()), (Some("b"), 0));
+        known.remove(&"edge");
+        assert_eq!(key(&known), None);
+    }
+}

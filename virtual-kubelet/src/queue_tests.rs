@@ -221,3 +221,18 @@ async fn a_key_can_be_taken_before_its_time_and_only_while_it_waits() {
     queue.done(&"later");
     assert!(!queue.is_failing(&"later") && queue.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_success_ends_the_row_of_failures_of_a_key_that_is_due_again() {
+    let (policy, mut queue) = (RetryPolicy::exponential(SECOND, SECOND * 60), KeyedQueue::default());
+    queue.add("a");
+    for pause in [1, 2, 4] {
+        let key = queue.next().await;
+        assert_eq!(queue.failed(&key, &policy, "no"), Retry::After(SECOND * pause));
+    }
+    let key = queue.next().await;
+    queue.add("a");
+    queue.done(&key);
+    let key = queue.next().await;
+    assert_eq!(queue.failed(&key, &policy, "no"), Retry::After(SECOND));
+}

@@ -19,7 +19,8 @@ fn seen(revision: u64, second: i64, kind: Kind, object: Value) -> Observation {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "values are built in the call, by `json!`")]
-fn resource(name: &str, uid8: &str, budget: u64, grace: u64, grants: Value) -> Value {
+fn resource(name: &str, uid8: &str, budget: impl Into<Value>, grace: u64, grants: Value) -> Value {
+    let budget: Value = budget.into();
     json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
         "metadata": { "name": name, "namespace": "web", "uid": format!("{uid8}-0000"), "generation": 1 },
@@ -59,7 +60,12 @@ fn node(name: &str) -> Value {
 }
 
 /// Two nodes: n1 was claimed at second 995 by grant 5, n2 is at rest.
-fn half_way(budget: u64, grace: u64) -> Judge {
+fn half_way(budget: impl Into<Value>, grace: u64) -> Judge {
+    half_way_with(budget, grace, &["n1"])
+}
+
+/// The same, with grants for these nodes.
+fn half_way_with(budget: impl Into<Value>, grace: u64, granted: &[&str]) -> Judge {
     let mut judge = Judge::new(None);
     // The status of a resource is newer than what it speaks of.
     let before = [
@@ -67,7 +73,7 @@ fn half_way(budget: u64, grace: u64) -> Judge {
         (Kind::Node, node("n2")),
         (Kind::Deployment, deployment("n1", "5.Claimed.995", "a")),
         (Kind::Deployment, deployment("n2", "4.Closed.900", "a")),
-        (Kind::IngressDaemonSet, resource("edge", UID8, budget, grace, grants(&["n1"]))),
+        (Kind::IngressDaemonSet, resource("edge", UID8, budget, grace, grants(granted))),
     ];
     let before = (1..).zip(before).map(|(revision, (kind, object))| seen(revision, 1000, kind, object)).collect();
     assert_eq!(judge.take_in(before), 5);
@@ -122,13 +128,47 @@ fn a_node_that_the_operator_left_unready_takes_from_the_budget() {
     assert_eq!(found(&mut judge, &seen(14, 1006, Kind::Deployment, deployment("n2", "6.Claimed.1006", "a"))), [Property::Budget]);
 }
 
+/// What is found of changes that come one after the other.
+fn found_in(judge: &mut Judge, changes: impl IntoIterator<Item = (Kind, Value)>) -> Vec<Vec<Property>> {
+    (11..).zip(changes).map(|(revision, (kind, object))| found(judge, &seen(revision, 1001, kind, object))).collect()
+}
+
 #[test]
 fn a_budget_that_is_lowered_binds_once_nothing_of_before_is_under_way() {
-    let mut judge = half_way(2, 8);
-    let claimed = seen(11, 1001, Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"));
-    assert_eq!(found(&mut judge, &claimed), []);
-    let lowered = resource("edge", UID8, 1, 8, grants(&["n1", "n2"]));
-    assert_eq!(found(&mut judge, &seen(12, 1002, Kind::IngressDaemonSet, lowered)), []);
+    for (two, one) in [(json!(2), json!(1)), (json!("50%"), json!("25%"))] {
+        let lowered = |granted: &[&str]| (Kind::IngressDaemonSet, resource("edge", UID8, one.clone(), 8, grants(granted)));
+        let changed = |node: &str, token: &str| (Kind::Deployment, deployment(node, token, "a"));
+        let mut judge = half_way(two, 8);
+        let before = [
+            changed("n2", "6.Claimed.1001"),
+            lowered(&["n1", "n2"]),
+            changed("n1", "5.Closed.1001"),
+            changed("n2", "6.Closed.1001"),
+            lowered(&[]),
+            changed("n1", "7.Claimed.1001"),
+        ];
+        assert!(found_in(&mut judge, before).iter().all(Vec::is_empty), "{one}");
+        assert_eq!(found_in(&mut judge, [changed("n2", "8.Claimed.1001")]), [[Property::Budget]], "{one}");
+    }
+}
+
+#[test]
+fn a_budget_that_is_raised_allows_more_at_once() {
+    for (one, two) in [(json!(1), json!(2)), (json!("25%"), json!("50%"))] {
+        let raised = |granted: &[&str]| (Kind::IngressDaemonSet, resource("edge", UID8, two.clone(), 8, grants(granted)));
+        let claimed = (Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"));
+        let found = found_in(&mut half_way(one, 8), [raised(&["n1"]), raised(&["n1", "n2"]), claimed]);
+        assert!(found.iter().all(Vec::is_empty), "{two}: {found:?}");
+    }
+}
+
+#[test]
+fn what_was_granted_before_the_audit_and_the_budget_goes_on() {
+    for budget in [json!(1), json!("25%")] {
+        let claimed = (Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"));
+        let mut judge = half_way_with(budget.clone(), 8, &["n1", "n2"]);
+        assert_eq!(found_in(&mut judge, [claimed]), [[]], "{budget}");
+    }
 }
 
 #[test]
@@ -149,4 +189,38 @@ fn only_the_resource_that_was_named_is_judged_and_a_new_one_from_its_beginning()
     assert_eq!(judge.resources(), ["dns"]);
     judge.judge(&seen(3, 1001, Kind::Deployment, deployment("n1", "1.New.1001", "a")), false);
     assert_eq!(judge.judge(&seen(4, 1002, Kind::Deployment, deployment("n1", "1.New.1001", "b")), false), []);
+}
+
+/// The node says so of the resource with this UID.
+fn entry(uid8: &str, phase: &str) -> Value {
+    let holders = json!({ uid8: { "id": 2, "phase": phase, "key": "detached", "time": 0 } }).to_string();
+    json!({ "metadata": { "name": "n1", "uid": "node-n1", "annotations": { names::HOLDERS_ANNOTATION: holders } } })
+}
+
+#[test]
+fn a_resource_that_comes_later_is_judged_by_what_nodes_said_of_it_before() {
+    let mut judge = Judge::new(Some("dns".into()));
+    let changes = [
+        (Kind::Node, entry("ffffffff", "Attached")),
+        (Kind::IngressDaemonSet, resource("dns", "ffffffff", 1, 8, json!({}))),
+        (Kind::Node, entry("ffffffff", "Detached")),
+    ];
+    let found = found_in(&mut judge, changes);
+    assert!(found[2].contains(&Property::Monotone), "{found:?}");
+}
+
+#[test]
+fn what_belongs_to_one_resource_is_laid_at_no_other_ones_door() {
+    let mut judge = half_way(1, 8);
+    let of_dns = |revision: &str| {
+        let mut object = deployment("n2", "4.Closed.900", revision);
+        object["metadata"]["uid"] = "another".into();
+        object["metadata"]["labels"] = json!({ names::TOKEN_LABEL: "ffffffff.4.Closed.900", names::RESOURCE_LABEL: "ffffffff" });
+        object
+    };
+    judge.judge(&seen(11, 1001, Kind::IngressDaemonSet, resource("dns", "ffffffff", 1, 8, json!({}))), true);
+    judge.judge(&seen(12, 1001, Kind::Deployment, of_dns("a")), true);
+    let found = judge.judge(&seen(13, 1002, Kind::Deployment, of_dns("b")), false);
+    let found: Vec<_> = found.iter().map(|finding| (finding.resource.as_str(), finding.violation.property)).collect();
+    assert_eq!(found, [("dns", Property::NoBypass)]);
 }

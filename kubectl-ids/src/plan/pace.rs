@@ -79,11 +79,37 @@ fn start_time(pod: &Pod) -> Option<(String, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn what_is_said_counts_before_what_is_measured_before_what_is_assumed() {
         assert_eq!(Pace::of(Some(7), &[1]).pod_seconds, 7);
         assert_eq!(Pace::of(None, &[90, 3, 4]), Pace { pod_seconds: 4, source: Source::Measured(3) });
         assert_eq!(Pace::of(None, &[]).source, Source::Assumed);
+    }
+
+    #[test]
+    fn only_a_pod_that_was_ready_from_its_first_start_on_tells_how_long_that_takes() {
+        let pod = |restarts: i32, ready: &str, at: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "labels": { names::RESOURCE_LABEL: "0a1b2c3d", names::REVISION_LABEL: "a" },
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                },
+                "status": {
+                    "containerStatuses": [{ "name": "nginx", "image": "nginx", "imageID": "", "ready": true, "restartCount": restarts }],
+                    "conditions": [{ "type": "Ready", "status": ready, "lastTransitionTime": at }],
+                },
+            }))
+            .unwrap()
+        };
+        let pods = [
+            pod(0, "True", "2026-01-01T00:00:07Z"),
+            pod(0, "True", "2026-01-01T00:00:00Z"),
+            pod(1, "True", "2026-01-01T00:00:20Z"),
+            pod(0, "False", "2026-01-01T00:00:30Z"),
+            pod(0, "True", "2026-01-02T00:00:00Z"),
+        ];
+        assert_eq!(start_times(&pods), BTreeMap::from([("0a1b2c3d".to_owned(), vec![7, 1])]));
     }
 }

@@ -199,18 +199,21 @@ impl Engine {
                 changes = hub.changes() => self.note(changes).await,
                 Some(ended) = work.next() => self.ended(ended),
                 Some(writes) = writing.next() => self.written(writes),
-                _ = ticks.tick() => {
-                    self.wake_due();
-                    if self.finalizers == Finalizers::Failed {
-                        self.keep_finalizers().await;
-                    }
-                    self.status_due |= self.admission.has_news();
-                    self.report(&writing);
-                }
+                _ = ticks.tick() => self.tick(&mut writing).await,
             }
             self.look(&work);
         }
         while work.next().await.is_some() || writing.next().await.is_some() {}
+    }
+
+    /// What no event brings.
+    async fn tick(&mut self, writing: &mut Writing) {
+        self.wake_due();
+        if self.finalizers == Finalizers::Failed {
+            self.keep_finalizers().await;
+        }
+        self.status_due |= self.admission.has_news();
+        self.report(writing);
     }
 
     fn gate_event(

@@ -169,8 +169,7 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
             let key = (pod.namespace().unwrap_or_default(), pod.name_any());
             let mut world = hub.changing_world();
             let Some(known) = world.pods.get_mut(&source).and_then(|source| source.found.as_mut()) else { return };
-            let nodes: Vec<_> = known.on.iter_mut().filter_map(|(node, pods)| pods.remove(&key).map(|_| node.clone())).collect();
-            known.on.retain(|_, pods| !pods.is_empty());
+            let nodes = remove(known, &key);
             drop(world);
             hub.nodes(nodes);
         }
@@ -188,6 +187,13 @@ pub(super) fn insert(pods: &mut Pods, pod: Pod) {
         pods.on.retain(|_, pods| !pods.is_empty());
     }
     pods.on.entry(node).or_default().insert(key, facts);
+}
+
+/// Takes a pod out; returns the nodes that it was on.
+fn remove(pods: &mut Pods, key: &Key) -> Vec<String> {
+    let nodes = pods.on.iter_mut().filter_map(|(node, pods)| pods.remove(key).map(|_| node.clone())).collect();
+    pods.on.retain(|_, pods| !pods.is_empty());
+    nodes
 }
 
 /// Notes whether a source can be seen; every node may be concerned.
@@ -298,16 +304,27 @@ async fn follow_csi_drivers(client: Client, hub: Arc<Hub>) {
 mod tests {
     use super::*;
 
+    fn pod(node: Option<&str>) -> Pod {
+        let spec = serde_json::json!({ "nodeName": node, "containers": [] });
+        serde_json::from_value(serde_json::json!({ "metadata": { "name": "p", "namespace": "ops" }, "spec": spec })).unwrap()
+    }
+
     #[test]
     fn a_pod_waits_for_a_node_until_it_has_one() {
-        let pod = |node: Option<&str>| -> Pod {
-            let spec = serde_json::json!({ "nodeName": node, "containers": [] });
-            serde_json::from_value(serde_json::json!({ "metadata": { "name": "p", "namespace": "ops" }, "spec": spec })).unwrap()
-        };
         let mut pods = Pods::default();
         insert(&mut pods, pod(None));
         assert!(pods.on.keys().eq([NOWHERE]));
         insert(&mut pods, pod(Some("n1")));
         assert!(pods.on.keys().eq(["n1"]) && pods.on["n1"].len() == 1);
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_is_gone_and_its_node_is_told() {
+        let mut pods = Pods::default();
+        insert(&mut pods, pod(Some("n1")));
+        let key = ("ops".to_owned(), "p".to_owned());
+        assert_eq!(remove(&mut pods, &key), ["n1"]);
+        assert!(pods.on.is_empty());
+        assert!(remove(&mut pods, &key).is_empty());
     }
 }

@@ -431,3 +431,71 @@ async fn write(client: &Client, metrics: &PodGateMetrics, key: &Key, patch: Valu
     }
     result.map(Box::new)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::client::Body;
+    use planner::gate::world::PodSource;
+    use prometheus_client::registry::Registry;
+    use serde_json::json;
+
+    /// An engine that knows one pod with a gate that its label opens, and how many requests it makes.
+    fn engine() -> (Engine, Key, Arc<std::sync::atomic::AtomicUsize>) {
+        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Some((_, reply)) = handle.next_request().await {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let body = json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "No", "code": 500});
+                reply.send_response(http::Response::builder().status(500).body(Body::from(body.to_string().into_bytes())).unwrap());
+            }
+        });
+        let (client, observer) = (Client::new(service, "default"), Arc::new(Observer::default()));
+        let reporter = k8s_controller::events::Reporter { controller: "operator".into(), instance: None };
+        let engine = Engine::new(Options {
+            recorder: EventRecorder::new(client.clone(), reporter),
+            client,
+            hub: observer.hub(),
+            observer,
+            metrics: PodGateMetrics::registered(&mut Registry::default()),
+        });
+        let key = ("web".to_owned(), "p".to_owned());
+        let object: PodReadinessGate = serde_json::from_value(json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGate",
+            "metadata": {"name": "open", "namespace": "web", "uid": "g", "generation": 1},
+            "spec": {"conditionType": "example.com/open", "source": {"label": {"key": "open"}}},
+        }))
+        .unwrap();
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "web", "uid": "u", "resourceVersion": "1", "labels": {"open": "true"}},
+            "spec": {"containers": [], "nodeName": "n1", "readinessGates": [{"conditionType": "example.com/open"}]},
+        }))
+        .unwrap();
+        {
+            let mut known = engine.hub.known();
+            known.world.gates.insert(("web".into(), "open".into()), Arc::new(gate(&object)));
+            let source = PodSource { namespace: "web".into(), selector: crds::label_selector::LabelSelector::default() };
+            known.insert(&source, key.clone(), facts::pod(pod).1);
+        }
+        (engine, key, asked)
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_seen_of_it() {
+        let (mut engine, key, asked) = engine();
+        let mut work = Work::new();
+        let mut settle = async |engine: &mut Engine| {
+            engine.look_at(key.clone(), &work);
+            while let Some(ended) = work.next().await {
+                engine.ended(ended);
+            }
+            asked.load(std::sync::atomic::Ordering::Relaxed)
+        };
+        assert_eq!(settle(&mut engine).await, 1);
+        assert_eq!(settle(&mut engine).await, 1, "it is not tried again at once");
+        engine.failures.get_mut(&key).unwrap().1 = Instant::now();
+        assert_eq!(settle(&mut engine).await, 2);
+    }
+}

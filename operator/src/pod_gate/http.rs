@@ -24,25 +24,37 @@ const FAILURES: u32 = 3;
 pub async fn follow_answers(hub: Arc<Hub>, asking: Arc<Semaphore>, target: Target) {
     let mut ticks = tokio::time::interval(Duration::from_millis(target.period));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut answered, mut failures) = (false, 0_u32);
+    let mut answering = Answering::default();
     loop {
         ticks.tick().await;
         // Closed by nobody.
         let Ok(permit) = asking.acquire().await else { return };
         let seen = ask(&target).await;
         drop(permit);
-        match seen {
-            Ok(status) => {
-                (answered, failures) = (true, 0);
-                hub.answer(&target, Ok(status));
-            }
-            Err(why) => {
-                failures = failures.saturating_add(1);
-                if !answered || failures >= FAILURES {
-                    hub.answer(&target, Err(format!("{} does not answer: {why}", target.url)));
-                }
-            }
+        if let Some(news) = answering.after(seen) {
+            hub.answer(&target, news.map_err(|why| format!("{} does not answer: {why}", target.url)));
         }
+    }
+}
+
+/// Whether a server answers, by all that came of asking it.
+#[derive(Debug, Default)]
+struct Answering {
+    /// It has, ever.
+    answered: bool,
+    /// How many times in a row it has not.
+    failures: u32,
+}
+
+impl Answering {
+    /// What counts after one more question; nothing where a server that has answered before is silent for a moment.
+    fn after(&mut self, seen: Result<u16, String>) -> Option<Result<u16, String>> {
+        if seen.is_ok() {
+            (self.answered, self.failures) = (true, 0);
+            return Some(seen);
+        }
+        self.failures = self.failures.saturating_add(1);
+        (!self.answered || self.failures >= FAILURES).then_some(seen)
     }
 }
 
@@ -113,5 +125,17 @@ mod tests {
         ] {
             assert_eq!(may_be_asked(address.parse().unwrap()), asked, "{address}");
         }
+    }
+
+    #[test]
+    fn a_server_that_has_answered_counts_as_silent_when_it_was_three_times_in_a_row() {
+        let silence = || Err("no answer".to_owned());
+        let mut answering = Answering::default();
+        assert_eq!(answering.after(silence()), Some(silence()), "it never has answered");
+        for _ in 0..2 {
+            assert_eq!(answering.after(Ok(503)), Some(Ok(503)));
+            assert_eq!([answering.after(silence()), answering.after(silence())], [None, None]);
+        }
+        assert_eq!(answering.after(silence()), Some(silence()));
     }
 }

@@ -55,6 +55,15 @@ fn a_deleted_pod_leaves_the_api_as_soon_as_it_ended_and_its_last_status_is_writt
 }
 
 #[test]
+fn a_deleted_pod_stays_in_the_api_until_it_has_ended() {
+    let mut server = deleting(20);
+    server.status = Some(status("Running"));
+    let mut record = running(server, status("Running"));
+    record.delete_sent = Some(20);
+    assert!(record.next(NOW).is_none());
+}
+
+#[test]
 fn a_shortened_grace_is_passed_on_and_a_longer_one_is_not() {
     let mut record = running(deleting(5), status("Running"));
     record.delete_sent = Some(20);

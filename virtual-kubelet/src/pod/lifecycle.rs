@@ -239,3 +239,22 @@ impl PodStatusSink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+    #[tokio::test]
+    async fn that_a_provider_ends_a_pod_by_itself_is_told_though_it_reports_another_status_before_anybody_looks() {
+        let sink = PodStatusSink::default();
+        let mut pod = Pod::default();
+        pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        pod.metadata.deletion_grace_period_seconds = Some(7);
+        sink.notify_pod(&pod);
+        let status = PodStatus { phase: Some("Failed".into()), ..PodStatus::default() };
+        sink.notify(PodId::of(&pod), status.clone());
+        let report = sink.take().await.remove(&PodId::of(&pod)).unwrap();
+        assert_eq!((report.status, report.evicted), (status, Some(7)));
+    }
+}

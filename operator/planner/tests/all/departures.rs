@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use crds::{ledger::Kind, names};
-use planner::Hold;
+use planner::{Action, Hold, plan::Write};
 use serde_json::{Value, json};
 
 fn taint(world: &mut World, node: &str, key: Option<&str>) {
@@ -244,4 +244,39 @@ fn what_people_or_a_window_hold_back_is_named_before_a_drain_that_lasts() {
     let plan = seconds(&mut world, &mut operator, 5);
     assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "OutsideWindow");
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "OutsideWindow")));
+}
+
+#[test]
+fn a_node_that_is_made_again_under_its_grant_is_granted_anew() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 3);
+    let granted = |world: &World| {
+        let (node, grant) = world.cluster.ledger().unwrap().grants.first_key_value().unwrap();
+        (node.clone(), grant.id, grant.node_uid.clone())
+    };
+    let (node, id, _) = granted(&world);
+    world.audit.disturbed.insert(node.clone());
+    world.change(|cluster| cluster.edit_node(&node, |node| node["metadata"]["uid"] = "another".into()));
+    seconds(&mut world, &mut operator, 3);
+    let (after, newer, uid) = granted(&world);
+    assert_eq!((after, uid.as_str()), (node, "another"));
+    assert!(newer > id, "a new place, with marks of its own");
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_new_deployment_begins_to_serve_only_as_it_was_seen_complete() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 1, 1);
+    world.change(|cluster| cluster.join("n9"));
+    let first_close = (0..60).find_map(|_| {
+        let plan = world.fair_second(&mut operator)?;
+        plan.actions.into_iter().find_map(|action| match action {
+            Action::PatchDeployment { write: Write::FirstClose, patch, .. } => Some(patch),
+            _ => None,
+        })
+    });
+    let patch = first_close.unwrap();
+    let tests = |path: &str| patch.as_array().unwrap().iter().any(|step| step["op"] == "test" && step["path"] == path);
+    assert!(tests("/metadata/generation"), "{patch}");
 }

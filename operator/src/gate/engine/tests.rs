@@ -309,6 +309,57 @@ async fn a_patch_that_comes_too_late_is_counted_and_answered_with_what_is_there_
 }
 
 #[tokio::test]
+async fn a_node_that_changes_while_a_patch_of_it_is_under_way_waits_for_the_answer() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    let mut work = Work::new();
+    engine.look(&work);
+    assert_eq!(work.len(), 1);
+    say(&engine, &server, "n1", "True");
+    engine.urgent.insert("n1".into());
+    engine.look(&work);
+    assert_eq!(work.len(), 1, "a second one would be made from the same view");
+    let patched = work.next().await.unwrap();
+    engine.ended(patched);
+    engine.look(&work);
+    assert_eq!(work.len(), 1, "it is not forgotten");
+}
+
+#[tokio::test]
+async fn a_node_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_seen_of_it() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
+    settle(&mut engine).await;
+    server.lock().unwrap().refuses = None;
+    engine.timers.clear();
+    engine.urgent.insert("n1".into());
+    settle(&mut engine).await;
+    assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 1);
+    assert!(engine.timers.contains_key("n1"), "the tick looks again");
+    engine.failures.get_mut("n1").unwrap().1 = Instant::now();
+    engine.tick(&mut Writing::new()).await;
+    settle(&mut engine).await;
+    assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 2);
+}
+
+#[tokio::test]
+async fn a_node_that_is_to_lose_its_release_in_a_while_is_looked_at_again_when_that_is_over() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
+    let mut engine = started(&server, continuous(&json!({"retaint": {"failingFor": "1h"}}))).await;
+    say(&engine, &server, "n1", "True");
+    settle(&mut engine).await;
+    assert!(engine.timers.is_empty());
+    let before = chrono::Utc::now().timestamp();
+    say(&engine, &server, "n1", "False");
+    engine.sweep();
+    settle(&mut engine).await;
+    assert!(tainted(&server).is_empty());
+    assert!(engine.timers.get("n1").is_some_and(|at| *at >= before + 3_600), "{:?}", engine.timers);
+}
+
+#[tokio::test]
 async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tried_again_by_the_tick_alone() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
@@ -322,8 +373,11 @@ async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tr
     engine.refresh_gates().await;
     assert_eq!(asked(), 1);
     server.lock().unwrap().refuses = None;
-    engine.keep_finalizers().await;
+    engine.tick(&mut Writing::new()).await;
     assert_eq!((asked(), engine.finalizers), (2, Finalizers::Kept));
+    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
+    let expected = json!({"metadata": {"finalizers": [crds::names::FINALIZER], "resourceVersion": "1"}});
+    assert_eq!(body, expected, "one that somebody else has added meanwhile is not taken out");
     let mut dry = gate();
     dry.spec.dry_run = true;
     engine.gate_event(applied(dry), &mut BTreeMap::new());
