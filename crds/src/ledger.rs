@@ -281,6 +281,7 @@ mod tests {
             Course { stood_still: 2, ..before.clone() },
             Course { began_with: 2, ..before.clone() },
             Course { finished: 2, ..before.clone() },
+            Course { proof: 2, ..before.clone() },
         ] {
             assert!(with(before.clone()).says_the_same(&with(same.clone())), "{same:?}");
         }
@@ -289,7 +290,8 @@ mod tests {
             Course { since: 2, ..before.clone() },
             Course { steps_done: 1, ..before.clone() },
             Course { soaking_since: Some(2), ..before.clone() },
-            Course { fallen: [("n1".to_owned(), 2)].into(), ..before.clone() },
+            Course { proved: true, ..before.clone() },
+            Course { reached: [("n1".to_owned(), "uid".to_owned())].into(), ..before.clone() },
         ] {
             assert!(!with(before.clone()).says_the_same(&with(other.clone())), "{other:?}");
         }
