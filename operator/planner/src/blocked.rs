@@ -117,8 +117,7 @@ fn rank(hold: &Hold) -> Option<u8> {
         Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. } | StepState::NoNodes { .. }, .. } => 6,
         // What takes the place that others wait for comes before their wait.
         Hold::Drained(_) => 7,
-        Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } => 8,
-        Hold::Proving { suspects: 1.., .. } => 8,
+        Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } | Hold::Proving { suspects: 1.., .. } => 8,
         Hold::NodeNotReady => 9,
         Hold::OnDelete => 10,
         Hold::Partition => 11,

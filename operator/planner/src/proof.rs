@@ -54,6 +54,7 @@ pub struct Sights {
 
 /// A node, since its pods run what they run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 struct Sight {
     node_uid: String,
     boot_id: String,
@@ -75,6 +76,7 @@ struct Sight {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 struct PodSight {
     runs: u64,
     ready: bool,
@@ -156,6 +158,7 @@ fn is_whole(case: &Case<'_>) -> bool {
 
 impl Sights {
     /// What is seen now, after `snapshot.watched` seconds.
+    #[must_use]
     pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> Self {
         let clocks = Clocks::of(&targets.effective);
         let watched = snapshot.watched.clamp(0, LONGEST_LOOK);

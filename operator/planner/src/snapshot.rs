@@ -314,6 +314,7 @@ pub struct PortAnswer {
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
 pub struct PodFacts {
     /// Name.
     pub name: String,

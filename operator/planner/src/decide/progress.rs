@@ -29,7 +29,9 @@ impl Pass<'_> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, cases);
         let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, &sights, cases);
-        retried.iter().for_each(|node| sights.forgive(node));
+        for node in &retried {
+            sights.forgive(node);
+        }
         let now = self.snapshot.now;
         for case in cases {
             let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain))
