@@ -134,7 +134,8 @@ fn conditions(
         paused(snapshot),
     ];
     wanted.extend(rolled_back(targets, ledger));
-    wanted.extend(stalled(snapshot, settings, plan, nodes, ledger));
+    let back = wanted.iter().find(|(_, _, reason, _)| *reason == ROLLED_BACK).map(|(.., message)| message.clone());
+    wanted.extend(stalled(snapshot, settings, plan, nodes, ledger).or(back.map(|message| ("Stalled", true, ROLLED_BACK, message))));
     wanted.extend(checkers(snapshot, settings));
     wanted.extend(conflicts(snapshot, settings, cases, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
@@ -238,7 +239,7 @@ fn progressing(
     } else if !behind && back {
         let message =
             format!("{} of {} nodes run the revision before the one that failed: correct spec.template", nodes.updated, nodes.desired);
-        ("Progressing", false, "RolledBack", message)
+        ("Progressing", false, ROLLED_BACK, message)
     } else if !behind && proving.is_some() {
         let seconds = proving.unwrap_or_default();
         let flapping = plan.sights.suspects().count();
@@ -341,6 +342,9 @@ fn paused(snapshot: &Snapshot) -> Wanted {
         ("Paused", false, "NotPaused", "spec.paused is false".into())
     }
 }
+
+/// Reason of conditions when all is as it was before the revision that failed.
+const ROLLED_BACK: &str = "RolledBack";
 
 /// Reason of conditions when no node was finished for too long, as for a Deployment.
 const DEADLINE: &str = "ProgressDeadlineExceeded";

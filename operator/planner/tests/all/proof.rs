@@ -108,6 +108,7 @@ fn a_revision_that_flaps_reaches_the_nodes_of_the_budget_fails_and_is_rolled_bac
             assert!(!outcome.ever_current, "{what}");
             assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 5), "{what}");
             assert_eq!(condition(&outcome.plan, "Progressing"), Some(("False", "RolledBack")), "{what}");
+            assert_eq!(condition(&outcome.plan, "Stalled"), Some(("True", "RolledBack")), "{what}");
         }
     }
 }
