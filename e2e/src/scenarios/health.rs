@@ -100,6 +100,8 @@ async fn reaction_times(bed: &Bed) -> Result<()> {
 }
 
 async fn still_api_server(bed: &Bed) -> Result<()> {
+    // The load balancer has n1 back only after two good checks.
+    bed.haproxy.serves(AT_ONCE * 30, &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let watch = bed.haproxy.watch().await?;
     bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
