@@ -26,7 +26,7 @@ fn spec(version: &str, more: Value) -> IngressDaemonSetSpec {
         "healthCheckNodePorts": [10080],
         "template": { "spec": { "containers": [{ "name": "nginx", "image": format!("nginx:{version}") }] } },
         "updateStrategy": { "rollingUpdate": {
-            "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 },
+            "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "provenAfterSeconds": 0, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 },
         } },
     });
     spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());

@@ -379,8 +379,10 @@ fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut C
     while course.lost.len() > REMEMBERED {
         course.lost.pop_first();
     }
-    course.reached.retain(|node, reached| uid(node) == Some(reached) && cases.get(node.as_str()).is_some_and(|case| case.chosen));
-    for case in cases.values().filter(|case| case.chosen) {
+    // Whoever drains a node before it goes has cordoned it.
+    let stays = |node: &str| cases.get(node).is_some_and(|case| case.chosen && case.node.is_some_and(|node| !node.unschedulable));
+    course.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
+    for case in cases.values().filter(|case| stays(case.name)) {
         let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == Kind::Update && grant.revision == course.revision);
         if let Some(grant) = grant.filter(|grant| uid(&case.name.to_owned()) == Some(&grant.node_uid)) {
             course.reached.insert(case.name.to_owned(), grant.node_uid.clone());

@@ -252,6 +252,49 @@ fn nodes_that_are_replaced_after_they_failed_are_no_new_places_to_try_the_revisi
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
 }
 
+/// Nodes go that were given the revision; how many after each other.
+fn machines_go(announced: bool) -> (usize, Plan) {
+    let (mut world, mut operator) = proving(&json!({}), 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let bad = world.cluster.wish.revision_of(2);
+    let mut gone = 0;
+    let mut plan = None;
+    for second in 0..400 {
+        let has = |name: &&String| {
+            let runs = |pod: &world::pods::Pod| pod.node == **name && pod.revision() == bad && pod.ready;
+            world.cluster.pods.iter().any(runs) && serving(&world).contains(*name)
+        };
+        if let Some(name) = world.cluster.nodes.keys().find(has).cloned() {
+            if announced {
+                world.change(|cluster| cluster.edit_node(&name, |node| node["spec"]["unschedulable"] = true.into()));
+                plan = world.fair_second(&mut operator).or(plan);
+            }
+            world.change(|cluster| {
+                cluster.leave(&name);
+                cluster.join(&format!("new{second}"));
+            });
+            gone += 1;
+        }
+        plan = world.fair_second(&mut operator).or(plan);
+    }
+    (gone, plan.unwrap())
+}
+
+#[test]
+fn a_revision_after_which_two_machines_go_unannounced_has_failed() {
+    let (gone, plan) = machines_go(false);
+    assert_eq!((gone, condition(&plan, "Stalled")), (2, Some(("True", "MaxFailedNodes"))));
+    let stalled = plan.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
+    assert!(stalled.message.contains("NodesLost"), "{}", stalled.message);
+}
+
+#[test]
+fn a_revision_is_not_to_blame_for_machines_that_a_person_cordons_before_they_go() {
+    let (gone, plan) = machines_go(true);
+    assert!(gone > 2, "{gone}");
+    assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
 #[test]
 fn a_machine_that_joins_is_no_place_to_try_a_revision_on() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);

@@ -196,6 +196,7 @@ fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
         "kept available",
         "kept out",
         "mended",
+        "proving",
         "refused",
         "rebuilt",
         "released",
