@@ -107,7 +107,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
         snapshot.answers = ask(&plan.questions).await;
         plan = decide(&snapshot);
     }
-    memory.sights = plan.sights.clone();
+    memory.sights = std::mem::take(&mut plan.sights);
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     if let Some(replicas) = plan.replicas.take() {
         context.observer.hub().replicas(&key, replicas);

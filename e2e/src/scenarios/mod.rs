@@ -173,12 +173,12 @@ pub const GROUPS: &[Group] = &[
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
     Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },
     Group { name: "machine", scenarios: &[proof::MACHINE_DIES] },
+    // How many pods are refused depends on how soon the operator is heard: no full load runs beside this group.
+    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
     Group { name: "plugin", scenarios: &[plugin::STEERS] },
     Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "etcd", scenarios: &[outages::ETCD] },
-    // How many pods are refused depends on how soon the operator is heard: less runs beside the last groups.
-    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
 ];
 

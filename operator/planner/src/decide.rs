@@ -439,8 +439,8 @@ impl<'a> Pass<'a> {
             }
         }
         let Some(settings) = self.settings else { return };
-        let known = self.plan.sights.clone();
-        let suspects: BTreeMap<&str, _> = known.suspects().filter_map(|node| Some((node, known.suspect(node)?))).collect();
+        let known = &self.plan.sights;
+        let suspects: BTreeMap<String, _> = known.suspects().filter_map(|node| Some((node.to_owned(), known.suspect(node)?))).collect();
         for case in cases.iter().filter(|case| case.chosen && case.grant.is_none()) {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
