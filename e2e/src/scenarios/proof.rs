@@ -119,7 +119,7 @@ pub const MACHINE_DIES: Scenario = Scenario {
     body: |bed| Box::pin(machine_dies(bed)),
 };
 
-/// After which the machine dies.
+/// The machine dies so long after its pods were ready: time itself is what the scenario is about.
 const DIES_AFTER: Duration = Duration::from_secs(15);
 /// Longer than a node must serve to count as good: what is not given to another node for so long is not given.
 const LONGER_THAN_PROOF: Duration = Duration::from_secs(75);

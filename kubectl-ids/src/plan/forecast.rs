@@ -100,6 +100,7 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
     let (mut work, mut restless, mut quiet) = (0, 0, 0);
     let last = loop {
         let plan = decided(&mut world);
+        world.looked(&plan);
         course.note(&world.snapshot, &plan);
         work += world.snapshot.nodes.len() + 10;
         let now = world.snapshot.now;
@@ -140,15 +141,13 @@ fn due_soon(plan: &Plan, now: i64) -> bool {
 
 /// A decision, with health ports that are not asked: in the simulation they say what they should.
 fn decided(world: &mut World) -> Plan {
-    let mut plan = decide(&world.snapshot);
+    let plan = decide(&world.snapshot);
     if plan.questions.is_empty() {
-        world.looked(&plan);
         return plan;
     }
     world.snapshot.answers = plan.questions.keys().map(|node| (node.clone(), Vec::new())).collect();
-    plan = decide(&world.snapshot);
+    let plan = decide(&world.snapshot);
     world.snapshot.answers.clear();
-    world.looked(&plan);
     plan
 }
 

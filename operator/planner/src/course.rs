@@ -372,7 +372,7 @@ fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut C
         return;
     }
     let announced = |node: &String| ledger.grants.get(node).is_some_and(|grant| matches!(grant.kind, Kind::Drain | Kind::Remove));
-    let uid = |node: &String| snapshot.nodes.get(node).map(|node| node.uid.as_str());
+    let uid = |node: &str| snapshot.nodes.get(node).map(|node| node.uid.as_str());
     let went: Vec<_> = course.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
     let lost: Vec<_> = went.into_iter().filter(|(node, _)| !announced(node)).map(|(_, uid)| uid.clone()).collect();
     course.lost.extend(lost);
@@ -384,7 +384,7 @@ fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut C
     course.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
     for case in cases.values().filter(|case| stays(case.name)) {
         let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == Kind::Update && grant.revision == course.revision);
-        if let Some(grant) = grant.filter(|grant| uid(&case.name.to_owned()) == Some(&grant.node_uid)) {
+        if let Some(grant) = grant.filter(|grant| uid(case.name) == Some(&grant.node_uid)) {
             course.reached.insert(case.name.to_owned(), grant.node_uid.clone());
         }
     }

@@ -439,15 +439,13 @@ impl<'a> Pass<'a> {
             }
         }
         let Some(settings) = self.settings else { return };
-        let known = &self.plan.sights;
-        let suspects: BTreeMap<String, _> = known.suspects().filter_map(|node| Some((node.to_owned(), known.suspect(node)?))).collect();
         for case in cases.iter().filter(|case| case.chosen && case.grant.is_none()) {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
             if !case.is_unavailable() {
+                let suspect = self.plan.sights.suspect(case.name).filter(|_| case.settled);
                 match case.held_back.clone() {
-                    None if case.settled && suspects.contains_key(case.name) => {
-                        let (falls, last) = suspects[case.name];
+                    None if let Some((falls, last)) = suspect => {
                         self.hold(case.name, "Proving", Hold::Suspect { falls, last, seconds: settings.rollout.proven_after });
                     }
                     _ if case.settled => {}

@@ -1,6 +1,6 @@
 //! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
 
-use crate::{course, in_place::classify::Why};
+use crate::{course, in_place::classify::Why, proof};
 
 /// Why a node is not further than it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,12 +237,12 @@ impl Hold {
             ),
             Self::Suspect { falls, last, seconds } => {
                 let what = match *last {
-                    crate::proof::RESTARTED => "a container of it restarted",
-                    crate::proof::EVICTED => "the kubelet evicted a pod of it",
-                    _ => "a pod of it was not ready for more than 10 s",
+                    proof::RESTARTED => "a container of it restarted".to_owned(),
+                    proof::EVICTED => "the kubelet evicted a pod of it".to_owned(),
+                    _ => format!("a pod of it was not ready for more than {} s", proof::FALLS_AFTER),
                 };
                 let (until, times) = if *falls > 1 {
-                    ((*seconds).max(600), format!("{falls} times, last because {what}"))
+                    (proof::forgotten_after(*seconds), format!("{falls} times, last because {what}"))
                 } else {
                     (*seconds, format!("once: {what}"))
                 };

@@ -8,6 +8,7 @@
 
 use crate::{
     course::{self, is_skipped},
+    readiness::has_ready_pods,
     revisions::Targets,
     settings::Settings,
     snapshot::{PodFacts, Snapshot},
@@ -22,7 +23,7 @@ use std::collections::BTreeMap;
 /// Seconds after which a kubelet, too, has forgotten how often a container restarted: the time in which it takes back its back-off.
 const FORGOTTEN_AFTER: i64 = 600;
 /// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
-const FALLS_AFTER: i64 = 10;
+pub(crate) const FALLS_AFTER: i64 = 10;
 /// The most seconds that lie between two looks for them to be counted.
 pub const LONGEST_LOOK: i64 = 30;
 /// Seconds after which to look again while a clock runs.
@@ -112,8 +113,6 @@ pub struct Proof<'a> {
     pub running: usize,
     /// The revision needs no proof, or has it.
     pub proved: bool,
-    /// Seconds so far.
-    pub seconds: i64,
 }
 
 /// The clocks of a spec.
@@ -126,13 +125,18 @@ struct Clocks {
 impl Clocks {
     fn of(settings: &Settings) -> Self {
         let proven_after = settings.rollout.proven_after;
-        Self { proven_after, forgotten_after: if proven_after == 0 { 0 } else { proven_after.max(FORGOTTEN_AFTER) } }
+        Self { proven_after, forgotten_after: forgotten_after(proven_after) }
     }
 
     /// Suspects and falls are counted at all.
     fn suspects(self) -> bool {
         self.proven_after > 0
     }
+}
+
+/// Seconds without a break after which falls are forgotten.
+pub(crate) fn forgotten_after(proven_after: i64) -> i64 {
+    if proven_after == 0 { 0 } else { proven_after.max(FORGOTTEN_AFTER) }
 }
 
 /// How many of these nodes may be suspect by chance.
@@ -146,14 +150,19 @@ fn is_attached(case: &Case<'_>) -> bool {
     case.phase() == Some(Phase::Closed) && !case.holds_node() && !at_work
 }
 
-/// What its Deployment wants runs, and is ready. The counters of the Deployment are its controller's, which may lag.
+/// What its Deployment wants runs, and is ready.
 fn is_whole(case: &Case<'_>) -> bool {
-    let Some(deployment) = case.deployment else { return false };
-    let mut live = case.pods.iter().filter(|pod| !pod.ended);
-    let count = live.clone().count();
-    usize::try_from(deployment.replicas()).is_ok_and(|wanted| wanted == count)
-        && live.all(|pod| pod.ready && !pod.terminating && pod.revision == deployment.revision())
-        && !case.is_lost()
+    case.deployment.is_some_and(|deployment| has_ready_pods(deployment, case.pods)) && !case.is_lost()
+}
+
+/// It has begun to serve, and belongs to the resource.
+fn has_joined(case: &Case<'_>) -> bool {
+    case.chosen && case.phase().is_some_and(|phase| phase != Phase::New)
+}
+
+/// It runs the wanted revision; a node that joins proves and condemns nothing.
+fn runs(case: &Case<'_>, settings: &Settings) -> bool {
+    has_joined(case) && case.is_at(&settings.revision)
 }
 
 impl Sights {
@@ -162,9 +171,8 @@ impl Sights {
     pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> Self {
         let clocks = Clocks::of(&targets.effective);
         let watched = snapshot.watched.clamp(0, LONGEST_LOOK);
-        let is_young = |case: &&Case<'_>| case.chosen && case.phase().is_some_and(|phase| phase != Phase::New);
         let mut nodes = BTreeMap::new();
-        for case in cases.iter().filter(is_young) {
+        for case in cases.iter().filter(|case| has_joined(case)) {
             let Some((node, deployment)) = case.node.zip(case.deployment) else { continue };
             // What every node has run needs no proof.
             if deployment.revision() == targets.proven && !targets.proven.is_empty() {
@@ -194,9 +202,8 @@ impl Sights {
             let update = case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
             update && !is_attached(case)
         };
-        let mut runs = cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision) && case.phase() != Some(Phase::New));
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
-        for case in runs.by_ref() {
+        for case in cases.iter().filter(|case| runs(case, settings)) {
             running += 1;
             let suspect = self.nodes.get(case.name).is_some_and(|sight| sight.suspect || sight.broken);
             if suspect || case.is_unavailable() {
@@ -213,17 +220,15 @@ impl Sights {
         let settings = &targets.effective;
         let clocks = Clocks::of(settings);
         let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
-        let runs =
-            |case: &&Case<'_>| case.chosen && case.is_at(&settings.revision) && case.phase().is_some_and(|phase| phase != Phase::New);
         let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
-            _ if !proved && (runs(&case) || course.reached.contains_key(case.name)) => Standing::Unproved,
+            _ if !proved && (runs(case, settings) || course.reached.contains_key(case.name)) => Standing::Unproved,
             Some(sight) if sight.suspect && sight.falls() > 1 => Standing::Fallen,
             Some(sight) if sight.suspect => Standing::Suspect,
             Some(_) | None => Standing::Plain,
         };
         let standings = cases.iter().map(|case| (case.name, standing(case))).filter(|(_, standing)| *standing != Standing::Plain).collect();
-        Proof { standings, running: cases.iter().filter(runs).count(), proved, seconds: self.proof }
+        Proof { standings, running: cases.iter().filter(|case| runs(case, settings)).count(), proved }
     }
 
     /// Why the revision has failed on a node, when it fell too often or was out for too long in all.

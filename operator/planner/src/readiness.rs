@@ -13,12 +13,16 @@ pub fn is_settled(deployment: &DeploymentFacts, pods: &[PodFacts]) -> bool {
 /// The same, but that pods may be too young to count as available (`minReadySeconds`).
 pub fn is_ready(deployment: &DeploymentFacts, pods: &[PodFacts]) -> bool {
     let counts = &deployment.status;
-    let wanted = deployment.replicas();
-    let live = || pods.iter().filter(|pod| !pod.ended);
     counts.observed_generation >= deployment.generation
-        && [counts.replicas, counts.updated, counts.ready] == [wanted; 3]
+        && [counts.replicas, counts.updated, counts.ready] == [deployment.replicas(); 3]
         && counts.terminating == 0
-        && usize::try_from(wanted).is_ok_and(|wanted| live().count() == wanted)
+        && has_ready_pods(deployment, pods)
+}
+
+/// The same by the pods alone: the counters of the Deployment are its controller's, which may lag.
+pub fn has_ready_pods(deployment: &DeploymentFacts, pods: &[PodFacts]) -> bool {
+    let live = || pods.iter().filter(|pod| !pod.ended);
+    usize::try_from(deployment.replicas()).is_ok_and(|wanted| live().count() == wanted)
         && live().all(|pod| pod.ready && !pod.terminating && pod.revision == deployment.revision())
 }
 

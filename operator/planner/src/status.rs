@@ -43,7 +43,7 @@ pub fn status(
         observed_generation: Some(snapshot.resource.generation),
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
         revisions: Revisions { current: if through { effective.clone() } else { earlier.revisions.current.clone() }, update, effective },
-        conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, &earlier.conditions),
+        conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, through),
         eta: eta(&nodes, &ledger, snapshot.now).filter(|_| blocked.is_none()).map(clock),
         blocked,
         node_states: node_states(snapshot, plan, &earlier.node_states),
@@ -123,13 +123,14 @@ fn conditions(
     plan: &Plan,
     nodes: &NodeCounts,
     ledger: &Ledger,
-    earlier: &[Condition],
+    through: bool,
 ) -> Vec<Condition> {
+    let earlier = snapshot.resource.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let settings = targets.as_ref().map(|targets| &targets.effective);
     let mut wanted = vec![
         valid(snapshot, settings, nodes),
         available(settings, nodes),
-        progressing(snapshot, targets, cases, plan, nodes, ledger),
+        progressing(snapshot, targets, plan, nodes, ledger, through),
         degraded(cases, plan),
         paused(snapshot),
     ];
@@ -217,14 +218,13 @@ fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
 fn progressing(
     snapshot: &Snapshot,
     targets: &Result<Targets, Vec<Invalid>>,
-    cases: &[Case<'_>],
     plan: &Plan,
     nodes: &NodeCounts,
     ledger: &Ledger,
+    through: bool,
 ) -> Wanted {
     let settings = targets.as_ref().map(|targets| &targets.effective);
-    let through = |targets: &Targets| course::is_through(targets, ledger, &plan.sights, cases);
-    let proving = targets.as_ref().ok().filter(|targets| targets.is_unproven() && nodes.updated > 0 && !through(targets));
+    let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_unproven() && nodes.updated > 0);
     let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0);
     let back = targets.as_ref().is_ok_and(|targets| targets.origin == Origin::RolledBack);
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());

@@ -16,8 +16,11 @@ use planner::{
     stored::Specs,
 };
 use serde_json::Value;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
 
 /// Seconds since 1970.
 pub fn seconds(time: &Time) -> i64 {
