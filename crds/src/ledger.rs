@@ -40,20 +40,40 @@ impl Ledger {
     /// Nothing that a decision rests on differs: counts and times of the course are seen again by whoever looks.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let strip = |ledger: &Self| {
-            let course = ledger.course.clone();
-            let course = course.map(|course| Course {
-                progressed_at: 0,
-                stopped_at: None,
-                stood_still: 0,
-                began_with: 0,
-                finished: 0,
-                proof: 0,
-                ..course
-            });
-            let suspects = ledger.suspects.iter().map(|(node, suspect)| (node.clone(), Suspect { unbroken: 0, out: 0, ..suspect.clone() }));
-            Self { course, suspects: suspects.collect(), ..ledger.clone() }
+            let ledger = ledger.without_seconds();
+            let course = ledger.course.map(|course| Course { progressed_at: 0, began_with: 0, finished: 0, ..course });
+            Self { course, ..ledger }
         };
         strip(self) == strip(other)
+    }
+
+    /// The same without what only counts seconds.
+    #[must_use]
+    pub fn without_seconds(&self) -> Self {
+        let mut ledger = self.clone();
+        if let Some(course) = &mut ledger.course {
+            (course.idle, course.spent, course.proof) = (0, 0, 0);
+            course.soaked = course.soaked.map(|_| 0);
+        }
+        ledger.suspects.values_mut().for_each(|suspect| (suspect.unbroken, suspect.out) = (0, 0));
+        ledger.grants.values_mut().for_each(|grant| grant.waited.clear());
+        ledger
+    }
+
+    /// By how many seconds what is counted here is at most ahead of another ledger, or behind it.
+    pub fn ahead_of(&self, other: &Self) -> i64 {
+        let courses = self.course.iter().zip(&other.course).flat_map(|(one, other)| {
+            let soaked = (one.soaked.unwrap_or(0), other.soaked.unwrap_or(0));
+            [(one.idle, other.idle), (one.proof, other.proof), soaked]
+        });
+        let suspects = self.suspects.iter().filter_map(|(node, one)| Some((one, other.suspects.get(node)?)));
+        let suspects = suspects.flat_map(|(one, other)| [(one.unbroken, other.unbroken), (one.out, other.out)]);
+        let waits = self.grants.iter().flat_map(|(node, grant)| {
+            let known = other.grants.get(node).map_or(&[][..], |grant| &grant.waited);
+            let before = |wait: &Wait| known.iter().find(|known| (known.what, known.since) == (wait.what, wait.since));
+            grant.waited.iter().map(move |wait| (wait.seconds, before(wait).map_or(0, |known| known.seconds)))
+        });
+        courses.chain(suspects).chain(waits).map(|(one, other)| one.saturating_sub(other).saturating_abs()).max().unwrap_or(0)
     }
 }
 
@@ -67,12 +87,12 @@ pub struct Course {
     pub since: i64,
     /// When a node was last finished, or the rollout began; moved by the time for which its clock stood still.
     pub progressed_at: i64,
-    /// Since when that clock stands still, unix seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped_at: Option<i64>,
-    /// Seconds for which it has stood still since the rollout began.
+    /// Seconds since then for which a node was under way, nothing was shut, and somebody watched.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub stood_still: i64,
+    pub idle: i64,
+    /// The same since the rollout began.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spent: i64,
     /// Nodes that ran the revision when it became the wanted one.
     #[serde(default)]
     pub began_with: u32,
@@ -82,9 +102,9 @@ pub struct Course {
     /// Steps of the canary that are done.
     #[serde(default)]
     pub steps_done: u32,
-    /// Since when the nodes of the present step serve without a break, unix seconds.
+    /// Seconds for which the nodes of the present step serve without a break, as long as somebody watched; absent while they do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub soaking_since: Option<i64>,
+    pub soaked: Option<i64>,
     /// Step of the canary, counted from 0, whose restarts of containers are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_step: Option<u32>,
@@ -204,12 +224,39 @@ pub struct Grant {
     /// A person has ordered the slot to be freed: the node is attached as it is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub released: bool,
-    /// Seconds for which the clock of the node's deadline stood still.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub stood_still: i64,
-    /// Since when it stands still, unix seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped_at: Option<i64>,
+    /// For how long it has waited for what it waits for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub waited: Vec<Wait>,
+}
+
+/// For how long a grant has waited for something, as long as somebody watched: neither an absence of the operator nor a clock that is set
+/// shortens or lengthens a wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// What for.
+    #[serde(rename = "for")]
+    pub what: WaitFor,
+    /// The time that is stored with it, unix seconds: another one is another wait.
+    pub since: i64,
+    /// Seconds.
+    pub seconds: i64,
+}
+
+/// What a grant waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum WaitFor {
+    /// A gate to put its taint on the Node.
+    Taint,
+    /// The load balancer to look away, since the Deployment is marked.
+    DeploymentMark,
+    /// The same, or a detacher's timestamp, since the Node is marked.
+    NodeMark,
+    /// Pods to be what they should be: the time of the node's deadline.
+    Pods,
+    /// The load balancer to look at the node again.
+    Attached,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
@@ -277,8 +324,8 @@ mod tests {
         let before = Course { revision: "a".into(), since: 1, ..Course::default() };
         for same in [
             Course { progressed_at: 2, ..before.clone() },
-            Course { stopped_at: Some(2), ..before.clone() },
-            Course { stood_still: 2, ..before.clone() },
+            Course { idle: 2, ..before.clone() },
+            Course { spent: 2, ..before.clone() },
             Course { began_with: 2, ..before.clone() },
             Course { finished: 2, ..before.clone() },
             Course { proof: 2, ..before.clone() },
@@ -289,7 +336,7 @@ mod tests {
             Course { revision: "b".into(), ..before.clone() },
             Course { since: 2, ..before.clone() },
             Course { steps_done: 1, ..before.clone() },
-            Course { soaking_since: Some(2), ..before.clone() },
+            Course { soaked: Some(2), ..before.clone() },
             Course { proved: true, ..before.clone() },
             Course { reached: [("n1".to_owned(), "uid".to_owned())].into(), ..before.clone() },
         ] {

@@ -220,10 +220,7 @@ fn memory(u: &mut Unstructured<'_>, snapshot: &mut Snapshot) -> Result<()> {
         1 => snapshot.listed_since_rebuild = u.arbitrary()?,
         2 => drop(snapshot.refusals.insert(json::text(u)?, json::text(u)?)),
         3 => drop(snapshot.foreign_names.insert(json::text(u)?)),
-        _ => {
-            let number = json::number(u)?;
-            snapshot.first_seen.values_mut().for_each(|seen| *seen = number);
-        }
+        _ => snapshot.watched = json::number(u)?,
     }
     Ok(())
 }

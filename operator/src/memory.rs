@@ -1,7 +1,7 @@
 //! What one process remembers of a resource between two passes. Losing it costs time, never safety.
 
 use crate::observe::{Kind, Observer};
-use planner::{proof::Sights, snapshot::Sighting};
+use planner::{clocks::Clocks, proof::Sights};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -37,12 +37,12 @@ pub struct Memory {
     pub uid: String,
     /// Ids taken from the ledger and not used.
     pub reserved: Vec<u64>,
-    /// When marks that are there were first seen.
-    pub first_seen: BTreeMap<Sighting, i64>,
+    /// What was counted of what the rollout waits for.
+    pub clocks: Clocks,
     /// What was seen of nodes whose revision is not proved.
     pub sights: Sights,
-    /// When the resource was last looked at, to whole seconds of the time that was counted.
-    looked_at: Option<Instant>,
+    /// When the resource was last looked at, and what time it was by the clock that people set.
+    looked_at: Option<(Instant, i64)>,
     /// The rebuilding id for which Deployments and Nodes were listed consistently.
     pub listed_for: Option<u64>,
     /// Names that belong to somebody else.
@@ -73,13 +73,14 @@ impl Memory {
         Self { uid: uid.to_owned(), ..Self::default() }
     }
 
-    /// Whole seconds since the last look; what is left of a second counts for the next one.
-    pub fn watched(&mut self) -> i64 {
-        let now = Instant::now();
-        let at = *self.looked_at.get_or_insert(now);
-        let seconds = now.saturating_duration_since(at).as_secs();
-        self.looked_at = at.checked_add(Duration::from_secs(seconds));
-        i64::try_from(seconds).unwrap_or(i64::MAX)
+    /// Whole seconds since the last look. They are those of `now`, so that what is left of a period and when it ends agree; where
+    /// somebody has set that clock, they are those of one that nobody sets.
+    pub fn watched(&mut self, now: i64, at: Instant) -> i64 {
+        let (before, then) = self.looked_at.replace((at, now)).unwrap_or((at, now));
+        let passed = at.saturating_duration_since(before);
+        let seconds = now.saturating_sub(then);
+        let agree = u64::try_from(seconds).is_ok_and(|seconds| Duration::from_secs(seconds).abs_diff(passed) <= Duration::from_secs(1));
+        if agree { seconds } else { i64::try_from(passed.as_secs()).unwrap_or(i64::MAX) }
     }
 
     /// The API server refused a write for a node; `true` when that is news.

@@ -62,7 +62,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
     let memory = Arc::clone(context.memories.lock().await.entry(key.clone()).or_default());
     let mut memory = memory.lock().await;
-    let now = chrono::Utc::now().timestamp();
+    let (now, at) = (chrono::Utc::now().timestamp(), Instant::now());
     if !memory.is_caught_up(&context.observer) {
         // The watch that lags wakes us; the time is for one that never does.
         tracing::debug!("waiting to see own writes");
@@ -82,7 +82,6 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     if relist_for_rebuild(&context, &mut memory, &snapshot).await? {
         return Ok(Requeue::requeue(Duration::ZERO));
     }
-    snapshot.note_marks(&mut memory.first_seen);
     if !memory.foreign_names.is_empty() {
         let still = still_foreign(&context.client, &snapshot, &memory.foreign_names).await;
         // The snapshot knows further strangers, by their labels: only those that have gone leave it.
@@ -100,13 +99,15 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     snapshot.gates = links;
     snapshot.node_readiness = context.observer.hub().status(&key.0, &key.1);
     snapshot.reserved = memory.reserved.clone();
-    snapshot.watched = memory.watched();
+    snapshot.watched = memory.watched(now, at);
+    snapshot.clocks = std::mem::take(&mut memory.clocks);
     snapshot.sights = std::mem::take(&mut memory.sights);
     let mut plan = decide(&snapshot);
     if !plan.questions.is_empty() {
         snapshot.answers = ask(&plan.questions).await;
         plan = decide(&snapshot);
     }
+    memory.clocks = std::mem::take(&mut plan.clocks);
     memory.sights = std::mem::take(&mut plan.sights);
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     if let Some(replicas) = plan.replicas.take() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use crate::{
@@ -149,7 +150,8 @@ async fn is_back(bed: &Bed, good: &str) -> Result<()> {
 fn went_through(history: &[Observation], from: usize) -> Result<()> {
     Effects::since(history, from)?.are_of_one_rollout(&NODES)?;
     let mut reached: BTreeSet<&str> = BTreeSet::new();
-    let mut last: (usize, Option<i64>) = (0, None);
+    // The present step, and since when its nodes were seen to soak.
+    let mut last: (usize, Option<DateTime<Utc>>) = (0, None);
     for seen in history[from..].iter().filter(|seen| seen.kind == Kind::IngressDaemonSet) {
         let status = &seen.object["status"];
         ensure!(status["rollout"]["rolledBack"].is_null(), "a good revision was taken back: {status}");
@@ -159,12 +161,14 @@ fn went_through(history: &[Observation], from: usize) -> Result<()> {
         }
         reached.extend(grants.as_object().into_iter().flat_map(|grants| grants.keys().map(String::as_str)));
         let done = usize::try_from(course["stepsDone"].as_u64().unwrap_or(0))?;
-        let since = course["soakingSince"].as_i64();
+        let known = last.1.filter(|_| last.0 == done);
+        let since = (!course["soaked"].is_null()).then(|| known.unwrap_or(seen.at));
         let may = STEPS.get(done).map_or(NODES.len(), |(nodes, _)| *nodes);
         ensure!(reached.len() <= may, "{reached:?} were reached when {done} steps were done");
         if done != last.0 {
-            let soak = last.1.zip(STEPS.get(last.0)).map(|(since, (_, soak))| since + soak);
-            let soaked = soak.is_some_and(|until| seen.at.timestamp() >= until);
+            let soak = last.1.zip(STEPS.get(last.0)).map(|(since, (_, soak))| since + TimeDelta::seconds(*soak));
+            // Either may have been seen a moment late.
+            let soaked = soak.is_some_and(|until| seen.at >= until - TimeDelta::seconds(1));
             ensure!(done == last.0 + 1 && soaked, "after step {} with {:?} came {done} at {}", last.0, last.1, seen.at);
         }
         last = (done, since);

@@ -123,7 +123,7 @@ pub async fn promote(cluster: &Cluster, options: &Promote) -> Result<()> {
     };
     ensure!((done + 1..=steps).contains(&step), "step {step} is none of those that are left: {} to {steps}", done + 1);
     let after = patch(cluster, &resource, &json!({ "spec": { "promote": { "revision": newest, "step": step } } })).await?;
-    let soaking = course.soaking_since.map(|since| format!(", its nodes serve for {}", span(Utc::now().timestamp() - since)));
+    let soaking = course.soaked.map(|seconds| format!(", its nodes serve for {}", span(seconds)));
     let state = soaking.unwrap_or_else(|| ", its nodes do not all serve yet".into());
     print(&format!("{}: revision {newest} goes on after step {step} of {steps} (now in step {}{state})\n", title(&after), done + 1))?;
     say_if_operator_is_down(cluster, &after).await;

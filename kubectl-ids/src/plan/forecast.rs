@@ -7,7 +7,7 @@ use std::{
 
 use crds::ledger::{Kind, Ledger};
 use planner::{
-    Action, Hold, Plan, Snapshot, decide, hold::StepState, in_place::is_paused, plan::Write, proof::LONGEST_LOOK, settings::resolve,
+    Action, Hold, Plan, Snapshot, clocks::LONGEST_LOOK, decide, hold::StepState, in_place::is_paused, plan::Write, settings::resolve,
 };
 
 use super::{pace::Pace, world::World};

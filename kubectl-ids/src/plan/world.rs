@@ -267,6 +267,7 @@ impl World {
 
     /// What was seen is remembered for the next decision.
     pub fn looked(&mut self, plan: &Plan) {
+        self.snapshot.clocks = plan.clocks.clone();
         self.snapshot.sights = plan.sights.clone();
         self.snapshot.watched = 0;
     }

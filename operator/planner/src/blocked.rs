@@ -134,7 +134,6 @@ pub fn eta(nodes: &NodeCounts, ledger: &Ledger, now: i64) -> Option<i64> {
     let course = ledger.course.as_ref().filter(|_| !ledger.grants.is_empty())?;
     let finished = i64::from(course.finished.checked_sub(course.began_with).filter(|finished| *finished > 0)?);
     let left = i64::from(nodes.desired.checked_sub(course.finished).filter(|left| *left > 0)?);
-    let began = course.since.saturating_add(course.stood_still);
-    let spent = course.progressed_at.checked_sub(began).filter(|spent| *spent > 0)?;
+    let spent = Some(course.spent.saturating_sub(course.idle)).filter(|spent| *spent > 0)?;
     Some(course.progressed_at.saturating_add(spent.saturating_mul(left) / finished)).filter(|at| *at > now)
 }

@@ -1,6 +1,7 @@
 //! The course of one rollout: which nodes it has reached, which have failed, and whether it moves.
 
 use crate::{
+    clocks,
     hold::{Hold, StepState},
     proof::Sights,
     revisions::Targets,
@@ -9,7 +10,7 @@ use crate::{
     wanted::{self, Case, Turn},
 };
 use crds::{
-    ledger::{Course, Failure, GoneFailure, Grant, Kind, Ledger, RolledBack},
+    ledger::{Course, Failure, GoneFailure, Grant, Kind, Ledger, RolledBack, WaitFor},
     names,
     token::Phase,
 };
@@ -213,12 +214,12 @@ pub fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course
     let steps = &targets.effective.rollout.steps;
     let done = course.map_or(0, |course| course.steps_done as usize);
     let step = steps.get(done).filter(|_| has_steps(targets))?;
-    let since = course.and_then(|course| course.soaking_since);
+    let soaked = course.and_then(|course| course.soaked);
     let revision = || targets.effective.revision.clone();
-    let state = match since.map(|since| since.saturating_add(step.soak)) {
+    let state = match soaked.map(|soaked| step.soak.saturating_sub(soaked)) {
         None if selects_none(&step.nodes, cases) => StepState::NoNodes { revision: revision() },
         None => StepState::Updating { kept: kept(&targets.effective, cases) },
-        Some(until) if snapshot.now < until => StepState::Soaking { until },
+        Some(left) if left > 0 => StepState::Soaking { until: snapshot.now.saturating_add(left) },
         Some(_) => StepState::AwaitingPromotion { revision: revision() },
     };
     Some(Hold::Step { step: done + 1, of: steps.len(), state })
@@ -324,7 +325,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
         ..Course::default()
     });
     if finished > course.finished {
-        course.progressed_at = snapshot.now;
+        (course.progressed_at, course.idle) = (snapshot.now, 0);
     }
     course.finished = finished;
     let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
@@ -444,52 +445,27 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
     let mut asked_for = cases.iter().filter(|case| counts(case)).peekable();
     let unproven = (asked_for.peek().is_none() || selects_none(&step.nodes, cases)) && !promoted;
     if unproven || !asked_for.all(serves) {
-        course.soaking_since = None;
+        course.soaked = None;
         return;
     }
-    let since = *course.soaking_since.get_or_insert(snapshot.now);
-    let soaked = snapshot.now >= since.saturating_add(step.soak);
+    let soaked = *course.soaked.get_or_insert(0) >= step.soak;
     let halted = halt(settings, course, cases).is_some();
     if soaked && !halted && (!step.pause || promoted) {
         course.steps_done += 1;
-        course.soaking_since = None;
+        course.soaked = None;
         restarts_in_step(course, &now, false);
     }
 }
 
-/// Stops a clock or lets it go on; when it goes on, the seconds for which it stood still.
-fn stop(stopped_at: &mut Option<i64>, now: i64, stopped: bool) -> i64 {
-    if stopped {
-        stopped_at.get_or_insert(now);
-        return 0;
-    }
-    stopped_at.take().map_or(0, |at| now.saturating_sub(at))
+/// No node was finished for too long, while some were under way.
+pub fn is_late(settings: &Settings, course: &Course) -> bool {
+    course.idle > settings.rollout.progress_deadline
 }
 
-/// Moves the clock of the progress deadline: it runs while a node is under way and nothing is shut.
-pub fn keep_time(course: &mut Course, now: i64, running: bool) {
-    if let Some(at) = course.stopped_at.filter(|at| *at < course.progressed_at) {
-        // A node was finished meanwhile, which set the clock anew.
-        course.stood_still = course.stood_still.saturating_add(course.progressed_at.saturating_sub(at));
-        course.stopped_at = Some(course.progressed_at);
-    }
-    let stood_still = stop(&mut course.stopped_at, now, !running);
-    course.progressed_at = course.progressed_at.saturating_add(stood_still);
-    course.stood_still = course.stood_still.saturating_add(stood_still);
-}
-
-/// No node was finished for too long.
-pub fn is_late(settings: &Settings, course: &Course, now: i64) -> bool {
-    course.stopped_at.is_none() && now.saturating_sub(course.progressed_at) > settings.rollout.progress_deadline
-}
-
-/// Moves the clock of a node's deadline, and says when it is over; nothing before its pods change.
-pub fn node_deadline(settings: &Settings, case: &Case<'_>, grant: &mut Grant, now: i64, stopped: bool) -> Option<i64> {
-    let since = case.token.as_ref().filter(|_| case.is_updated())?.since.min(now);
-    let stood_still = stop(&mut grant.stopped_at, now, stopped);
-    grant.stood_still = grant.stood_still.saturating_add(stood_still);
-    let standing = grant.stopped_at.map_or(0, |at| now.saturating_sub(at));
-    Some(since.saturating_add(settings.rollout.node_deadline).saturating_add(grant.stood_still).saturating_add(standing))
+/// The seconds that are left of a node's deadline; nothing before its pods change.
+pub fn until_deadline(settings: &Settings, case: &Case<'_>, grant: &Grant) -> Option<i64> {
+    let since = case.token.as_ref().filter(|_| case.is_updated())?.since;
+    Some(settings.rollout.node_deadline.saturating_sub(clocks::waited(grant, WaitFor::Pods, since)))
 }
 
 /// The way back when the rollout halts, where there is one.

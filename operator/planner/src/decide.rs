@@ -32,6 +32,7 @@ use crds::{
     ingress_daemon_set::OnDetachTimeout,
     ledger::{Annotation, Grant, Kind, Ledger},
     names,
+    status::IngressDaemonSetStatus,
     token::Phase,
 };
 use std::collections::BTreeMap;
@@ -50,8 +51,6 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         return plan;
     }
     let stored = snapshot.resource.ledger();
-    let nothing = Ledger::default();
-    let ledger = stored.unwrap_or(&nothing);
     let targets = Targets::of(snapshot).and_then(|targets| match health_checker::port_conflict(snapshot, &targets.effective) {
         // A conflict is no reason to leave without detaching.
         Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
@@ -60,8 +59,10 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     if snapshot.refusals.contains_key(TEMPLATE) {
         plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
     }
-    let mut pass = Pass::new(snapshot, &targets, plan);
-    let cases = cases(snapshot, targets.as_ref().ok(), ledger);
+    let (clocks, ledger) = snapshot.clocks.look(snapshot, targets.as_ref().ok().map(|targets| &targets.effective));
+    plan.clocks = clocks;
+    let mut pass = Pass::new(snapshot, &targets, ledger.clone(), plan);
+    let cases = cases(snapshot, targets.as_ref().ok(), &ledger);
     match rebuild(snapshot, pass.settings, stored, &cases) {
         Rebuild::No => pass.rollout(&cases),
         Rebuild::Write(ledger) => {
@@ -75,6 +76,11 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         Rebuild::Wait => pass.hold_all(&cases),
     }
     pass.finish(&cases)
+}
+
+/// A status without what only counts seconds.
+fn without_seconds(status: &IngressDaemonSetStatus) -> IngressDaemonSetStatus {
+    IngressDaemonSetStatus { rollout: status.rollout.as_ref().map(Ledger::without_seconds), ..status.clone() }
 }
 
 /// Ours, before anything is made that it must clean up; the original's goes, it has no slash and its controller is gone.
@@ -116,9 +122,8 @@ pub(crate) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(snapshot: &'a Snapshot, targets: &'a Result<Targets, Vec<Invalid>>, plan: Plan) -> Self {
+    fn new(snapshot: &'a Snapshot, targets: &'a Result<Targets, Vec<Invalid>>, ledger: Ledger, plan: Plan) -> Self {
         let settings = targets.as_ref().ok().map(|targets| &targets.effective);
-        let ledger = snapshot.resource.ledger().cloned().unwrap_or_default();
         Self {
             snapshot,
             targets,
@@ -191,7 +196,6 @@ impl<'a> Pass<'a> {
                 revisions::record(self.snapshot, targets, &self.ledger, &mut self.plan);
             }
         } else {
-            self.stop_clocks(cases);
             self.let_go_without_settings(cases);
             if !self.snapshot.resource.deleting {
                 self.hold_for_spec(cases);
@@ -532,7 +536,9 @@ impl<'a> Pass<'a> {
         if let Some(eta) = eta.filter(|_| self.plan.status.eta.is_some()) {
             self.plan.recheck(eta);
         }
-        if self.plan.status != stored {
+        let known = stored.rollout.clone().unwrap_or_default();
+        let far_ahead = self.plan.status.rollout.as_ref().is_some_and(|ledger| self.plan.clocks.is_far_ahead(&known, ledger));
+        if far_ahead || without_seconds(&self.plan.status) != without_seconds(&stored) {
             self.plan.actions.push(Action::WriteStatus {
                 status: Box::new(self.plan.status.clone()),
                 urgent,

@@ -1,7 +1,7 @@
 //! What a decision says: what to do, what is held back and why, when to look again.
 
 use crate::in_place::classify::Why;
-use crate::{gate::world::ReplicaHealth, hold::Hold, proof::Sights};
+use crate::{clocks::Clocks, gate::world::ReplicaHealth, hold::Hold, proof::Sights};
 use crds::status::IngressDaemonSetStatus;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ pub struct Plan {
     pub gauges: Gauges,
     /// Health ports to ask, by node. The decision is made again with what they say, before anything is done.
     pub questions: BTreeMap<String, Question>,
+    /// What this process has counted so far: for the next decision.
+    pub clocks: Clocks,
     /// What this process has seen so far: for the next decision.
     pub sights: Sights,
     /// Replicas by node, where a readiness gate asks for them and they can be judged.

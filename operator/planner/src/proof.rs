@@ -7,7 +7,8 @@
 //! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
 
 use crate::{
-    course::{self, is_skipped},
+    clocks::{self, LOOK_EVERY},
+    course,
     readiness::has_ready_pods,
     revisions::Targets,
     settings::Settings,
@@ -24,12 +25,6 @@ use std::collections::BTreeMap;
 const FORGOTTEN_AFTER: i64 = 600;
 /// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
 pub(crate) const FALLS_AFTER: i64 = 10;
-/// The most seconds that lie between two looks for them to be counted.
-pub const LONGEST_LOOK: i64 = 30;
-/// Seconds after which to look again while a clock runs.
-const LOOK_EVERY: i64 = 10;
-/// Seconds by which what the ledger says may be behind: a process that starts knows no more.
-const STORED_EVERY: i64 = 5;
 /// The longest list of suspects in the ledger.
 const LISTED: usize = 100;
 /// Of so many nodes that run the revision one may be suspect at any time by chance.
@@ -120,12 +115,13 @@ pub struct Proof<'a> {
 struct Clocks {
     proven_after: i64,
     forgotten_after: i64,
+    node_deadline: i64,
 }
 
 impl Clocks {
     fn of(settings: &Settings) -> Self {
         let proven_after = settings.rollout.proven_after;
-        Self { proven_after, forgotten_after: forgotten_after(proven_after) }
+        Self { proven_after, forgotten_after: forgotten_after(proven_after), node_deadline: settings.rollout.node_deadline }
     }
 
     /// Suspects and falls are counted at all.
@@ -170,7 +166,7 @@ impl Sights {
     #[must_use]
     pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> Self {
         let clocks = Clocks::of(&targets.effective);
-        let watched = snapshot.watched.clamp(0, LONGEST_LOOK);
+        let watched = clocks::watched(snapshot);
         let mut nodes = BTreeMap::new();
         for case in cases.iter().filter(|case| has_joined(case)) {
             let Some((node, deployment)) = case.node.zip(case.deployment) else { continue };
@@ -184,7 +180,7 @@ impl Sights {
             let fresh = known.is_none();
             let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(case, recorded()));
             sight.look(case, watched, fresh, clocks);
-            sight.counted = !snapshot.resource.spec.paused && !is_skipped(snapshot, case) && case.taken_out().is_none() && !case.is_lost();
+            sight.counted = !clocks::stands_still(snapshot, case);
             nodes.insert(case.name.to_owned(), sight);
         }
         let mut next = Self { nodes, revision: targets.effective.revision.clone(), ..Self::default() };
@@ -294,18 +290,17 @@ impl Sights {
         of_proof.into_iter().chain(of_nodes).min()
     }
 
-    /// As the ledger says it. Seconds that the ledger is behind by less than a few are left as they are.
-    pub fn record(&self, ledger: &Ledger) -> BTreeMap<String, Suspect> {
+    /// As the ledger says it.
+    pub fn record(&self) -> BTreeMap<String, Suspect> {
         let noted = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.falls() > 0 || sight.out > 0);
         let record = |(node, sight): (&String, &Sight)| {
-            let before = ledger.suspects.get(node).filter(|known| known.node_uid == sight.node_uid && known.revision == sight.revision);
             let suspect = Suspect {
                 node_uid: sight.node_uid.clone(),
                 revision: sight.revision.clone(),
                 falls: sight.falls(),
                 last: sight.last.to_owned(),
-                unbroken: stored(before.map(|before| before.unbroken), sight.unbroken),
-                out: stored(before.map(|before| before.out), sight.out),
+                unbroken: sight.unbroken,
+                out: sight.out,
             };
             (node.clone(), suspect)
         };
@@ -318,9 +313,8 @@ impl Sights {
     }
 
     /// Seconds of the proof, as the ledger says them.
-    pub fn recorded_proof(&self, settings: &Settings, before: i64) -> i64 {
-        let enough = settings.rollout.proven_after;
-        if self.proof >= enough { enough } else { stored(Some(before), self.proof) }
+    pub fn recorded_proof(&self, settings: &Settings) -> i64 {
+        self.proof.min(settings.rollout.proven_after)
     }
 }
 
@@ -331,10 +325,6 @@ pub enum Verdict {
     Fell(&'static str),
     /// It was out of service for too long in all.
     Out,
-}
-
-fn stored(before: Option<i64>, seconds: i64) -> i64 {
-    before.filter(|before| (0..STORED_EVERY).contains(&seconds.saturating_sub(*before)) && (*before > 0 || seconds == 0)).unwrap_or(seconds)
 }
 
 impl Sight {
@@ -368,7 +358,7 @@ impl Sight {
         self.attached = is_attached(case);
         self.broken = !is_whole(case);
         if went_on && was_broken && self.counted {
-            self.out = self.out.saturating_add(watched);
+            self.out = self.out.saturating_add(watched).min(clocks.node_deadline.max(self.out));
         }
         let broke = self.look_at_pods(case, watched, went_on && self.attached && clocks.suspects(), rebooted || case.is_lost());
         if !self.attached {

@@ -1,14 +1,14 @@
 //! What the operator saw: the only input of a decision.
 
-use crate::{gate::Gate, proof::Sights, stored::StoredSpec, texts::Texts};
+use crate::{clocks::Clocks, gate::Gate, proof::Sights, stored::StoredSpec, texts::Texts};
 use crds::{
-    holders::{EntryPhase, Holders},
+    holders::Holders,
     in_place::PodRecord,
     ingress_daemon_set::IngressDaemonSetSpec,
     ledger::Ledger,
     node_readiness_gate::{ConditionStatus, GateTaint, NodeReadinessGateStatus},
     status::IngressDaemonSetStatus,
-    token::{ParseTokenError, Phase, Token},
+    token::{ParseTokenError, Token},
 };
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::Value;
@@ -57,11 +57,10 @@ pub struct Snapshot {
     pub answers: BTreeMap<String, Vec<PortAnswer>>,
     /// Ids taken from the ledger by this process and not used yet.
     pub reserved: Vec<u64>,
-    /// When this process first saw a mark, as long as it is there. A mark is known by the time stored with it, which a later grant that
-    /// takes it over copies.
-    pub first_seen: BTreeMap<Sighting, i64>,
     /// Seconds since this process last looked at the resource, by a clock that nobody sets; 0 at first.
     pub watched: i64,
+    /// What this process has counted so far.
+    pub clocks: Clocks,
     /// What this process has seen so far of nodes whose revision is not proved.
     pub sights: Sights,
     /// Deployments and Nodes were listed consistently after the ledger said `rebuilding`.
@@ -503,50 +502,7 @@ pub struct OtherResource {
     pub spec: Arc<IngressDaemonSetSpec>,
 }
 
-/// Where a mark is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MarkOn {
-    /// On the node's Deployment.
-    Deployment,
-    /// On the Node.
-    Node,
-}
-
-/// A mark that takes a node out of the load balancer: node, where, and the time stored with it.
-pub type Sighting = (String, MarkOn, i64);
-
 impl Snapshot {
-    /// Notes which marks are there, in what a process remembers from pass to pass: new ones are seen now, those that are gone are forgotten.
-    pub fn note_marks(&mut self, remembered: &mut BTreeMap<Sighting, i64>) {
-        let there = self.marks();
-        remembered.retain(|mark, _| there.contains(mark));
-        for mark in there {
-            remembered.entry(mark).or_insert(self.now);
-        }
-        self.first_seen.clone_from(remembered);
-    }
-
-    /// The marks that take nodes with a grant out, as far as they can be read.
-    fn marks(&self) -> BTreeSet<Sighting> {
-        let (uid8, mut marks) = (self.resource.uid8(), BTreeSet::new());
-        for name in self.resource.ledger().iter().flat_map(|ledger| ledger.grants.keys()) {
-            let token = self.deployments.get(name).and_then(|deployment| deployment.readable_token());
-            let token = token.filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
-            marks.extend(token.map(|token| (name.clone(), MarkOn::Deployment, token.since)));
-            let holders = self.nodes.get(name).and_then(|node| node.holders().ok()).unwrap_or_default();
-            let entry = holders.get(uid8).filter(|entry| entry.phase == EntryPhase::Detached);
-            marks.extend(entry.map(|entry| (name.clone(), MarkOn::Node, entry.time)));
-        }
-        marks
-    }
-
-    /// Since when, for certain, a mark that was stored at a time has been there, as far as this process knows: the write may have
-    /// arrived long after the time that it says. A mark that was not looked for is taken at its word.
-    pub fn seen(&self, node: &str, on: MarkOn, stored: i64) -> i64 {
-        let seen = self.first_seen.get(&(node.to_owned(), on, stored)).copied();
-        seen.unwrap_or(stored).min(self.now)
-    }
-
     /// The resource alone: nothing else is known, and nothing is there.
     pub fn of(resource: Resource, now: i64) -> Self {
         Self {
@@ -568,8 +524,8 @@ impl Snapshot {
             taken_names: BTreeSet::new(),
             answers: BTreeMap::new(),
             reserved: Vec::new(),
-            first_seen: BTreeMap::new(),
             watched: 0,
+            clocks: Clocks::default(),
             sights: Sights::default(),
             listed_since_rebuild: false,
             asserted: BTreeSet::new(),

@@ -136,7 +136,7 @@ fn conditions(
     ];
     wanted.extend(rolled_back(targets, ledger));
     let back = wanted.iter().find(|(_, _, reason, _)| *reason == ROLLED_BACK).map(|(.., message)| message.clone());
-    wanted.extend(stalled(snapshot, settings, plan, nodes, ledger).or(back.map(|message| ("Stalled", true, ROLLED_BACK, message))));
+    wanted.extend(stalled(settings, plan, nodes, ledger).or(back.map(|message| ("Stalled", true, ROLLED_BACK, message))));
     wanted.extend(checkers(snapshot, settings));
     wanted.extend(conflicts(snapshot, settings, cases, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
@@ -259,7 +259,7 @@ fn progressing(
         }
     } else if !behind {
         ("Progressing", false, "Complete", message)
-    } else if let Some(message) = settings.ok().and_then(|settings| late(settings, ledger, snapshot.now)) {
+    } else if let Some(message) = settings.ok().and_then(|settings| late(settings, plan, ledger)) {
         ("Progressing", false, DEADLINE, message)
     } else if let Some(held) = holding(plan, ledger) {
         ("Progressing", false, held.reason(), format!("{message}; {}", held.message_of_rollout()))
@@ -349,8 +349,8 @@ const ROLLED_BACK: &str = "RolledBack";
 /// Reason of conditions when no node was finished for too long, as for a Deployment.
 const DEADLINE: &str = "ProgressDeadlineExceeded";
 
-fn late(settings: &Settings, ledger: &Ledger, now: i64) -> Option<String> {
-    let course = ledger.course.as_ref().filter(|course| course::is_late(settings, course, now))?;
+fn late(settings: &Settings, plan: &Plan, ledger: &Ledger) -> Option<String> {
+    let course = ledger.course.as_ref().filter(|course| plan.clocks.is_running() && course::is_late(settings, course))?;
     Some(format!(
         "no node was finished within {} s (progressDeadlineSeconds), the last at {}: see nodeStates for what they wait for",
         settings.rollout.progress_deadline,
@@ -370,7 +370,7 @@ fn rolled_back(targets: &Result<Targets, Vec<Invalid>>, ledger: &Ledger) -> Opti
 }
 
 /// Nothing goes on until somebody acts; kstatus reads this.
-fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Option<Wanted> {
+fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Option<Wanted> {
     let settings = match settings {
         Ok(settings) => settings,
         Err(problems) => {
@@ -378,7 +378,7 @@ fn stalled(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan, nodes: &Nod
             return Some(("Stalled", true, first.reason, first.message.clone()));
         }
     };
-    if let Some(message) = late(settings, ledger, snapshot.now) {
+    if let Some(message) = late(settings, plan, ledger) {
         return Some(("Stalled", true, DEADLINE, message));
     }
     let holds = || plan.held.values().map(|held| &held.hold).chain(&plan.step);

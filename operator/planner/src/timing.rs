@@ -5,27 +5,23 @@ use crate::{
     settings::{DEFAULT_GRACE, Settings},
     snapshot::NodeFacts,
 };
-use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout, token::Token};
+use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout};
 
 /// How far a clock may be ahead of another: a detacher's timestamp this much older than our mark still answers it.
 const SKEW: i64 = 5;
 
-/// When a period that began at `stored` is over for certain: stored times are cut to whole seconds, and so is now, so that
-/// a mark may be almost a second younger than the difference says.
-pub(crate) fn after(stored: i64, seconds: i64) -> i64 {
-    stored.saturating_add(seconds).saturating_add(i64::from(seconds > 0))
+/// How long an update waits for the taint of a gate, in seconds: the operator writes both, within moments. Beyond that the gate is
+/// hindered, and says so itself; updates are no reason to be hindered, too.
+pub(crate) const TAINT_WITHIN: i64 = 60;
+
+/// After how many counted seconds a period is over for certain: counted are whole ones, so that a mark may be almost a second younger.
+pub(crate) fn after(seconds: i64) -> i64 {
+    seconds.saturating_add(i64::from(seconds > 0))
 }
 
-/// When a stored time was; one in the future counts from first sight.
+/// When a time of another clock was; one in the future counts from first sight.
 fn began(stored: i64, now: i64, first_seen: i64) -> i64 {
     if stored > now { first_seen.min(now) } else { stored }
-}
-
-/// Since when a load balancer can have heard of a mark: not before it was seen, for the write that set it may have been under way
-/// for long; and not before the time that it says, unless that is still to come. Seen in the very next second it is no later than
-/// [`after`] allows for.
-fn in_effect(stored: i64, now: i64, first_seen: i64) -> i64 {
-    began(stored, now, first_seen).max(first_seen.min(now).saturating_sub(1))
 }
 
 /// What the marks of a grant carry.
@@ -33,9 +29,9 @@ fn in_effect(stored: i64, now: i64, first_seen: i64) -> i64 {
 pub struct Marked<'a> {
     /// Now, seconds since 1970.
     pub now: i64,
-    /// The Deployment's token, when the Deployment mark is in use, and since when this process has seen it.
-    pub token: Option<(&'a Token, i64)>,
-    /// Our entry on the Node, when the Node mark is in use, and since when this process has seen it.
+    /// For how many seconds the Deployment mark has been seen, when it is in use.
+    pub token: Option<i64>,
+    /// Our entry on the Node, when the Node mark is in use, and for how many seconds it has been seen.
     pub entry: Option<(&'a Entry, i64)>,
     /// The Node.
     pub node: Option<&'a NodeFacts>,
@@ -43,25 +39,24 @@ pub struct Marked<'a> {
 
 /// The grace of all marks: `None` when it is over.
 pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
-    let from = |stored, seen| in_effect(stored, marked.now, seen);
-    let by_deployment = marked.token.map(|(token, seen)| after(from(token.since, seen), settings.deployment_grace));
-    let by_node = marked.entry.map(|(entry, seen)| after(from(entry.time, seen), settings.node_grace));
-    let until = by_deployment.max(by_node).unwrap_or(marked.now);
+    let by_deployment = marked.token.map(|waited| after(settings.deployment_grace).saturating_sub(waited));
+    let by_node = marked.entry.map(|(_, waited)| after(settings.node_grace).saturating_sub(waited));
+    let until = marked.now.saturating_add(by_deployment.max(by_node).unwrap_or(0));
     let plain = || (marked.now < until).then_some(Hold::GracePeriod { until });
-    let (Some((entry, seen)), Some(timestamp)) = (marked.entry, &settings.timestamp) else { return plain() };
+    let (Some((entry, waited)), Some(timestamp)) = (marked.entry, &settings.timestamp) else { return plain() };
     // What a detacher answers is its own time: here the time counts at which it was asked, however late that arrived.
-    let started = began(entry.time, marked.now, seen);
-    match detached_at(&timestamp.key, started, marked.node) {
+    let seen = marked.now.saturating_sub(waited);
+    match detached_at(&timestamp.key, began(entry.time, marked.now, seen), marked.node) {
         Answer::At(time) => {
-            let until = until.max(after(began(time, marked.now, seen), timestamp.grace));
+            let until = until.max(began(time, marked.now, seen).saturating_add(after(timestamp.grace)));
             (marked.now < until).then_some(Hold::GracePeriod { until })
         }
         missing => {
-            let deadline = started.saturating_add(settings.detach_timeout);
-            if marked.now < deadline {
+            if waited < settings.detach_timeout {
+                let until = seen.saturating_add(settings.detach_timeout);
                 return Some(match missing {
                     Answer::Unreadable(text) => Hold::BadTimestamp(text),
-                    Answer::None | Answer::At(_) => Hold::WaitingForDetacher { until: deadline },
+                    Answer::None | Answer::At(_) => Hold::WaitingForDetacher { until },
                 });
             }
             match settings.on_detach_timeout {
@@ -72,31 +67,22 @@ pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
     }
 }
 
-/// The grace of a mark of this time when the spec, which would say it, is not valid.
-pub fn default_grace(now: i64, first_seen: i64, stored: i64) -> Option<Hold> {
-    let until = after(in_effect(stored, now, first_seen), DEFAULT_GRACE);
-    (now < until).then_some(Hold::GracePeriod { until })
+/// The grace of a mark that has been seen for so long when the spec, which would say it, is not valid.
+pub fn default_grace(now: i64, waited: i64) -> Option<Hold> {
+    let left = after(DEFAULT_GRACE).saturating_sub(waited);
+    (left > 0).then_some(Hold::GracePeriod { until: now.saturating_add(left) })
 }
 
-/// Whether the node has soaked after its attachment: `None` when it has.
+/// Whether the node, which has been seen attached for so many seconds, has soaked: `None` when it has.
 ///
 /// `alone`: no other resource holds the key, so the detacher is expected to let go of the node.
-pub fn soak(
-    settings: &Settings,
-    now: i64,
-    closed_at: i64,
-    attached: Option<&Entry>,
-    alone: bool,
-    node: Option<&NodeFacts>,
-) -> Option<Hold> {
-    let since = attached.map_or(closed_at, |entry| entry.time.max(closed_at)).min(now);
-    let until = after(since, settings.attach_soak);
-    if now < until {
-        return Some(Hold::AttachSoak { until });
+pub fn soak(settings: &Settings, now: i64, waited: i64, attached: Option<&Entry>, alone: bool, node: Option<&NodeFacts>) -> Option<Hold> {
+    let left = after(settings.attach_soak).saturating_sub(waited);
+    if left > 0 {
+        return Some(Hold::AttachSoak { until: now.saturating_add(left) });
     }
     let timestamp = settings.timestamp.as_ref().filter(|_| attached.is_some() && alone)?;
-    let waiting =
-        node.is_some_and(|node| node.annotations.contains_key(&timestamp.key)) && now < since.saturating_add(settings.detach_timeout);
+    let waiting = node.is_some_and(|node| node.annotations.contains_key(&timestamp.key)) && waited < settings.detach_timeout;
     waiting.then_some(Hold::WaitingForAttachment)
 }
 

@@ -408,8 +408,7 @@ fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted:
         granted_at: grant.granted_at,
         refused: None,
         released: false,
-        stood_still: 0,
-        stopped_at: None,
+        waited: grant.waited.clone(),
     }
 }
 
@@ -419,7 +418,7 @@ pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
     if gates.shut(grant.kind) && !case.is_updated() {
         return Grant { refused: grant.refused.clone(), released: grant.released, ..turn_back(case, grant) };
     }
-    Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), stood_still: 0, stopped_at: None, ..grant.clone() }
+    Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), ..grant.clone() }
 }
 
 /// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted.

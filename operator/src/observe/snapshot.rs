@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use crds::{hash, names};
 use planner::{
     Snapshot,
+    clocks::Clocks,
     proof::Sights,
     render::object_name,
     snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
@@ -55,8 +56,8 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
         taken_names: taken,
         answers: BTreeMap::new(),
         reserved: memory.reserved.clone(),
-        first_seen: BTreeMap::new(),
         watched: 0,
+        clocks: Clocks::default(),
         sights: Sights::default(),
         listed_since_rebuild: rebuilding.is_some() && memory.listed_for == rebuilding,
         asserted: memory.asserted_lately(),

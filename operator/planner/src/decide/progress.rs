@@ -3,7 +3,7 @@
 use super::Pass;
 use crate::{
     blocked::is_under_way,
-    course,
+    clocks, course,
     hold::{Hold, failure_word},
     proof::{Sights, Verdict},
     settings::Settings,
@@ -33,19 +33,17 @@ impl Pass<'_> {
             sights.forgive(node);
         }
         let now = self.snapshot.now;
+        let running = cases.iter().filter(|case| case.is_updated() && !clocks::stands_still(self.snapshot, case));
+        self.plan.clocks.run(&running.map(|case| case.name).collect());
         for case in cases {
-            let Some(grant) = self.ledger.grants.get_mut(case.name).filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain))
-            else {
-                continue;
-            };
-            let stopped = self.shut.gates.paused || !case.node.is_some_and(|node| node.ready);
-            let Some(due) = course::node_deadline(&targets.effective, case, grant, now, stopped) else { continue };
+            let Some(grant) = case.grant.filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain)) else { continue };
+            let Some(left) = course::until_deadline(&targets.effective, case, grant) else { continue };
             let current = grant.revision == targets.effective.revision && !case.is_complete(grant);
             if !current || retried.contains(case.name) {
                 continue;
             }
-            if due > now {
-                self.plan.recheck(due);
+            if left > 0 {
+                self.plan.recheck(now.saturating_add(left));
             } else if !course.failed.contains_key(case.name) {
                 let why = self.incomplete(case, case.grant.unwrap_or(&Grant::default()));
                 let failure = course::failure(self.snapshot, case, failure_word(why.reason()));
@@ -56,8 +54,8 @@ impl Pass<'_> {
             self.judge_attached(&targets.effective, cases, &sights, &mut course);
         }
         course.proved = sights.proof(targets, &course, cases).proved && !sights.overflows();
-        course.proof = sights.recorded_proof(&targets.effective, course.proof);
-        self.ledger.suspects = sights.record(&self.ledger);
+        course.proof = sights.recorded_proof(&targets.effective);
+        self.ledger.suspects = sights.record();
         if let Some(again) = sights.again(&targets.effective, course.proved) {
             self.plan.recheck(now.saturating_add(again));
         }
@@ -95,24 +93,16 @@ impl Pass<'_> {
         let joining = first && self.plan.held.values().any(|held| held.phase == "Joining");
         let open = !self.shut.gates.paused && !self.shut.gates.closed;
         let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.shut.gates.paused;
-        let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
-        course::keep_time(course, self.snapshot.now, running);
-        if running {
-            let due = course.progressed_at.saturating_add(settings.rollout.progress_deadline).saturating_add(1);
-            self.plan.recheck(due.max(self.snapshot.now.saturating_add(1)));
-        }
-    }
-
-    /// While the spec is not valid no clock runs.
-    pub(super) fn stop_clocks(&mut self, cases: &[Case<'_>]) {
         let now = self.snapshot.now;
-        if let Some(course) = self.ledger.course.as_mut() {
-            course::keep_time(course, now, false);
+        let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
+        let left = settings.rollout.progress_deadline.saturating_add(1).saturating_sub(course.idle);
+        if running {
+            course.progressed_at = now.saturating_sub(course.idle);
+            self.plan.recheck(now.saturating_add(left.max(1)));
         }
-        for case in cases.iter().filter(|case| case.is_updated()) {
-            if let Some(grant) = self.ledger.grants.get_mut(case.name) {
-                grant.stopped_at.get_or_insert(now);
-            }
+        self.plan.clocks.note(course, running);
+        if let Some(again) = self.plan.clocks.again() {
+            self.plan.recheck(now.saturating_add(again));
         }
     }
 

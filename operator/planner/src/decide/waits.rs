@@ -2,23 +2,18 @@
 
 use super::Pass;
 use crate::{
-    breaker,
+    breaker, clocks,
     hold::Hold,
     readiness, replicas,
-    snapshot::MarkOn,
     step::Step,
-    timing::{self, Marked},
+    timing::{self, Marked, TAINT_WITHIN},
     wanted::Case,
 };
 use crds::{
     holders::EntryPhase,
-    ledger::{Grant, Kind},
+    ledger::{Grant, Kind, WaitFor},
     token::Phase,
 };
-
-/// How long an update waits for the taint of a gate, in seconds: the operator writes both, within moments. Beyond that the gate is
-/// hindered, and says so itself; updates are no reason to be hindered, too.
-const TAINT_WITHIN: i64 = 60;
 
 impl Pass<'_> {
     /// A gate that taints nodes before they are updated, while it has not done so: until then nothing on the node is changed, so
@@ -26,8 +21,9 @@ impl Pass<'_> {
     pub(super) fn untainted(&self, case: &Case<'_>, grant: &Grant, next: Step) -> Option<Hold> {
         let begins = matches!(next, Step::Claim | Step::Detach | Step::Pause | Step::Update);
         let updates = case.chosen && matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
-        let until = grant.granted_at.saturating_add(TAINT_WITHIN);
-        let node = case.node.filter(|node| begins && updates && !node.deleting && self.snapshot.now < until)?;
+        let left = TAINT_WITHIN.saturating_sub(clocks::waited(grant, WaitFor::Taint, grant.granted_at));
+        let node = case.node.filter(|node| begins && updates && !node.deleting && left > 0)?;
+        let until = self.snapshot.now.saturating_add(left);
         let gate = self.snapshot.gates.tainting.iter().find(|gate| {
             let is_tainted = || node.taints.iter().any(|taint| gate.has_taint(&taint.key, &taint.effect));
             gate.selects(node) && !is_tainted() && !replicas::would_evict(case, &gate.spec.taint)
@@ -44,13 +40,11 @@ impl Pass<'_> {
         if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || case.is_updated() {
             return None;
         }
-        let (snapshot, now) = (self.snapshot, self.snapshot.now);
-        let token = token.map(|token| (token, snapshot.seen(case.name, MarkOn::Deployment, token.since)));
-        let entry = entry.map(|entry| (entry, snapshot.seen(case.name, MarkOn::Node, entry.time)));
+        let now = self.snapshot.now;
+        let token = token.map(|token| clocks::waited(grant, WaitFor::DeploymentMark, token.since));
+        let entry = entry.map(|entry| (entry, clocks::waited(grant, WaitFor::NodeMark, entry.time)));
         let Some(settings) = self.settings else {
-            let stored = token.map(|(token, _)| token.since).max(entry.map(|(entry, _)| entry.time))?;
-            let seen = token.map(|(_, seen)| seen).max(entry.map(|(_, seen)| seen))?;
-            return timing::default_grace(now, seen, stored);
+            return timing::default_grace(now, token.into_iter().chain(entry.map(|(_, waited)| waited)).min()?);
         };
         let hold = timing::grace(settings, &Marked { now, token, entry, node: case.node })?;
         // Deletion is bounded: it never waits for a detacher for ever.
@@ -68,7 +62,7 @@ impl Pass<'_> {
             .as_ref()
             .is_ok_and(|holders| !holders.values().any(|other| other.phase == EntryPhase::Detached && other.key == key))
             && case.node.is_some_and(|node| node.mark(key).is_none());
-        timing::soak(settings, self.snapshot.now, closed.since, entry, alone, case.node)
+        timing::soak(settings, self.snapshot.now, clocks::waited(grant, WaitFor::Attached, closed.since), entry, alone, case.node)
     }
 
     /// Nodes that serve with fewer pods than are wanted, or with none, because their kubelet refused the others.

@@ -10,7 +10,7 @@ pub mod protocol;
 pub mod writes;
 
 use crate::{
-    render,
+    clocks, render,
     revisions::Targets,
     settings::{Mode, Settings},
     snapshot::{DeploymentFacts, GatedPod, PodFacts, ReplicaSetFacts, Snapshot},
@@ -21,7 +21,7 @@ use classify::Why;
 use crds::{
     in_place::token_id,
     ingress_daemon_set::PodUpdate,
-    ledger::{Grant, Kind, Marks},
+    ledger::{Grant, Kind, Marks, WaitFor},
     names,
     token::Phase,
 };
@@ -160,7 +160,7 @@ pub fn progress<'a>(snapshot: &Snapshot, case: &Case<'a>, grant: &Grant, targets
     let possible = target.as_ref().is_some_and(|target| replica_set.is_some_and(|set| change::between(&set.template(), target).is_some()));
     let why = why.or((!alone || !possible).then_some(Why::ReplicaSets)).or((!ours).then_some(Why::PodsWithoutGate));
     let views: Vec<_> = gated.iter().map(|(pod, gated)| pod_view(pod, gated, target.as_ref(), &template, grant.id, snapshot.now)).collect();
-    let drained_at = drained_at(case, grant, token.since);
+    let drained_at = drained_at(snapshot.now, case, grant, token.since);
     let moves = moves(&View {
         id: grant.id,
         paused: is_paused(deployment),
@@ -203,9 +203,10 @@ fn allowed(case: &Case<'_>) -> usize {
 }
 
 /// A node that was detached before has no traffic of the load balancer; any other fails its health check since the pause.
-fn drained_at(case: &Case<'_>, grant: &Grant, since: i64) -> i64 {
+fn drained_at(now: i64, case: &Case<'_>, grant: &Grant, since: i64) -> i64 {
     let detached = grant.marks != Marks::default() || case.holds_node();
-    case.settings.filter(|_| !detached).map_or(since, |settings| timing::after(since, settings.deployment_grace))
+    let waited = clocks::waited(grant, WaitFor::DeploymentMark, since);
+    case.settings.filter(|_| !detached).map_or(now, |settings| now.saturating_add(timing::after(settings.deployment_grace) - waited))
 }
 
 fn pod_view(pod: &PodFacts, gated: &GatedPod, target: Option<&Value>, before: &Value, id: u64, now: i64) -> PodView {

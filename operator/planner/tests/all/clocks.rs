@@ -2,8 +2,10 @@
 
 use crate::{
     course::{at_rest, condition, edit, on, reasons, seconds},
-    world::{World, operator::Operator},
+    world::{World, audit, operator::Operator},
 };
+use crds::token::Phase;
+use planner::settings::DEFAULT_GRACE;
 use serde_json::{Value, json};
 
 /// The rest of the rollout takes as long as `status.eta` says, give or take so many seconds.
@@ -153,7 +155,7 @@ fn a_node_that_is_finished_while_paused_sets_the_clock_and_no_pause_sets_it_to_t
     world.run_until(&mut operator, 120, |world| course(world).finished == 1).unwrap();
     seconds(&mut world, &mut operator, 60);
     edit(&mut world, |wish| wish.paused = false);
-    world.run_until(&mut operator, 120, |world| course(world).stopped_at.is_none()).unwrap();
+    world.run_until(&mut operator, 120, |world| course(world).finished == 2).unwrap();
     let Some(ahead) = course(&world).progressed_at.checked_sub(world.cluster.now) else { panic!("no time") };
     assert!((-5..=0).contains(&ahead), "{ahead} s after now");
 }
@@ -181,4 +183,71 @@ fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() 
     world.change(|cluster| cluster.now += 60);
     let plan = seconds(&mut world, &mut operator, 60);
     assert_eq!((on(&world, 2), reasons(&plan)), (1, vec!["OutsideWindow"]));
+}
+
+/// A rollout of one node after the other, in which this happens to the cluster after so many seconds: how long it takes, and whether the
+/// revision is condemned.
+fn disturbed(after: usize, disturb: impl Fn(&mut World)) -> (i64, bool) {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 40, "autoRollback": true}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let began = world.cluster.passed;
+    let mut plan = seconds(&mut world, &mut operator, after);
+    let away = world.cluster.passed;
+    disturb(&mut world);
+    let away = world.cluster.passed - away;
+    while !world.is_converged() && world.cluster.passed - began - away < 600 {
+        plan = seconds(&mut world, &mut operator, 1);
+    }
+    (world.cluster.passed - began - away, condition(&plan, "RolledBack").is_some())
+}
+
+#[test]
+fn neither_time_without_an_operator_nor_a_clock_that_is_set_condemns_a_revision_or_holds_a_node() {
+    let (usual, _) = disturbed(1, |_| ());
+    for after in (1..usize::try_from(usual).unwrap()).step_by(3) {
+        for step in [700, -3600, 86_400] {
+            let (took, condemned) = disturbed(after, |world| world.change(|cluster| cluster.set_clock(step)));
+            assert!(!condemned && took <= usual + 2, "the clock is set by {step} s after {after} s: took {took} s, usually {usual}");
+        }
+        // Controllers are away, too: kubelets go on.
+        let (took, condemned) = disturbed(after, |world| (0..700).for_each(|_| world.change(|cluster| cluster.tick(|_| false))));
+        assert!(!condemned && took <= usual + 35, "nobody is there for 700 s after {after} s: took {took} s, usually {usual}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_forward_or_back_shortens_no_grace_period() {
+    for step in [-3600, 5, 3600] {
+        for after in 0..8 {
+            let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+            edit(&mut world, |wish| wish.image = 2);
+            let claimed =
+                |world: &World| world.cluster.deployments.values().filter_map(audit::token).any(|token| token.phase == Phase::Claimed);
+            world.run_until(&mut operator, 60, claimed).unwrap();
+            let began = world.cluster.passed;
+            (0..after).for_each(|_| drop(world.fair_second(&mut operator)));
+            world.change(|cluster| cluster.set_clock(step));
+            world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+            let took = world.cluster.passed - began;
+            assert!((DEFAULT_GRACE..DEFAULT_GRACE + 3).contains(&took), "set by {step} s after {after} s: pods change after {took} s");
+        }
+    }
+}
+
+#[test]
+fn short_lives_of_operators_add_up_to_a_grace_period_a_soak_and_a_deadline() {
+    let rollout = |image| {
+        let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 40, "provenAfterSeconds": 20}), 3, 1);
+        edit(&mut world, |wish| wish.image = image);
+        for second in 0..900 {
+            if second % 8 == 0 {
+                operator.crash(&world, 0);
+            }
+            world.fair_second(&mut operator);
+        }
+        let plan = seconds(&mut world, &mut operator, 2);
+        (on(&world, image), plan.status.nodes.failed, world.is_converged())
+    };
+    assert_eq!(rollout(2), (3, 0, true));
+    assert_eq!(rollout(99), (1, 1, false));
 }

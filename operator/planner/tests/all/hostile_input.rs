@@ -2,6 +2,7 @@
 
 use crate::world;
 
+use crds::ledger::{Wait, WaitFor};
 use planner::{Snapshot, decide};
 use proptest::{prelude::*, sample::select};
 use world::{
@@ -73,11 +74,13 @@ proptest! {
             ledger.next_id = next.unwrap_or(ledger.next_id);
             ledger.rebuilding = fence;
             if let Some(course) = &mut ledger.course {
-                (course.since, course.progressed_at, course.stopped_at, course.soaking_since) = (now, rejected.unwrap_or(0), rejected, rejected);
+                (course.since, course.progressed_at, course.soaked) = (now, rejected.unwrap_or(0), rejected);
+                (course.idle, course.spent, course.proof) = (now, rejected.unwrap_or(0), now);
                 (course.steps_done, course.finished, course.began_with) = (u32::MAX, u32::MAX, 0);
             }
             for grant in ledger.grants.values_mut() {
-                (grant.stood_still, grant.stopped_at) = (rejected.unwrap_or(7), rejected);
+                let what = [WaitFor::DeploymentMark, WaitFor::NodeMark, WaitFor::Pods, WaitFor::Attached];
+                grant.waited = what.map(|what| Wait { what, since: now, seconds: rejected.unwrap_or(7) }).into();
             }
         }
         let plan = decide(&snapshot);

@@ -5,7 +5,6 @@ use crate::world;
 use crds::{
     holders::{Entry, EntryPhase},
     names,
-    token::{Phase, Token},
 };
 use planner::{
     Hold, breaker, eligibility, render,
@@ -179,23 +178,18 @@ fn stamped(time: Option<&str>) -> NodeFacts {
     }
 }
 
-/// Stored times are cut to whole seconds, so every period below ends a second later than the difference says.
+/// Whole seconds are counted, so every period below ends a second later than it lasts.
 #[test]
-fn the_grace_runs_from_the_later_mark_and_not_from_a_time_at_which_it_was_not_seen_yet() {
+fn the_grace_is_over_when_that_of_the_mark_is_that_was_seen_last() {
     let settings = settings_with(Marks::Both, "Halt");
-    let token = |since| Token { uid8: "u".into(), id: 7, phase: Phase::Claimed, since, keep_annotation: false };
-    let grace = |now, since, time| {
-        timing::grace(&settings, &Marked { now, token: Some((&token(since), 90)), entry: Some((&entry(time), 90)), node: None })
+    let grace = |by_token, by_entry| {
+        timing::grace(&settings, &Marked { now: 100, token: Some(by_token), entry: Some((&entry(99), by_entry)), node: None })
     };
-    assert_eq!(grace(102, 100, 99), Some(Hold::GracePeriod { until: 101 + GRACE }));
-    assert_eq!(grace(102, 99, 100), Some(Hold::GracePeriod { until: 101 + GRACE }));
-    assert_eq!(grace(101 + GRACE, 99, 100), None);
-    assert_eq!(grace(92, 1_000_000, 1), Some(Hold::GracePeriod { until: 91 + GRACE }));
-    assert_eq!(grace(91 + GRACE, i64::MAX, i64::MIN), None);
-    // The write of a mark of 80 arrived when the time was 90: one second of that is allowed for anyway.
-    assert_eq!(grace(92, 80, 80), Some(Hold::GracePeriod { until: 90 + GRACE }));
-    assert_eq!(grace(90 + GRACE, 80, 80), None);
-    assert_eq!(grace(92, 89, 80), Some(Hold::GracePeriod { until: 90 + GRACE }), "seen in the next second");
+    assert_eq!(grace(1, 2), Some(Hold::GracePeriod { until: 100 + GRACE }));
+    assert_eq!(grace(2, 1), Some(Hold::GracePeriod { until: 100 + GRACE }));
+    assert_eq!(grace(GRACE, GRACE + 1), Some(Hold::GracePeriod { until: 101 }));
+    assert_eq!(grace(GRACE + 1, GRACE + 1), None);
+    assert_eq!(grace(i64::MAX, i64::MAX), None);
 }
 
 #[test]
@@ -205,7 +199,7 @@ fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_t
         let node = stamped(stamp);
         timing::grace(
             &settings_with(Marks::Timestamp, policy),
-            &Marked { now, token: None, entry: Some((&entry(1000), 0)), node: Some(&node) },
+            &Marked { now, token: None, entry: Some((&entry(1000), now - 1000)), node: Some(&node) },
         )
     };
     let waiting = Some(Hold::WaitingForDetacher { until: 1030 });
@@ -221,16 +215,16 @@ fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_t
 
 #[test]
 fn a_deletion_with_an_invalid_spec_waits_for_the_default_grace() {
-    assert_eq!(timing::default_grace(105, 100, 100), Some(Hold::GracePeriod { until: 111 }));
-    assert_eq!(timing::default_grace(111, 100, 100), None);
-    assert_eq!(timing::default_grace(105, 100, i64::MAX), Some(Hold::GracePeriod { until: 111 }));
+    assert_eq!(timing::default_grace(105, 5), Some(Hold::GracePeriod { until: 111 }));
+    assert_eq!(timing::default_grace(111, 11), None);
+    assert_eq!(timing::default_grace(105, i64::MAX), None);
 }
 
 #[test]
 fn a_slot_is_free_after_the_soak_and_when_the_detacher_has_let_go() {
     let settings = settings_with(Marks::Timestamp, "Halt");
     let attached = Entry { phase: EntryPhase::Attached, ..entry(100) };
-    let soak = |now, alone, stamp: Option<&str>| timing::soak(&settings, now, 98, Some(&attached), alone, Some(&stamped(stamp)));
+    let soak = |now, alone, stamp: Option<&str>| timing::soak(&settings, now, now - 100, Some(&attached), alone, Some(&stamped(stamp)));
     assert_eq!(soak(105, true, None), Some(Hold::AttachSoak { until: 106 }));
     assert_eq!(soak(106, true, None), None);
     assert_eq!(soak(106, true, Some("x")), Some(Hold::WaitingForAttachment));

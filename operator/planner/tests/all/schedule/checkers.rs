@@ -66,7 +66,7 @@ impl Checkers {
 
     /// A checker hears of its watches, each where the bit says so, and answers; what is wrong with that, and what came about.
     pub fn ask(&mut self, world: &World, node: u8, hears: u8, seen: &mut BTreeSet<&'static str>) -> Option<String> {
-        let now = world.cluster.now;
+        let now = world.cluster.passed;
         let at = self.epoch + Duration::from_secs(now.unsigned_abs());
         let checker = &mut self.all[usize::from(node)];
         for (index, watch) in Watch::ALL.into_iter().enumerate() {

@@ -16,7 +16,7 @@ use checkers::Checkers;
 use crds::{ledger::Course, names};
 use edits::{EDITS, Edit};
 use planner::{Action, Hold};
-use proptest::prelude::*;
+use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -114,6 +114,8 @@ pub enum Event {
     Restart(u8),
     /// The pods of a node cease to be ready for so many seconds.
     Fall(u8, i64),
+    /// Somebody sets the clock by so many seconds.
+    Clock(i64),
 }
 
 const DEPARTURES: [(&str, &str); 3] =
@@ -218,6 +220,7 @@ fn departure() -> impl Strategy<Value = Event> {
         1 => (0..NODES).prop_map(Event::DeletePod),
         1 => (0..NODES).prop_map(Event::Restart),
         2 => (0..NODES, 2..20i64).prop_map(|(node, seconds)| Event::Fall(node, seconds)),
+        1 => select(vec![-3600, -5, 5, 3600]).prop_map(Event::Clock),
         3 => (0..NODES).prop_map(|node| Event::Refuse(node, true)),
         1 => (0..NODES).prop_map(|node| Event::Refuse(node, false)),
     ]
@@ -471,6 +474,7 @@ impl Run {
                     pod.ends_at.get_or_insert(now + 1);
                 }
             }
+            Event::Clock(by) => cluster.set_clock(by),
             Event::Restart(node) => cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(Pod::crash),
             Event::Fall(node, seconds) => {
                 let until = cluster.now + seconds;

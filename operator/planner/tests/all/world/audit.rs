@@ -28,7 +28,7 @@ pub struct Audit {
     last: BTreeMap<String, (u64, u8)>,
     served: BTreeSet<String>,
     claimed_since: BTreeMap<String, i64>,
-    asked_since: BTreeMap<(String, &'static str), i64>,
+    asked_since: BTreeMap<(String, &'static str), (i64, i64)>,
     allowance: usize,
     /// Nodes whose pods somebody else disturbs: completeness may be stale there.
     pub disturbed: BTreeSet<String>,
@@ -164,7 +164,7 @@ impl Audit {
                 self.served.insert(uid.clone());
             }
             if matches!(phase, Some(Phase::Claimed | Phase::InPlace | Phase::Updating)) {
-                self.claimed_since.entry(uid).or_insert(cluster.now);
+                self.claimed_since.entry(uid).or_insert(cluster.passed);
             } else {
                 self.claimed_since.remove(&uid);
             }
@@ -173,7 +173,7 @@ impl Audit {
             for key in KEYS {
                 let mark = (text(node, "/metadata/uid").to_owned(), key);
                 if is_marked(node, key) {
-                    self.asked_since.entry(mark).or_insert(cluster.now);
+                    self.asked_since.entry(mark).or_insert((cluster.passed, cluster.now));
                 } else {
                     self.asked_since.remove(&mark);
                 }
@@ -298,7 +298,7 @@ impl Audit {
     }
 
     fn grace_is_over(&mut self, cluster: &Cluster, (name, uid): (&str, &str), id: u64, grant: &Grant) {
-        let claimed = self.claimed_since.get(uid).is_some_and(|since| since + GRACE <= cluster.now);
+        let claimed = self.claimed_since.get(uid).is_some_and(|since| since + GRACE <= cluster.passed);
         if grant.marks.deployment && !claimed {
             self.fail(cluster, format!("P4: pods of {name} change before the grace of its Deployment is over"));
         }
@@ -308,12 +308,13 @@ impl Audit {
         let since = self.asked_since.get(&(grant.node_uid.clone(), key)).copied();
         // A later grant may have taken the mark over: it cannot take it off before it has written the Deployment.
         let held = entry(live).is_some_and(|entry| entry.id >= id && entry.phase == EntryPhase::Detached);
-        if !held || since.is_none_or(|since| since + GRACE > cluster.now) {
+        if !held || since.is_none_or(|(passed, _)| passed + GRACE > cluster.passed) {
             self.fail(cluster, format!("P4: pods of {name} change before the grace of its Node is over"));
         }
         let stamp = live["metadata"]["annotations"][STAMP].as_str().and_then(|text| chrono::DateTime::parse_from_rfc3339(text).ok());
-        let answered = stamp
-            .is_some_and(|stamp| since.is_some_and(|since| stamp.timestamp() >= since) && stamp.timestamp() + STAMP_GRACE <= cluster.now);
+        let answered = stamp.is_some_and(|stamp| {
+            since.is_some_and(|(_, asked)| stamp.timestamp() >= asked) && stamp.timestamp() + STAMP_GRACE <= cluster.now
+        });
         if self.expects_stamp && !answered {
             self.fail(cluster, format!("P4: pods of {name} change before the detacher answered"));
         }
@@ -405,8 +406,8 @@ impl Audit {
             self.begins_within_the_budget(cluster, earlier, after);
         }
         for (node, grant) in &after.grants {
-            // The clock of its deadline is no part of the permission.
-            let permission = |grant: &Grant| Grant { stood_still: 0, stopped_at: None, ..grant.clone() };
+            // What it has waited is no part of the permission.
+            let permission = |grant: &Grant| Grant { waited: Vec::new(), ..grant.clone() };
             if earlier.get(node).is_some_and(|earlier| permission(earlier) == permission(grant)) {
                 continue;
             }

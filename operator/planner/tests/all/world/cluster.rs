@@ -40,7 +40,10 @@ pub enum Detacher {
 
 #[derive(Clone, Debug)]
 pub struct Cluster {
+    /// By a clock that people set.
     pub now: i64,
+    /// Seconds that have passed.
+    pub passed: i64,
     pub version: u64,
     pub uids: u64,
     pub wish: Wish,
@@ -89,6 +92,7 @@ impl Cluster {
         };
         let mut cluster = Self {
             now: 1_000_000,
+            passed: 0,
             version: 1,
             uids: 0,
             wish,
@@ -239,9 +243,20 @@ impl Cluster {
         }
     }
 
+    /// Somebody sets the clock; what is to come comes as soon as before.
+    pub fn set_clock(&mut self, by: i64) {
+        self.now += by;
+        for pod in &mut self.pods {
+            for at in pod.ends_at.iter_mut().chain([&mut pod.ready_at]).filter(|at| **at < i64::MAX) {
+                *at += by;
+            }
+        }
+    }
+
     /// One second: kubelets, detacher, and the Deployment controller where `synced` says so.
     pub fn tick(&mut self, mut synced: impl FnMut(usize) -> bool) {
         self.now += 1;
+        self.passed += 1;
         self.run_kubelets();
         self.run_detacher();
         let names: Vec<_> = self.deployments.keys().cloned().collect();

@@ -2,13 +2,7 @@
 
 use super::{View, World, cluster::UID8};
 use crds::names;
-use planner::{
-    Action, Plan, Snapshot, health_checker,
-    plan::Write,
-    proof::Sights,
-    render,
-    snapshot::{GateLinks, Sighting},
-};
+use planner::{Action, Plan, Snapshot, clocks::Clocks, health_checker, plan::Write, proof::Sights, render, snapshot::GateLinks};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One watch each, so that they lag apart.
@@ -27,7 +21,7 @@ pub struct Operator {
     /// Positions in the history, by store.
     seen: [usize; 4],
     reserved: Vec<u64>,
-    first_seen: BTreeMap<Sighting, i64>,
+    clocks: Clocks,
     sights: Sights,
     /// When it last looked, by a clock that nobody sets.
     looked_at: Option<i64>,
@@ -105,9 +99,9 @@ impl Operator {
             gates: self.gates.clone(),
             ..Snapshot::of((*resource).clone(), world.cluster.now)
         };
-        snapshot.note_marks(&mut self.first_seen);
+        snapshot.clocks = self.clocks.clone();
         snapshot.sights = self.sights.clone();
-        snapshot.watched = self.looked_at.map_or(0, |at| world.cluster.now - at);
+        snapshot.watched = self.looked_at.map_or(0, |at| world.cluster.passed - at);
         Some(snapshot)
     }
 
@@ -138,8 +132,9 @@ impl Operator {
                 plan.questions.keys().map(|node| (node.clone(), world.cluster.health_port(node).into_iter().collect())).collect();
             plan = planner::decide(&snapshot);
         }
+        self.clocks = plan.clocks.clone();
         self.sights = plan.sights.clone();
-        self.looked_at = Some(world.cluster.now);
+        self.looked_at = Some(world.cluster.passed);
         let resource_version = &snapshot.resource.resource_version;
         let requests =
             plan.actions.iter().map(|action| Request { action: action.clone(), resource_version: resource_version.clone() }).collect();
