@@ -27,6 +27,8 @@ mod hands_tests;
 mod health_tests;
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod room_tests;
 
 use std::{
     borrow::Cow,
@@ -57,7 +59,7 @@ pub const UNTOUCHED: &str = "before";
 /// A property of `docs`' list of what must always hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Property {
-    /// Never more nodes out of service by the operator than the budget, and none begun that must stay available.
+    /// Never more nodes out of service by the operator than the budget, and none begun that must stay available, nor taken away.
     Budget,
     /// The same within one topology domain, and one domain at a time where that is asked for.
     DomainBudget,

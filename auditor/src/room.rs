@@ -169,32 +169,35 @@ impl Audit<'_> {
 
     /// The budget is used up: by nodes under way, and by those that are unready for whatever reason.
     fn lacks_place(&self, write: &Write<'_>, node: &str) -> Option<String> {
-        // A node that is down takes the place that it has already.
-        if !self.is_surely(State::Up, write, node) {
-            return None;
-        }
         let budget = self.terms(write.of)?.budget?.of(desired(write.before).max(desired(write.after)));
         let places: Vec<_> = write.places().map(|(node, _)| node.as_str()).collect();
-        let down = self.down_in(write, |_| true);
+        // A node that is down, or suspect, takes the place that it has already; but there is none beside as many grants.
+        let down = if self.is_surely(State::Up, write, node) { self.down_in(write, |_| true) } else { Vec::new() };
         (places.len() + down.len() > budget).then(|| format!("beside {places:?} under way and {down:?} unready, the budget is {budget}"))
     }
 
     /// Too few nodes are left that can be available.
     fn lacks_minimum(&self, write: &Write<'_>, node: &str) -> Option<String> {
-        // A node that is down, or not wanted any more, takes nothing away.
-        if write.new[node]["kind"] == "Remove" || !self.is_surely(State::Up, write, node) {
+        // A node that is down takes nothing away, nor does one that has gone.
+        let leaves = |grant: &Value| grant["kind"] == "Remove";
+        let there = self.world.node(node).is_some_and(|live| write.new[node]["nodeUID"] == live.uid());
+        if !self.is_surely(State::Up, write, node) || leaves(&write.new[node]) && !there {
             return None;
         }
+        let chosen = desired(write.before).min(desired(write.after));
+        // Nodes that leave in this very write have served up to now.
+        let leaving = if leaves(&write.new[node]) { write.begun().filter(|(_, grant)| leaves(grant)).count() } else { 0 };
         let minimum = match share(&write.before["spec"]["updateStrategy"]["rollingUpdate"]["minAvailableNodes"])? {
             Share::Nodes(nodes) => nodes,
-            Share::Percent(percent) => (desired(write.before).min(desired(write.after)) * percent).div_ceil(100),
+            Share::Percent(percent) => ((chosen + leaving) * percent).div_ceil(100),
         };
         let held: BTreeSet<&str> = write.places().map(|(node, _)| node.as_str()).collect();
         let may_serve = |health: &Health| health.serves || health.ceased.is_some_and(|ceased| write.at - ceased < STALE);
         let here = self.room.nodes.iter().filter(|((of, _), health)| of == write.of && may_serve(health));
         let serving = here.filter(|((_, node), _)| !held.contains(node.as_str()) && !self.is_surely(State::Down, write, node)).count();
         // Of chosen nodes whose Deployments were not seen yet nothing is known.
-        let unknown = desired(write.after).saturating_sub(self.world.members_of(write.of).count());
+        let known = self.world.members_of(write.of).filter(|member| !write.new.get(node_of(member)).is_some_and(leaves));
+        let unknown = desired(write.after).saturating_sub(known.count());
         let left = serving + unknown;
         (left < minimum).then(|| format!("and leaves at most {left} nodes available, minAvailableNodes is {minimum}"))
     }
