@@ -205,7 +205,7 @@ impl Audit<'_> {
 }
 
 /// Somebody else is about to take the machine away; that is not the operator's doing.
-fn taken_away(node: &Value) -> bool {
+pub(super) fn taken_away(node: &Value) -> bool {
     let tainted = node["spec"]["taints"]
         .as_array()
         .is_some_and(|taints| taints.iter().any(|taint| names::DEPARTURE_TAINTS.contains(&taint["key"].as_str().unwrap_or_default())));

@@ -11,6 +11,7 @@ mod grants;
 mod health;
 mod observation;
 pub mod order;
+mod proof;
 mod room;
 mod terms;
 mod tokens;
@@ -27,6 +28,14 @@ mod hands_tests;
 mod health_tests;
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod joining_tests;
+#[cfg(test)]
+mod praise_tests;
+#[cfg(test)]
+mod proof_tests;
+#[cfg(test)]
+mod room_tests;
 
 use std::{
     borrow::Cow,
@@ -57,7 +66,7 @@ pub const UNTOUCHED: &str = "before";
 /// A property of `docs`' list of what must always hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Property {
-    /// Never more nodes out of service by the operator than the budget, and none begun that must stay available.
+    /// Never more nodes out of service by the operator than the budget, and none begun that must stay available, nor taken away.
     Budget,
     /// The same within one topology domain, and one domain at a time where that is asked for.
     DomainBudget,
@@ -83,6 +92,12 @@ pub enum Property {
     NothingRemains,
     /// Pods that are updated in place stay, and no `ReplicaSet` is made meanwhile.
     InPlace,
+    /// A revision that is not proved reaches no more nodes than the budget.
+    UnprovedBounded,
+    /// A revision is called proved, and the one that all nodes run, only after it has served for as long as it must.
+    ProofFirst,
+    /// Nodes that join get no revision that is not proved.
+    JoinsProven,
     /// The auditor itself missed something.
     History,
 }
@@ -115,6 +130,9 @@ impl Property {
             Self::BoundedCreation => "P11",
             Self::NothingRemains => "P12",
             Self::InPlace => "P15",
+            Self::UnprovedBounded => "P16",
+            Self::ProofFirst => "P17",
+            Self::JoinsProven => "P20",
             Self::History => "P0",
         }
     }
@@ -213,6 +231,7 @@ pub struct Audit<'a> {
     terms: terms::Memory,
     flood: flood::Memory,
     health: health::Memory,
+    proof: proof::Memory,
     deleted_resources: BTreeMap<String, u64>,
     /// Nodes that a scenario has its hands on; a Node that is registered again stays here.
     touched: BTreeSet<String>,
@@ -242,6 +261,7 @@ impl<'a> Audit<'a> {
             terms: terms::Memory::default(),
             flood: flood::Memory::default(),
             health: health::Memory::default(),
+            proof: proof::Memory::default(),
             deleted_resources: BTreeMap::new(),
             touched: BTreeSet::new(),
             verdict: Verdict::default(),
@@ -283,6 +303,8 @@ impl<'a> Audit<'a> {
         self.note_health(&places, before.as_ref(), observation);
         self.note_standing(&places);
         self.note_facts(&places, observation);
+        self.note_proof_half_way(observation);
+        self.note_proof(before.as_ref(), observation);
     }
 
     /// Only these objects of the kind are there: the end of the others was missed.
@@ -291,6 +313,7 @@ impl<'a> Audit<'a> {
         self.forget_health();
         self.note_every_standing();
         self.forget_facts();
+        self.forget_proof();
     }
 
     /// What was found since this was last asked.
@@ -315,6 +338,7 @@ impl<'a> Audit<'a> {
             Kind::Deployment if !observation.deleted => {
                 self.judge_deployment(before.as_ref(), observation);
                 self.judge_token(before.as_ref(), &observation.object);
+                self.judge_joining(before.as_ref(), observation);
             }
             Kind::Node if !observation.deleted => {
                 self.note_touch(&observation.object);
@@ -329,6 +353,7 @@ impl<'a> Audit<'a> {
             Kind::IngressDaemonSet if !observation.deleted => {
                 self.judge_grants(before.as_ref(), observation);
                 self.judge_room(before.as_ref(), observation);
+                self.judge_proof(before.as_ref(), observation);
                 self.note_terms(observation);
             }
             _ => {}
@@ -337,6 +362,7 @@ impl<'a> Audit<'a> {
         let places = self.world.places(before.as_ref(), observation);
         self.note_health(&places, before.as_ref(), observation);
         self.note_facts(&places, observation);
+        self.note_proof(before.as_ref(), observation);
         if observation.kind == Kind::IngressDaemonSet && observation.deleted {
             self.judge_remains(&observation.object);
         }

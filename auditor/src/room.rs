@@ -169,32 +169,40 @@ impl Audit<'_> {
 
     /// The budget is used up: by nodes under way, and by those that are unready for whatever reason.
     fn lacks_place(&self, write: &Write<'_>, node: &str) -> Option<String> {
-        // A node that is down takes the place that it has already.
-        if !self.is_surely(State::Up, write, node) {
-            return None;
-        }
-        let budget = self.terms(write.of)?.budget?.of(desired(write.before).max(desired(write.after)));
+        let budget = self.budget_of(write.of, write.before, write.after)?;
         let places: Vec<_> = write.places().map(|(node, _)| node.as_str()).collect();
-        let down = self.down_in(write, |_| true);
+        // A node that is down, or suspect, takes the place that it has already; but there is none beside as many grants.
+        let down = if self.is_surely(State::Up, write, node) { self.down_in(write, |_| true) } else { Vec::new() };
         (places.len() + down.len() > budget).then(|| format!("beside {places:?} under way and {down:?} unready, the budget is {budget}"))
+    }
+
+    /// Nodes that may be under way, by the spec that a write went over.
+    pub(super) fn budget_of(&self, of: &str, before: &Value, after: &Value) -> Option<usize> {
+        Some(self.terms(of)?.budget?.of(desired(before).max(desired(after))))
     }
 
     /// Too few nodes are left that can be available.
     fn lacks_minimum(&self, write: &Write<'_>, node: &str) -> Option<String> {
-        // A node that is down, or not wanted any more, takes nothing away.
-        if write.new[node]["kind"] == "Remove" || !self.is_surely(State::Up, write, node) {
+        // A node that is down takes nothing away, nor does one that has gone.
+        let leaves = |grant: &Value| grant["kind"] == "Remove";
+        let there = self.world.node(node).is_some_and(|live| write.new[node]["nodeUID"] == live.uid());
+        if !self.is_surely(State::Up, write, node) || leaves(&write.new[node]) && !there {
             return None;
         }
+        let chosen = desired(write.before).min(desired(write.after));
+        // Nodes that leave in this very write have served up to now.
+        let leaving = if leaves(&write.new[node]) { write.begun().filter(|(_, grant)| leaves(grant)).count() } else { 0 };
         let minimum = match share(&write.before["spec"]["updateStrategy"]["rollingUpdate"]["minAvailableNodes"])? {
             Share::Nodes(nodes) => nodes,
-            Share::Percent(percent) => (desired(write.before).min(desired(write.after)) * percent).div_ceil(100),
+            Share::Percent(percent) => ((chosen + leaving) * percent).div_ceil(100),
         };
         let held: BTreeSet<&str> = write.places().map(|(node, _)| node.as_str()).collect();
         let may_serve = |health: &Health| health.serves || health.ceased.is_some_and(|ceased| write.at - ceased < STALE);
         let here = self.room.nodes.iter().filter(|((of, _), health)| of == write.of && may_serve(health));
         let serving = here.filter(|((_, node), _)| !held.contains(node.as_str()) && !self.is_surely(State::Down, write, node)).count();
         // Of chosen nodes whose Deployments were not seen yet nothing is known.
-        let unknown = desired(write.after).saturating_sub(self.world.members_of(write.of).count());
+        let known = self.world.members_of(write.of).filter(|member| !write.new.get(node_of(member)).is_some_and(leaves));
+        let unknown = desired(write.after).saturating_sub(known.count());
         let left = serving + unknown;
         (left < minimum).then(|| format!("and leaves at most {left} nodes available, minAvailableNodes is {minimum}"))
     }
@@ -237,9 +245,18 @@ impl Audit<'_> {
 
     /// The operator must have seen it so, however old its view was.
     fn is_surely(&self, state: State, write: &Write<'_>, node: &str) -> bool {
-        let Some(health) = self.room.nodes.get(&(write.of.to_owned(), node.to_owned())) else { return false };
+        self.has_been(state, (write.of, node), write.at)
+    }
+
+    /// The operator must have seen the node up, at rest with exactly its pods.
+    pub(super) fn is_surely_up(&self, of: &str, node: &str, at: DateTime<Utc>) -> bool {
+        self.has_been(State::Up, (of, node), at)
+    }
+
+    fn has_been(&self, state: State, (of, node): (&str, &str), at: DateTime<Utc>) -> bool {
+        let Some(health) = self.room.nodes.get(&(of.to_owned(), node.to_owned())) else { return false };
         let since = if state == State::Up { health.shaken } else { Some(health.since) };
-        health.state == state && since.is_none_or(|since| write.at - since >= STALE)
+        health.state == state && since.is_none_or(|since| at - since >= STALE)
     }
 
     /// P2 whatever the ledger says: nodes that are held out of service in each domain, by the resource's own words.
@@ -381,10 +398,15 @@ impl Audit<'_> {
 
 /// The resource wants this node whatever else may be: of a template that is not the spec's, an affinity or taints nothing is said.
 fn is_chosen(owner: &Value, node: &Value) -> bool {
+    node["spec"]["taints"].as_array().is_none_or(Vec::is_empty) && is_selected(owner, node)
+}
+
+/// The same, taints aside.
+pub(super) fn is_selected(owner: &Value, node: &Value) -> bool {
     let spec = &owner["spec"];
     let pod = &spec["template"]["spec"];
-    let plain = spec["rollbackTo"].is_null() && owner["status"]["rollout"]["rolledBack"].is_null() && pod["affinity"].is_null();
+    let affinity = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let plain = spec["rollbackTo"].is_null() && owner["status"]["rollout"]["rolledBack"].is_null() && affinity.is_null();
     let mut labels = [&spec["nodeSelector"], &pod["nodeSelector"]].into_iter().filter_map(Value::as_object).flatten();
-    let taints = node["spec"]["taints"].as_array();
-    plain && taints.is_none_or(Vec::is_empty) && labels.all(|(key, value)| node.label(key) == value.as_str())
+    plain && labels.all(|(key, value)| node.label(key) == value.as_str())
 }

@@ -67,6 +67,8 @@ pub(super) struct Terms {
     pub(super) answer: Option<Answer>,
     /// Nodes that may be out of service at once; nothing where the spec is not valid.
     pub(super) budget: Option<Count>,
+    /// Seconds for which a new revision must serve; 0 where it need not, or the spec is not valid.
+    pub(super) proven_after: i64,
 }
 
 impl Terms {
@@ -76,7 +78,15 @@ impl Terms {
         let Some(settings) = spec.ok().and_then(|spec| resolve(&spec).ok()) else {
             let grace = TimeDelta::seconds(DEFAULT_GRACE);
             let marked = Marked { deployment: true, node: false };
-            return Self { update: marked, removal: marked, deployment_grace: grace, node_grace: grace, answer: None, budget: None };
+            return Self {
+                update: marked,
+                removal: marked,
+                deployment_grace: grace,
+                node_grace: grace,
+                answer: None,
+                budget: None,
+                proven_after: 0,
+            };
         };
         Self {
             update: Marked::of(&settings.update_marks()),
@@ -85,6 +95,7 @@ impl Terms {
             node_grace: TimeDelta::seconds(settings.node_grace),
             answer: answer(&settings),
             budget: Some(settings.budget),
+            proven_after: settings.rollout.proven_after,
         }
     }
 

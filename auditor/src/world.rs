@@ -226,6 +226,11 @@ pub(crate) fn is_at_work(phase: Phase) -> bool {
     matches!(phase, Phase::InPlace | Phase::Degrading | Phase::Updating)
 }
 
+/// The revision that a per-node Deployment says.
+pub(crate) fn revision(deployment: &Value) -> &str {
+    deployment["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL].as_str().unwrap_or_default()
+}
+
 pub(crate) fn replicas(deployment: &Value) -> u64 {
     deployment["spec"]["replicas"].as_u64().unwrap_or(1)
 }
