@@ -376,7 +376,7 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub steps: Vec<RolloutStep>,
-    /// Seconds from the first change of a node's pods until it counts as failed when it is not complete. The clock stands still while paused, or while the Node is not Ready. Default 600.
+    /// Seconds from the first change of a node's pods until it counts as failed when it is not complete. The clock counts the time for which an operator watches, and stands still while paused, while the Node is not Ready, skipped or taken out by others, and while the Deployment's controller lags. Default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub node_deadline_seconds: Option<u32>,

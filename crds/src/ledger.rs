@@ -60,7 +60,7 @@ impl Ledger {
         ledger
     }
 
-    /// By how many seconds what is counted here is at most ahead of another ledger, or behind it.
+    /// By how many seconds what is counted here is at most ahead of an earlier ledger; what begins anew is news at once.
     pub fn ahead_of(&self, other: &Self) -> i64 {
         let courses = self.course.iter().zip(&other.course).flat_map(|(one, other)| {
             let soaked = (one.soaked.unwrap_or(0), other.soaked.unwrap_or(0));
@@ -73,7 +73,8 @@ impl Ledger {
             let before = |wait: &Wait| known.iter().find(|known| (known.what, known.since) == (wait.what, wait.since));
             grant.waited.iter().map(move |wait| (wait.seconds, before(wait).map_or(0, |known| known.seconds)))
         });
-        courses.chain(suspects).chain(waits).map(|(one, other)| one.saturating_sub(other).saturating_abs()).max().unwrap_or(0)
+        let ahead = |(one, other): (i64, i64)| if one < other { i64::MAX } else { one.saturating_sub(other) };
+        courses.chain(suspects).chain(waits).map(ahead).max().unwrap_or(0)
     }
 }
 
@@ -343,5 +344,24 @@ mod tests {
             assert!(!with(before.clone()).says_the_same(&with(other.clone())), "{other:?}");
         }
         assert!(!with(before).says_the_same(&Ledger::default()));
+    }
+
+    #[test]
+    fn seconds_that_were_counted_are_few_ahead_and_those_that_begin_anew_are_news() {
+        let wait = |seconds| Wait { what: WaitFor::Pods, since: 7, seconds };
+        let with = |proof, unbroken, waited: &[Wait]| Ledger {
+            course: Some(Course { proof, ..Course::default() }),
+            suspects: [("n1".to_owned(), Suspect { unbroken, ..Suspect::default() })].into(),
+            grants: [("n2".to_owned(), Grant { waited: waited.to_vec(), ..Grant::default() })].into(),
+            ..Ledger::default()
+        };
+        let before = with(20, 5, &[wait(3)]);
+        assert_eq!(before.ahead_of(&before), 0);
+        assert_eq!(with(21, 7, &[wait(6)]).ahead_of(&before), 3);
+        assert_eq!(with(20, 5, &[wait(3), Wait { since: 8, ..wait(9) }]).ahead_of(&before), 9, "a wait that the other does not know");
+        for anew in [with(0, 5, &[wait(3)]), with(20, 0, &[wait(3)])] {
+            assert_eq!(anew.ahead_of(&before), i64::MAX);
+            assert_eq!(anew.without_seconds(), before.without_seconds());
+        }
     }
 }
