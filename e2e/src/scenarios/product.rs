@@ -48,7 +48,7 @@ pub fn rolling_update(budget: u32, more: Value) -> Value {
 }
 
 /// Seconds for which a revision must serve.
-const PROVEN: u32 = 1;
+pub(super) const PROVEN: u32 = 1;
 
 /// The mark on the Deployment.
 pub fn deployment_mark() -> Value {
