@@ -83,6 +83,7 @@ pub fn needs_somebody(hold: &Hold) -> bool {
             | Hold::GivenUp
             | Hold::StillHealthy { .. }
             | Hold::StillUnhealthy { .. }
+            | Hold::HealthPortSilent { leaves: false, .. }
             | Hold::NotInPlace(_)
             | Hold::PrePulling(Some(_))
             | Hold::Step { state: StepState::NoNodes { .. }, .. }
@@ -110,6 +111,7 @@ fn rank(hold: &Hold) -> Option<u8> {
         | Hold::DetachAnnotationConflict(_)
         | Hold::StillHealthy { .. }
         | Hold::StillUnhealthy { .. }
+        | Hold::HealthPortSilent { leaves: false, .. }
         | Hold::NotInPlace(_)
         | Hold::PrePulling(Some(_))
         | Hold::GivenUp => 4,

@@ -1,14 +1,13 @@
 //! The decision: one pass over one resource and all its nodes.
 
+mod heard;
 mod progress;
 mod replace;
 mod waits;
 
 use crate::{
     admission::{Admission, Shut, Terms},
-    blocked, course, deployment_writes,
-    evidence::{Evidence, evidence},
-    health_checker,
+    blocked, course, deployment_writes, health_checker,
     hold::{Hold, StepState},
     in_place::{self, Progress, protocol::Move},
     node_writes,
@@ -35,6 +34,8 @@ use crds::{
     token::Phase,
 };
 use std::collections::BTreeMap;
+
+pub(crate) use heard::LEAVES_AFTER;
 
 /// Seconds after which an unchanged resource is looked at again.
 const RESYNC: i64 = 300;
@@ -234,18 +235,8 @@ impl<'a> Pass<'a> {
         if given_up {
             return self.hold(case.name, "Blocked", Hold::GivenUp);
         }
-        match evidence(self.snapshot, self.settings, case, grant, next) {
-            Evidence::None => {}
-            // A person has decided.
-            _ if grant.released => {}
-            Evidence::Ask(question) => {
-                self.plan.questions.insert(case.name.to_owned(), question);
-                return self.hold(case.name, "Blocked", Hold::AskingHealthPort);
-            }
-            Evidence::Contradicts(hold) => {
-                self.plan.recheck(self.snapshot.now.saturating_add(1));
-                return self.hold(case.name, "Blocked", hold);
-            }
+        if let Some(hold) = self.unheard(case, grant, next) {
+            return self.hold(case.name, "Blocked", hold);
         }
         match next {
             Step::Claim | Step::Pause | Step::Update | Step::Close | Step::DeleteDeployment => {

@@ -1,5 +1,7 @@
 //! Promises that speak of a plan and of what it was based on: no operator keeps to what it has not seen.
 
+use super::DEPARTURES;
+use crate::world::cluster::HEALTH_PORT;
 use crds::{
     holders::EntryPhase,
     ingress_daemon_set::{RolloutStep, UpdateStrategyType},
@@ -9,7 +11,9 @@ use crds::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::{
-    Plan, Snapshot, readiness,
+    Action, Plan, Snapshot,
+    plan::Write,
+    readiness,
     snapshot::{DeploymentFacts, NodeFacts},
 };
 use std::collections::BTreeMap;
@@ -24,7 +28,8 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
     let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
-    all.into_iter().chain(course).flatten().collect()
+    let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard()];
+    all.into_iter().chain(course).chain(unheard).flatten().collect()
 }
 
 /// P13: the same is decided when everything comes in another order.
@@ -153,6 +158,45 @@ impl Seen<'_> {
             .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != Kind::Drain && is_free(grant)));
         let (left, taken) = (left.len(), granted.into_iter().filter(|name| begun.contains(name)).count());
         (taken > 0 && left < minimum).then(|| format!("P1: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+    }
+
+    /// The grant was read, and its health port, which the load balancer asks, has not answered.
+    fn is_unheard(&self, node: &str, grant: &Grant, phase: Phase) -> bool {
+        let token = self.snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
+        let marked = token.is_some_and(|token| token.id == grant.id && token.phase == phase);
+        let heard = self.snapshot.answers.get(node).is_some_and(|answers| answers.iter().any(|answer| answer.port == HEALTH_PORT));
+        let sound = self.plan.status.rollout.as_ref().is_some_and(|ledger| ledger.rebuilding.is_none());
+        marked && !heard && sound && !grant.released && !self.snapshot.resource.deleting && !self.is_invalid()
+    }
+
+    fn grants(&self) -> impl Iterator<Item = (&String, &Grant)> {
+        self.snapshot.resource.ledger().into_iter().flat_map(|ledger| &ledger.grants)
+    }
+
+    /// P10 for the operator: pods change under the Deployment's mark when the health port says that the node is out, and on a Node that is
+    /// Ready; what leaves waits a minute at most.
+    fn touches_pods_unheard(&self) -> Option<String> {
+        let updates = |node: &str| {
+            let writes = |action: &Action| matches!(action, Action::PatchDeployment { node: of, write: Write::Update | Write::Recreate(_) | Write::Pause, .. } if of == node);
+            self.plan.actions.iter().any(writes)
+        };
+        let stays = |grant: &Grant| matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
+        let mut updated = self.grants().filter(|(node, grant)| stays(grant) && updates(node));
+        let is_lost = |node: &String| self.snapshot.nodes.get(node).is_some_and(|node| !node.ready);
+        let (node, _) = updated.find(|(node, grant)| is_lost(node) || self.is_unheard(node, grant, Phase::Claimed))?;
+        Some(format!("P10: pods of {node} change though nobody knows what its load balancer is told"))
+    }
+
+    /// The same for a place: the next node goes out when this one is known to be back.
+    fn frees_a_place_unheard(&self) -> Option<String> {
+        let stays = |node: &String| {
+            let leaves =
+                |node: &NodeFacts| node.deleting || node.taints.iter().any(|taint| DEPARTURES.iter().any(|(key, _)| taint.key == *key));
+            self.chosen().any(|(name, facts)| name == node && facts.ready && !leaves(facts))
+        };
+        let (node, _) =
+            self.grants().find(|(node, grant)| stays(node) && self.releases(node) && self.is_unheard(node, grant, Phase::Closed))?;
+        Some(format!("P10: the place of {node} is free though nobody knows what its load balancer is told"))
     }
 
     /// It is attached and runs this revision: all its pods are ready.

@@ -1,5 +1,6 @@
 //! What the user of the simulated cluster wants, in few knobs.
 
+use super::cluster::HEALTH_PORT;
 use crds::{IngressDaemonSetSpec, names};
 use serde_json::{Value, json};
 
@@ -193,7 +194,7 @@ impl Wish {
             "paused": self.paused,
             "nodeSelector": selector,
             "placement": self.placement,
-            "healthCheckNodePorts": [10080],
+            "healthCheckNodePorts": [HEALTH_PORT],
             "template": {"metadata": {"labels": {"app": "edge"}}, "spec": pod},
             "updateStrategy": {"type": if self.on_delete { "OnDelete" } else { "RollingUpdate" }, "rollingUpdate": rolling},
             "rollbackTo": self.rollback_to.map(|revision| json!({"revision": revision})),
