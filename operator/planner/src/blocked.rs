@@ -14,7 +14,9 @@ use crds::{
 /// What the rollout waits for, while no node can go on before somebody or something else acts: the node's name, empty where it is
 /// no single one, and why.
 pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Option<(&'p str, &'p Hold)> {
-    if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() {
+    // Nodes that leave are none of those that are wanted.
+    let kept = plan.held.values().any(|held| matches!(held.hold, Hold::MinAvailable { .. }));
+    if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() && !kept {
         return None;
     }
     if is_under_way(plan, ledger) {

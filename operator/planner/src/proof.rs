@@ -107,6 +107,13 @@ pub enum Standing {
     Fallen,
 }
 
+impl Standing {
+    /// It may break at any moment.
+    pub fn is_doubtful(self) -> bool {
+        matches!(self, Self::Suspect | Self::Fallen)
+    }
+}
+
 /// How the proof of the revision stands.
 #[derive(Clone, Debug, Default)]
 pub struct Proof<'a> {

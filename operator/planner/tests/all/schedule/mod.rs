@@ -165,9 +165,9 @@ fn order() -> impl Strategy<Value = Event> {
         1 => (0..3u8).prop_map(Event::OnTimeout),
         1 => (0..2u8).prop_map(Event::PodUpdate),
         1 => any::<bool>().prop_map(Event::Percent),
-        3 => (0..3u8).prop_map(Event::Minimum),
+        5 => (0..5u8).prop_map(Event::Minimum),
         1 => any::<bool>().prop_map(Event::IgnoreNotReady),
-        2 => (0..3u8).prop_map(Event::Pool),
+        4 => (0..3u8).prop_map(Event::Pool),
         1 => (0..3u8).prop_map(Event::Placement),
     ]
 }

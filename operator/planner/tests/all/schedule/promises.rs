@@ -65,6 +65,11 @@ fn is_free(grant: &Grant) -> bool {
     grant.kind == Kind::Drain || grant.kind == Kind::Remove && grant.marks == Marks::default()
 }
 
+/// Its machine is about to go.
+fn is_taken_away(node: &NodeFacts) -> bool {
+    node.deleting || node.taints.iter().any(|taint| DEPARTURES.iter().any(|(key, _)| taint.key == *key))
+}
+
 impl Seen<'_> {
     fn is_chosen(&self, node: &NodeFacts) -> bool {
         self.selectors.iter().flatten().all(|(key, value)| node.labels.get(key) == Some(value))
@@ -135,7 +140,7 @@ impl Seen<'_> {
         Some(format!("P8: {name} is begun though it is to be skipped"))
     }
 
-    /// P1 for nodes that must stay available.
+    /// P21: nodes that must stay available do, those that leave and serve among them; what takes machines away does not wait.
     fn too_few_are_left(&self, begun: &[&String]) -> Option<String> {
         let resource = &self.snapshot.resource;
         let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
@@ -149,15 +154,16 @@ impl Seen<'_> {
                 && readiness::is_ready(deployment, self.snapshot.pods_on(name))
         };
         let detached = |node: &NodeFacts| node.holders().is_ok_and(|all| all.values().any(|entry| entry.phase == EntryPhase::Detached));
-        let serve = self.chosen().filter(|(name, node)| {
+        let serve = self.snapshot.nodes.iter().filter(|(name, node)| {
             !detached(node) && self.snapshot.deployments.get(*name).is_some_and(|deployment| serving(name, deployment))
         });
         // The write that gives a place back may give it to the next node.
         let (left, granted): (Vec<_>, Vec<_>) = serve
             .map(|(name, _)| name)
             .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != Kind::Drain && is_free(grant)));
-        let (left, taken) = (left.len(), granted.into_iter().filter(|name| begun.contains(name)).count());
-        (taken > 0 && left < minimum).then(|| format!("P1: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+        let stays = |name: &&String| begun.contains(name) && !is_taken_away(&self.snapshot.nodes[*name]);
+        let (left, taken) = (left.len(), granted.into_iter().filter(stays).count());
+        (taken > 0 && left < minimum).then(|| format!("P21: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
     }
 
     /// The grant was read, and its health port, which the load balancer asks, has not answered.
@@ -181,19 +187,15 @@ impl Seen<'_> {
             self.plan.actions.iter().any(writes)
         };
         let stays = |grant: &Grant| matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
-        let mut updated = self.grants().filter(|(node, grant)| stays(grant) && updates(node));
+        let mut touched = self.grants().filter(|(node, grant)| stays(grant) && updates(node));
         let is_lost = |node: &String| self.snapshot.nodes.get(node).is_some_and(|node| !node.ready);
-        let (node, _) = updated.find(|(node, grant)| is_lost(node) || self.is_unheard(node, grant, Phase::Claimed))?;
+        let (node, _) = touched.find(|(node, grant)| is_lost(node) || self.is_unheard(node, grant, Phase::Claimed))?;
         Some(format!("P10: pods of {node} change though nobody knows what its load balancer is told"))
     }
 
     /// The same for a place: the next node goes out when this one is known to be back.
     fn frees_a_place_unheard(&self) -> Option<String> {
-        let stays = |node: &String| {
-            let leaves =
-                |node: &NodeFacts| node.deleting || node.taints.iter().any(|taint| DEPARTURES.iter().any(|(key, _)| taint.key == *key));
-            self.chosen().any(|(name, facts)| name == node && facts.ready && !leaves(facts))
-        };
+        let stays = |node: &String| self.chosen().any(|(name, facts)| name == node && facts.ready && !is_taken_away(facts));
         let (node, _) =
             self.grants().find(|(node, grant)| stays(node) && self.releases(node) && self.is_unheard(node, grant, Phase::Closed))?;
         Some(format!("P10: the place of {node} is free though nobody knows what its load balancer is told"))
@@ -227,7 +229,11 @@ impl Seen<'_> {
         };
         let granted = |name: &String| self.snapshot.resource.ledger().is_some_and(|ledger| ledger.grants.contains_key(name));
         let serve = self.chosen().filter(|(name, _)| self.runs(&course.revision, name) && !granted(name)).count();
-        (serve < wanted.max(1)).then(|| format!("P8: step {} is passed by {serve} nodes, it asks for {wanted} of {chosen}", done + 1))
+        // A person may pass over a step of which no node has ever served.
+        let promote = self.snapshot.resource.spec.promote.as_ref();
+        let passed_over = serve == 0 && promote.is_some_and(|promote| promote.revision == course.revision && promote.step > done);
+        (serve < wanted.max(1) && !passed_over)
+            .then(|| format!("P8: step {} is passed by {serve} nodes, it asks for {wanted} of {chosen}", done + 1))
     }
 
     /// A revision has become the one that all nodes ran: they serve with it, and nothing is under way or to be proved.
