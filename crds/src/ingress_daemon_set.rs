@@ -353,7 +353,7 @@ pub struct RollingUpdate {
     /// Budget of each zone, rack or whatever a Node label tells apart, besides the budget of all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
-    /// Nodes that must stay available, number or percentage (rounded up) of those chosen: none of them is taken out of service while only so many are left. Default 0.
+    /// Nodes that must stay available, number or percentage (rounded up) of those chosen and those that leave: none is taken out of service, or removed, while only so many are left. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub min_available_nodes: Option<IntOrString>,

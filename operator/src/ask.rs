@@ -17,14 +17,14 @@ use tokio::{net::TcpStream, time::timeout};
 /// Longest wait for a connection: a pass in which a node is asked that cannot be reached takes so much longer.
 const CONNECT: Duration = Duration::from_millis(500);
 /// Longest wait for the answer of a port that is there. A starved health checker that is slow to say 200 may still be heard by a load
-/// balancer, most of which wait for some seconds; silence is no contradiction, so it must not come from impatience.
+/// balancer, most of which wait for some seconds; silence holds the node, so it must not come from impatience.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Questions under way at once.
 const PARALLEL: usize = 64;
 /// Longest body that is read; a health checker's has some 300 bytes.
 const LONGEST: usize = 4096;
 
-/// Asks all ports; those that do not answer are left out.
+/// Asks all ports. Every node is in the outcome, with an empty list where nothing answers; ports that do not answer are left out.
 pub async fn ask(questions: &BTreeMap<String, Question>) -> BTreeMap<String, Vec<PortAnswer>> {
     let mut answers: BTreeMap<String, Vec<PortAnswer>> = questions.keys().map(|node| (node.clone(), Vec::new())).collect();
     let mut asked = Vec::new();

@@ -8,6 +8,7 @@ use std::{
 use crds::ledger::{Kind, Ledger};
 use planner::{
     Action, Hold, Plan, Snapshot, clocks::LONGEST_LOOK, decide, hold::StepState, in_place::is_paused, plan::Write, settings::resolve,
+    snapshot::PortAnswer,
 };
 
 use super::{pace::Pace, world::World};
@@ -139,13 +140,15 @@ fn due_soon(plan: &Plan, now: i64) -> bool {
     plan.recheck_at.is_some_and(|at| at <= now + LONGEST_LOOK)
 }
 
-/// A decision, with health ports that are not asked: in the simulation they say what they should.
+/// A decision, with health ports that are not asked: in the simulation each answers, and contradicts nothing.
 fn decided(world: &mut World) -> Plan {
     let plan = decide(&world.snapshot);
     if plan.questions.is_empty() {
         return plan;
     }
-    world.snapshot.answers = plan.questions.keys().map(|node| (node.clone(), Vec::new())).collect();
+    let agrees = |port: &u16| PortAnswer { port: *port, healthy: false, phase: None };
+    let answers = plan.questions.iter().map(|(node, question)| (node.clone(), question.ports.iter().map(agrees).collect()));
+    world.snapshot.answers = answers.collect();
     let plan = decide(&world.snapshot);
     world.snapshot.answers.clear();
     plan

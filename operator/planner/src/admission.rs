@@ -97,7 +97,9 @@ impl Terms<'_> {
                 hold = self.hold(case, kind, &marks);
                 // Images come before there is room: what waits for its turn gets them meanwhile.
                 hold = hold.or_else(|| self.pulling(case, kind, room, &mut admission));
-                hold = hold.or_else(|| room.lacks(wants)).or_else(|| self.not_in_place(case, kind));
+                // Whoever takes the machine away waits for nobody.
+                let lacks = || room.lacks(wants).filter(|hold| !(case.is_draining() && matches!(hold, Hold::MinAvailable { .. })));
+                hold = hold.or_else(lacks).or_else(|| self.not_in_place(case, kind));
             }
             if let Some(hold) = hold {
                 admission.waiting.insert(case.name.to_owned(), hold);

@@ -14,7 +14,9 @@ use crds::{
 /// What the rollout waits for, while no node can go on before somebody or something else acts: the node's name, empty where it is
 /// no single one, and why.
 pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Option<(&'p str, &'p Hold)> {
-    if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() {
+    // Nodes that leave are none of those that are wanted.
+    let kept = plan.held.values().any(|held| matches!(held.hold, Hold::MinAvailable { .. }));
+    if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() && !kept {
         return None;
     }
     if is_under_way(plan, ledger) {
@@ -83,6 +85,7 @@ pub fn needs_somebody(hold: &Hold) -> bool {
             | Hold::GivenUp
             | Hold::StillHealthy { .. }
             | Hold::StillUnhealthy { .. }
+            | Hold::HealthPortSilent { leaves: false, .. }
             | Hold::NotInPlace(_)
             | Hold::PrePulling(Some(_))
             | Hold::Step { state: StepState::NoNodes { .. }, .. }
@@ -110,6 +113,7 @@ fn rank(hold: &Hold) -> Option<u8> {
         | Hold::DetachAnnotationConflict(_)
         | Hold::StillHealthy { .. }
         | Hold::StillUnhealthy { .. }
+        | Hold::HealthPortSilent { leaves: false, .. }
         | Hold::NotInPlace(_)
         | Hold::PrePulling(Some(_))
         | Hold::GivenUp => 4,

@@ -1,14 +1,13 @@
 //! The decision: one pass over one resource and all its nodes.
 
+mod heard;
 mod progress;
 mod replace;
 mod waits;
 
 use crate::{
     admission::{Admission, Shut, Terms},
-    blocked, course, deployment_writes,
-    evidence::{Evidence, evidence},
-    health_checker,
+    blocked, course, deployment_writes, health_checker,
     hold::{Hold, StepState},
     in_place::{self, Progress, protocol::Move},
     node_writes,
@@ -36,6 +35,8 @@ use crds::{
     token::Phase,
 };
 use std::collections::BTreeMap;
+
+pub(crate) use heard::LEAVES_AFTER;
 
 /// Seconds after which an unchanged resource is looked at again.
 const RESYNC: i64 = 300;
@@ -238,18 +239,8 @@ impl<'a> Pass<'a> {
         if given_up {
             return self.hold(case.name, "Blocked", Hold::GivenUp);
         }
-        match evidence(self.snapshot, self.settings, case, grant, next) {
-            Evidence::None => {}
-            // A person has decided.
-            _ if grant.released => {}
-            Evidence::Ask(question) => {
-                self.plan.questions.insert(case.name.to_owned(), question);
-                return self.hold(case.name, "Blocked", Hold::AskingHealthPort);
-            }
-            Evidence::Contradicts(hold) => {
-                self.plan.recheck(self.snapshot.now.saturating_add(1));
-                return self.hold(case.name, "Blocked", hold);
-            }
+        if let Some(hold) = self.unheard(case, grant, next) {
+            return self.hold(case.name, "Blocked", hold);
         }
         match next {
             Step::Claim | Step::Pause | Step::Update | Step::Close | Step::DeleteDeployment => {
@@ -409,13 +400,14 @@ impl<'a> Pass<'a> {
     /// A new id in the same slot.
     fn retarget(&mut self, case: &Case<'_>, next: Grant) {
         if case.grant.is_some_and(is_free) && !is_free(&next) {
-            // It began to serve after its removal was granted for nothing, and is counted nowhere yet.
-            let domain = self.room.wants(case).domain;
-            let lacks = self.room.lacks(Wants { domain, down: true, ..Wants::default() });
+            // It began to serve after its removal was granted for nothing, and takes no place yet.
+            let Wants { domain, available, .. } = self.room.wants(case);
+            let missed = available && next.kind != Kind::Drain && !case.is_draining();
+            let lacks = self.room.lacks(Wants { domain, down: true, available: missed, ..Wants::default() });
             if let Some(hold) = lacks.filter(|_| !self.snapshot.resource.deleting) {
                 return self.hold(case.name, "Waiting", hold);
             }
-            self.room.take(Wants { domain, ..Wants::default() });
+            self.room.take(Wants { domain, available, leaves: !case.chosen, ..Wants::default() });
         }
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;

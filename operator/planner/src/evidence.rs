@@ -17,16 +17,24 @@ use crds::{
 /// Whether a step may be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// Nothing speaks against it: the port agrees, nobody answers, or nobody is there to be asked.
+    /// Nothing speaks against it: all ports agree, or none is to be asked.
     None,
     /// It has to be asked first.
     Ask(Question),
     /// The port contradicts the token.
     Contradicts(Hold),
+    /// These ports do not answer; without an address of the node nobody can be asked.
+    Silent {
+        /// IP address of the node.
+        address: Option<String>,
+        /// Those that do not answer.
+        ports: Vec<u16>,
+    },
 }
 
 /// Asks where an answer could contradict the step: 200 before pods change under the Deployment mark, and an older phase
-/// before the slot is freed. Deletion is bounded: it never waits for a health checker.
+/// before the slot is freed. Silence is no consent: nobody knows then what the load balancer is told. Deletion is bounded, and never waits
+/// for a health checker; neither does a node that is taken away and has only to give its slot to that.
 pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, grant: &Grant, next: Step) -> Evidence {
     let phase = case.token.as_ref().filter(|token| token.id == grant.id).map(|token| token.phase);
     let asks = match next {
@@ -34,18 +42,24 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_
         Step::Update | Step::Pause => {
             phase == Some(Phase::Claimed) && grant.kind != Kind::Abort && !snapshot.refusals.contains_key(case.name)
         }
-        Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen,
+        Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen && !case.is_draining(),
         _ => false,
     };
     let ports = settings.map(|settings| &settings.ports).filter(|ports| asks && !ports.is_empty() && !snapshot.resource.deleting);
-    let Some((ports, address)) = ports.zip(case.node.and_then(|node| node.address.as_ref())) else { return Evidence::None };
+    let Some((ports, node)) = ports.zip(case.node) else { return Evidence::None };
+    let Some(address) = &node.address else { return Evidence::Silent { address: None, ports: ports.clone() } };
     let Some(answers) = snapshot.answers.get(case.name) else {
         let Resource { namespace, name, .. } = &snapshot.resource;
         let question = Question { address: address.clone(), ports: ports.clone(), namespace: namespace.clone(), name: name.clone() };
         return Evidence::Ask(question);
     };
-    let contradiction = answers.iter().find_map(|answer| contradiction(*answer, next));
-    contradiction.map_or(Evidence::None, Evidence::Contradicts)
+    if let Some(contradiction) = answers.iter().find_map(|answer| contradiction(*answer, next)) {
+        return Evidence::Contradicts(contradiction);
+    }
+    let silent: Vec<_> = ports.iter().copied().filter(|port| !answers.iter().any(|answer| answer.port == *port)).collect();
+    // A machine that is down serves nobody: it counts as unavailable by itself, and its slot is of no use to it.
+    let down = !node.ready && matches!(next, Step::Release { .. });
+    if silent.is_empty() || down { Evidence::None } else { Evidence::Silent { address: Some(address.clone()), ports: silent } }
 }
 
 /// A 503 for a reason of its own, such as a pod that is not ready, contradicts nothing.

@@ -1,5 +1,7 @@
 //! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
 
+mod health_port;
+
 use crate::{course, in_place::classify::Why, proof};
 
 /// Why a node is not further than it is.
@@ -209,6 +211,15 @@ pub enum Hold {
         /// The phase.
         phase: crds::token::Phase,
     },
+    /// The health port does not answer: nobody knows what the load balancer is told.
+    HealthPortSilent {
+        /// IP address of the node, where it has one.
+        address: Option<String>,
+        /// Ports that do not answer.
+        ports: Vec<u16>,
+        /// The node leaves, and does not wait for long.
+        leaves: bool,
+    },
     /// The way back after a detach timeout; the node keeps its place until something else is wanted.
     GivenUp,
     /// An object is being written; its watch has not shown it yet.
@@ -306,6 +317,7 @@ impl Hold {
             Self::DetachAnnotationConflict(_) => "DetachAnnotationConflict",
             Self::AskingHealthPort => "AskingHealthPort",
             Self::StillHealthy { .. } | Self::StillUnhealthy { .. } => "HealthPortContradicts",
+            Self::HealthPortSilent { .. } => "HealthPortSilent",
             Self::Writing => "Writing",
         }
     }
@@ -393,14 +405,9 @@ impl Hold {
             Self::DetachAnnotationConflict(other) => {
                 format!("{other} detaches nodes with the same key and another value; give both the same value, or different keys")
             }
-            Self::AskingHealthPort => "asking the node's health port".into(),
-            Self::StillHealthy { port } => format!(
-                "port {port} of the node still answers 200 although the node is taken out: its health checker hangs, or something else listens there; no pod is touched until it answers 503 or not at all (restart its pod, see `ss -ltnp sport = :{port}`)"
-            ),
-            Self::StillUnhealthy { port, phase } => format!(
-                "port {port} of the node still answers 503 for phase {} although the node is attached again: its health checker hangs; restart its pod",
-                phase.as_str()
-            ),
+            Self::AskingHealthPort | Self::StillHealthy { .. } | Self::StillUnhealthy { .. } | Self::HealthPortSilent { .. } => {
+                self.message_of_health_port()
+            }
             Self::GivenUp => {
                 "the detacher did not answer in time and the node was attached again, its pods untouched; it is tried again when the template or the detach settings change".into()
             }

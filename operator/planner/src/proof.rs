@@ -46,6 +46,8 @@ pub struct Sights {
     proof: i64,
     /// The proof went on at the last look.
     proving: bool,
+    /// Seconds for which health ports have been silent that a step waits for, by node.
+    silent: BTreeMap<String, i64>,
 }
 
 /// A node, since its pods run what they run.
@@ -98,6 +100,13 @@ pub enum Standing {
     Suspect,
     /// It fell twice.
     Fallen,
+}
+
+impl Standing {
+    /// It may break at any moment.
+    pub fn is_doubtful(self) -> bool {
+        matches!(self, Self::Suspect | Self::Fallen)
+    }
 }
 
 /// How the proof of the revision stands.
@@ -269,6 +278,13 @@ impl Sights {
     /// Some pod fell twice on one of them.
     pub fn has_fallen(&self) -> bool {
         self.nodes.values().any(|sight| sight.suspect && sight.falls() > 1)
+    }
+
+    /// A step waits for a health port that is silent; for how long it has been so, in seconds, if it was at the last look, too.
+    pub(crate) fn note_silence(&mut self, before: &Self, node: &str, watched: i64) -> i64 {
+        let silent = before.silent.get(node).map_or(0, |silent| silent.saturating_add(watched.clamp(0, clocks::LONGEST_LOOK)));
+        self.silent.insert(node.to_owned(), silent);
+        silent
     }
 
     /// The proof goes on.

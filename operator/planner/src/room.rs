@@ -3,7 +3,7 @@
 use crate::{
     hold::Hold,
     proof::{Proof, Standing, noise},
-    settings::{Settings, Topology},
+    settings::{Count, Settings, Topology},
     target::has_slot,
     wanted::Case,
 };
@@ -20,6 +20,8 @@ pub struct Room<'a> {
     available: usize,
     kept: Kept,
     minimum: usize,
+    /// The minimum is a share, and all chosen nodes serve: those that leave are not needed for it.
+    complete: bool,
     proof: Proof<'a>,
     proven_after: i64,
     topology: Option<&'a Topology>,
@@ -82,6 +84,7 @@ struct Domain {
 
 /// A node, as far as room is concerned.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct Wants<'c> {
     /// The node's domain; nothing without domains.
     pub domain: &'c str,
@@ -91,6 +94,8 @@ pub struct Wants<'c> {
     pub available: bool,
     /// It adds only pods: nothing is taken away, and what ends pods may have to be scaled away.
     pub grows: bool,
+    /// It is chosen no more.
+    pub leaves: bool,
     /// Where it stands.
     pub standing: Standing,
 }
@@ -106,15 +111,19 @@ impl<'a> Room<'a> {
     /// What the grants that were read leave.
     pub fn of(settings: &'a Settings, proof: Proof<'a>, cases: &[Case<'_>]) -> Self {
         let chosen = cases.iter().filter(|case| case.chosen).count();
+        let leaving = cases.iter().filter(|case| leaves(case)).count();
         let mut room = Self {
             budget: settings.budget.of(chosen),
-            minimum: settings.min_available.at_least_of(chosen),
+            minimum: settings.min_available.at_least_of(chosen + leaving),
             topology: settings.topology.as_ref(),
             proven_after: settings.rollout.proven_after,
             proof,
             ..Self::default()
         };
         room.kept.running = room.proof.running;
+        let serves = |case: &&Case<'_>| !case.holds_slot() && state(case).1 && !room.standing(case).is_doubtful();
+        let all_serve = chosen > 0 && cases.iter().filter(|case| case.chosen).filter(serves).count() == chosen;
+        room.complete = matches!(settings.min_available, Count::Percent(_)) && all_serve;
         for case in cases {
             let holds = case.holds_slot();
             let (down, available) = state(case);
@@ -204,7 +213,8 @@ impl<'a> Room<'a> {
         // Those that may break at any moment are not relied upon.
         let suspects = if wants.counts_others() { self.kept.suspect + self.kept.fallen } else { 0 };
         let available = self.available.saturating_sub(suspects);
-        (wants.available && available <= self.minimum).then_some(Hold::MinAvailable { available, minimum: self.minimum })
+        let needed = wants.available && !(wants.leaves && self.complete);
+        (needed && available <= self.minimum).then_some(Hold::MinAvailable { available, minimum: self.minimum })
     }
 
     /// Takes a place.
@@ -212,6 +222,7 @@ impl<'a> Room<'a> {
         self.grants += 1;
         self.unavailable -= usize::from(wants.down);
         self.available -= usize::from(wants.available);
+        self.complete &= wants.leaves;
         self.kept.remove(wants.standing);
         if self.topology.is_some() {
             self.begun.insert(wants.domain.to_owned());
@@ -244,7 +255,7 @@ impl<'a> Room<'a> {
     pub fn wants<'c>(&self, case: &'c Case<'_>) -> Wants<'c> {
         let (down, available) = state(case);
         let domain = self.topology.map_or("", |topology| case.domain(topology));
-        Wants { domain, down, available, grows: false, standing: self.standing(case) }
+        Wants { domain, down, available, grows: false, leaves: !case.chosen, standing: self.standing(case) }
     }
 
     /// Where a node stands: what is out now is counted as that alone.
@@ -253,10 +264,15 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Whether the node counts as unavailable, and whether it has served and does.
+/// The node is chosen no more and has not been taken out yet: until it is, it may be one of those that have to serve.
+fn leaves(case: &Case<'_>) -> bool {
+    !case.chosen && !case.resource.deleting && case.serves() && !case.is_empty()
+}
+
+/// Whether the node counts as unavailable, and whether it has served and does. One that leaves is missed by nobody once it is out.
 fn state(case: &Case<'_>) -> (bool, bool) {
     if !case.chosen {
-        return (false, false);
+        return (false, leaves(case) && !case.is_unavailable());
     }
     let unavailable = case.is_unavailable();
     let ignored = case.settings.is_some_and(|settings| settings.ignores_not_ready) && !case.node.is_some_and(|node| node.ready);

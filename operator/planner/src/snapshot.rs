@@ -53,7 +53,8 @@ pub struct Snapshot {
     pub foreign_names: BTreeSet<String>,
     /// Names in the namespace that belong to another resource of this kind.
     pub taken_names: BTreeSet<String>,
-    /// What health ports said in this pass, by node: only of nodes that were asked. Ports that did not answer are left out.
+    /// What health ports said in this pass, by node: only of nodes that were asked. Ports that did not answer are left out; of a node where
+    /// none did the list is empty.
     pub answers: BTreeMap<String, Vec<PortAnswer>>,
     /// Ids taken from the ledger by this process and not used yet.
     pub reserved: Vec<u64>,

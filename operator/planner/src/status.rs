@@ -318,6 +318,7 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
                 | Hold::DetachTimeout
                 | Hold::GivenUp
                 | Hold::BadTimestamp(_)
+                | Hold::HealthPortSilent { .. }
         ) || held.phase == "Unavailable"
     };
     let mut found: Vec<_> = plan.held.iter().filter(|(_, held)| troubled(held)).collect();

@@ -42,7 +42,7 @@ pub async fn run(bed: &Bed) -> Result<()> {
         "apiVersion": format!("{}/{}", names::GROUP, names::VERSION), "kind": "IngressDaemonSet",
         "metadata": { "name": NAME, "namespace": "default" },
         "spec": {
-            "podsPerNode": 2, "nodeSelector": { "simulated": "true" }, "healthCheckNodePorts": [10_090],
+            "podsPerNode": 2, "nodeSelector": { "simulated": "true" },
             "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": rolling }, "template": template(TAGS[0]),
         },
     })])

@@ -14,6 +14,7 @@ mod gate_originals;
 mod gates;
 mod guide;
 mod health_checkers;
+mod health_ports;
 mod hostile_input;
 mod in_place;
 mod in_place_world;

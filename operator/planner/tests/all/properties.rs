@@ -206,6 +206,7 @@ fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
         "skipped",
         "stepped",
         "updated in place",
+        "waited for a silent port",
         "waited for news",
     ]);
     if cases >= 1000 {

@@ -2,9 +2,12 @@
 
 use crate::world;
 
+use crate::course::seconds;
+use crds::{names, token::Phase};
+use serde_json::json;
 use std::collections::BTreeSet;
 use world::{
-    World,
+    World, audit,
     operator::Operator,
     settled,
     wish::{Marks, Wish, Zones},
@@ -264,4 +267,142 @@ fn a_drain_takes_its_place_before_anything_is_begun_in_the_same_pass() {
         assert!(grants.contains_key(drained), "{drained}: {grants:?}");
         assert_eq!(grants.len(), 2, "{drained}: {grants:?}");
     }
+}
+
+/// Nodes that are attached, and whose pods are ready.
+fn serving(world: &World) -> usize {
+    let cluster = &world.cluster;
+    let closed = |node: &String| {
+        cluster.deployment_on(node).is_some_and(|found| audit::token(found).is_some_and(|token| token.phase == Phase::Closed))
+    };
+    let ready = |node: &String| cluster.pods.iter().any(|pod| pod.node == *node && pod.ready);
+    cluster.nodes.keys().filter(|node| closed(node) && ready(node)).count()
+}
+
+/// The nodes are chosen no more.
+fn leave(world: &mut World, nodes: &[&str]) {
+    for node in nodes {
+        world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+    }
+}
+
+#[test]
+fn nodes_that_leave_serve_on_until_as_many_others_do_as_must() {
+    let (mut world, mut operator) = settled(Wish { minimum: 3, ..Wish::new(Marks::Token, 2) }, 4);
+    let joining = ["m0", "m1", "m2", "m3"];
+    for node in joining {
+        world.change(|cluster| {
+            cluster.join(node);
+            cluster.refuse(node, true);
+        });
+        world.audit.disturbed.insert(node.to_owned());
+    }
+    leave(&mut world, &["n0", "n1", "n2", "n3"]);
+    for _ in 0..400 {
+        let plan = world.fair_second(&mut operator).unwrap();
+        assert!(serving(&world) >= 3, "{} serve", serving(&world));
+        assert!(plan.held.values().all(|held| held.hold.reason() != "Budget"));
+    }
+    let plan = seconds(&mut world, &mut operator, 1);
+    let waits = |node: &&str| plan.held.get(*node).is_some_and(|held| held.hold.reason() == "MinAvailableNodes");
+    assert_eq!(["n0", "n1", "n2", "n3"].iter().filter(|node| waits(node)).count(), 3, "{:?}", plan.held);
+    for node in joining {
+        world.change(|cluster| cluster.refuse(node, false));
+    }
+    for _ in 0..1800 {
+        world.fair_second(&mut operator);
+        assert!(serving(&world) >= 3);
+    }
+    assert!(world.is_converged(), "{:?}", world.cluster.ledger());
+}
+
+/// Of four nodes a share must stay.
+fn settled_with_a_share() -> (World, Operator) {
+    settled(Wish { minimum_share: Some("75%"), ..Wish::new(Marks::Token, 4) }, 4)
+}
+
+#[test]
+fn a_share_that_must_stay_is_of_chosen_and_leaving_nodes() {
+    let (mut world, mut operator) = settled_with_a_share();
+    for node in ["m0", "m1"] {
+        world.change(|cluster| {
+            cluster.join(node);
+            cluster.refuse(node, true);
+        });
+        world.audit.disturbed.insert(node.to_owned());
+    }
+    leave(&mut world, &["n0", "n1", "n2", "n3"]);
+    for _ in 0..200 {
+        world.fair_second(&mut operator);
+    }
+    // Of six nodes five must serve.
+    assert_eq!(serving(&world), 4);
+    for node in ["m0", "m1"] {
+        world.change(|cluster| cluster.refuse(node, false));
+    }
+    for _ in 0..1800 {
+        world.fair_second(&mut operator);
+        assert!(serving(&world) >= 2);
+    }
+    assert!(world.is_converged(), "{:?}", world.cluster.ledger());
+}
+
+#[test]
+fn a_share_keeps_no_node_that_leaves_once_all_chosen_ones_serve() {
+    let (mut world, mut operator) = settled_with_a_share();
+    // Two are left, of whom and one more 75 % would be three.
+    leave(&mut world, &["n0", "n1"]);
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+}
+
+#[test]
+fn what_leaves_last_waits_for_a_lower_minimum_and_the_resource_says_so() {
+    let (mut world, mut operator) = settled(Wish { minimum: 2, ..Wish::new(Marks::Token, 2) }, 3);
+    leave(&mut world, &["n0", "n1"]);
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!(serving(&world), 2);
+    let blocked = plan.status.blocked.unwrap();
+    assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("MinAvailableNodes", "IngressDaemonSet/edge"));
+    world.change(|cluster| cluster.edit_wish(|wish| wish.minimum = 1));
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+}
+
+#[test]
+fn no_minimum_keeps_what_goes_anyway_or_does_not_serve() {
+    let settled = || settled(Wish { minimum: 3, ..Wish::new(Marks::Token, 3) }, 3);
+    // The resource is deleted.
+    let (mut world, mut operator) = settled();
+    world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+    world.run_until(&mut operator, 60, |world| world.cluster.resource.is_none()).unwrap();
+    // The Node is gone.
+    let (mut world, mut operator) = settled();
+    world.audit.disturbed.insert("n1".to_owned());
+    world.change(|cluster| cluster.leave("n1"));
+    world.run_until(&mut operator, 60, |world| world.cluster.deployment_on("n1").is_none()).unwrap();
+    // Its machine is about to be taken away.
+    for chosen in [true, false] {
+        let (mut world, mut operator) = settled();
+        world.audit.disturbed.insert("n1".to_owned());
+        if !chosen {
+            leave(&mut world, &["n1"]);
+        }
+        let taints = json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]);
+        world.change(|cluster| cluster.edit_node("n1", |node| node["spec"]["taints"] = taints));
+        world.run_until(&mut operator, 60, |world| world.cluster.pods.iter().all(|pod| pod.node != "n1")).unwrap();
+    }
+    // It does not serve.
+    let (mut world, mut operator) = settled();
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.node == "n1").for_each(|pod| pod.ready_at = i64::MAX));
+    world.tick();
+    leave(&mut world, &["n1"]);
+    world.run_until(&mut operator, 60, |world| world.cluster.deployment_on("n1").is_none()).unwrap();
+    // Nothing is to serve anywhere.
+    let (mut world, mut operator) = settled();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.minimum = 0));
+    world.change(|cluster| cluster.edit_wish(|wish| wish.pods = 0));
+    world.run_until(&mut operator, 60, |world| world.cluster.pods.is_empty()).unwrap();
+    seconds(&mut world, &mut operator, 30);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.minimum = 3));
+    leave(&mut world, &["n1"]);
+    world.run_until(&mut operator, 60, |world| world.cluster.deployment_on("n1").is_none()).unwrap();
 }

@@ -103,6 +103,8 @@ pub enum Event {
     Ready(u8, bool),
     /// A kubelet ends a pod and refuses every other, or no longer.
     Refuse(u8, bool),
+    /// The health port of a node does not answer the operator, or does again.
+    Silent(u8, bool),
     Unready,
     DeleteDeployment(u8, bool),
     Wipe,
@@ -165,9 +167,9 @@ fn order() -> impl Strategy<Value = Event> {
         1 => (0..3u8).prop_map(Event::OnTimeout),
         1 => (0..2u8).prop_map(Event::PodUpdate),
         1 => any::<bool>().prop_map(Event::Percent),
-        3 => (0..3u8).prop_map(Event::Minimum),
+        5 => (0..5u8).prop_map(Event::Minimum),
         1 => any::<bool>().prop_map(Event::IgnoreNotReady),
-        2 => (0..3u8).prop_map(Event::Pool),
+        4 => (0..3u8).prop_map(Event::Pool),
         1 => (0..3u8).prop_map(Event::Placement),
     ]
 }
@@ -206,6 +208,7 @@ fn guidance() -> impl Strategy<Value = Event> {
         2 => (1..NEW, 1..3u32).prop_map(|(image, step)| Event::Promote(image, step)),
         2 => (0..NODES, 0..3u8).prop_map(|(node, value)| Event::Retry(node, value)),
         2 => (0..NODES).prop_map(Event::Release),
+        4 => (0..NODES, 0..4u8).prop_map(|(node, silent)| Event::Silent(node, silent > 0)),
         3 => (0..NODES).prop_map(|node| Event::Skip(node, true)),
         3 => (0..NODES).prop_map(|node| Event::Skip(node, false)),
     ]
@@ -273,6 +276,8 @@ impl Run {
         audit.seen.extend(planned.plan.held.values().filter_map(|held| match held.hold {
             Hold::Skipped => Some("skipped"),
             Hold::MinAvailable { .. } => Some("kept available"),
+            // The port was asked before.
+            Hold::AskingHealthPort | Hold::HealthPortSilent { .. } => Some("waited for a silent port"),
             _ => None,
         }));
         let before = self.templates();
@@ -455,6 +460,8 @@ impl Run {
             }
             Event::Ready(node, ready) => cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into()),
             Event::Refuse(node, refuses) => cluster.refuse(&name(node), refuses),
+            Event::Silent(node, true) => drop(cluster.silent.insert(name(node))),
+            Event::Silent(node, false) => drop(cluster.silent.remove(&name(node))),
             Event::Unready => {
                 let later = cluster.now + 8;
                 cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.max(later));
@@ -508,6 +515,7 @@ impl Run {
             cluster.detacher = Detacher::Good;
             cluster.answered.clear();
             cluster.refusing.clear();
+            cluster.silent.clear();
             // What failed, and what was given up, is tried again only when somebody changes the template or the policy.
             let failed = cluster.ledger().is_some_and(|ledger| {
                 let failed = |course: &Course| !course.failed.is_empty() || !course.failed_nodes.is_empty() || course.lost.len() > 1;

@@ -1,5 +1,7 @@
 //! Promises that speak of a plan and of what it was based on: no operator keeps to what it has not seen.
 
+use super::DEPARTURES;
+use crate::world::cluster::HEALTH_PORT;
 use crds::{
     holders::EntryPhase,
     ingress_daemon_set::{RolloutStep, UpdateStrategyType},
@@ -9,7 +11,9 @@ use crds::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::{
-    Plan, Snapshot, readiness,
+    Action, Plan, Snapshot,
+    plan::Write,
+    readiness,
     snapshot::{DeploymentFacts, NodeFacts},
 };
 use std::collections::BTreeMap;
@@ -24,7 +28,8 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
     let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
-    all.into_iter().chain(course).flatten().collect()
+    let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard()];
+    all.into_iter().chain(course).chain(unheard).flatten().collect()
 }
 
 /// P13: the same is decided when everything comes in another order.
@@ -58,6 +63,11 @@ fn selectors(snapshot: &Snapshot, plan: &Plan) -> [BTreeMap<String, String>; 2] 
 /// Takes no place.
 fn is_free(grant: &Grant) -> bool {
     grant.kind == Kind::Drain || grant.kind == Kind::Remove && grant.marks == Marks::default()
+}
+
+/// Its machine is about to go.
+fn is_taken_away(node: &NodeFacts) -> bool {
+    node.deleting || node.taints.iter().any(|taint| DEPARTURES.iter().any(|(key, _)| taint.key == *key))
 }
 
 impl Seen<'_> {
@@ -130,7 +140,7 @@ impl Seen<'_> {
         Some(format!("P8: {name} is begun though it is to be skipped"))
     }
 
-    /// P1 for nodes that must stay available.
+    /// P21: nodes that must stay available do, those that leave and serve among them; what takes machines away does not wait.
     fn too_few_are_left(&self, begun: &[&String]) -> Option<String> {
         let resource = &self.snapshot.resource;
         let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
@@ -144,15 +154,51 @@ impl Seen<'_> {
                 && readiness::is_ready(deployment, self.snapshot.pods_on(name))
         };
         let detached = |node: &NodeFacts| node.holders().is_ok_and(|all| all.values().any(|entry| entry.phase == EntryPhase::Detached));
-        let serve = self.chosen().filter(|(name, node)| {
+        let serve = self.snapshot.nodes.iter().filter(|(name, node)| {
             !detached(node) && self.snapshot.deployments.get(*name).is_some_and(|deployment| serving(name, deployment))
         });
         // The write that gives a place back may give it to the next node.
         let (left, granted): (Vec<_>, Vec<_>) = serve
             .map(|(name, _)| name)
             .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != Kind::Drain && is_free(grant)));
-        let (left, taken) = (left.len(), granted.into_iter().filter(|name| begun.contains(name)).count());
-        (taken > 0 && left < minimum).then(|| format!("P1: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+        let stays = |name: &&String| begun.contains(name) && !is_taken_away(&self.snapshot.nodes[*name]);
+        let (left, taken) = (left.len(), granted.into_iter().filter(stays).count());
+        (taken > 0 && left < minimum).then(|| format!("P21: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+    }
+
+    /// The grant was read, and its health port, which the load balancer asks, has not answered.
+    fn is_unheard(&self, node: &str, grant: &Grant, phase: Phase) -> bool {
+        let token = self.snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
+        let marked = token.is_some_and(|token| token.id == grant.id && token.phase == phase);
+        let heard = self.snapshot.answers.get(node).is_some_and(|answers| answers.iter().any(|answer| answer.port == HEALTH_PORT));
+        let sound = self.plan.status.rollout.as_ref().is_some_and(|ledger| ledger.rebuilding.is_none());
+        marked && !heard && sound && !grant.released && !self.snapshot.resource.deleting && !self.is_invalid()
+    }
+
+    fn grants(&self) -> impl Iterator<Item = (&String, &Grant)> {
+        self.snapshot.resource.ledger().into_iter().flat_map(|ledger| &ledger.grants)
+    }
+
+    /// P10 for the operator: pods change under the Deployment's mark when the health port says that the node is out, and on a Node that is
+    /// Ready; what leaves waits a minute at most.
+    fn touches_pods_unheard(&self) -> Option<String> {
+        let updates = |node: &str| {
+            let writes = |action: &Action| matches!(action, Action::PatchDeployment { node: of, write: Write::Update | Write::Recreate(_) | Write::Pause, .. } if of == node);
+            self.plan.actions.iter().any(writes)
+        };
+        let stays = |grant: &Grant| matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
+        let mut touched = self.grants().filter(|(node, grant)| stays(grant) && updates(node));
+        let is_lost = |node: &String| self.snapshot.nodes.get(node).is_some_and(|node| !node.ready);
+        let (node, _) = touched.find(|(node, grant)| is_lost(node) || self.is_unheard(node, grant, Phase::Claimed))?;
+        Some(format!("P10: pods of {node} change though nobody knows what its load balancer is told"))
+    }
+
+    /// The same for a place: the next node goes out when this one is known to be back.
+    fn frees_a_place_unheard(&self) -> Option<String> {
+        let stays = |node: &String| self.chosen().any(|(name, facts)| name == node && facts.ready && !is_taken_away(facts));
+        let (node, _) =
+            self.grants().find(|(node, grant)| stays(node) && self.releases(node) && self.is_unheard(node, grant, Phase::Closed))?;
+        Some(format!("P10: the place of {node} is free though nobody knows what its load balancer is told"))
     }
 
     /// It is attached and runs this revision: all its pods are ready.
@@ -183,7 +229,11 @@ impl Seen<'_> {
         };
         let granted = |name: &String| self.snapshot.resource.ledger().is_some_and(|ledger| ledger.grants.contains_key(name));
         let serve = self.chosen().filter(|(name, _)| self.runs(&course.revision, name) && !granted(name)).count();
-        (serve < wanted.max(1)).then(|| format!("P8: step {} is passed by {serve} nodes, it asks for {wanted} of {chosen}", done + 1))
+        // A person may pass over a step of which no node has ever served.
+        let promote = self.snapshot.resource.spec.promote.as_ref();
+        let passed_over = serve == 0 && promote.is_some_and(|promote| promote.revision == course.revision && promote.step > done);
+        (serve < wanted.max(1) && !passed_over)
+            .then(|| format!("P8: step {} is passed by {serve} nodes, it asks for {wanted} of {chosen}", done + 1))
     }
 
     /// A revision has become the one that all nodes ran: they serve with it, and nothing is under way or to be proved.

@@ -459,7 +459,8 @@ impl Audit {
             let begun = earlier.get(node).is_none_or(|earlier| !is_update(earlier)) && !self.given.contains_key(node);
             let held = earlier.contains_key(node);
             let live = &cluster.nodes[node];
-            let serves = cluster.pods.iter().filter(|pod| pod.node == *node).all(|pod| pod.ready) && !self.is_out(cluster, node, live);
+            let pods = || cluster.pods.iter().filter(|pod| pod.node == *node);
+            let serves = pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster, node, live);
             let others = self.given.len();
             self.given.insert(node.clone(), grant.node_uid.clone());
             if begun && serves && !held && live["status"]["ready"] == true && others >= cluster.budget() {

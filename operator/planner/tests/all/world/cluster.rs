@@ -21,6 +21,8 @@ pub const UID: &str = "0a1b2c3d-0000-4000-8000-000000000000";
 pub const UID8: &str = "0a1b2c3d";
 /// Pods of this image never become ready.
 pub const BAD_IMAGE: &str = "app:99";
+/// Where the health checker of a node answers.
+pub const HEALTH_PORT: u16 = 10080;
 /// Seconds from a pod's creation to its readiness.
 pub const START: i64 = 3;
 /// Seconds from a pod's deletion to its end.
@@ -68,6 +70,8 @@ pub struct Cluster {
     pub detacher: Detacher,
     /// Nodes whose health checker hangs, and what it says for ever.
     pub hanging: BTreeMap<String, PortAnswer>,
+    /// Nodes whose health port does not answer the operator.
+    pub silent: BTreeSet<String>,
     /// Nodes whose kubelet refuses every pod.
     pub refusing: BTreeSet<String>,
     /// How many pods were made, by node.
@@ -109,6 +113,7 @@ impl Cluster {
             revisions: Arc::default(),
             detacher: Detacher::Good,
             hanging: BTreeMap::new(),
+            silent: BTreeSet::new(),
             refusing: BTreeSet::new(),
             made: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -215,13 +220,17 @@ impl Cluster {
         self.deployments.values().find(|deployment| node_of(deployment) == node)
     }
 
-    /// What the health checker of a node says now.
+    /// What the health checker of a node says now; nothing where nobody hears it, or the machine is down.
     pub fn health_port(&self, node: &str) -> Option<PortAnswer> {
+        let there = self.nodes.get(node).is_some_and(|node| node["status"]["ready"] == true);
+        if !there || self.silent.contains(node) {
+            return None;
+        }
         if let Some(answer) = self.hanging.get(node) {
             return Some(*answer);
         }
-        let phase = super::audit::token(self.deployment_on(node)?)?.phase;
-        Some(PortAnswer { port: 10080, healthy: phase == crds::token::Phase::Closed, phase: Some(phase) })
+        let phase = self.deployment_on(node).and_then(super::audit::token).map(|token| token.phase);
+        Some(PortAnswer { port: HEALTH_PORT, healthy: phase == Some(crds::token::Phase::Closed), phase })
     }
 
     /// Somebody deletes a Deployment; with `orphan` its pods stay, without an owner.

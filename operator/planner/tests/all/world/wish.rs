@@ -1,5 +1,6 @@
 //! What the user of the simulated cluster wants, in few knobs.
 
+use super::cluster::HEALTH_PORT;
 use crds::{IngressDaemonSetSpec, names};
 use serde_json::{Value, json};
 
@@ -78,6 +79,8 @@ pub struct Wish {
     pub zones: Zones,
     /// Nodes that must stay available.
     pub minimum: i32,
+    /// The same, as a share.
+    pub minimum_share: Option<&'static str>,
     pub ignores_not_ready: bool,
     pub image: u8,
     pub budget: i32,
@@ -110,6 +113,7 @@ impl Wish {
         Self {
             zones: Zones::Ignored,
             minimum: 0,
+            minimum_share: None,
             ignores_not_ready: false,
             image: 1,
             budget,
@@ -163,7 +167,7 @@ impl Wish {
             rolling.as_object_mut().expect("an object").extend(course.clone());
         }
         rolling["podUpdate"] = self.pod_update.into();
-        rolling["minAvailableNodes"] = self.minimum.into();
+        rolling["minAvailableNodes"] = self.minimum_share.map_or(self.minimum.into(), Value::from);
         rolling["notReadyNodes"] = if self.ignores_not_ready { "Ignore" } else { "CountAgainst" }.into();
         let budget = if self.unit == Unit::Percent { format!("{}%", 25 * self.budget).into() } else { Value::from(self.budget) };
         rolling[if self.marks == Marks::Degrade { "maxDegradedNodes" } else { "maxUnavailableNodes" }] = budget;
@@ -193,7 +197,7 @@ impl Wish {
             "paused": self.paused,
             "nodeSelector": selector,
             "placement": self.placement,
-            "healthCheckNodePorts": [10080],
+            "healthCheckNodePorts": [HEALTH_PORT],
             "template": {"metadata": {"labels": {"app": "edge"}}, "spec": pod},
             "updateStrategy": {"type": if self.on_delete { "OnDelete" } else { "RollingUpdate" }, "rollingUpdate": rolling},
             "rollbackTo": self.rollback_to.map(|revision| json!({"revision": revision})),

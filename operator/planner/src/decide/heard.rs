@@ -1,0 +1,52 @@
+//! What is heard of a node before a step is taken there: its health port, and its kubelet.
+
+use super::Pass;
+use crate::{
+    evidence::{Evidence, evidence},
+    hold::Hold,
+    step::Step,
+    wanted::Case,
+};
+use crds::ledger::{Grant, Kind};
+
+/// Seconds after which a silent port is spoken of: a health checker that is made anew has its port back by then.
+const SAID_AFTER: i64 = 5;
+/// Seconds for which what leaves waits for a silent port.
+pub(crate) const LEAVES_AFTER: i64 = 60;
+/// Seconds of silence after which a port is asked less often: each question to a machine that is out of reach holds the pass up.
+const ASKED_OFTEN: i64 = 30;
+
+impl Pass<'_> {
+    /// Why a step must wait for what the node or its health port says.
+    pub(super) fn unheard(&mut self, case: &Case<'_>, grant: &Grant, next: Step) -> Option<Hold> {
+        if grant.released {
+            // A person has decided.
+            return None;
+        }
+        let leaves = matches!(grant.kind, Kind::Remove | Kind::Drain);
+        let changes = matches!(next, Step::Pause | Step::Update) && !leaves && grant.kind != Kind::Abort;
+        if changes && case.is_lost() {
+            return Some(Hold::NodeNotReady);
+        }
+        match evidence(self.snapshot, self.settings, case, grant, next) {
+            Evidence::None => None,
+            Evidence::Ask(question) => {
+                self.plan.questions.insert(case.name.to_owned(), question);
+                Some(Hold::AskingHealthPort)
+            }
+            Evidence::Contradicts(hold) => {
+                self.plan.recheck(self.snapshot.now.saturating_add(1));
+                Some(hold)
+            }
+            Evidence::Silent { address, ports } => {
+                let silent = self.plan.sights.note_silence(&self.snapshot.sights, case.name, self.snapshot.watched);
+                if leaves && silent >= LEAVES_AFTER {
+                    return None;
+                }
+                self.plan.recheck(self.snapshot.now.saturating_add(if silent < ASKED_OFTEN { 1 } else { 5 }));
+                let says = Hold::HealthPortSilent { address, ports, leaves };
+                Some(if silent < SAID_AFTER { Hold::AskingHealthPort } else { says })
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A health port that does not answer: nobody knows what the load balancer is told, and silence is no consent.
+
+use crate::{
+    course::{annotate, at_rest, condition, edit, on, reasons, seconds},
+    world::{
+        World,
+        audit::token,
+        cluster::HEALTH_PORT,
+        operator::Operator,
+        wish::{Marks, Wish},
+    },
+};
+use crds::{names, token::Phase};
+use planner::{Action, Plan, Snapshot, decide, plan::Write, snapshot::PortAnswer};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+fn silence(world: &mut World, nodes: &[&str]) {
+    world.change(|cluster| cluster.silent = nodes.iter().map(|node| (*node).to_owned()).collect());
+}
+
+fn granted(world: &World) -> Vec<String> {
+    world.cluster.ledger().map(|ledger| ledger.grants.keys().cloned().collect()).unwrap_or_default()
+}
+
+fn phase_on(world: &World, node: &str) -> Option<Phase> {
+    world.cluster.deployment_on(node).and_then(token).map(|token| token.phase)
+}
+
+fn message(plan: &Plan, node: &str) -> String {
+    plan.held.get(node).map(|held| held.hold.message()).unwrap_or_default()
+}
+
+const ALL: [&str; 3] = ["n0", "n1", "n2"];
+
+#[test]
+fn no_pod_is_touched_while_a_health_port_is_silent_and_the_resource_says_why() {
+    for marks in [Marks::Token, Marks::Deployment, Marks::Both] {
+        let mut world = World::new(Wish::new(marks, 1), 3);
+        let mut operator = Operator::default();
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+        edit(&mut world, |wish| wish.image = 2);
+        silence(&mut world, &ALL);
+        let plan = seconds(&mut world, &mut operator, 300);
+        assert_eq!((on(&world, 1), granted(&world).len()), (3, 1), "{marks:?}");
+        let node = granted(&world).remove(0);
+        assert_eq!((plan.held[&node].phase, plan.held[&node].hold.reason()), ("Blocked", "HealthPortSilent"));
+        for word in ["10080", "192.0.2.1", "health checker", "network policy", "firewall", names::RELEASE_ANNOTATION] {
+            assert!(message(&plan, &node).contains(word), "{word}: {}", message(&plan, &node));
+        }
+        for type_ in ["Degraded", "Stalled"] {
+            assert_eq!(condition(&plan, type_), Some(("True", "HealthPortSilent")));
+        }
+        assert_eq!(plan.status.blocked.unwrap().reason, "HealthPortSilent");
+        silence(&mut world, &[]);
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    }
+}
+
+#[test]
+fn marks_that_no_health_port_knows_ask_it_for_no_leave() {
+    for marks in [Marks::Node, Marks::Degrade] {
+        let mut world = World::new(Wish::new(marks, 1), 1);
+        let mut operator = Operator::default();
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+        edit(&mut world, |wish| wish.image = 2);
+        silence(&mut world, &ALL);
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!(on(&world, 2), 1, "{marks:?}");
+    }
+}
+
+#[test]
+fn a_silence_of_moments_is_not_spoken_of() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    silence(&mut world, &ALL);
+    for _ in 0..14 {
+        let plan = seconds(&mut world, &mut operator, 1);
+        assert_eq!((condition(&plan, "Degraded").unwrap().0, condition(&plan, "Stalled")), ("False", None));
+    }
+    silence(&mut world, &[]);
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_place_is_freed_only_when_the_health_port_answers_or_a_person_says_so() {
+    for by_person in [false, true] {
+        let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+        edit(&mut world, |wish| wish.image = 2);
+        world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+        let node = granted(&world).remove(0);
+        silence(&mut world, &[&node]);
+        let plan = seconds(&mut world, &mut operator, 300);
+        assert_eq!((phase_on(&world, &node), granted(&world), on(&world, 2)), (Some(Phase::Closed), vec![node.clone()], 1));
+        assert_eq!(plan.held[&node].hold.reason(), "HealthPortSilent");
+        if by_person {
+            let id = world.cluster.ledger().unwrap().grants[&node].id;
+            annotate(&mut world, &node, names::RELEASE_ANNOTATION, &format!("default/edge:{id}"));
+        } else {
+            silence(&mut world, &[]);
+        }
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    }
+}
+
+#[test]
+fn what_leaves_waits_a_minute_for_a_silent_port_and_deletion_not_at_all() {
+    let departures: [fn(&mut World); 2] = [
+        |world| world.change(|cluster| cluster.edit_node("n1", |node| node["metadata"]["labels"]["ingress"] = "false".into())),
+        |world| {
+            let taints = json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]);
+            world.change(|cluster| cluster.edit_node("n1", |node| node["spec"]["taints"] = taints));
+        },
+    ];
+    let pods = |world: &World| world.cluster.pods.iter().filter(|pod| pod.node == "n1" && pod.ends_at.is_none()).count();
+    for departs in departures {
+        let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+        world.audit.disturbed.insert("n1".to_owned());
+        silence(&mut world, &ALL);
+        departs(&mut world);
+        let plan = seconds(&mut world, &mut operator, 60);
+        assert_eq!((pods(&world), reasons(&plan), condition(&plan, "Stalled")), (2, vec!["HealthPortSilent"], None));
+        assert!(message(&plan, "n1").ends_with("after 60 s"), "{}", message(&plan, "n1"));
+        seconds(&mut world, &mut operator, 20);
+        assert_eq!(pods(&world), 0);
+    }
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    silence(&mut world, &ALL);
+    world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+    world.run_until(&mut operator, 50, |world| world.cluster.resource.is_none()).unwrap();
+}
+
+#[test]
+fn a_node_that_is_taken_away_gives_its_place_to_its_drain_though_its_port_is_silent() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    let node = granted(&world).remove(0);
+    silence(&mut world, &[&node]);
+    seconds(&mut world, &mut operator, 60);
+    world.audit.disturbed.insert(node.clone());
+    world.change(|cluster| {
+        cluster.edit_node(&node, |node| node["spec"]["taints"] = json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]));
+    });
+    let plan = seconds(&mut world, &mut operator, 90);
+    assert_eq!(plan.held[&node].hold.reason(), "Draining");
+    assert!(world.cluster.pods.iter().all(|pod| pod.node != node));
+}
+
+/// The moment at which a health port is asked whether pods may change, with more time since the last look than is waited.
+fn asking(more_ports: &[i64]) -> Snapshot {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    for _ in 0..60 {
+        operator.catch_up(&world);
+        let mut snapshot = operator.snapshot(&world).unwrap();
+        snapshot.resource.spec.health_check_node_ports.extend(more_ports.iter().map(|port| i32::try_from(*port).unwrap()));
+        if !decide(&snapshot).questions.is_empty() {
+            return snapshot;
+        }
+        world.fair_second(&mut operator);
+    }
+    panic!("never asked");
+}
+
+fn is_held_silent(mut snapshot: Snapshot) -> bool {
+    let first = decide(&snapshot);
+    (snapshot.sights, snapshot.watched) = (first.sights.clone(), 30);
+    let plan = decide(&snapshot);
+    let updates = [&first, &plan].into_iter().flat_map(|plan| &plan.actions);
+    let updates = updates.filter(|action| matches!(action, Action::PatchDeployment { write: Write::Update, .. })).count();
+    let silent = plan.held.values().any(|held| held.hold.reason() == "HealthPortSilent");
+    assert_ne!(updates > 0, silent, "{:?}", plan.held);
+    silent
+}
+
+#[test]
+fn each_of_several_health_ports_has_to_answer() {
+    let out = |port| PortAnswer { port, healthy: false, phase: Some(Phase::Claimed) };
+    for (answers, held) in [
+        (vec![], true),
+        (vec![out(HEALTH_PORT)], true),
+        (vec![out(10081)], true),
+        (vec![out(HEALTH_PORT), out(10081)], false),
+        // Something else listens there, and says that nothing is to be had.
+        (vec![out(HEALTH_PORT), PortAnswer { phase: None, ..out(10081) }], false),
+    ] {
+        let mut snapshot = asking(&[10081]);
+        let asked = decide(&snapshot).questions.into_keys().next().unwrap();
+        snapshot.answers.insert(asked, answers.clone());
+        assert_eq!(is_held_silent(snapshot), held, "{answers:?}");
+    }
+}
+
+#[test]
+fn a_node_without_an_address_cannot_be_asked_and_says_so() {
+    let mut snapshot = asking(&[]);
+    let asked = decide(&snapshot).questions.into_keys().next().unwrap();
+    let nodes = Arc::make_mut(&mut snapshot.nodes);
+    Arc::make_mut(nodes.get_mut(&asked).unwrap()).address = None;
+    assert!(decide(&snapshot).questions.is_empty());
+    assert!(is_held_silent(snapshot.clone()));
+    (snapshot.sights, snapshot.watched) = (decide(&snapshot).sights, 30);
+    let plan = decide(&snapshot);
+    assert!(message(&plan, &asked).contains("no InternalIP address"), "{}", message(&plan, &asked));
+}
+
+#[test]
+fn no_pod_is_touched_on_a_node_that_is_not_ready_and_its_drain_goes_on() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| granted(world).len() == 1).unwrap();
+    let node = granted(&world).remove(0);
+    let ready =
+        |world: &mut World, ready: bool| world.change(|cluster| cluster.edit_node(&node, |node| node["status"]["ready"] = ready.into()));
+    ready(&mut world, false);
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!((on(&world, 1), plan.held[&node].hold.reason()), (3, "NodeNotReady"));
+    assert_eq!(plan.status.blocked.unwrap().reason, "NodeNotReady");
+    ready(&mut world, true);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+
+    ready(&mut world, false);
+    world.audit.disturbed.insert(node.clone());
+    world.change(|cluster| {
+        cluster.edit_node(&node, |node| node["spec"]["taints"] = json!([{"key": names::OUT_OF_SERVICE_TAINT, "effect": "NoExecute"}]));
+    });
+    let replicas = |world: &World| world.cluster.deployment_on(&node).unwrap()["spec"]["replicas"].clone();
+    world.run_until(&mut operator, 90, |world| replicas(world) == 0).unwrap();
+}
