@@ -42,7 +42,10 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let halt = course.and_then(|course| halt(settings, course, cases));
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course, cases);
-    let joins_proven = has_to_prove(targets, course) && targets.at(&targets.proven).is_some();
+    // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
+    let paused = snapshot.resource.spec.paused;
+    let withheld = has_to_prove(targets, course) || targets.is_unproven() && (paused || halt.is_some());
+    let joins_proven = withheld && targets.at(&targets.proven).is_some();
     for case in cases.iter_mut().filter(|case| case.chosen) {
         // A machine that joins is no place to try a revision on.
         let joins = joins_proven && is_new(case) && case.grant.is_none();
@@ -67,7 +70,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let under_way = changing || given_up || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let unproved = || joins.then_some(Hold::JoinsProven);
+        let unproved = || joins.then_some(if paused { Hold::Paused } else { Hold::JoinsProven });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
         let proven = is_new(case) || changing && !targets.proven.is_empty();

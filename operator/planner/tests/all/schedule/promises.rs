@@ -28,7 +28,7 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
     let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
-    let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard()];
+    let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard(), seen.joins_with_what_is_not_released()];
     all.into_iter().chain(course).chain(unheard).flatten().collect()
 }
 
@@ -199,6 +199,24 @@ impl Seen<'_> {
         let (node, _) =
             self.grants().find(|(node, grant)| stays(node) && self.releases(node) && self.is_unheard(node, grant, Phase::Closed))?;
         Some(format!("P10: the place of {node} is free though nobody knows what its load balancer is told"))
+    }
+
+    /// P20: a node that joins gets no revision that is not released or not proved, where there is another.
+    fn joins_with_what_is_not_released(&self) -> Option<String> {
+        let resource = &self.snapshot.resource;
+        let (before, after) = (resource.status.as_ref()?, &self.plan.status);
+        let (current, effective) = (&before.revisions.current, &after.revisions.effective);
+        let proved = after.rollout.as_ref()?.course.as_ref().is_none_or(|course| course.proved);
+        let released = proved && !resource.spec.paused || *effective != after.revisions.update || resource.spec.rollback_to.is_some();
+        let known = self.snapshot.history.iter().any(|known| known.revision == *current);
+        let creates = |action: &Action| match action {
+            Action::CreateDeployment { node, body, .. } => {
+                (body["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL] == effective.as_str()).then(|| node.clone())
+            }
+            _ => None,
+        };
+        let node = self.plan.actions.iter().find_map(creates).filter(|_| !released && known && current != effective)?;
+        Some(format!("P20: {node} joins with {effective}, which is not released; all nodes ran {current}"))
     }
 
     /// It is attached and runs this revision: all its pods are ready.
