@@ -262,10 +262,17 @@ impl Seen<'_> {
         let current = &after.revisions.current;
         // The write that says so may take the last grant away.
         let under_way = |(name, _): &(&String, &NodeFacts)| ledger.grants.get(*name).is_some_and(|grant| grant.kind == Kind::Update);
-        let early = self.chosen().find(|node| under_way(node) || !self.runs(current, node.0));
+        let (run, missing): (Vec<_>, Vec<_>) = self.chosen().partition(|(name, _)| self.runs(current, name));
+        // One that a person leaves out, or that is down, may be missing, within the budget.
+        let key = self.snapshot.resource.key();
+        let skipped = |node: &NodeFacts| node.annotations.get(names::SKIP_ANNOTATION).is_some_and(|listed| listed.contains(&key));
+        let excused = |node: &NodeFacts| missing.len() <= self.plan.gauges.budget && (!node.ready || skipped(node));
+        let early = run.iter().chain(&missing).find(|node| under_way(node) || !self.runs(current, node.0) && !excused(node.1));
+        let nobody = run.is_empty();
         let of_the_spec = after.revisions.effective == after.revisions.update && self.snapshot.resource.spec.rollback_to.is_none();
         let done = ledger.course.as_ref().map_or(0, |course| course.steps_done as usize);
         let stepping = !before.is_empty() && of_the_spec && done < self.steps().len();
-        (early.is_some() || stepping).then(|| format!("P8: {current} is said to have run on all nodes, {done} steps done, {early:?}"))
+        (early.is_some() || nobody || stepping)
+            .then(|| format!("P8: {current} is said to have run on all nodes, {done} steps done, {early:?}"))
     }
 }
