@@ -43,7 +43,10 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let halt = course.and_then(|course| halt(settings, course, cases));
     let closed = targets.closed();
     let step = step_state(snapshot, targets, course, cases);
-    let joins_proven = has_to_prove(targets, course) && targets.at(&targets.proven).is_some();
+    // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
+    let paused = snapshot.resource.spec.paused;
+    let withheld = has_to_prove(targets, course) || targets.is_unproven() && (paused || halt.is_some());
+    let joins_proven = withheld && targets.at(&targets.proven).is_some();
     for case in cases.iter_mut().filter(|case| case.chosen) {
         // A machine that joins is no place to try a revision on.
         let joins = joins_proven && is_new(case) && case.grant.is_none();
@@ -68,7 +71,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let under_way = changing || given_up || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let unproved = || joins.then_some(Hold::JoinsProven);
+        let unproved = || joins.then_some(if paused { Hold::Paused } else { Hold::JoinsProven });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
         let proven = is_new(case) || changing && !targets.proven.is_empty();
@@ -188,20 +191,30 @@ fn is_past_steps(targets: &Targets, course: Option<&Course>) -> bool {
 }
 
 /// All nodes run the revision and have served without a break, and nothing of its rollout is left that could fail: no node is under way,
-/// and no step is to be passed.
-pub fn is_through(targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> bool {
+/// none has failed, and no step is to be passed. As many nodes as may be out at any time may be missing, where a person leaves them out or
+/// their Nodes are not Ready: one broken machine is no reason to have no revision to go back to.
+pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> bool {
     let settings = &targets.effective;
     let runs = |case: &Case<'_>| {
         let whole = case.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
         let attached = case.phase() == Some(Phase::Closed) && !case.holds_node();
         case.is_at(&settings.revision) && whole && case.settled && attached
     };
-    let mut chosen = cases.iter().filter(|case| case.chosen).peekable();
-    chosen.peek().is_some()
-        && chosen.all(runs)
+    let (run, missing): (Vec<_>, Vec<_>) = cases.iter().filter(|case| case.chosen).partition(|case| runs(case));
+    let excused = |case: &&Case<'_>| is_skipped(snapshot, case) || case.is_lost();
+    let course = stored(targets, ledger);
+    !run.is_empty()
+        && missing.iter().all(excused)
+        && missing.len() <= settings.budget.of(run.len() + missing.len())
         && sights.has_proved(settings)
         && !ledger.grants.values().any(|grant| grant.kind == Kind::Update)
-        && is_past_steps(targets, stored(targets, ledger))
+        && !course.is_some_and(|course| course.failed.values().any(condemns))
+        && is_past_steps(targets, course)
+}
+
+/// Pods of the revision failed.
+fn condemns(failure: &Failure) -> bool {
+    failure.reason != RELEASED && failure.reason != Hold::DetachTimeout.reason()
 }
 
 /// Nodes of the step that the partition keeps at what they run.
@@ -281,7 +294,7 @@ const REMEMBERED: usize = 100;
 
 /// Notes that the revision failed on a node: by its name, and where the revision may be why by the UID of its Node, which outlives it.
 pub fn note(course: &mut Course, case: &Case<'_>, failure: Failure) {
-    let condemns = failure.reason != RELEASED && failure.reason != Hold::DetachTimeout.reason();
+    let condemns = condemns(&failure);
     if let Some(node) = case.node.filter(|_| condemns && course.failed_nodes.len() < REMEMBERED) {
         let gone = GoneFailure { node: case.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
         course.failed_nodes.entry(node.uid.clone()).or_insert(gone);

@@ -36,7 +36,7 @@ pub fn status(
     let nodes = counts(valid, cases, &ledger);
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
     let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
-    let through = targets.as_ref().is_ok_and(|targets| course::is_through(targets, &ledger, &plan.sights, cases));
+    let through = targets.as_ref().is_ok_and(|targets| course::is_through(snapshot, targets, &ledger, &plan.sights, cases));
     let obstacle = obstacle(plan, &ledger, &nodes);
     let blocked = valid.and_then(|settings| blocked(snapshot, settings, obstacle, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {

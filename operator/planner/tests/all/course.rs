@@ -296,16 +296,11 @@ fn a_revision_is_the_last_that_all_ran_once_the_last_node_is_attached_and_has_so
 }
 
 #[test]
-fn a_revision_that_a_partition_or_a_person_keeps_from_a_node_is_not_the_last_that_all_ran() {
-    for kept in ["partition", "skip"] {
-        let (mut world, mut operator) = at_rest(&Value::Null, 3, 3);
-        if kept == "skip" {
-            annotate(&mut world, "n1", names::SKIP_ANNOTATION, "default/edge");
-        }
-        edit(&mut world, |wish| (wish.image, wish.course) = (2, if kept == "skip" { Value::Null } else { json!({"partition": 1}) }));
-        let plan = seconds(&mut world, &mut operator, 60);
-        assert_eq!((on(&world, 2), current(&plan)), (2, &*world.cluster.wish.revision_of(1)), "{kept}");
-    }
+fn a_revision_that_a_partition_keeps_from_a_node_is_not_the_last_that_all_ran() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 3, 3);
+    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"partition": 1})));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((on(&world, 2), current(&plan)), (2, &*world.cluster.wish.revision_of(1)));
 }
 
 #[test]

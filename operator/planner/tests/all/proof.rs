@@ -347,3 +347,94 @@ fn with_zero_seconds_a_node_counts_as_good_the_moment_it_serves() {
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 100, World::is_converged).unwrap();
 }
+
+#[test]
+fn a_node_that_joins_while_paused_runs_what_the_others_run() {
+    for proven_after in [0, PROVEN] {
+        let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after}), 3, 1);
+        edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
+        world.change(|cluster| cluster.join("j0"));
+        let mut plan = None;
+        for _ in 0..60 {
+            plan = world.fair_second(&mut operator);
+        }
+        assert_eq!((on(&world, 1), on(&world, 2), serving(&world).len()), (4, 0, 4));
+        assert_eq!(reasons(&plan.unwrap()), ["Paused"]);
+        edit(&mut world, |wish| wish.paused = false);
+        world.run_until(&mut operator, 600, World::is_converged).unwrap();
+        assert_eq!((on(&world, 2), world.audit.violations.clone()), (4, Vec::<String>::new()));
+    }
+}
+
+#[test]
+fn without_a_revision_that_all_nodes_ran_a_node_that_joins_while_paused_runs_the_newest() {
+    let mut world = World::new(Wish { paused: true, ..Wish::new(Marks::Token, 1) }, 2);
+    let mut operator = Operator::default();
+    for _ in 0..60 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!((on(&world, 1), serving(&world).len()), (2, 2));
+}
+
+#[test]
+fn nodes_that_joined_with_a_revision_get_the_former_one_once_it_has_failed() {
+    for proven_after in [0, PROVEN] {
+        let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after, "nodeDeadlineSeconds": 60}), 3, 1);
+        edit(&mut world, |wish| wish.image = 99);
+        world.run_until(&mut operator, 60, |world| on(world, 99) == 1).unwrap();
+        world.change(|cluster| {
+            cluster.join("j0");
+            cluster.join("j1");
+        });
+        for _ in 0..200 {
+            world.fair_second(&mut operator);
+        }
+        world.change(|cluster| cluster.join("k0"));
+        for _ in 0..60 {
+            world.fair_second(&mut operator);
+        }
+        let serving = serving(&world);
+        assert!(["j0", "j1", "k0"].iter().all(|node| serving.contains(*node)), "{proven_after}: {serving:?}");
+        assert_eq!((on(&world, 99), world.audit.violations.clone()), (1, Vec::<String>::new()));
+    }
+}
+
+/// Whether the newest revision has become the one that all nodes ran, though those nodes are missing, and what is said of the rollout.
+fn without(missing: &[&str], hinder: fn(&mut serde_json::Value)) -> (bool, &'static str) {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    for node in missing {
+        world.change(|cluster| cluster.edit_node(node, hinder));
+    }
+    edit(&mut world, |wish| wish.image = 2);
+    let mut plan = None;
+    for _ in 0..900 {
+        plan = world.fair_second(&mut operator);
+    }
+    assert_eq!((on(&world, 2), world.audit.violations.clone()), (4 - missing.len(), Vec::<String>::new()));
+    let plan = plan.unwrap();
+    let through = plan.status.revisions.current == world.cluster.wish.revision_of(2);
+    let complete = plan.status.conditions.iter().any(|condition| condition.type_ == "Progressing" && condition.reason == "Complete");
+    (through, if complete { "complete" } else { "not complete" })
+}
+
+#[test]
+fn a_revision_is_that_of_all_nodes_though_as_many_as_the_budget_are_left_out_or_down() {
+    let skip = |node: &mut Value| node["metadata"]["annotations"][names::SKIP_ANNOTATION] = "default/edge".into();
+    assert_eq!(without(&[], skip), (true, "complete"));
+    assert_eq!(without(&["n0"], skip), (true, "not complete"));
+    assert_eq!(without(&["n0", "n1"], skip), (false, "not complete"));
+}
+
+#[test]
+fn a_machine_that_is_down_keeps_no_revision_from_being_that_of_all_nodes() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    edit(&mut world, |wish| (wish.image, wish.ignores_not_ready) = (2, true));
+    world.change(|cluster| cluster.edit_node("n0", |node| node["status"]["ready"] = false.into()));
+    for _ in 0..900 {
+        world.fair_second(&mut operator);
+    }
+    let status = world.cluster.resource.as_ref().unwrap().status.clone().unwrap();
+    assert_eq!((on(&world, 2), status.revisions.current), (3, world.cluster.wish.revision_of(2)));
+    world.change(|cluster| cluster.edit_node("n0", |node| node["status"]["ready"] = true.into()));
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+}

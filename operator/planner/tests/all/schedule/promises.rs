@@ -28,7 +28,7 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
     let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
-    let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard()];
+    let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard(), seen.joins_with_what_is_not_released()];
     all.into_iter().chain(course).chain(unheard).flatten().collect()
 }
 
@@ -201,6 +201,24 @@ impl Seen<'_> {
         Some(format!("P10: the place of {node} is free though nobody knows what its load balancer is told"))
     }
 
+    /// P20: a node that joins gets no revision that is not released or not proved, where there is another.
+    fn joins_with_what_is_not_released(&self) -> Option<String> {
+        let resource = &self.snapshot.resource;
+        let (before, after) = (resource.status.as_ref()?, &self.plan.status);
+        let (current, effective) = (&before.revisions.current, &after.revisions.effective);
+        let proved = after.rollout.as_ref()?.course.as_ref().is_none_or(|course| course.proved);
+        let released = proved && !resource.spec.paused || *effective != after.revisions.update || resource.spec.rollback_to.is_some();
+        let known = self.snapshot.history.iter().any(|known| known.revision == *current);
+        let creates = |action: &Action| match action {
+            Action::CreateDeployment { node, body, .. } => {
+                (body["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL] == effective.as_str()).then(|| node.clone())
+            }
+            _ => None,
+        };
+        let node = self.plan.actions.iter().find_map(creates).filter(|_| !released && known && current != effective)?;
+        Some(format!("P20: {node} joins with {effective}, which is not released; all nodes ran {current}"))
+    }
+
     /// It is attached and runs this revision: all its pods are ready.
     fn runs(&self, revision: &str, name: &str) -> bool {
         self.snapshot.deployments.get(name).is_some_and(|deployment| {
@@ -244,10 +262,17 @@ impl Seen<'_> {
         let current = &after.revisions.current;
         // The write that says so may take the last grant away.
         let under_way = |(name, _): &(&String, &NodeFacts)| ledger.grants.get(*name).is_some_and(|grant| grant.kind == Kind::Update);
-        let early = self.chosen().find(|node| under_way(node) || !self.runs(current, node.0));
+        let (run, missing): (Vec<_>, Vec<_>) = self.chosen().partition(|(name, _)| self.runs(current, name));
+        // One that a person leaves out, or that is down, may be missing, within the budget.
+        let key = self.snapshot.resource.key();
+        let skipped = |node: &NodeFacts| node.annotations.get(names::SKIP_ANNOTATION).is_some_and(|listed| listed.contains(&key));
+        let excused = |node: &NodeFacts| missing.len() <= self.plan.gauges.budget && (!node.ready || skipped(node));
+        let early = run.iter().chain(&missing).find(|node| under_way(node) || !self.runs(current, node.0) && !excused(node.1));
+        let nobody = run.is_empty();
         let of_the_spec = after.revisions.effective == after.revisions.update && self.snapshot.resource.spec.rollback_to.is_none();
         let done = ledger.course.as_ref().map_or(0, |course| course.steps_done as usize);
         let stepping = !before.is_empty() && of_the_spec && done < self.steps().len();
-        (early.is_some() || stepping).then(|| format!("P8: {current} is said to have run on all nodes, {done} steps done, {early:?}"))
+        (early.is_some() || nobody || stepping)
+            .then(|| format!("P8: {current} is said to have run on all nodes, {done} steps done, {early:?}"))
     }
 }
