@@ -35,9 +35,14 @@ pub fn read(deployment: &DeploymentFacts) -> Option<Breaker> {
     Some(Breaker { openings: openings.parse().ok()?, until: until.parse().ok()? })
 }
 
-/// The breaker, while it is open.
+/// The breaker, while it is open. One that would be open for longer than any is has seen a clock that was set back since.
 pub fn open(deployment: &DeploymentFacts, now: i64) -> Option<Breaker> {
-    read(deployment).filter(|breaker| breaker.until > now)
+    read(deployment).filter(|breaker| breaker.until > now && !is_of_another_clock(breaker.until, now))
+}
+
+/// No time of ours is so far ahead.
+fn is_of_another_clock(at: i64, now: i64) -> bool {
+    at.saturating_sub(now) > LONGEST
 }
 
 /// The breaker that is to open now.
@@ -60,7 +65,8 @@ pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) 
 }
 
 fn refusals_since(since: i64, pods: &[PodFacts], now: i64) -> usize {
-    pods.iter().filter_map(|pod| pod.rejected_at).filter(|at| *at > since && now.saturating_sub(*at) < WINDOW).count()
+    let counts = |at: &i64| *at > since && now.saturating_sub(*at) < WINDOW && !is_of_another_clock(*at, now);
+    pods.iter().filter_map(|pod| pod.rejected_at).filter(counts).count()
 }
 
 /// For how long it is open, seconds.
@@ -82,6 +88,7 @@ fn refusal(pods: &[PodFacts]) -> Option<String> {
 
 /// Names of the refused pods that have been counted and can go.
 pub fn leftovers(pods: &[PodFacts], now: i64) -> BTreeSet<&str> {
-    let counted = |pod: &&PodFacts| !pod.terminating && pod.rejected_at.is_some_and(|at| now.saturating_sub(at) >= WINDOW);
+    let is_old = |at: i64| now.saturating_sub(at) >= WINDOW || is_of_another_clock(at, now);
+    let counted = |pod: &&PodFacts| !pod.terminating && pod.rejected_at.is_some_and(is_old);
     pods.iter().filter(counted).map(|pod| pod.name.as_str()).collect()
 }

@@ -249,9 +249,23 @@ fn three_refusals_in_a_minute_open_the_breaker_for_longer_each_time() {
         deployment.labels.insert(names::BREAKER_LABEL.into(), planner::breaker::Breaker { until: 1000, ..opened }.to_string());
     }
     assert_eq!(pauses, [60, 120, 240, 480, 900, 900]);
-    deployment.labels.insert(names::BREAKER_LABEL.into(), "1.2000".into());
+    deployment.labels.insert(names::BREAKER_LABEL.into(), "1.1050".into());
     assert_eq!(breaker::opens(&deployment, &refused(&[950, 960, 990]), 1000), None, "it is open");
     assert_eq!(breaker::leftovers(&refused(&[930, 990]), 1000).into_iter().collect::<Vec<_>>(), ["930"]);
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_no_node_without_pods_for_as_long() {
+    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
+    world.run_until(&mut Operator::default(), 60, World::is_converged).unwrap();
+    let mut deployment = deployment_facts(&world.cluster.deployments["edge-n0"]);
+    let pods = [4590, 4595, 4600].map(|at| PodFacts { rejected_at: Some(at), name: at.to_string(), ..PodFacts::default() });
+    assert_eq!(breaker::opens(&deployment, &pods, 1000), None, "refused an hour ahead");
+    assert_eq!(breaker::leftovers(&pods, 1000).len(), 3);
+    for (until, open) in [(1900, true), (1901, false), (4660, false)] {
+        deployment.labels.insert(names::BREAKER_LABEL.into(), format!("1.{until}"));
+        assert_eq!(breaker::open(&deployment, 1000).is_some(), open, "until {until}");
+    }
 }
 
 #[test]
