@@ -67,6 +67,8 @@ struct CourseClocks {
     spent: i64,
     soaked: Option<i64>,
     runs: bool,
+    /// The step has not soaked for long enough.
+    soaks: bool,
 }
 
 impl CourseClocks {
@@ -154,16 +156,18 @@ impl Clocks {
     }
 
     /// The clocks of these nodes' deadlines run until the next look.
-    pub(crate) fn run(&mut self, nodes: &BTreeSet<&str>) {
+    pub(crate) fn run(&mut self, nodes: &BTreeSet<&str>, settings: &Settings) {
         for ((node, what, _), clock) in &mut self.waits {
-            clock.runs |= *what == WaitFor::Pods && nodes.contains(node.as_str());
+            clock.runs |= *what == WaitFor::Pods && clock.seconds < longest(Some(settings), *what) && nodes.contains(node.as_str());
         }
     }
 
     /// Those of the rollout, as far as it has come; `runs`: until the next look, too.
-    pub(crate) fn note(&mut self, course: &Course, runs: bool) {
-        let Course { revision, since, steps_done, idle, spent, soaked, .. } = course.clone();
-        self.course = CourseClocks { revision, since, steps_done, idle, spent, soaked, runs };
+    pub(crate) fn note(&mut self, course: &Course, runs: bool, settings: &Settings) {
+        let &Course { since, steps_done, idle, spent, soaked, .. } = course;
+        let step = settings.rollout.steps.get(steps_done as usize);
+        let soaks = soaked.zip(step).is_some_and(|(soaked, step)| soaked < step.soak);
+        self.course = CourseClocks { revision: course.revision.clone(), since, steps_done, idle, spent, soaked, runs, soaks };
     }
 
     /// A node is under way that nobody holds up, and nothing is shut.
@@ -173,7 +177,7 @@ impl Clocks {
 
     /// A clock runs, so that another look is needed soon.
     pub(crate) fn again(&self) -> Option<i64> {
-        let counts = self.course.runs || self.course.soaked.is_some() || self.waits.values().any(|clock| clock.runs);
+        let counts = self.course.runs || self.course.soaks || self.waits.values().any(|clock| clock.runs);
         counts.then_some(LOOK_EVERY)
     }
 

@@ -46,6 +46,8 @@ pub struct Sights {
     proof: i64,
     /// The proof went on at the last look.
     proving: bool,
+    /// Most of what runs other revisions is out of service, too: that is not what this one has done.
+    common_trouble: bool,
     /// Seconds for which health ports have been silent that a step waits for, by node.
     silent: BTreeMap<String, i64>,
 }
@@ -170,12 +172,20 @@ fn runs(case: &Case<'_>, settings: &Settings) -> bool {
     has_joined(case) && case.is_at(&settings.revision)
 }
 
+/// Half of the nodes that run other revisions, and two at least, are out of service: whatever ails them ails those that were updated, too.
+fn is_common_trouble(settings: &Settings, cases: &[Case<'_>]) -> bool {
+    let others = cases.iter().filter(|case| has_joined(case) && !case.is_at(&settings.revision) && case.grant.is_none());
+    let (out, all) = others.fold((0_usize, 0_usize), |(out, all), case| (out + usize::from(case.is_unavailable()), all + 1));
+    out >= 2 && 2 * out >= all
+}
+
 impl Sights {
     /// What is seen now, after `snapshot.watched` seconds.
     #[must_use]
     pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> Self {
         let clocks = Clocks::of(&targets.effective);
         let watched = clocks::watched(snapshot);
+        let common_trouble = is_common_trouble(&targets.effective, cases);
         let mut nodes = BTreeMap::new();
         for case in cases.iter().filter(|case| has_joined(case)) {
             let Some((node, deployment)) = case.node.zip(case.deployment) else { continue };
@@ -188,11 +198,11 @@ impl Sights {
                 || ledger.suspects.get(case.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
             let fresh = known.is_none();
             let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(case, recorded()));
-            sight.look(case, watched, fresh, clocks);
-            sight.counted = !clocks::stands_still(snapshot, case);
+            sight.look(case, watched, fresh, common_trouble, clocks);
+            sight.counted = !common_trouble && !clocks::stands_still(snapshot, case);
             nodes.insert(case.name.to_owned(), sight);
         }
-        let mut next = Self { nodes, revision: targets.effective.revision.clone(), ..Self::default() };
+        let mut next = Self { nodes, revision: targets.effective.revision.clone(), common_trouble, ..Self::default() };
         let before =
             if self.revision == next.revision { self.proof } else { course::stored(targets, ledger).map_or(0, |course| course.proof) };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
@@ -287,6 +297,11 @@ impl Sights {
         silent
     }
 
+    /// Nothing falls and nothing fails: nodes that were not updated are out of service as well.
+    pub(crate) fn is_excused(&self) -> bool {
+        self.common_trouble
+    }
+
     /// The proof goes on.
     pub fn is_proving(&self) -> bool {
         self.proving
@@ -365,7 +380,8 @@ impl Sight {
         self.pods.values_mut().for_each(|pod| pod.falls = 0);
     }
 
-    fn look(&mut self, case: &Case<'_>, watched: i64, fresh: bool, clocks: Clocks) {
+    /// `excused`: what breaks now breaks for a reason that is none of the revision.
+    fn look(&mut self, case: &Case<'_>, watched: i64, fresh: bool, excused: bool, clocks: Clocks) {
         let boot_id = case.node.map(|node| node.boot_id.clone()).unwrap_or_default();
         let rebooted = !fresh && self.boot_id != boot_id;
         let went_on = !fresh && self.attached;
@@ -376,7 +392,8 @@ impl Sight {
         if went_on && was_broken && self.counted {
             self.out = self.out.saturating_add(watched).min(clocks.node_deadline.max(self.out));
         }
-        let broke = self.look_at_pods(case, watched, went_on && self.attached && clocks.suspects(), rebooted || case.is_lost());
+        let judged = went_on && self.attached && clocks.suspects();
+        let broke = self.look_at_pods(case, watched, judged, rebooted || case.is_lost() || excused);
         if !self.attached {
             self.unbroken = 0;
             return;
@@ -398,15 +415,15 @@ impl Sight {
         }
     }
 
-    /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where the machine is why.
-    fn look_at_pods(&mut self, case: &Case<'_>, watched: i64, judged: bool, by_machine: bool) -> bool {
+    /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where something else is why.
+    fn look_at_pods(&mut self, case: &Case<'_>, watched: i64, judged: bool, excused: bool) -> bool {
         let before = std::mem::take(&mut self.pods);
         let mut broke = before.iter().any(|(name, pod)| !pod.ended && !case.pods.iter().any(|now| now.name == *name));
         for pod in case.pods {
             let known = before.get(&pod.name);
-            let (next, fall) = look_at_pod(known, pod, watched, judged && !by_machine);
+            let (next, fall) = look_at_pod(known, pod, watched, judged && !excused);
             broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);
-            if pod.evicted && known.is_some_and(|known| !known.ended) && judged && !by_machine {
+            if pod.evicted && known.is_some_and(|known| !known.ended) && judged && !excused {
                 self.evictions = self.evictions.saturating_add(1);
                 self.last = EVICTED;
             }

@@ -33,8 +33,8 @@ impl Pass<'_> {
             sights.forgive(node);
         }
         let now = self.snapshot.now;
-        let running = cases.iter().filter(|case| case.is_updated() && !clocks::stands_still(self.snapshot, case));
-        self.plan.clocks.run(&running.map(|case| case.name).collect());
+        let running = cases.iter().filter(|case| case.is_updated() && !sights.is_excused() && !clocks::stands_still(self.snapshot, case));
+        self.plan.clocks.run(&running.map(|case| case.name).collect(), &targets.effective);
         for case in cases {
             let Some(grant) = case.grant.filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain)) else { continue };
             let Some(left) = course::until_deadline(&targets.effective, case, grant) else { continue };
@@ -100,7 +100,7 @@ impl Pass<'_> {
             course.progressed_at = now.saturating_sub(course.idle);
             self.plan.recheck(now.saturating_add(left.max(1)));
         }
-        self.plan.clocks.note(course, running);
+        self.plan.clocks.note(course, running, settings);
         if let Some(again) = self.plan.clocks.again() {
             self.plan.recheck(now.saturating_add(again));
         }

@@ -348,6 +348,32 @@ fn with_zero_seconds_a_node_counts_as_good_the_moment_it_serves() {
     world.run_until(&mut operator, 100, World::is_converged).unwrap();
 }
 
+/// From a moment on, pods on all nodes are not ready for so long: what they need is away.
+fn with_backend_away(nodes: usize, on_all: bool) -> (Outcome, World, Operator) {
+    let (mut world, mut operator) = proving(&json!({"autoRollback": true, "nodeDeadlineSeconds": 40}), nodes, 1);
+    let back = world.cluster.now + 140;
+    let outcome = release(&mut world, &mut operator, 400, |world, second| {
+        let wanted = world.cluster.wish.revision_of(2);
+        world.change(|cluster| {
+            let away = (40..140).contains(&second);
+            let pods = cluster.pods.iter_mut().filter(|pod| away && (on_all || pod.revision() == wanted));
+            pods.for_each(|pod| pod.ready_at = pod.ready_at.max(back));
+        });
+    });
+    (outcome, world, operator)
+}
+
+#[test]
+fn what_all_nodes_lack_condemns_no_revision_and_reaches_no_other_node_meanwhile() {
+    let (outcome, mut world, mut operator) = with_backend_away(4, true);
+    assert_eq!(condition(&outcome.plan, "RolledBack"), None, "{:#?}", outcome.plan.status);
+    assert!(outcome.plan.status.nodes.failed == 0 && world.cluster.ledger().unwrap().suspects.values().all(|suspect| suspect.falls == 0));
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+    // The same where only what was updated lacks it: that is the revision.
+    let (outcome, ..) = with_backend_away(4, false);
+    assert_eq!(condition(&outcome.plan, "RolledBack"), Some(("True", "RevisionFailed")));
+}
+
 #[test]
 fn a_node_that_joins_while_paused_runs_what_the_others_run() {
     for proven_after in [0, PROVEN] {
