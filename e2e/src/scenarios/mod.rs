@@ -1,6 +1,7 @@
 //! All scenarios, by theme. A new one is written in its file and listed here. `make soak` runs all of them, each in a bed of its own;
 //! `make test` those of [`GROUPS`].
 
+mod absences;
 pub mod bad_input;
 mod changes;
 mod compatibility;
@@ -66,6 +67,10 @@ pub const ALL: &[Scenario] = &[
     proof::CRASHES,
     proof::FLAPS,
     proof::MACHINE_DIES,
+    proof::CRASHES_LATE,
+    absences::LATE,
+    absences::SHORT_LIVES,
+    absences::DEAD_POOL,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     placement::CHOICE,
