@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most seconds that lie between two looks for them to be counted.
 pub const LONGEST_LOOK: i64 = 30;
 /// Seconds after which to look again while a clock runs.
-pub(crate) const LOOK_EVERY: i64 = 10;
+const LOOK_EVERY: i64 = 10;
 /// Seconds by which the ledger may be behind what was counted, while nothing else is to be written.
 const BEHIND: i64 = 60;
 /// The same for a process that may be one of many that live shortly: one that has not looked for [`YOUNG`] seconds.
@@ -178,7 +178,12 @@ impl Clocks {
     /// A clock runs, so that another look is needed soon.
     pub(crate) fn again(&self) -> Option<i64> {
         let counts = self.course.runs || self.course.soaks || self.waits.values().any(|clock| clock.runs);
-        counts.then_some(LOOK_EVERY)
+        counts.then_some(self.look_every())
+    }
+
+    /// Seconds after which to look again while something is counted: a process that lives shortly has to look and to write before it ends.
+    pub(crate) fn look_every(&self) -> i64 {
+        if self.age < YOUNG { BEHIND_YOUNG } else { LOOK_EVERY }
     }
 
     /// The ledger is so far behind that it is to be written, although nothing but seconds has changed.

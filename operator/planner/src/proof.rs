@@ -7,8 +7,7 @@
 //! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
 
 use crate::{
-    clocks::{self, LOOK_EVERY},
-    course,
+    clocks, course,
     readiness::has_ready_pods,
     revisions::Targets,
     settings::Settings,
@@ -307,10 +306,10 @@ impl Sights {
         self.proving
     }
 
-    /// When to look again, in seconds: while a clock runs.
-    pub fn again(&self, settings: &Settings, proved: bool) -> Option<i64> {
+    /// When to look again, in seconds, while a clock runs; `every`: at the latest.
+    pub fn again(&self, settings: &Settings, proved: bool, every: i64) -> Option<i64> {
         let clocks = Clocks::of(settings);
-        let left = |seconds: i64, of: i64| (of - seconds).clamp(1, LOOK_EVERY);
+        let left = |seconds: i64, of: i64| (of - seconds).clamp(1, every);
         let of_proof = (self.proving && clocks.suspects() && self.proof < clocks.proven_after || !proved && clocks.suspects())
             .then(|| left(self.proof, clocks.proven_after));
         let of_nodes = self.nodes.values().filter(|sight| sight.suspect || sight.broken || sight.falls() > 0).map(|sight| {

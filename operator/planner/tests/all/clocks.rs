@@ -243,7 +243,8 @@ fn short_lives_of_operators_add_up_to_a_grace_period_a_soak_and_a_deadline() {
             if second % 8 == 0 {
                 operator.crash(&world, 0);
             }
-            world.fair_second(&mut operator);
+            // It sleeps for as long as it says, and is ended in its sleep.
+            world.idle_second(&mut operator);
         }
         let plan = seconds(&mut world, &mut operator, 2);
         (on(&world, image), plan.status.nodes.failed, world.is_converged())
