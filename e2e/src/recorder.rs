@@ -133,11 +133,19 @@ impl Recorder {
     pub async fn history(&self) -> Result<Vec<Observation>> {
         for kind in Kind::ALL {
             let what = format!("the recorder has seen every {}", kind.as_str());
+            // What was missed will not be seen by waiting.
+            self.complete()?;
             eventually(SETTLE, &what, async || self.settled(kind).await).await?;
         }
+        self.complete()?;
+        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(history.observations.values().map(|observation| Observation::clone(observation)).collect())
+    }
+
+    fn complete(&self) -> Result<()> {
         let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(history.gaps.is_empty(), "the recorder missed changes: {}", history.gaps.join("; "));
-        Ok(history.observations.values().map(|observation| Observation::clone(observation)).collect())
+        Ok(())
     }
 
     async fn settled(&self, kind: Kind) -> Result<()> {

@@ -7,7 +7,10 @@ use crds::{
     IngressDaemonSetStatus, names,
     token::{Phase, Token},
 };
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    core::v1::Pod,
+};
 use kube::{Api, api::ListParams};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -117,10 +120,15 @@ async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<(
                 "{status:?}"
             );
         }
-        list.metadata.resource_version.and_then(|version| version.parse::<u64>().ok()).context("a list without a version")
+        // Afterwards nothing ends any more whose end the recorder could miss.
+        let sets = Api::<ReplicaSet>::namespaced(bed.client.clone(), "default").list(&ListParams::default()).await?;
+        ensure!(sets.items.len() == list.items.len(), "{} ReplicaSets of {} Deployments", sets.items.len(), list.items.len());
+        let pods = Api::<Pod>::namespaced(bed.client.clone(), "default").list(&ListParams::default()).await?;
+        ensure!(pods.items.iter().all(|pod| pod.metadata.deletion_timestamp.is_none()), "a pod is ending");
+        pods.metadata.resource_version.and_then(|version| version.parse::<u64>().ok()).context("a list without a version")
     })
     .await?;
-    // What ends with the watches must have been seen before.
+    // What ended before must have been seen.
     bed.recorder.history().await?;
     let killed = bed.control_plane.kill("kube-apiserver").await?;
     bed.control_plane.compact(newest).await?;
