@@ -53,9 +53,13 @@ impl Ledger {
         let mut ledger = self.clone();
         if let Some(course) = &mut ledger.course {
             (course.idle, course.spent, course.proof) = (0, 0, 0);
+            course.runs.clear();
             course.soaked = course.soaked.map(|_| 0);
         }
-        ledger.suspects.values_mut().for_each(|suspect| (suspect.unbroken, suspect.out) = (0, 0));
+        for suspect in ledger.suspects.values_mut() {
+            (suspect.unbroken, suspect.out) = (0, 0);
+            suspect.runs.clear();
+        }
         ledger.grants.values_mut().for_each(|grant| grant.waited.clear());
         ledger
     }
@@ -119,13 +123,20 @@ pub struct Course {
     /// Seconds for which it has served so since the last node was attached, as long as somebody watched.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub proof: i64,
+    /// Stands for the runs of all containers for which that was counted: what has run anew while nobody watched has broken.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub runs: String,
     /// Nodes that were given the revision before it was proved, with the UID of their Node: each keeps a place.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reached: BTreeMap<String, String>,
-    /// UIDs of Nodes among them that went though nobody had announced it, at most 100.
+    /// UIDs of Nodes that went, or were not Ready or started anew, after they were given the revision, though nobody had announced it; at
+    /// most 100.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     #[schemars(length(max = 100))]
     pub lost: BTreeSet<String>,
+    /// What the resource's annotation `…/retry` said: another value lets pass all that failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub retry: String,
     /// Nodes on which the revision failed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, Failure>,
@@ -156,7 +167,8 @@ pub struct Suspect {
     pub node_uid: String,
     /// The revision that it runs.
     pub revision: String,
-    /// How often the pod restarted, or was not ready for more than 10 seconds, that did so most often.
+    /// How often the pod restarted, or was not ready for more than 10 seconds, that did so most often; how often pods were evicted by their
+    /// kubelet, and the machine was lost.
     #[serde(default, skip_serializing_if = "is_none")]
     pub falls: u32,
     /// What the last of them was, in a word.
@@ -165,6 +177,9 @@ pub struct Suspect {
     /// Seconds without a break, as long as somebody watched.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unbroken: i64,
+    /// Stands for the runs of the containers for which that was counted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub runs: String,
     /// Seconds out of service in all.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub out: i64,

@@ -81,7 +81,8 @@ pub const INJECT_LABEL_VALUE: &str = "enabled";
 pub const READINESS_HOLDS_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/readiness-holds";
 /// Annotation of Nodes: resources, as `<namespace>/<name>` separated by commas, that leave this node as it is. Writer: people.
 pub const SKIP_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/skip";
-/// Annotation of Nodes: another value than at a node's failure lets the operator try the node again. Writer: people.
+/// Annotation of Nodes: another value than at a node's failure lets the operator try the node again. Annotation of an
+/// `IngressDaemonSet`: another value than before lets pass all that failed, and what was rolled back is tried again. Writer: people.
 pub const RETRY_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/retry";
 /// Annotation of Nodes: a grant, as `<namespace>/<name>:<id>`, whose slot is freed although the node is not finished.
 /// Writer: people.

@@ -60,8 +60,8 @@ pub enum Command {
     Promote(Promote),
     /// Leave a node as it is, neither updated nor repaired; with --undo, no more.
     Skip(Skip),
-    /// Try a node again on which the revision failed.
-    Retry(OnNode),
+    /// Try a node again on which the revision failed; with --all, let pass all that failed, and try again what was rolled back.
+    Retry(Retry),
     /// Give up what goes on on a node, and free its place in the budget.
     Release(Release),
     /// Watch the cluster and judge whether the operator keeps its promises; ends with 1 when it did not.
@@ -186,6 +186,19 @@ pub struct Skip {
     /// Take the node in again.
     #[arg(long)]
     pub undo: bool,
+}
+
+/// Options of `retry`.
+#[derive(Clone, Debug, Args)]
+pub struct Retry {
+    /// The node.
+    #[arg(required_unless_present = "all")]
+    pub node: Option<String>,
+    /// Name of the resource; not needed where there is one only.
+    pub name: Option<String>,
+    /// All that failed, of the resource of this name; it needs none where there is one only.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["node", "name"])]
+    pub all: Option<String>,
 }
 
 /// Options of `audit`.

@@ -109,6 +109,7 @@ async fn misses_the_operator(bed: &Bed, ids: &Plugin) -> Result<()> {
 async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.fails(&["promote"], "has no steps").await?;
     ids.fails(&["retry", "n1"], "nothing has failed on node n1").await?;
+    ids.fails(&["retry", "--all"], "nothing of ingressdaemonset/edge has failed").await?;
     ids.fails(&["release", "n1"], "node n1 has no place in the budget").await?;
     ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (there are: 1, 2)").await?;
     product::roll_to_missing_image(bed).await?;
@@ -156,13 +157,21 @@ async fn promotes_and_retries(bed: &Bed, ids: &Plugin) -> Result<()> {
     product::roll_to_missing_image(bed).await?;
     let status = product::status_says(bed, "a node has failed", product::SAID, |status| status.nodes.failed == 1).await?;
     let grants = |status: &IngressDaemonSetStatus| status.rollout.clone().map(|ledger| ledger.grants).unwrap_or_default();
-    let (node, before) = grants(&status).pop_first().context("its place was freed")?;
-    ids.prints(&["retry", &node], &[&format!("node {node} is tried again with revision"), "it had failed: ImagePull"]).await?;
-    product::status_says(bed, "it is tried again", product::SAID, |status| {
-        status.nodes.failed == 0 && grants(status).get(&node).is_some_and(|again| again.id > before.id)
-    })
-    .await?;
-    product::status_says(bed, "it fails again", product::SAID, |status| status.nodes.failed == 1).await?;
+    let (node, mut before) = grants(&status).pop_first().context("its place was freed")?;
+    let one = format!("node {node} is tried again with revision");
+    let all = format!("tries it again: node {node} (ImagePull)");
+    for (arguments, said) in [
+        (["retry", node.as_str()], [one.as_str(), "it had failed: ImagePull"]),
+        (["retry", "--all"], [all.as_str(), "lets pass what failed"]),
+    ] {
+        ids.prints(&arguments, &said).await?;
+        let status = product::status_says(bed, "it is tried again", product::SAID, |status| {
+            status.nodes.failed == 0 && grants(status).get(&node).is_some_and(|again| again.id > before.id)
+        })
+        .await?;
+        before = grants(&status).remove(&node).context("its place was freed")?;
+        product::status_says(bed, "it fails again", product::SAID, |status| status.nodes.failed == 1).await?;
+    }
     course(json!({ "nodeDeadlineSeconds": null })).await?;
     product::roll_to(bed, "4").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;

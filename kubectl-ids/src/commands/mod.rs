@@ -45,7 +45,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Undo(options) => revisions::undo(&cluster, options).await?,
         Command::Promote(options) => revisions::promote(&cluster, options).await?,
         Command::Skip(skip) => nodes::skip(&cluster, &skip.on, !skip.undo).await?,
-        Command::Retry(on) => nodes::retry(&cluster, on).await?,
+        Command::Retry(options) => nodes::retry(&cluster, options).await?,
         Command::Release(options) => nodes::release(&cluster, options).await?,
         Command::Completion { .. } | Command::Complete { .. } => {}
     }

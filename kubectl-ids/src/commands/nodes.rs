@@ -1,4 +1,4 @@
-//! `skip`, `retry`, `release`: what a person says of one node.
+//! `skip`, `retry`, `release`: what a person says of one node, or of all that failed.
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +7,10 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use chrono::{SecondsFormat, Utc};
-use crds::{ledger::Kind, names};
+use crds::{
+    ledger::{Kind, Ledger},
+    names,
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt as _,
@@ -16,9 +19,9 @@ use kube::{
 use planner::patch::{JsonPatch, annotation};
 use serde_json::{Value, json};
 
-use super::{plan::MANAGER, say_if_operator_is_down, title};
+use super::{plan::MANAGER, say_if_operator_is_down, steer::patch, title};
 use crate::{
-    arguments::{OnNode, Release},
+    arguments::{OnNode, Release, Retry},
     cluster::Cluster,
     failure::{Request, explain, is_missing},
     output::{print, span},
@@ -50,24 +53,54 @@ pub async fn skip(cluster: &Cluster, on: &OnNode, skip: bool) -> Result<()> {
     Ok(())
 }
 
-/// Asks for another try on a node on which the revision failed.
-pub async fn retry(cluster: &Cluster, on: &OnNode) -> Result<()> {
-    let resource = cluster.find(on.name.as_deref()).await?;
-    let course = resource.ledger().and_then(|ledger| ledger.course.as_ref());
-    let Some((course, failure)) = course.and_then(|course| Some((course, course.failed.get(&on.node)?))) else {
-        bail!("nothing has failed on node {}: there is nothing to try again (`kubectl ids why {}`)", on.node, on.node);
+/// Asks for another try on a node on which the revision failed, or on all of them.
+pub async fn retry(cluster: &Cluster, options: &Retry) -> Result<()> {
+    let Some(node) = &options.node else {
+        return retry_all(cluster, options.all.as_deref().filter(|name| !name.is_empty())).await;
     };
-    let now = Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true);
-    annotate(cluster, &on.node, names::RETRY_ANNOTATION, |_| Some(now.clone())).await?;
+    let resource = cluster.find(options.name.as_deref()).await?;
+    let course = resource.ledger().and_then(|ledger| ledger.course.as_ref());
+    let Some((course, failure)) = course.and_then(|course| Some((course, course.failed.get(node)?))) else {
+        bail!("nothing has failed on node {node}: there is nothing to try again (`kubectl ids why {node}`)");
+    };
+    annotate(cluster, node, names::RETRY_ANNOTATION, |_| Some(now())).await?;
     print(&format!(
         "node {} is tried again with revision {} by {}; it had failed: {}\n",
-        on.node,
+        node,
         course.revision,
         title(&resource),
         failure.reason
     ))?;
     say_if_operator_is_down(cluster, &resource).await;
     Ok(())
+}
+
+async fn retry_all(cluster: &Cluster, name: Option<&str>) -> Result<()> {
+    let resource = cluster.find(name).await?;
+    let failed = resource.ledger().map(failures).unwrap_or_default();
+    if failed.is_empty() {
+        bail!("nothing of {} has failed: there is nothing to try again (`kubectl ids status`)", title(&resource));
+    }
+    let change = json!({ "metadata": { "annotations": { names::RETRY_ANNOTATION: now() } } });
+    let after = patch(cluster, &resource, &change).await?;
+    print(&format!("{} lets pass what failed, and tries it again: {}\n", title(&after), failed.join(", ")))?;
+    say_if_operator_is_down(cluster, &after).await;
+    Ok(())
+}
+
+/// What failed, and where.
+fn failures(ledger: &Ledger) -> Vec<String> {
+    let rolled_back = ledger.rolled_back.iter().map(|rolled_back| format!("revision {} {}", rolled_back.from, rolled_back.reason));
+    let course = || ledger.course.iter();
+    let here = course().flat_map(|course| &course.failed).map(|(node, failure)| format!("node {node} ({})", failure.reason));
+    let gone = course().flat_map(|course| course.failed_nodes.values().filter(|gone| !course.failed.contains_key(&gone.node)));
+    let gone = gone.map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
+    let lost = course().map(|course| course.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} machines that were lost"));
+    rolled_back.chain(here).chain(gone).chain(lost).collect()
+}
+
+fn now() -> String {
+    Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 /// Frees a stuck place in the budget, after a person has confirmed it.

@@ -3,7 +3,7 @@
 use crate::{
     clocks,
     hold::{Hold, StepState},
-    proof::Sights,
+    proof::{self, Sights},
     revisions::Targets,
     settings::{Settings, StepNodes},
     snapshot::Snapshot,
@@ -21,7 +21,7 @@ use std::{
 
 /// The failure of a canary whose pods restart too often.
 pub(crate) const RESTARTS: &str = "Restarts";
-/// Machines went after they had been given the revision.
+/// Machines were lost after they had been given the revision.
 pub(crate) const LOST_NODES: &str = "NodesLost";
 /// A person freed the slot.
 pub(crate) const RELEASED: &str = "Released";
@@ -270,9 +270,10 @@ pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<
     let here = course.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
     let gone = gone(course).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
     let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| *reason != RELEASED).collect();
-    let lost = course.lost.len() >= LOST;
+    let running = cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)).count();
+    let lost = course.lost.len() >= LOST && course.lost.len() > proof::noise(running);
     if lost {
-        counted.push((i64::MAX, "machines that went", LOST_NODES));
+        counted.push((i64::MAX, "machines that were lost", LOST_NODES));
     }
     let failed = counted.len();
     let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);
@@ -322,6 +323,12 @@ fn is_retried(case: &Case<'_>, failure: &Failure) -> bool {
     !asked.is_empty() && asked != failure.retry
 }
 
+/// A person lets pass all that failed.
+pub fn is_retried_everywhere(snapshot: &Snapshot, course: &Course) -> bool {
+    let asked = &snapshot.resource.retry;
+    !asked.is_empty() && *asked != course.retry
+}
+
 /// The course up to this moment, and the nodes that a person wants to be tried again.
 pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
     let settings = &targets.effective;
@@ -335,6 +342,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
         progressed_at: snapshot.now,
         began_with: finished,
         finished,
+        retry: snapshot.resource.retry.clone(),
         ..Course::default()
     });
     if finished > course.finished {
@@ -342,8 +350,14 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
     }
     course.finished = finished;
     let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
-    let mut retried = BTreeSet::new();
-    let mut forgiven = false;
+    let (mut retried, mut forgiven) = (BTreeSet::new(), false);
+    if is_retried_everywhere(snapshot, &course) {
+        retried.extend(std::mem::take(&mut course.failed).into_keys());
+        course.failed_nodes.clear();
+        course.lost.clear();
+        forgiven = true;
+    }
+    course.retry.clone_from(&snapshot.resource.retry);
     let remembered = &course.failed_nodes;
     course.failed.retain(|node, failure| {
         let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
@@ -368,13 +382,14 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
         }
     });
     reach(snapshot, targets, ledger, &mut course, &by_name);
+    note_losses(snapshot, sights, &mut course);
     let failed = &course.failed;
     course.failed_nodes.retain(|uid, gone| {
         let there = by_name.get(gone.node.as_str()).is_some_and(|case| case.chosen && case.node.is_some_and(|node| node.uid == *uid));
         !there || failed.contains_key(&gone.node)
     });
     if has_steps(targets) {
-        observe_step(snapshot, settings, cases, &mut course, forgiven);
+        observe_step(snapshot, settings, sights, cases, &mut course, forgiven);
     }
     (course, retried)
 }
@@ -390,9 +405,6 @@ fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut C
     let went: Vec<_> = course.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
     let lost: Vec<_> = went.into_iter().filter(|(node, _)| !announced(node)).map(|(_, uid)| uid.clone()).collect();
     course.lost.extend(lost);
-    while course.lost.len() > REMEMBERED {
-        course.lost.pop_first();
-    }
     // Whoever drains a node before it goes has cordoned it.
     let stays = |node: &str| cases.get(node).is_some_and(|case| case.chosen && case.node.is_some_and(|node| !node.unschedulable));
     course.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
@@ -404,7 +416,17 @@ fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut C
     }
 }
 
-/// Nodes that went after they had been given the revision, at which it has failed: one may go by chance.
+/// Machines that were lost: those that are back until it is forgotten, those that went for good.
+fn note_losses(snapshot: &Snapshot, sights: &Sights, course: &mut Course) {
+    let revision = &course.revision;
+    course.lost.extend(sights.lost(revision).map(str::to_owned));
+    course.lost.retain(|uid| sights.remembers(uid, revision) || !snapshot.nodes.values().any(|node| node.uid == *uid));
+    while course.lost.len() > REMEMBERED {
+        course.lost.pop_first();
+    }
+}
+
+/// Machines that were lost after they had been given the revision, at which it has failed: one may be by chance.
 const LOST: usize = 2;
 
 /// The node came through, was attached, and does not serve any more, by what is wrong with its pods.
@@ -440,7 +462,7 @@ fn restarts_in_step(course: &mut Course, now: &BTreeMap<String, i64>, forgiven: 
     (since().map(|(restarts, _)| restarts).sum(), worst.map(|(_, node)| node.clone()))
 }
 
-fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
+fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
     let now = restarts(settings, cases);
@@ -455,9 +477,12 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>], co
     let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
     // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
     let counts = |case: &Case<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
-    let mut asked_for = cases.iter().filter(|case| counts(case)).peekable();
-    let unproven = (asked_for.peek().is_none() || selects_none(&step.nodes, cases)) && !promoted;
-    if unproven || !asked_for.all(serves) {
+    let asked_for = cases.iter().filter(|case| counts(case)).count();
+    let unproven = (asked_for == 0 || selects_none(&step.nodes, cases)) && !promoted;
+    // In a large step some node is always out of service, or has just been.
+    let broken = cases.iter().filter(|case| counts(case) && (!case.is_at(&settings.revision) || case.grant.is_some())).count();
+    let out = cases.iter().filter(|case| counts(case) && (!serves(case) || sights.suspect(case.name).is_some())).count();
+    if unproven || broken > 0 || out > proof::noise(asked_for) {
         course.soaked = None;
         return;
     }

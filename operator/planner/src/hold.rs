@@ -250,6 +250,7 @@ impl Hold {
                 let what = match *last {
                     proof::RESTARTED => "a container of it restarted".to_owned(),
                     proof::EVICTED => "the kubelet evicted a pod of it".to_owned(),
+                    proof::LOST => "its machine died or started anew".to_owned(),
                     _ => format!("a pod of it was not ready for more than {} s", proof::FALLS_AFTER),
                 };
                 let (until, times) = if *falls > 1 {

@@ -18,7 +18,11 @@ use crds::{
     ledger::{Course, Kind, Ledger, Suspect},
     token::Phase,
 };
-use std::collections::BTreeMap;
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 
 /// Seconds after which a kubelet, too, has forgotten how often a container restarted: the time in which it takes back its back-off.
 const FORGOTTEN_AFTER: i64 = 600;
@@ -35,6 +39,15 @@ pub(crate) const RESTARTED: &str = "CrashLoop";
 pub(crate) const UNREADY: &str = "Flapping";
 /// Its kubelet evicted it.
 pub(crate) const EVICTED: &str = "Evicted";
+/// Its machine died, or started anew.
+pub(crate) const LOST: &str = "NodeLost";
+/// Why a node fell, in a word.
+pub const FALLS: [&str; 4] = [RESTARTED, UNREADY, EVICTED, LOST];
+
+/// Seconds after which a loss is judged: until then the other machines of an outage, whose Nodes turn not Ready within seconds, are known.
+const JUDGED_AFTER: i64 = 30;
+/// Seconds that lie between losses at most which have a common cause.
+const TOGETHER: i64 = 120;
 
 /// What one process has seen so far of the nodes that run a revision which is not yet that of all. Losing it costs time, never safety.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +62,10 @@ pub struct Sights {
     common_trouble: bool,
     /// Seconds for which health ports have been silent that a step waits for, by node.
     silent: BTreeMap<String, i64>,
+    /// Nodes that are lost, or were lately, whatever they run, with the seconds since.
+    lost: BTreeMap<String, i64>,
+    /// Stands for the runs of all containers of the revision.
+    runs: u64,
 }
 
 /// A node, since its pods run what they run.
@@ -70,7 +87,17 @@ struct Sight {
     /// Falls before this process looked.
     recorded: u32,
     evictions: u32,
+    losses: u32,
+    /// Seconds since its machine was lost, until that is judged.
+    loss: Option<i64>,
+    /// Its machine was lost, and what follows from that is not over.
+    lost: bool,
+    /// Seconds since it was last seen that its Node was not Ready, or had started anew.
+    back: i64,
+    /// Seconds since it was attached.
+    served: i64,
     last: &'static str,
+    runs: u64,
     pods: BTreeMap<String, PodSight>,
 }
 
@@ -161,6 +188,25 @@ fn is_whole(case: &Case<'_>) -> bool {
     case.deployment.is_some_and(|deployment| has_ready_pods(deployment, case.pods)) && !case.is_lost()
 }
 
+/// Its machine is about to be taken away, or a person has put it out of use: that it goes is no news.
+fn is_announced(case: &Case<'_>) -> bool {
+    case.node.is_some_and(|node| node.unschedulable) || case.is_draining()
+}
+
+/// Stands for the runs of all containers of these pods.
+fn runs_of<'p>(pods: impl Iterator<Item = &'p PodFacts>) -> u64 {
+    let mut runs: Vec<_> = pods.filter(|pod| !pod.ended && pod.runs != 0).map(|pod| (pod.name.as_str(), pod.runs)).collect();
+    runs.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    runs.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// As the ledger says it: clients read no whole numbers of this size.
+fn written(runs: u64) -> String {
+    format!("{runs:016x}")
+}
+
 /// It has begun to serve, and belongs to the resource.
 fn has_joined(case: &Case<'_>) -> bool {
     case.chosen && case.phase().is_some_and(|phase| phase != Phase::New)
@@ -185,6 +231,7 @@ impl Sights {
         let clocks = Clocks::of(&targets.effective);
         let watched = clocks::watched(snapshot);
         let common_trouble = is_common_trouble(&targets.effective, cases);
+        let lost = self.lost_lately(watched, cases);
         let mut nodes = BTreeMap::new();
         for case in cases.iter().filter(|case| has_joined(case)) {
             let Some((node, deployment)) = case.node.zip(case.deployment) else { continue };
@@ -201,13 +248,27 @@ impl Sights {
             sight.counted = !common_trouble && !clocks::stands_still(snapshot, case);
             nodes.insert(case.name.to_owned(), sight);
         }
-        let mut next = Self { nodes, revision: targets.effective.revision.clone(), common_trouble, ..Self::default() };
-        let before =
-            if self.revision == next.revision { self.proof } else { course::stored(targets, ledger).map_or(0, |course| course.proof) };
+        let others: Vec<_> = lost.iter().filter(|(node, _)| !nodes.contains_key(*node)).map(|(_, since)| *since).collect();
+        nodes.values_mut().for_each(|sight| sight.judge_loss(&others));
+        let running = cases.iter().filter(|case| targets.is_unproven() && runs(case, &targets.effective));
+        let runs = runs_of(running.flat_map(|case| case.pods));
+        let mut next = Self { nodes, revision: targets.effective.revision.clone(), common_trouble, lost, runs, ..Self::default() };
+        let counted =
+            || course::stored(targets, ledger).filter(|course| course.runs == written(next.runs)).map_or(0, |course| course.proof);
+        let before = if self.revision == next.revision { self.proof } else { counted() };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
         next.proving = next.goes_on(&targets.effective, cases);
         next.proof = if next.proving { before.saturating_add(since) } else { 0 };
         next
+    }
+
+    /// Nodes that are lost, or were lately, with the seconds since.
+    fn lost_lately(&self, watched: i64, cases: &[Case<'_>]) -> BTreeMap<String, i64> {
+        let since = |node: &str| self.lost.get(node).map(|since| since.saturating_add(watched));
+        let lost_now = cases.iter().filter(|case| case.is_lost()).map(|case| (case.name.to_owned(), since(case.name).unwrap_or(0)));
+        let lately =
+            self.lost.keys().filter_map(|node| Some((node.clone(), since(node).filter(|since| *since <= JUDGED_AFTER + TOGETHER)?)));
+        lately.chain(lost_now).collect()
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect.
@@ -322,7 +383,9 @@ impl Sights {
 
     /// As the ledger says it.
     pub fn record(&self) -> BTreeMap<String, Suspect> {
-        let noted = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.falls() > 0 || sight.out > 0);
+        let mut noted: Vec<_> = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.falls() > 0 || sight.out > 0).collect();
+        // Where there are too many, those that are of no consequence now are left out.
+        noted.sort_by_key(|(_, sight)| Reverse((sight.suspect, sight.falls())));
         let record = |(node, sight): (&String, &Sight)| {
             let suspect = Suspect {
                 node_uid: sight.node_uid.clone(),
@@ -330,21 +393,34 @@ impl Sights {
                 falls: sight.falls(),
                 last: sight.last.to_owned(),
                 unbroken: sight.unbroken,
+                runs: written(sight.runs),
                 out: sight.out,
             };
             (node.clone(), suspect)
         };
-        noted.map(record).take(LISTED).collect()
+        noted.into_iter().take(LISTED).map(record).collect()
     }
 
     /// More nodes are suspect than the ledger has room for.
     pub fn overflows(&self) -> bool {
-        self.nodes.values().filter(|sight| sight.suspect || sight.falls() > 0).count() > LISTED
+        self.nodes.values().filter(|sight| sight.suspect).count() > LISTED
     }
 
-    /// Seconds of the proof, as the ledger says them.
-    pub fn recorded_proof(&self, settings: &Settings) -> i64 {
-        self.proof.min(settings.rollout.proven_after)
+    /// Seconds of the proof, as the ledger says them, and what stands for the runs of containers for which they were counted.
+    pub fn recorded_proof(&self, settings: &Settings) -> (i64, String) {
+        let proof = self.proof.min(settings.rollout.proven_after);
+        (proof, if proof == 0 { String::new() } else { written(self.runs) })
+    }
+
+    /// UIDs of Nodes that were lost after their update to this revision, which is not forgotten yet.
+    pub fn lost<'s>(&'s self, revision: &'s str) -> impl Iterator<Item = &'s str> {
+        let lost = self.nodes.values().filter(move |sight| sight.losses > 0 && sight.revision == revision);
+        lost.map(|sight| sight.node_uid.as_str())
+    }
+
+    /// What fell on the node with this revision is not forgotten yet.
+    pub fn remembers(&self, node_uid: &str, revision: &str) -> bool {
+        self.nodes.values().any(|sight| sight.node_uid == node_uid && sight.revision == revision && sight.falls() > 0)
     }
 }
 
@@ -363,19 +439,21 @@ impl Sight {
         let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
         let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
         let Some(known) = known else { return Self { node_uid, revision, ..Self::default() } };
-        let last = [RESTARTED, UNREADY, EVICTED].into_iter().find(|word| *word == known.last).unwrap_or_default();
-        let (recorded, unbroken, out) = (known.falls, known.unbroken.max(0), known.out.max(0));
+        let last = FALLS.into_iter().find(|word| *word == known.last).unwrap_or_default();
+        // What ran anew while nobody watched has broken, for whatever reason.
+        let unbroken = if known.runs == written(runs_of(case.pods.iter())) { known.unbroken.max(0) } else { 0 };
+        let (recorded, out) = (known.falls, known.out.max(0));
         Self { node_uid, revision, suspect: true, recorded, unbroken, out, last, ..Self::default() }
     }
 
     /// Falls of the pod that fell most often.
     fn falls(&self) -> u32 {
         let worst = self.pods.values().map(|pod| pod.falls).max().unwrap_or(0);
-        self.recorded.saturating_add(worst).saturating_add(self.evictions)
+        self.recorded.saturating_add(worst).saturating_add(self.evictions).saturating_add(self.losses)
     }
 
     fn forget(&mut self) {
-        (self.recorded, self.evictions, self.out, self.last) = (0, 0, 0, "");
+        (self.recorded, self.evictions, self.losses, self.loss, self.out, self.last) = (0, 0, 0, None, 0, "");
         self.pods.values_mut().for_each(|pod| pod.falls = 0);
     }
 
@@ -388,11 +466,25 @@ impl Sight {
         self.boot_id = boot_id;
         self.attached = is_attached(case);
         self.broken = !is_whole(case);
+        self.served = if went_on && self.attached { self.served.saturating_add(watched) } else { 0 };
+        self.runs = runs_of(case.pods.iter());
+        self.loss = self.loss.map(|since| since.saturating_add(watched));
+        if case.is_lost() || rebooted {
+            let news = went_on && self.attached && self.served <= clocks.forgotten_after && !excused && !is_announced(case);
+            if news && clocks.suspects() && !self.lost {
+                self.loss = Some(0);
+            }
+            (self.lost, self.back) = (true, 0);
+        } else {
+            self.back = self.back.saturating_add(watched);
+            // Its kubelet begins the containers anew, one after the other, and says so a moment after it is back itself.
+            self.lost &= self.broken || self.back < FALLS_AFTER;
+        }
         if went_on && was_broken && self.counted {
             self.out = self.out.saturating_add(watched).min(clocks.node_deadline.max(self.out));
         }
         let judged = went_on && self.attached && clocks.suspects();
-        let broke = self.look_at_pods(case, watched, judged, rebooted || case.is_lost() || excused);
+        let broke = self.look_at_pods(case, watched, judged, self.lost || excused);
         if !self.attached {
             self.unbroken = 0;
             return;
@@ -411,6 +503,16 @@ impl Sight {
             self.suspect = false;
         } else if self.falls() < 2 && self.unbroken >= clocks.proven_after {
             self.suspect = false;
+        }
+    }
+
+    /// The loss of its machine is none of the revision where nodes without it were lost around the same time, so many seconds ago.
+    fn judge_loss(&mut self, others: &[i64]) {
+        let Some(since) = self.loss.filter(|since| *since >= JUDGED_AFTER) else { return };
+        self.loss = None;
+        if !others.iter().any(|other| (other - since).abs() <= TOGETHER) {
+            self.losses = self.losses.saturating_add(1);
+            self.last = LOST;
         }
     }
 

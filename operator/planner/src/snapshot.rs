@@ -120,6 +120,8 @@ pub struct Resource {
     pub deleting: bool,
     /// Carries our finalizer, or the original's.
     pub finalizers: Vec<String>,
+    /// Its annotation `…/retry`; empty when there is none.
+    pub retry: String,
     /// The spec.
     pub spec: IngressDaemonSetSpec,
     /// The status, absent when never written or wiped.
@@ -127,6 +129,23 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// One that was just made at this time, seconds since 1970, and that no operator has seen yet.
+    pub fn created(key: (&str, &str), uid: &str, spec: IngressDaemonSetSpec, at: i64) -> Self {
+        Self {
+            name: key.1.to_owned(),
+            namespace: key.0.to_owned(),
+            uid: uid.to_owned(),
+            resource_version: "1".to_owned(),
+            generation: 1,
+            created: at,
+            deleting: false,
+            finalizers: Vec::new(),
+            retry: String::new(),
+            spec,
+            status: None,
+        }
+    }
+
     /// `namespace/name`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)

@@ -364,7 +364,7 @@ fn rolled_back(targets: &Result<Targets, Vec<Invalid>>, ledger: &Ledger) -> Opti
     let targets = targets.as_ref().ok().filter(|targets| targets.origin == Origin::RolledBack)?;
     let rolled_back = ledger.rolled_back.as_ref()?;
     let message = format!(
-        "revision {} {}; {} runs in its place until spec.template changes",
+        "revision {} {}; {} runs in its place until spec.template changes, or somebody asks to try it again",
         rolled_back.from, rolled_back.reason, targets.effective.revision
     );
     Some(("RolledBack", true, "RevisionFailed", message))

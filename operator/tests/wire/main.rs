@@ -67,18 +67,7 @@ fn kind_of_patch(uri: &http::Uri, body: &Value) -> &'static str {
 fn snapshot() -> Snapshot {
     let spec: IngressDaemonSetSpec =
         serde_json::from_value(json!({"template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}}})).unwrap();
-    let resource = Resource {
-        name: "web".into(),
-        namespace: "edge".into(),
-        uid: "0a1b2c3d-0000".into(),
-        resource_version: "7".into(),
-        generation: 1,
-        created: 0,
-        deleting: false,
-        finalizers: Vec::new(),
-        spec,
-        status: None,
-    };
+    let resource = Resource { resource_version: "7".into(), ..Resource::created(("edge", "web"), "0a1b2c3d-0000", spec, 0) };
     Snapshot::of(resource, 1_000)
 }
 

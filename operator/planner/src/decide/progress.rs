@@ -29,8 +29,9 @@ impl Pass<'_> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, cases);
         let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, &sights, cases);
-        for node in &retried {
-            sights.forgive(node);
+        let everywhere = course::stored(targets, &self.ledger).is_some_and(|course| course::is_retried_everywhere(self.snapshot, course));
+        for case in cases.iter().filter(|case| everywhere || retried.contains(case.name)) {
+            sights.forgive(case.name);
         }
         let now = self.snapshot.now;
         let running = cases.iter().filter(|case| case.is_updated() && !sights.is_excused() && !clocks::stands_still(self.snapshot, case));
@@ -54,7 +55,7 @@ impl Pass<'_> {
             self.judge_attached(&targets.effective, cases, &sights, &mut course);
         }
         course.proved = sights.proof(targets, &course, cases).proved && !sights.overflows();
-        course.proof = sights.recorded_proof(&targets.effective);
+        (course.proof, course.runs) = sights.recorded_proof(&targets.effective);
         self.ledger.suspects = sights.record();
         if let Some(again) = sights.again(&targets.effective, course.proved, self.plan.clocks.look_every()) {
             self.plan.recheck(now.saturating_add(again));
@@ -62,7 +63,7 @@ impl Pass<'_> {
         self.plan.sights = sights;
         self.shut.halt = course::halt(&targets.effective, &course, cases);
         self.shut.gates.failed = self.shut.halt.is_some();
-        self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| rolled_back.from == targets.newest);
+        self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| !everywhere && rolled_back.from == targets.newest);
         if let Some(halt) = &self.shut.halt
             && let Some(rolled_back) = course::roll_back(self.snapshot, targets, &self.ledger, halt)
         {

@@ -223,18 +223,8 @@ fn the_replica_set_is_changed_by_what_differs_alone_and_claimed_by_its_label() {
         replicas: 2,
         spec: json!({ "template": template("proxy:1") }).into(),
     };
-    let resource = planner::snapshot::Resource {
-        name: "edge".into(),
-        namespace: "default".into(),
-        uid: "0a1b2c3d-0000".into(),
-        resource_version: "1".into(),
-        generation: 1,
-        created: 0,
-        deleting: false,
-        finalizers: Vec::new(),
-        spec: serde_json::from_value(json!({ "template": template("proxy:1") })).unwrap(),
-        status: None,
-    };
+    let spec = serde_json::from_value(json!({ "template": template("proxy:1") })).unwrap();
+    let resource = planner::snapshot::Resource::created(("default", "edge"), "0a1b2c3d-0000", spec, 0);
     let label = "/metadata/labels/ingressdaemonsets.mumoshu.github.io~1in-place";
     let claimed = ["test /metadata/uid \"set\"".to_owned(), format!("test {label} null"), format!("add {label} \"0a1b2c3d.7\"")];
     assert_eq!(lines(&writes::claim(&resource, &set, 7, None).unwrap()), claimed);

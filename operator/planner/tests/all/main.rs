@@ -31,21 +31,27 @@ mod world;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// Names of all scenarios that run on the real control plane, as their files give them.
-fn scenario_names() -> BTreeSet<String> {
-    fn below(directory: &Path, names: &mut BTreeSet<String>) {
+/// All Rust files below a directory of the repository.
+fn rust_files(directory: &str) -> Vec<String> {
+    fn below(directory: &Path, texts: &mut Vec<String>) {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                below(&path, names);
+                below(&path, texts);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                names.extend(text.lines().filter_map(|line| Some(line.trim().strip_prefix("name: \"")?.strip_suffix("\",")?.to_owned())));
+                texts.push(fs::read_to_string(&path).unwrap());
             }
         }
     }
-    let mut names = BTreeSet::new();
-    below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/src/scenarios"), &mut names);
+    let mut texts = Vec::new();
+    below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(directory), &mut texts);
+    texts
+}
+
+/// Names of all scenarios that run on the real control plane, as their files give them.
+fn scenario_names() -> BTreeSet<String> {
+    let name = |line: &str| Some(line.trim().strip_prefix("name: \"")?.strip_suffix("\",")?.to_owned());
+    let names: BTreeSet<_> = rust_files("e2e/src/scenarios").iter().flat_map(|text| text.lines().filter_map(name)).collect();
     assert!(names.len() > 80, "{names:?}");
     names
 }

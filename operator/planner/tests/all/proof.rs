@@ -2,7 +2,7 @@
 //! nodes than the budget, fails, and is rolled back; a sound one is never held up for good.
 
 use crate::{
-    course::{condition, edit, on, reasons},
+    course::{condition, edit, on, reasons, seconds},
     world,
 };
 
@@ -224,10 +224,52 @@ fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
     let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
     world.change(|cluster| {
         cluster.edit_node(&node, |node| node["metadata"]["annotations"][names::RETRY_ANNOTATION] = "1".into());
+    });
+    mend(&mut world);
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+/// The backend of image 2 is there again: its pods are ready from now on.
+fn mend(world: &mut World) {
+    world.change(|cluster| {
         let now = cluster.now;
         cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.min(now));
     });
+}
+
+#[test]
+fn a_person_who_asks_on_the_resource_lets_pass_all_that_failed_also_on_nodes_that_have_gone() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    // The value of another rollout asks for nothing.
+    world.change(|cluster| cluster.retry("1"));
+    release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
+    outcome_is_halted(&mut world, &mut operator);
+    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    world.change(|cluster| cluster.leave(&node));
+    world.change(|cluster| cluster.join("new"));
+    mend(&mut world);
+    let plan = seconds(&mut world, &mut operator, 700);
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    world.change(|cluster| cluster.retry("2"));
     world.run_until(&mut operator, 600, World::is_converged).unwrap();
+    assert_eq!(on(&world, 2), 4);
+}
+
+#[test]
+fn what_was_rolled_back_is_tried_again_when_a_person_asks_for_it_and_fails_again_if_it_is_as_it_was() {
+    let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 3, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    let rolled_back = Some(("True", "RevisionFailed"));
+    let outcome = release(&mut world, &mut operator, 600, |world, _| flaps.second(world, 2));
+    assert_eq!(condition(&outcome.plan, "RolledBack"), rolled_back);
+    for asked in ["1", "2"] {
+        world.change(|cluster| cluster.retry(asked));
+        let outcome = release(&mut world, &mut operator, 600, |world, _| flaps.second(world, 2));
+        assert_eq!((outcome.reached, condition(&outcome.plan, "RolledBack")), (1, rolled_back), "{asked}");
+    }
+    world.change(|cluster| cluster.retry("3"));
+    world.run_until(&mut operator, 600, |world| on(world, 2) == 3 && world.is_converged()).unwrap();
 }
 
 #[test]
@@ -293,6 +335,142 @@ fn a_revision_is_not_to_blame_for_machines_that_a_person_cordons_before_they_go(
     let (gone, plan) = machines_go(true);
     assert!(gone > 2, "{gone}");
     assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+/// Machines that are back.
+fn come_back(world: &mut World) {
+    let now = world.cluster.now;
+    let is_back = |name: &&String| {
+        let down = world.cluster.nodes[*name]["status"]["ready"] != true;
+        down && world.cluster.pods.iter().all(|pod| pod.node != **name || pod.ready_at <= now)
+    };
+    for name in world.cluster.nodes.keys().filter(is_back).cloned().collect::<Vec<_>>() {
+        world.change(|cluster| cluster.edit_node(&name, |node| node["status"]["ready"] = true.into()));
+    }
+}
+
+#[test]
+fn a_revision_that_kills_its_machine_again_and_again_fails_and_is_rolled_back() {
+    for (after, down) in [(15, 20), (15, 90), (50, 20), (200, 20), (200, 90)] {
+        let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 8, 1);
+        let bad = world.cluster.wish.revision_of(2);
+        let outcome = release(&mut world, &mut operator, 1500, |world, _| {
+            come_back(world);
+            let now = world.cluster.now;
+            let old = |pod: &&world::pods::Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
+            let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, down)));
+        });
+        let what = format!("dies after {after} s for {down} s: {outcome:?}");
+        // What kills a machine later has been proved by then.
+        if after < PROVEN {
+            assert!(outcome.reached == 1 && outcome.fewest >= 7, "{what}");
+        }
+        assert!(!outcome.ever_current, "{what}");
+        assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 8), "{what}");
+    }
+}
+
+#[test]
+fn machines_that_die_together_or_by_themselves_condemn_no_revision() {
+    // By name of the node: the second at which it dies, and for how long.
+    let outage: &[(usize, &str)] = &[(100, "n1"), (110, "n3"), (120, "n2")];
+    let twice: &[(usize, &str)] = &[(40, "n1"), (140, "n1")];
+    for deaths in [outage, twice] {
+        for down in [20, 90] {
+            let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 6, 1);
+            let outcome = release(&mut world, &mut operator, 1800, |world, second| {
+                come_back(world);
+                for (_, node) in deaths.iter().filter(|(at, _)| *at == second) {
+                    world.change(|cluster| cluster.machine_dies(node, down));
+                }
+            });
+            assert_eq!(on(&world, 2), 6, "{deaths:?}, {down} s: {outcome:?}");
+            assert_eq!(condition(&outcome.plan, "Progressing"), Some(("False", "Complete")), "{deaths:?}, {down} s: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_revision_whose_pods_their_kubelet_evicts_again_and_again_fails_and_is_rolled_back() {
+    let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 4, 1);
+    let bad = world.cluster.wish.revision_of(2);
+    let outcome = release(&mut world, &mut operator, 600, |world, _| {
+        world.change(|cluster| {
+            let now = cluster.now;
+            let old = |pod: &&mut world::pods::Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
+            cluster.pods.iter_mut().filter(old).for_each(|pod| pod.evict(now));
+        });
+    });
+    assert_eq!((outcome.reached, outcome.ever_current), (1, false), "{outcome:?}");
+    assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 4), "{outcome:?}");
+}
+
+#[test]
+fn what_restarts_while_no_operator_watches_is_not_proved() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let bad = world.cluster.wish.revision_of(2);
+    let mut looks_from = 0;
+    for second in 0..1500 {
+        // It lives for eight seconds; after every fourth life pods break in the four seconds before the next.
+        if second % 12 == 8 {
+            looks_from = second + 4;
+            operator.crash(&world, 0);
+            world.change(|cluster| {
+                let ready_at = cluster.now + 2;
+                let broken = cluster.pods.iter_mut().filter(|pod| second % 48 == 8 && pod.revision() == bad && pod.ready);
+                broken.for_each(|pod| {
+                    pod.crash();
+                    pod.ready_at = ready_at;
+                });
+            });
+        }
+        if second < looks_from {
+            world.tick();
+        } else {
+            world.idle_second(&mut operator);
+        }
+        assert!(on(&world, 2) <= 1, "after {second} s");
+    }
+    assert_eq!(on(&world, 2), 1);
+}
+
+#[test]
+fn a_step_of_many_nodes_soaks_though_some_pod_always_restarts_and_one_of_few_begins_anew() {
+    for (nodes, step, soaks) in [(110, 104, true), (6, 3, false)] {
+        let budget = i32::try_from(nodes / 2).unwrap();
+        let steps = json!({"provenAfterSeconds": 20, "maxFlaps": 0, "steps": [{"nodes": step, "soak": "60s"}]});
+        let (mut world, mut operator) = proving(&steps, nodes, budget);
+        let bad = world.cluster.wish.revision_of(2);
+        release(&mut world, &mut operator, 400, |world, second| {
+            if second % 40 != 39 {
+                return;
+            }
+            world.change(|cluster| {
+                // Of another node each time, and ready again before anybody looks.
+                let mut pods: Vec<_> = cluster.pods.iter_mut().filter(|pod| pod.revision() == bad && pod.ready).collect();
+                let at = second % pods.len().max(1);
+                pods.iter_mut().skip(at).take(1).for_each(|pod| pod.crash());
+            });
+        });
+        assert_eq!(on(&world, 2) == nodes, soaks, "{} of {nodes} nodes run the revision", on(&world, 2));
+    }
+}
+
+#[test]
+fn a_revision_of_which_more_nodes_broke_than_are_listed_is_not_proved_any_more() {
+    let (mut world, mut operator) = proving(&json!({"maxFlaps": 0, "partition": "50%"}), 204, 102);
+    release(&mut world, &mut operator, 90, |_, _| {});
+    let proved = |world: &World| world.cluster.ledger().unwrap().course.as_ref().unwrap().proved;
+    assert_eq!((on(&world, 2), proved(&world)), (102, true));
+    let bad = world.cluster.wish.revision_of(2);
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == bad).for_each(world::pods::Pod::crash));
+    seconds(&mut world, &mut operator, 2);
+    assert!(!proved(&world), "more nodes broke than the ledger lists");
+    // They are suspect for a minute, and after that it is proved once more.
+    seconds(&mut world, &mut operator, 130);
+    assert!(proved(&world));
 }
 
 #[test]

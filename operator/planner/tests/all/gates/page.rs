@@ -1,38 +1,15 @@
 //! The page that says which test shows what names tests that there are.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
-
-/// Names of functions in all Rust files below.
-fn functions(directory: &Path, found: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            functions(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            let names = text.lines().filter_map(|line| line.trim_start().split_once("fn ")?.1.split_once('('));
-            found.extend(names.map(|(name, _)| name.to_owned()));
-        }
-    }
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use std::{collections::BTreeSet, fs, path::Path};
 
 fn page() -> String {
-    fs::read_to_string(root().join("docs/node-readiness-tests.md")).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/node-readiness-tests.md")).unwrap()
 }
 
 /// Names of functions of the operator, which unit tests are.
 fn known() -> BTreeSet<String> {
-    let mut known = BTreeSet::new();
-    functions(&root().join("operator"), &mut known);
-    known
+    let name = |line: &str| Some(line.trim_start().split_once("fn ")?.1.split_once('(')?.0.to_owned());
+    crate::rust_files("operator").iter().flat_map(|text| text.lines().filter_map(name)).collect()
 }
 
 #[test]

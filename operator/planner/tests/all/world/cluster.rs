@@ -82,18 +82,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(wish: Wish, nodes: usize) -> Self {
-        let resource = Resource {
-            name: "edge".into(),
-            namespace: "default".into(),
-            uid: UID.into(),
-            resource_version: "1".into(),
-            generation: 1,
-            created: 1_000_000,
-            deleting: false,
-            finalizers: Vec::new(),
-            spec: wish.spec(),
-            status: None,
-        };
+        let resource = Resource::created(("default", "edge"), UID, wish.spec(), 1_000_000);
         let mut cluster = Self {
             now: 1_000_000,
             passed: 0,
@@ -201,6 +190,26 @@ impl Cluster {
                 resource.generation += 1;
             }
         });
+    }
+
+    /// A machine dies; it is back after so many seconds, with the pods that it had.
+    pub fn machine_dies(&mut self, node: &str, seconds: i64) {
+        let boot = self.uid();
+        let back = self.now + seconds;
+        self.edit_node(node, |node| {
+            node["status"]["bootID"] = boot.into();
+            // Sooner than its Node is found to be not Ready.
+            node["status"]["ready"] = (seconds < 40).into();
+        });
+        for pod in self.pods.iter_mut().filter(|pod| pod.node == node && pod.ends_at.is_none()) {
+            pod.crash();
+            pod.ready_at = pod.ready_at.max(back);
+        }
+    }
+
+    /// What the resource's annotation `…/retry` says.
+    pub fn retry(&mut self, value: &str) {
+        self.edit_resource(|resource| value.clone_into(&mut resource.retry));
     }
 
     pub fn ledger(&self) -> Option<&Ledger> {
@@ -434,6 +443,7 @@ pub fn node_facts(node: &Value) -> NodeFacts {
         has_annotations: node["metadata"]["annotations"].is_object(),
         taints: node["spec"].get("taints").map(|taints| serde_json::from_value(taints.clone()).unwrap()).unwrap_or_default(),
         unschedulable: node["spec"]["unschedulable"] == true,
+        boot_id: node["status"]["bootID"].as_str().unwrap_or_default().to_owned(),
         ready: node["status"]["ready"] == true,
         deleting: node["metadata"]["deletionTimestamp"].is_string(),
         address: Some("192.0.2.1".into()),

@@ -31,6 +31,8 @@ pub struct Pod {
     pub ends_at: Option<i64>,
     /// When its kubelet refused it.
     pub rejected_at: Option<i64>,
+    /// Its kubelet did not refuse it, but evicted it then.
+    pub evicted: bool,
     /// The condition of the gate of updates in place.
     gate: Option<bool>,
     /// Its container is ready.
@@ -85,6 +87,13 @@ impl Pod {
     pub fn crash(&mut self) {
         self.run += 1;
         self.restarts += 1;
+    }
+
+    /// Its kubelet evicts it; it holds nothing any more.
+    pub fn evict(&mut self, now: i64) {
+        if self.is_active() {
+            (self.rejected_at, self.evicted, self.ready, self.up) = (Some(now), true, false, false);
+        }
     }
 
     /// Another run of its container.
@@ -160,6 +169,7 @@ impl Cluster {
             was_ready: false,
             ends_at: None,
             rejected_at: self.refusing.contains(&set.node).then_some(now),
+            evicted: false,
             gate: None,
             up: false,
             record: None,
@@ -350,11 +360,16 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         ready: pod.ready,
         terminating: pod.ends_at.is_some(),
         ended: pod.rejected_at.is_some(),
-        rejected_at: pod.rejected_at,
-        trouble: pod.rejected_at.map(|_| ("OutOfcpu".to_owned(), "Node didn't have enough resource: cpu".to_owned())),
+        rejected_at: pod.rejected_at.filter(|_| !pod.evicted),
+        evicted: pod.evicted,
+        trouble: pod
+            .rejected_at
+            .filter(|_| !pod.evicted)
+            .map(|_| ("OutOfcpu".to_owned(), "Node didn't have enough resource: cpu".to_owned())),
         created: pod.created,
         restarts: before.map_or(pod.restarts, |before| (pod.restarts - before.restarts - 1).max(0)),
-        runs: pod.run,
+        // Another number for every run, and no larger one.
+        runs: u64::MAX - pod.run,
         gated: gates(&pod.template).then(|| Box::new(gated(pod))),
         ..PodFacts::default()
     }
