@@ -6,7 +6,10 @@ pub use shown::Shown;
 
 use crate::{gate::GateMetrics, pod_gate::PodGateMetrics};
 use crds::ledger::Ledger;
-use planner::plan::{Plan, Write};
+use planner::{
+    plan::{Plan, Write},
+    proof,
+};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -49,6 +52,13 @@ pub struct Phase {
     pub phase: &'static str,
 }
 
+/// What happened to a pod or machine after its node's update, from [`planner::proof::FALLS`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Fall {
+    /// CrashLoop, Flapping, Evicted or NodeLost.
+    pub reason: &'static str,
+}
+
 /// The outcome of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Result {
@@ -82,6 +92,7 @@ pub struct Metrics {
     writes: Family<Phase, Counter>,
     fencing_rejections: Counter,
     node_updates: Family<Result, Counter>,
+    node_falls: Family<Fall, Counter>,
     rollbacks: Counter,
     passes: Family<Result, Counter>,
     phase_seconds: Family<Phase, Histogram>,
@@ -110,6 +121,8 @@ impl Default for Metrics {
         );
         let node_updates = Family::<Result, Counter>::default();
         registry.register("node_updates", "Disruptions of nodes that ended: closed, or failed", node_updates.clone());
+        let node_falls = Family::<Fall, Counter>::default();
+        registry.register("node_falls", "What broke on nodes after they were updated, by what it was", node_falls.clone());
         let rollbacks = Counter::default();
         registry.register("rollbacks", "Revisions that failed and were rolled back automatically", rollbacks.clone());
         let passes = Family::<Result, Counter>::default();
@@ -134,6 +147,7 @@ impl Default for Metrics {
             writes,
             fencing_rejections,
             node_updates,
+            node_falls,
             rollbacks,
             passes,
             phase_seconds,
@@ -173,6 +187,14 @@ impl Metrics {
         let known = failed(before);
         for _ in failed(Some(after)).keys().filter(|node| !known.contains_key(*node)) {
             self.node_updates.get_or_create(&Result { result: "failed" }).inc();
+        }
+        for (node, suspect) in &after.suspects {
+            let known = before.and_then(|before| before.suspects.get(node));
+            let known = known.filter(|known| (&known.node_uid, &known.revision) == (&suspect.node_uid, &suspect.revision));
+            let falls = suspect.falls.saturating_sub(known.map_or(0, |known| known.falls));
+            if let Some(reason) = proof::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
+                self.node_falls.get_or_create(&Fall { reason }).inc_by(falls.into());
+            }
         }
         if after.rolled_back.is_some() && before.is_none_or(|before| before.rolled_back != after.rolled_back) {
             self.rollbacks.inc();
@@ -225,5 +247,29 @@ impl Metrics {
         // Writing to a String does not fail.
         let _ = text::encode(&mut text, &self.registry);
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::ledger::Suspect;
+
+    fn ledger(revision: &str, falls: u32) -> Ledger {
+        let suspect = Suspect { revision: revision.to_owned(), falls, last: "Flapping".to_owned(), ..Suspect::default() };
+        Ledger { suspects: [("n1".to_owned(), suspect)].into(), ..Ledger::default() }
+    }
+
+    #[test]
+    fn each_fall_is_counted_once_and_those_of_another_revision_anew() {
+        let metrics = Metrics::default();
+        let ledgers = [ledger("a", 1), ledger("a", 1), ledger("a", 3), ledger("a", 0), ledger("b", 2)];
+        let mut before = None;
+        for after in &ledgers {
+            metrics.ledger_written(before, after);
+            before = Some(after);
+        }
+        let text = metrics.scrape();
+        assert!(text.contains("ids_node_falls_total{reason=\"Flapping\"} 5\n"), "{text}");
     }
 }
