@@ -55,7 +55,7 @@ pub struct Phase {
 /// What happened to a pod or machine after its node's update, from [`planner::proof::FALLS`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Fall {
-    /// CrashLoop, Flapping, Evicted or NodeLost.
+    /// `CrashLoop`, `Flapping`, `Evicted` or `NodeLost`.
     pub reason: &'static str,
 }
 

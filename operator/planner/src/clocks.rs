@@ -115,7 +115,7 @@ pub(crate) fn stands_still(snapshot: &Snapshot, case: &Case<'_>) -> bool {
 }
 
 /// The Deployment's controller has not seen what was written, or what has become of it.
-fn is_behind(case: &Case<'_>) -> bool {
+pub(crate) fn is_behind(case: &Case<'_>) -> bool {
     case.deployment.is_some_and(|deployment| {
         let unseen = deployment.status.observed_generation < deployment.generation;
         unseen || has_ready_pods(deployment, case.pods) && !is_ready(deployment, case.pods)

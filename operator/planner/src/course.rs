@@ -208,7 +208,8 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
         && missing.len() <= settings.budget.of(run.len() + missing.len())
         && sights.has_proved(settings)
         && !ledger.grants.values().any(|grant| grant.kind == Kind::Update)
-        && !course.is_some_and(|course| course.failed.values().any(condemns))
+        && !course.is_some_and(|course| course.failed.values().any(condemns) || gone(course).next().is_some())
+        && !course.is_some_and(|course| halt(settings, course, cases).is_some_and(|halt| halt.condemns))
         && is_past_steps(targets, course)
 }
 
@@ -358,6 +359,8 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
         forgiven = true;
     }
     course.retry.clone_from(&snapshot.resource.retry);
+    let chosen_before = |node: &&String| by_name.get(node.as_str()).is_some_and(|case| case.chosen);
+    let failed_before: BTreeSet<String> = course.failed.keys().filter(chosen_before).cloned().collect();
     let remembered = &course.failed_nodes;
     course.failed.retain(|node, failure| {
         let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
@@ -381,12 +384,13 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
             }
         }
     });
-    reach(snapshot, targets, ledger, &mut course, &by_name);
+    reach(snapshot, targets, ledger, sights, &mut course, &by_name);
     note_losses(snapshot, sights, &mut course);
     let failed = &course.failed;
     course.failed_nodes.retain(|uid, gone| {
         let there = by_name.get(gone.node.as_str()).is_some_and(|case| case.chosen && case.node.is_some_and(|node| node.uid == *uid));
-        !there || failed.contains_key(&gone.node)
+        // What comes back to the pool has not been forgiven.
+        !there || !failed_before.contains(&gone.node) || failed.contains_key(&gone.node)
     });
     if has_steps(targets) {
         observe_step(snapshot, settings, sights, cases, &mut course, forgiven);
@@ -395,7 +399,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
 }
 
 /// Nodes that were given the revision before it was proved; those that went, and nobody had said that they would.
-fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut Course, cases: &BTreeMap<&str, &Case<'_>>) {
+fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, course: &mut Course, cases: &BTreeMap<&str, &Case<'_>>) {
     if !has_to_prove(targets, Some(course)) {
         course.reached.clear();
         return;
@@ -403,7 +407,8 @@ fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, course: &mut C
     let announced = |node: &String| ledger.grants.get(node).is_some_and(|grant| matches!(grant.kind, Kind::Drain | Kind::Remove));
     let uid = |node: &str| snapshot.nodes.get(node).map(|node| node.uid.as_str());
     let went: Vec<_> = course.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
-    let lost: Vec<_> = went.into_iter().filter(|(node, _)| !announced(node)).map(|(_, uid)| uid.clone()).collect();
+    let lost = went.into_iter().filter(|(node, uid)| !announced(node) && !sights.excuses(uid));
+    let lost: Vec<_> = lost.map(|(_, uid)| uid.clone()).collect();
     course.lost.extend(lost);
     // Whoever drains a node before it goes has cordoned it.
     let stays = |node: &str| cases.get(node).is_some_and(|case| case.chosen && case.node.is_some_and(|node| !node.unschedulable));

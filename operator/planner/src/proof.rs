@@ -7,7 +7,8 @@
 //! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
 
 use crate::{
-    clocks, course,
+    clocks,
+    course::{self, is_skipped},
     readiness::has_ready_pods,
     revisions::Targets,
     settings::Settings,
@@ -20,7 +21,7 @@ use crds::{
 };
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
@@ -48,6 +49,8 @@ pub const FALLS: [&str; 4] = [RESTARTED, UNREADY, EVICTED, LOST];
 const JUDGED_AFTER: i64 = 30;
 /// Seconds that lie between losses at most which have a common cause.
 const TOGETHER: i64 = 120;
+/// The same where all nodes run the revision, so that none without it is a witness.
+const AT_ONCE: i64 = 10;
 
 /// What one process has seen so far of the nodes that run a revision which is not yet that of all. Losing it costs time, never safety.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,10 +65,25 @@ pub struct Sights {
     common_trouble: bool,
     /// Seconds for which health ports have been silent that a step waits for, by node.
     silent: BTreeMap<String, i64>,
-    /// Nodes that are lost, or were lately, whatever they run, with the seconds since.
-    lost: BTreeMap<String, i64>,
+    /// Nodes that are lost, or were lately.
+    lost: BTreeMap<String, Loss>,
+    /// Boot IDs, by node, while there is a revision to prove.
+    boots: BTreeMap<String, String>,
+    /// UIDs of Nodes that went unannounced at the last look, soon after their update, and none without the revision beside them.
+    gone: BTreeSet<String>,
+    /// Those that went for a reason that is none of the revision.
+    excused: BTreeSet<String>,
     /// Stands for the runs of all containers of the revision.
     runs: u64,
+}
+
+/// A node whose machine died, started anew or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loss {
+    /// Seconds since.
+    since: i64,
+    /// It ran a revision that not all nodes had run.
+    ran: bool,
 }
 
 /// A node, since its pods run what they run.
@@ -88,8 +106,10 @@ struct Sight {
     recorded: u32,
     evictions: u32,
     losses: u32,
-    /// Seconds since its machine was lost, until that is judged.
-    loss: Option<i64>,
+    /// Seconds since its machine was lost, until that is judged, and how often it was since.
+    loss: Option<(i64, u32)>,
+    /// Whoever takes it away had said so.
+    announced: bool,
     /// Its machine was lost, and what follows from that is not over.
     lost: bool,
     /// Seconds since it was last seen that its Node was not Ready, or had started anew.
@@ -114,6 +134,8 @@ struct PodSight {
     /// It was counted as one, and no restart has ended it yet.
     fell: bool,
     falls: u32,
+    /// Seconds since the last restart that was counted.
+    restarted: Option<i64>,
 }
 
 /// Where a node stands, as far as its revision is concerned.
@@ -193,6 +215,11 @@ fn is_announced(case: &Case<'_>) -> bool {
     case.node.is_some_and(|node| node.unschedulable) || case.is_draining()
 }
 
+/// A person or a detacher has taken it out, or is about to take it away.
+fn is_out_of_use(snapshot: &Snapshot, case: &Case<'_>) -> bool {
+    case.is_draining() || is_skipped(snapshot, case) || case.taken_out().is_some()
+}
+
 /// Stands for the runs of all containers of these pods.
 fn runs_of<'p>(pods: impl Iterator<Item = &'p PodFacts>) -> u64 {
     let mut runs: Vec<_> = pods.filter(|pod| !pod.ended && pod.runs != 0).map(|pod| (pod.name.as_str(), pod.runs)).collect();
@@ -218,8 +245,10 @@ fn runs(case: &Case<'_>, settings: &Settings) -> bool {
 }
 
 /// Half of the nodes that run other revisions, and two at least, are out of service: whatever ails them ails those that were updated, too.
-fn is_common_trouble(settings: &Settings, cases: &[Case<'_>]) -> bool {
+fn is_common_trouble(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
     let others = cases.iter().filter(|case| has_joined(case) && !case.is_at(&settings.revision) && case.grant.is_none());
+    // What is out for a reason of its own says nothing of the others.
+    let others = others.filter(|case| !case.is_lost() && !is_out_of_use(snapshot, case));
     let (out, all) = others.fold((0_usize, 0_usize), |(out, all), case| (out + usize::from(case.is_unavailable()), all + 1));
     out >= 2 && 2 * out >= all
 }
@@ -230,8 +259,13 @@ impl Sights {
     pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> Self {
         let clocks = Clocks::of(&targets.effective);
         let watched = clocks::watched(snapshot);
-        let common_trouble = is_common_trouble(&targets.effective, cases);
-        let lost = self.lost_lately(watched, cases);
+        let common_trouble = is_common_trouble(snapshot, &targets.effective, cases);
+        let boots: BTreeMap<_, _> = cases
+            .iter()
+            .filter(|_| targets.is_unproven())
+            .filter_map(|case| Some((case.name.to_owned(), case.node?.boot_id.clone())))
+            .collect();
+        let lost = self.lost_lately(watched, snapshot, cases);
         let mut nodes = BTreeMap::new();
         for case in cases.iter().filter(|case| has_joined(case)) {
             let Some((node, deployment)) = case.node.zip(case.deployment) else { continue };
@@ -248,37 +282,62 @@ impl Sights {
             sight.counted = !common_trouble && !clocks::stands_still(snapshot, case);
             nodes.insert(case.name.to_owned(), sight);
         }
-        let others: Vec<_> = lost.iter().filter(|(node, _)| !nodes.contains_key(*node)).map(|(_, since)| *since).collect();
-        nodes.values_mut().for_each(|sight| sight.judge_loss(&others));
+        let is_there = |node: &str, uid: &str| snapshot.nodes.get(node).is_some_and(|there| there.uid == uid);
+        let went: BTreeMap<_, _> = self.nodes.iter().filter(|(node, sight)| !is_there(node, &sight.node_uid)).collect();
+        let all = cases.iter().all(|case| !has_joined(case) || nodes.contains_key(case.name));
+        let places = targets.effective.budget.of(cases.iter().filter(|case| case.chosen).count());
+        // One that dies alone has no company, however large the budget is.
+        let company = Company { lost: &lost, all, places: places.min(cases.len().saturating_sub(1)).max(1) };
+        for (node, sight) in &mut nodes {
+            sight.judge_loss(|since| company.is_none(node, since));
+        }
+        let soon = |sight: &Sight| sight.attached && sight.served <= clocks.forgotten_after && sight.revision == targets.effective.revision;
+        let (by_itself, excused): (Vec<_>, Vec<_>) =
+            went.iter().partition(|(node, sight)| !sight.announced && !common_trouble && company.is_none(node, 0));
+        let gone = by_itself.into_iter().filter(|(_, sight)| soon(sight) && clocks.suspects()).map(|(_, sight)| sight.node_uid.clone());
+        let excused = excused.into_iter().map(|(_, sight)| sight.node_uid.clone()).collect();
+        let gone = gone.collect();
         let running = cases.iter().filter(|case| targets.is_unproven() && runs(case, &targets.effective));
         let runs = runs_of(running.flat_map(|case| case.pods));
-        let mut next = Self { nodes, revision: targets.effective.revision.clone(), common_trouble, lost, runs, ..Self::default() };
+        let revision = targets.effective.revision.clone();
+        let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
         let counted =
             || course::stored(targets, ledger).filter(|course| course.runs == written(next.runs)).map_or(0, |course| course.proof);
         let before = if self.revision == next.revision { self.proof } else { counted() };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
-        next.proving = next.goes_on(&targets.effective, cases);
+        next.proving = next.goes_on(snapshot, &targets.effective, cases);
         next.proof = if next.proving { before.saturating_add(since) } else { 0 };
         next
     }
 
-    /// Nodes that are lost, or were lately, with the seconds since.
-    fn lost_lately(&self, watched: i64, cases: &[Case<'_>]) -> BTreeMap<String, i64> {
-        let since = |node: &str| self.lost.get(node).map(|since| since.saturating_add(watched));
-        let lost_now = cases.iter().filter(|case| case.is_lost()).map(|case| (case.name.to_owned(), since(case.name).unwrap_or(0)));
-        let lately =
-            self.lost.keys().filter_map(|node| Some((node.clone(), since(node).filter(|since| *since <= JUDGED_AFTER + TOGETHER)?)));
-        lately.chain(lost_now).collect()
+    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, cases: &[Case<'_>]) -> BTreeMap<String, Loss> {
+        // Since when what is down at the first look has been so nobody knows: it is no news.
+        let first = if self.revision.is_empty() { FORGOTTEN_AFTER } else { 0 };
+        let known = |node: &str| self.lost.get(node).map(|loss| Loss { since: loss.since.saturating_add(watched), ..*loss });
+        let new = |node: &str, since| Loss { since, ran: self.nodes.contains_key(node) };
+        let lately = self.lost.keys().filter_map(|node| Some((node, known(node).filter(|loss| loss.since <= JUDGED_AFTER + TOGETHER)?)));
+        let lately = lately.map(|(node, loss)| (node.clone(), loss));
+        let down = cases.iter().filter(|case| case.is_lost());
+        let down = down.map(|case| (case.name.to_owned(), known(case.name).unwrap_or_else(|| new(case.name, first))));
+        let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
+        let news = self.boots.iter().filter(|(node, before)| boot(node) != Some(*before));
+        lately.chain(down).chain(news.map(|(node, _)| (node.clone(), new(node, 0)))).collect()
+    }
+
+    /// It is down for so long that it will not break any more, and says nothing of the revision.
+    fn is_dead(&self, case: &Case<'_>) -> bool {
+        case.is_lost() && self.lost.get(case.name).is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect.
-    fn goes_on(&self, settings: &Settings, cases: &[Case<'_>]) -> bool {
+    fn goes_on(&self, snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
         let under_way = |case: &Case<'_>| {
             let update = case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
             update && !is_attached(case)
         };
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
-        for case in cases.iter().filter(|case| runs(case, settings)) {
+        let counts = |case: &&Case<'_>| runs(case, settings) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
+        for case in cases.iter().filter(counts) {
             running += 1;
             let suspect = self.nodes.get(case.name).is_some_and(|sight| sight.suspect || sight.broken);
             if suspect || case.is_unavailable() {
@@ -298,6 +357,7 @@ impl Sights {
         let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
             _ if !proved && (runs(case, settings) || course.reached.contains_key(case.name)) => Standing::Unproved,
+            Some(_) if self.is_dead(case) => Standing::Plain,
             Some(sight) if sight.suspect && sight.falls() > 1 => Standing::Fallen,
             Some(sight) if sight.suspect => Standing::Suspect,
             Some(_) | None => Standing::Plain,
@@ -368,17 +428,20 @@ impl Sights {
     }
 
     /// When to look again, in seconds, while a clock runs; `every`: at the latest.
-    pub fn again(&self, settings: &Settings, proved: bool, every: i64) -> Option<i64> {
+    pub fn again(&self, settings: &Settings, every: i64) -> Option<i64> {
         let clocks = Clocks::of(settings);
-        let left = |seconds: i64, of: i64| (of - seconds).clamp(1, every);
-        let of_proof = (self.proving && clocks.suspects() && self.proof < clocks.proven_after || !proved && clocks.suspects())
-            .then(|| left(self.proof, clocks.proven_after));
-        let of_nodes = self.nodes.values().filter(|sight| sight.suspect || sight.broken || sight.falls() > 0).map(|sight| {
-            let deadline = left(sight.out, settings.rollout.node_deadline);
-            let until = if sight.falls() > 1 { clocks.forgotten_after } else { clocks.proven_after };
-            if sight.broken { deadline } else { left(sight.unbroken, until) }
-        });
-        of_proof.into_iter().chain(of_nodes).min()
+        let proof = (self.proving && clocks.suspects()).then_some((self.proof, clocks.proven_after));
+        let of_node = |sight: &Sight| {
+            Some(match sight.broken {
+                _ if sight.loss.is_some() => (0, JUDGED_AFTER),
+                true => (sight.out, clocks.node_deadline),
+                false if sight.suspect && sight.falls() < 2 => (sight.unbroken, clocks.proven_after),
+                false if sight.suspect || sight.falls() > 0 => (sight.unbroken, clocks.forgotten_after),
+                false => return None,
+            })
+        };
+        let running = proof.into_iter().chain(self.nodes.values().filter_map(of_node)).filter(|(seconds, of)| seconds < of);
+        running.map(|(seconds, of)| of.saturating_sub(seconds).clamp(1, every)).min()
     }
 
     /// As the ledger says it.
@@ -414,8 +477,14 @@ impl Sights {
 
     /// UIDs of Nodes that were lost after their update to this revision, which is not forgotten yet.
     pub fn lost<'s>(&'s self, revision: &'s str) -> impl Iterator<Item = &'s str> {
-        let lost = self.nodes.values().filter(move |sight| sight.losses > 0 && sight.revision == revision);
-        lost.map(|sight| sight.node_uid.as_str())
+        let back = self.nodes.values().filter(move |sight| sight.losses > 0 && sight.revision == revision);
+        let gone = self.gone.iter().filter(move |_| self.revision == revision);
+        back.map(|sight| &sight.node_uid).chain(gone).map(String::as_str)
+    }
+
+    /// The Node went at this look, and the revision is not why.
+    pub(crate) fn excuses(&self, node_uid: &str) -> bool {
+        self.excused.contains(node_uid)
     }
 
     /// What fell on the node with this revision is not forgotten yet.
@@ -468,11 +537,13 @@ impl Sight {
         self.broken = !is_whole(case);
         self.served = if went_on && self.attached { self.served.saturating_add(watched) } else { 0 };
         self.runs = runs_of(case.pods.iter());
-        self.loss = self.loss.map(|since| since.saturating_add(watched));
+        self.announced = is_announced(case);
+        self.loss = self.loss.map(|(since, times)| (since.saturating_add(watched), times));
         if case.is_lost() || rebooted {
-            let news = went_on && self.attached && self.served <= clocks.forgotten_after && !excused && !is_announced(case);
+            let news = went_on && self.attached && self.served <= clocks.forgotten_after && !excused && !self.announced;
             if news && clocks.suspects() && !self.lost {
-                self.loss = Some(0);
+                let (since, times) = self.loss.unwrap_or((0, 0));
+                self.loss = Some((since, times.saturating_add(1)));
             }
             (self.lost, self.back) = (true, 0);
         } else {
@@ -503,15 +574,18 @@ impl Sight {
             self.suspect = false;
         } else if self.falls() < 2 && self.unbroken >= clocks.proven_after {
             self.suspect = false;
+            if self.falls() == 0 && !self.broken {
+                self.out = 0;
+            }
         }
     }
 
-    /// The loss of its machine is none of the revision where nodes without it were lost around the same time, so many seconds ago.
-    fn judge_loss(&mut self, others: &[i64]) {
-        let Some(since) = self.loss.filter(|since| *since >= JUDGED_AFTER) else { return };
+    /// Judges the loss of its machine, once those are known that were lost with it; `alone`: around so many seconds ago there were none.
+    fn judge_loss(&mut self, alone: impl Fn(i64) -> bool) {
+        let Some((since, times)) = self.loss.filter(|(since, _)| *since >= JUDGED_AFTER) else { return };
         self.loss = None;
-        if !others.iter().any(|other| (other - since).abs() <= TOGETHER) {
-            self.losses = self.losses.saturating_add(1);
+        if alone(since) {
+            self.losses = self.losses.saturating_add(times);
             self.last = LOST;
         }
     }
@@ -524,7 +598,8 @@ impl Sight {
             let known = before.get(&pod.name);
             let (next, fall) = look_at_pod(known, pod, watched, judged && !excused);
             broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);
-            if pod.evicted && known.is_some_and(|known| !known.ended) && judged && !excused {
+            // One that was refused at admission has not filled the disk.
+            if pod.evicted && known.is_some_and(|known| !known.ended && known.ready) && judged && !excused {
                 self.evictions = self.evictions.saturating_add(1);
                 self.last = EVICTED;
             }
@@ -534,6 +609,27 @@ impl Sight {
             self.pods.insert(pod.name.clone(), next);
         }
         broke
+    }
+}
+
+/// Losses that are none of the revision: what happened around the same time was none either.
+struct Company<'l> {
+    lost: &'l BTreeMap<String, Loss>,
+    /// All nodes run it.
+    all: bool,
+    /// Nodes that may be under way at the same time.
+    places: usize,
+}
+
+impl Company<'_> {
+    /// Nothing but the revision explains that this node was lost so many seconds ago.
+    fn is_none(&self, node: &str, since: i64) -> bool {
+        let within = |most: i64| {
+            let near = move |(other, loss): &(&String, &Loss)| *other != node && loss.since.saturating_sub(since).abs() <= most;
+            self.lost.iter().filter(near)
+        };
+        // It kills nodes one after the other, as they were updated.
+        if self.all { within(AT_ONCE).count() < self.places } else { within(TOGETHER).all(|(_, loss)| loss.ran) }
     }
 }
 
@@ -552,6 +648,7 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
         return (next, None);
     };
     next.falls = known.falls;
+    next.restarted = known.restarted.map(|since| since.saturating_add(watched));
     // Who waits for somebody else's condition, or is on its way out, has not fallen.
     let excused = pod.ended || pod.terminating || pod.unmet.is_some() || !judged;
     if !known.ready {
@@ -560,10 +657,14 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
     let mut fall = None;
     let mut again = false;
     if ran_anew(known, pod) {
-        if !excused {
+        if judged && !pod.ended && !pod.terminating {
             fall = Some(RESTARTED);
-            // A kubelet that waits before it starts a container anew makes of one fall no two.
-            again = next.fell;
+            // A kubelet that waits before it starts a container anew makes of one fall no two, nor does one that starts all containers of a
+            // pod anew, one after the other.
+            again = next.fell || next.restarted.is_some_and(|since| since <= FALLS_AFTER);
+            if !again {
+                next.restarted = Some(0);
+            }
         }
         (next.excused, next.fell) = (true, false);
     } else if !known.ready && next.unready > FALLS_AFTER && !next.excused {

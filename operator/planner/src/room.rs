@@ -1,6 +1,7 @@
 //! How many more nodes may be disrupted: in the fleet, in each topology domain, and above the nodes that must stay available.
 
 use crate::{
+    clocks,
     hold::Hold,
     proof::{Proof, Standing, noise},
     settings::{Count, Settings, Topology},
@@ -90,6 +91,8 @@ pub struct Wants<'c> {
     pub domain: &'c str,
     /// It is unavailable already: its disruption takes nothing away.
     pub down: bool,
+    /// It may serve all the same: its Deployment's controller has not seen the latest change, or not said what became of it.
+    pub lags: bool,
     /// It is available now.
     pub available: bool,
     /// It adds only pods: nothing is taken away, and what ends pods may have to be scaled away.
@@ -103,7 +106,7 @@ pub struct Wants<'c> {
 impl Wants<'_> {
     /// Nodes that keep their places for what they run stand in its way: it is none of them, and takes something away.
     fn counts_others(&self) -> bool {
-        self.standing == Standing::Plain && !self.down && !self.grows
+        self.standing == Standing::Plain && (!self.down || self.lags) && !self.grows
     }
 }
 
@@ -194,7 +197,7 @@ impl<'a> Room<'a> {
             return Some(Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
         let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
-        if !has_slot(wants.down, self.grants, taken(&self.kept, self.unavailable), self.budget) {
+        if !has_slot(wants.down && !wants.lags, self.grants, taken(&self.kept, self.unavailable), self.budget) {
             let Kept { unproved, suspect, fallen, .. } = self.kept;
             return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget: self.budget, seconds: self.proven_after });
         }
@@ -205,7 +208,7 @@ impl<'a> Room<'a> {
                 let domain = format!("{}={}", topology.key, wants.domain);
                 return Some(Hold::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget });
             }
-            if !has_slot(wants.down, here.grants, taken(&here.kept, here.unavailable), budget) {
+            if !has_slot(wants.down && !wants.lags, here.grants, taken(&here.kept, here.unavailable), budget) {
                 let Kept { unproved, suspect, fallen, .. } = here.kept;
                 return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget, seconds: self.proven_after });
             }
@@ -255,7 +258,8 @@ impl<'a> Room<'a> {
     pub fn wants<'c>(&self, case: &'c Case<'_>) -> Wants<'c> {
         let (down, available) = state(case);
         let domain = self.topology.map_or("", |topology| case.domain(topology));
-        Wants { domain, down, available, grows: false, leaves: !case.chosen, standing: self.standing(case) }
+        let lags = clocks::is_behind(case);
+        Wants { domain, down, lags, available, grows: false, leaves: !case.chosen, standing: self.standing(case) }
     }
 
     /// Where a node stands: what is out now is counted as that alone.

@@ -57,7 +57,7 @@ impl Pass<'_> {
         course.proved = sights.proof(targets, &course, cases).proved && !sights.overflows();
         (course.proof, course.runs) = sights.recorded_proof(&targets.effective);
         self.ledger.suspects = sights.record();
-        if let Some(again) = sights.again(&targets.effective, course.proved, self.plan.clocks.look_every()) {
+        if let Some(again) = sights.again(&targets.effective, self.plan.clocks.look_every()) {
             self.plan.recheck(now.saturating_add(again));
         }
         self.plan.sights = sights;

@@ -13,6 +13,7 @@ mod failures;
 mod gate_originals;
 mod gates;
 mod guide;
+mod hard_cases;
 mod health_checkers;
 mod health_ports;
 mod hostile_input;

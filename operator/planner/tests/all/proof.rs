@@ -20,7 +20,7 @@ use world::{
 const PROVEN: i64 = 60;
 
 /// A cluster at rest in which every node runs image 1, and which proves what comes next.
-fn proving(course: &Value, nodes: usize, budget: i32) -> (World, Operator) {
+pub fn proving(course: &Value, nodes: usize, budget: i32) -> (World, Operator) {
     let mut all = json!({"provenAfterSeconds": PROVEN});
     all.as_object_mut().unwrap().extend(course.as_object().unwrap().clone());
     let mut world = World::new(Wish { course: all, ..Wish::new(Marks::Token, budget) }, nodes);
@@ -29,7 +29,7 @@ fn proving(course: &Value, nodes: usize, budget: i32) -> (World, Operator) {
     (world, operator)
 }
 
-fn serving(world: &World) -> BTreeSet<String> {
+pub fn serving(world: &World) -> BTreeSet<String> {
     let cluster = &world.cluster;
     let closed = |name: &String| {
         cluster.deployment_on(name).is_some_and(|deployment| audit::token(deployment).is_some_and(|token| token.phase == Phase::Closed))
@@ -40,16 +40,16 @@ fn serving(world: &World) -> BTreeSet<String> {
 
 /// How pods of a revision behave: good for so many seconds, bad for so many, again and again.
 #[derive(Clone, Copy)]
-struct Flaps {
-    good: i64,
-    bad: i64,
+pub struct Flaps {
+    pub good: i64,
+    pub bad: i64,
     /// A container ends each time; else its probe fails.
-    crashes: bool,
+    pub crashes: bool,
 }
 
 impl Flaps {
     /// One second of all pods of this image.
-    fn second(self, world: &mut World, image: u8) {
+    pub fn second(self, world: &mut World, image: u8) {
         let wanted = world.cluster.wish.revision_of(image);
         world.change(|cluster| {
             let now = cluster.now;
@@ -67,17 +67,17 @@ impl Flaps {
 
 /// What came of a revision.
 #[derive(Debug, Default)]
-struct Outcome {
+pub struct Outcome {
     /// Nodes on which it was at most.
-    reached: usize,
+    pub reached: usize,
     /// Nodes that served at the worst moment.
-    fewest: usize,
-    ever_current: bool,
-    plan: Plan,
+    pub fewest: usize,
+    pub ever_current: bool,
+    pub plan: Plan,
 }
 
 /// Image 2 comes and behaves in this way.
-fn release(world: &mut World, operator: &mut Operator, seconds: usize, mut second: impl FnMut(&mut World, usize)) -> Outcome {
+pub fn release(world: &mut World, operator: &mut Operator, seconds: usize, mut second: impl FnMut(&mut World, usize)) -> Outcome {
     edit(world, |wish| wish.image = 2);
     let bad = world.cluster.wish.revision_of(2);
     let mut outcome = Outcome { fewest: usize::MAX, ..Outcome::default() };
@@ -230,7 +230,7 @@ fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
 }
 
 /// The backend of image 2 is there again: its pods are ready from now on.
-fn mend(world: &mut World) {
+pub fn mend(world: &mut World) {
     world.change(|cluster| {
         let now = cluster.now;
         cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.min(now));
@@ -338,7 +338,7 @@ fn a_revision_is_not_to_blame_for_machines_that_a_person_cordons_before_they_go(
 }
 
 /// Machines that are back.
-fn come_back(world: &mut World) {
+pub fn come_back(world: &mut World) {
     let now = world.cluster.now;
     let is_back = |name: &&String| {
         let down = world.cluster.nodes[*name]["status"]["ready"] != true;

@@ -116,12 +116,6 @@ pub enum Event {
     Restart(u8),
     /// The pods of a node cease to be ready for so many seconds.
     Fall(u8, i64),
-    /// A machine dies, and is back after so many seconds.
-    Dies(u8, i64),
-    /// The kubelet of a node evicts its pods.
-    Evict(u8),
-    /// A person lets pass all that failed.
-    RetryAll(u8),
     /// Somebody sets the clock by so many seconds.
     Clock(i64),
 }
@@ -214,7 +208,6 @@ fn guidance() -> impl Strategy<Value = Event> {
         2 => (1..NEW, 1..3u32).prop_map(|(image, step)| Event::Promote(image, step)),
         2 => (0..NODES, 0..3u8).prop_map(|(node, value)| Event::Retry(node, value)),
         2 => (0..NODES).prop_map(Event::Release),
-        1 => (0..3u8).prop_map(Event::RetryAll),
         4 => (0..NODES, 0..4u8).prop_map(|(node, silent)| Event::Silent(node, silent > 0)),
         3 => (0..NODES).prop_map(|node| Event::Skip(node, true)),
         3 => (0..NODES).prop_map(|node| Event::Skip(node, false)),
@@ -230,8 +223,6 @@ fn departure() -> impl Strategy<Value = Event> {
         1 => (0..NODES).prop_map(Event::DeletePod),
         1 => (0..NODES).prop_map(Event::Restart),
         2 => (0..NODES, 2..20i64).prop_map(|(node, seconds)| Event::Fall(node, seconds)),
-        1 => (0..NODES, select(vec![5, 60])).prop_map(|(node, seconds)| Event::Dies(node, seconds)),
-        1 => (0..NODES).prop_map(Event::Evict),
         1 => select(vec![-3600, -5, 5, 3600]).prop_map(Event::Clock),
         3 => (0..NODES).prop_map(|node| Event::Refuse(node, true)),
         1 => (0..NODES).prop_map(|node| Event::Refuse(node, false)),
@@ -491,12 +482,6 @@ impl Run {
                 }
             }
             Event::Clock(by) => cluster.set_clock(by),
-            Event::Dies(node, seconds) => cluster.machine_dies(&name(node), seconds),
-            Event::Evict(node) => {
-                let now = cluster.now;
-                cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(|pod| pod.evict(now));
-            }
-            Event::RetryAll(value) => cluster.retry(&value.to_string()),
             Event::Restart(node) => cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(Pod::crash),
             Event::Fall(node, seconds) => {
                 let until = cluster.now + seconds;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
 pub struct Pod {
     pub name: String,
     pub uid: String,
@@ -33,6 +34,8 @@ pub struct Pod {
     pub rejected_at: Option<i64>,
     /// Its kubelet did not refuse it, but evicted it then.
     pub evicted: bool,
+    /// It waits for a condition of somebody else.
+    pub unmet: bool,
     /// The condition of the gate of updates in place.
     gate: Option<bool>,
     /// Its container is ready.
@@ -170,6 +173,7 @@ impl Cluster {
             ends_at: None,
             rejected_at: self.refusing.contains(&set.node).then_some(now),
             evicted: false,
+            unmet: false,
             gate: None,
             up: false,
             record: None,
@@ -351,6 +355,11 @@ fn gated(pod: &Pod) -> GatedPod {
     }
 }
 
+fn unmet(pod: &Pod) -> planner::snapshot::Unmet {
+    let conditions = vec!["example.com/lb".to_owned()];
+    planner::snapshot::Unmet { uid: pod.uid.clone(), resource_version: pod.version.to_string(), conditions }
+}
+
 pub fn pod_facts(pod: &Pod) -> PodFacts {
     let record = PodRecord::parse(pod.record.as_deref());
     let before = record.as_ref().and_then(|record| record.before.values().next());
@@ -370,6 +379,7 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         restarts: before.map_or(pod.restarts, |before| (pod.restarts - before.restarts - 1).max(0)),
         // Another number for every run, and no larger one.
         runs: u64::MAX - pod.run,
+        unmet: pod.unmet.then(|| Box::new(unmet(pod))),
         gated: gates(&pod.template).then(|| Box::new(gated(pod))),
         ..PodFacts::default()
     }

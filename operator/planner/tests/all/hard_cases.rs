@@ -1,0 +1,602 @@
+//! Hard cases of the proof: what looks like a fall of the revision and is none, what is one and does not look like it, what would be
+//! forgotten, and what would be looked at too often.
+
+use crate::{
+    course::{annotate, condition, edit, on},
+    proof::{Flaps, come_back, proving, release, serving},
+    world::{World, cluster::Cluster, operator::Operator, pods::Pod},
+};
+use crds::names;
+use planner::{Action, Plan};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+const ROLLED_BACK: Option<(&str, &str)> = Some(("True", "RevisionFailed"));
+
+fn rolls_back() -> Value {
+    json!({"autoRollback": true})
+}
+
+/// Nodes that serve with this image, by name.
+fn serving_with(world: &World, image: u8) -> Vec<String> {
+    let revision = world.cluster.wish.revision_of(image);
+    let runs = |name: &String| world.cluster.pods.iter().any(|pod| pod.node == *name && pod.revision() == revision && pod.ready);
+    serving(world).into_iter().filter(runs).collect()
+}
+
+fn pods_of<'c>(cluster: &'c mut Cluster, node: &str) -> impl Iterator<Item = &'c mut Pod> {
+    cluster.pods.iter_mut().filter(move |pod| pod.node == node && pod.ends_at.is_none())
+}
+
+/// Another boot ID, and nothing else yet.
+fn boots(cluster: &mut Cluster, node: &str) {
+    let boot = cluster.uid();
+    cluster.edit_node(node, |node| node["status"]["bootID"] = boot.into());
+}
+
+fn node_is_ready(world: &mut World, node: &str, ready: bool) {
+    world.change(|cluster| cluster.edit_node(node, |node| node["status"]["ready"] = ready.into()));
+}
+
+/// A world in which so many nodes have just got image 2, and serve.
+fn with_updated(course: &Value, nodes: usize, budget: i32, updated: usize) -> (World, Operator, Vec<String>) {
+    let (mut world, mut operator) = proving(course, nodes, budget);
+    edit(&mut world, |wish| wish.image = 2);
+    world
+        .run_until(&mut operator, 300, |world| {
+            serving_with(world, 2).len() >= updated && world.cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty())
+        })
+        .unwrap();
+    let at = serving_with(&world, 2);
+    (world, operator, at)
+}
+
+fn run(world: &mut World, operator: &mut Operator, seconds: usize) -> Plan {
+    let mut last = None;
+    for _ in 0..seconds {
+        last = world.fair_second(operator).or(last);
+    }
+    last.unwrap()
+}
+
+// --- a sound revision is condemned by noise ---
+
+/// A pod sandbox is made anew: its three containers start one after the other, once.
+#[test]
+fn one_event_that_starts_all_containers_of_a_pod_anew_is_one_fall() {
+    let (mut world, mut operator, at) = with_updated(&rolls_back(), 3, 1, 1);
+    for second in 0..4 {
+        world.change(|cluster| {
+            let now = cluster.now;
+            let pod = pods_of(cluster, &at[0]).next().unwrap();
+            pod.ready_at = now + 4 - second;
+            pod.crash();
+        });
+        run(&mut world, &mut operator, 1);
+    }
+    let plan = run(&mut world, &mut operator, 5);
+    let suspects = &world.cluster.ledger().unwrap().suspects;
+    assert_ne!(condition(&plan, "RolledBack"), ROLLED_BACK, "{suspects:#?}");
+    assert_eq!(suspects.values().map(|suspect| suspect.falls).max(), Some(1));
+}
+
+/// One machine reboots twice; its Node says so some seconds before its pods are started anew.
+#[test]
+fn a_machine_that_reboots_twice_condemns_nothing_though_its_pods_start_after_its_kubelet() {
+    let mut said = Vec::new();
+    for (cordoned, times) in [(false, 2), (true, 2), (true, 3)] {
+        let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 1);
+        let mut plan = None;
+        for _ in 0..times {
+            if cordoned {
+                world.change(|cluster| cluster.edit_node(&at[0], |node| node["spec"]["unschedulable"] = true.into()));
+                run(&mut world, &mut operator, 2);
+            }
+            world.change(|cluster| boots(cluster, &at[0]));
+            run(&mut world, &mut operator, 3);
+            world.change(|cluster| {
+                let now = cluster.now;
+                pods_of(cluster, &at[0]).for_each(|pod| {
+                    pod.crash();
+                    (pod.ready, pod.ready_at) = (false, now + 15);
+                });
+            });
+            run(&mut world, &mut operator, 40);
+            world.change(|cluster| cluster.edit_node(&at[0], |node| node["spec"]["unschedulable"] = false.into()));
+            plan = Some(run(&mut world, &mut operator, 100));
+        }
+        said.push((cordoned, times, condition(&plan.unwrap(), "RolledBack") == ROLLED_BACK));
+    }
+    assert!(said.iter().all(|(.., back)| !back), "cordoned, times, rolled back: {said:?}");
+}
+
+/// Power of a rack is away for 20 s: too short for its Nodes to turn not Ready.
+#[test]
+fn machines_that_start_anew_together_before_their_nodes_are_not_ready_condemn_nothing() {
+    let (mut world, mut operator, at) = with_updated(&rolls_back(), 12, 3, 3);
+    let old: Vec<String> = world.cluster.nodes.keys().filter(|name| !at.contains(name)).take(3).cloned().collect();
+    world.change(|cluster| at.iter().chain(&old).for_each(|node| cluster.machine_dies(node, 20)));
+    let plan = run(&mut world, &mut operator, 120);
+    assert_ne!(condition(&plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().rolled_back);
+}
+
+/// All machines of a zone go at once, with their Nodes.
+#[test]
+fn nodes_that_go_together_condemn_nothing() {
+    let (mut world, mut operator, at) = with_updated(&rolls_back(), 8, 2, 2);
+    let old: Vec<String> = world.cluster.nodes.keys().filter(|name| !at.contains(name)).take(2).cloned().collect();
+    world.change(|cluster| at.iter().chain(&old).for_each(|node| cluster.leave(node)));
+    let plan = run(&mut world, &mut operator, 120);
+    assert_ne!(condition(&plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().rolled_back);
+}
+
+/// For 45 s the control plane hears of no node.
+#[test]
+fn all_nodes_not_ready_for_a_moment_condemn_nothing_whatever_the_budget() {
+    let (mut world, mut operator, _) = with_updated(&rolls_back(), 3, 3, 3);
+    for node in ["n0", "n1", "n2"] {
+        node_is_ready(&mut world, node, false);
+    }
+    run(&mut world, &mut operator, 45);
+    for node in ["n0", "n1", "n2"] {
+        node_is_ready(&mut world, node, true);
+    }
+    let plan = run(&mut world, &mut operator, 10);
+    assert_ne!(condition(&plan, "RolledBack"), ROLLED_BACK);
+}
+
+/// Two machines die after they got image 2; the template is corrected to image 3.
+#[test]
+fn losses_of_a_former_revision_condemn_no_other() {
+    for both_back in [true, false] {
+        let (mut world, mut operator, at) = with_updated(&json!({}), 6, 2, 4);
+        for node in at.iter().take(2) {
+            world.change(|cluster| cluster.machine_dies(node, 90));
+            for _ in 0..200 {
+                if both_back {
+                    come_back(&mut world);
+                }
+                run(&mut world, &mut operator, 1);
+            }
+        }
+        let plan = run(&mut world, &mut operator, 1);
+        eprintln!("{both_back}: {:?}", condition(&plan, "Stalled"));
+        edit(&mut world, |wish| wish.image = 3);
+        let plan = run(&mut world, &mut operator, 20);
+        let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+        assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")), "{both_back}: nobody has run it yet: {:?}", course.lost);
+    }
+}
+
+/// The disk of a node is full for a minute, whoever has filled it: its kubelet evicts one pod, and refuses at admission all that are made
+/// in its place (phase Failed, reason Evicted, no container was ever started).
+#[test]
+fn pods_that_a_kubelet_refuses_for_the_pressure_of_one_event_are_one_fall() {
+    let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 1);
+    let mut plan = None;
+    for second in 0..60 {
+        world.change(|cluster| {
+            let now = cluster.now;
+            for (index, pod) in pods_of(cluster, &at[0]).filter(|pod| pod.rejected_at.is_none()).enumerate() {
+                if second == 0 && index == 0 || !pod.ready && !pod.was_ready && now > pod.created {
+                    pod.evict(now);
+                }
+            }
+        });
+        plan = world.fair_second(&mut operator).or(plan);
+    }
+    let failed = world.cluster.pods.iter().filter(|pod| pod.rejected_at.is_some()).count();
+    let suspects = &world.cluster.ledger().unwrap().suspects;
+    assert_ne!(condition(&plan.unwrap(), "RolledBack"), ROLLED_BACK, "{failed} pods were refused; {suspects:?}");
+}
+
+/// Two of four machines that run it die for good; Nodes that are not Ready are ignored.
+#[test]
+fn dead_machines_that_are_ignored_do_not_keep_others_at_the_failed_revision() {
+    let (mut world, mut operator) = proving(&rolls_back(), 8, 2);
+    edit(&mut world, |wish| wish.ignores_not_ready = true);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 300, |world| serving_with(world, 2).len() == 4).unwrap();
+    run(&mut world, &mut operator, 5);
+    let at: Vec<_> = serving_with(&world, 2).into_iter().take(4).collect();
+    for node in at.iter().take(2) {
+        node_is_ready(&mut world, node, false);
+    }
+    let plan = run(&mut world, &mut operator, 900);
+    assert_eq!(condition(&plan, "RolledBack"), ROLLED_BACK);
+    assert_eq!(serving_with(&world, 2), Vec::<String>::new(), "{:#?}", plan.status.node_states);
+}
+
+/// The same for a sound revision: one machine dies for good after its update.
+#[test]
+fn a_dead_machine_that_is_ignored_does_not_hold_a_revision_up_for_good() {
+    let (mut world, mut operator) = proving(&json!({}), 6, 1);
+    edit(&mut world, |wish| wish.ignores_not_ready = true);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 300, |world| serving_with(world, 2).len() == 3).unwrap();
+    let at = serving_with(&world, 2);
+    node_is_ready(&mut world, &at[0], false);
+    let plan = run(&mut world, &mut operator, 1500);
+    assert!(on(&world, 2) == 6, "{} of 6 after 25 minutes: {:#?}", on(&world, 2), plan.status.node_states);
+}
+
+#[test]
+fn a_garbled_proof_in_the_ledger_ends_no_operator() {
+    let (mut world, mut operator, _) = with_updated(&json!({}), 4, 1, 1);
+    run(&mut world, &mut operator, 10);
+    operator.crash(&world, 0);
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| {
+            resource.status.as_mut().unwrap().rollout.as_mut().unwrap().course.as_mut().unwrap().proof = i64::MIN;
+        });
+    });
+    run(&mut world, &mut operator, 10);
+}
+
+// --- a sound revision is held up for good ---
+
+/// A pod that was deleted takes long to come up, once, so that the node is out for longer than its deadline. Then all is well.
+#[test]
+fn a_node_that_was_out_and_serves_again_is_good_after_sixty_seconds_and_nothing_is_written_every_second() {
+    let (mut world, mut operator, at) = with_updated(&json!({"nodeDeadlineSeconds": 40}), 3, 1, 1);
+    world.change(|cluster| {
+        let pod = pods_of(cluster, &at[0]).next().unwrap().name.clone();
+        cluster.delete_pod(&pod, None, None);
+    });
+    run(&mut world, &mut operator, 1);
+    world.change(|cluster| {
+        let now = cluster.now;
+        pods_of(cluster, &at[0]).filter(|pod| !pod.ready).for_each(|pod| pod.ready_at = now + 50);
+    });
+    run(&mut world, &mut operator, 55);
+    assert_eq!(serving_with(&world, 2), at);
+    run(&mut world, &mut operator, 70);
+    let (mut writes, mut failed) = (0, 0);
+    for _ in 0..60 {
+        let plan = run(&mut world, &mut operator, 1);
+        writes += plan.actions.iter().filter(|action| matches!(action, Action::WriteStatus { urgent: true, .. })).count();
+        failed += usize::from(plan.status.nodes.failed > 0);
+    }
+    assert!(writes < 10 && failed == 0, "{writes} urgent writes of status in 60 s; the node counts as failed in {failed} of them");
+}
+
+/// Budget 3: a machine dies for good, or is drained, or is taken out by somebody, while the revision is being proved.
+#[test]
+fn one_node_that_is_out_for_a_reason_of_its_own_does_not_keep_a_revision_from_being_proved() {
+    type Way = fn(&mut World, &str);
+    let ways: [(&str, Way); 3] = [
+        ("dead", |world, node| node_is_ready(world, node, false)),
+        ("drained", |world, node| {
+            let taints = json!([{"key": names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
+            world.change(|cluster| cluster.edit_node(node, |node| node["spec"]["taints"] = taints));
+        }),
+        ("skipped and dead", |world, node| {
+            annotate(world, node, names::SKIP_ANNOTATION, "default/edge");
+            node_is_ready(world, node, false);
+        }),
+    ];
+    let mut stuck = Vec::new();
+    for (what, hinder) in ways {
+        let (mut world, mut operator, at) = with_updated(&json!({}), 9, 3, 3);
+        hinder(&mut world, &at[0]);
+        run(&mut world, &mut operator, 1500);
+        if on(&world, 2) < 9 {
+            stuck.push((what, on(&world, 2)));
+        }
+    }
+    assert!(stuck.is_empty(), "nodes with the revision after 25 minutes: {stuck:?}");
+}
+
+// --- a bad revision reaches more nodes ---
+
+/// Machines whose instance ends when it dies: their Nodes go within seconds. T is longer than the proof.
+#[test]
+fn a_revision_after_which_machines_go_fails_though_they_go_after_it_was_proved() {
+    let mut said = Vec::new();
+    for notready in [0, 5, 20, 40] {
+        let (mut world, mut operator) = proving(&rolls_back(), 6, 1);
+        edit(&mut world, |wish| wish.image = 2);
+        let bad = world.cluster.wish.revision_of(2);
+        let (mut gone, mut plan, mut current, mut names) = (0, None, false, 0);
+        let mut dying: Vec<(usize, String)> = Vec::new();
+        for second in 0..900 {
+            let now = world.cluster.now;
+            let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 90;
+            let killed: BTreeSet<String> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            for node in killed {
+                if !dying.iter().any(|(_, other)| *other == node) {
+                    node_is_ready(&mut world, &node, notready == 0);
+                    dying.push((second + notready, node));
+                }
+            }
+            for (_, node) in dying.iter().filter(|(at, _)| *at == second) {
+                names += 1;
+                world.change(|cluster| {
+                    cluster.leave(node);
+                    cluster.join(&format!("new{names}"));
+                });
+                gone += 1;
+            }
+            dying.retain(|(at, _)| *at > second);
+            plan = world.fair_second(&mut operator).or(plan);
+            current |= plan.as_ref().unwrap().status.revisions.current == bad;
+        }
+        let plan = plan.unwrap();
+        said.push((notready, gone, current, condition(&plan, "RolledBack") == ROLLED_BACK));
+    }
+    assert!(said.iter().all(|(.., back)| *back), "not Ready for so long, machines that went, ever current, rolled back: {said:?}");
+}
+
+// --- a failure is forgotten, or the way back is late ---
+
+#[test]
+fn two_nodes_that_are_dead_for_days_are_no_common_trouble() {
+    let mut said = Vec::new();
+    for dead in [0, 2] {
+        let (mut world, mut operator) = proving(&rolls_back(), 5, 1);
+        edit(&mut world, |wish| wish.ignores_not_ready = true);
+        for node in ["n3", "n4"].iter().take(dead) {
+            node_is_ready(&mut world, node, false);
+        }
+        run(&mut world, &mut operator, 900);
+        let flaps = Flaps { good: 12, bad: 12, crashes: true };
+        let outcome = release(&mut world, &mut operator, 1800, |world, _| flaps.second(world, 2));
+        said.push((dead, outcome.reached, condition(&outcome.plan, "RolledBack") == ROLLED_BACK));
+    }
+    assert_eq!(said, [(0, 1, true), (2, 1, true)], "dead, reached, rolled back");
+}
+
+/// The same with nodes that the budget bears, at the end of a rollout: what is left are the dead.
+#[test]
+fn at_the_end_of_a_rollout_dead_nodes_do_not_excuse_what_flaps() {
+    let (mut world, mut operator) = proving(&rolls_back(), 8, 3);
+    for node in ["n6", "n7"] {
+        node_is_ready(&mut world, node, false);
+    }
+    run(&mut world, &mut operator, 300);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 600, |world| serving_with(world, 2).len() >= 5).unwrap();
+    let flaps = Flaps { good: 12, bad: 12, crashes: true };
+    let outcome = release(&mut world, &mut operator, 1200, |world, _| flaps.second(world, 2));
+    assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{:#?}", outcome.plan.status.node_states);
+}
+
+/// It kills the machine 70 s after readiness, which is back after 90 s.
+#[test]
+fn a_revision_that_kills_machines_fails_though_two_of_them_are_lost_within_two_minutes() {
+    let mut missed = Vec::new();
+    for budget in [1, 2] {
+        for after in [65, 70, 80, 100, 120, 150] {
+            for down in [60, 90, 120] {
+                let (mut world, mut operator) = proving(&rolls_back(), 8, budget);
+                let bad = world.cluster.wish.revision_of(2);
+                let outcome = release(&mut world, &mut operator, 1500, |world, _| {
+                    come_back(world);
+                    let now = world.cluster.now;
+                    let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
+                    let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+                    world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, down)));
+                });
+                if condition(&outcome.plan, "RolledBack") != ROLLED_BACK {
+                    missed.push((budget, after, down, outcome.reached, outcome.ever_current));
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not rolled back (budget, after, down, reached, current): {missed:?}");
+}
+
+/// It kills a machine that is back at once, every half a minute.
+#[test]
+fn a_machine_that_dies_again_before_its_last_loss_was_judged_was_lost_twice() {
+    let (mut world, mut operator) = proving(&rolls_back(), 5, 1);
+    let bad = world.cluster.wish.revision_of(2);
+    let outcome = release(&mut world, &mut operator, 400, |world, _| {
+        let now = world.cluster.now;
+        let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
+        let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+        world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, 8)));
+    });
+    assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().suspects);
+}
+
+/// A node is dead for days, and ignored; the operator is restarted every 100 s.
+#[test]
+fn a_restart_of_the_operator_makes_no_company_of_nodes_that_are_dead_for_long() {
+    let mut said = Vec::new();
+    for restarted in [false, true] {
+        let (mut world, mut operator) = proving(&rolls_back(), 8, 1);
+        edit(&mut world, |wish| wish.ignores_not_ready = true);
+        node_is_ready(&mut world, "n0", false);
+        run(&mut world, &mut operator, 300);
+        let bad = world.cluster.wish.revision_of(2);
+        edit(&mut world, |wish| wish.image = 2);
+        let mut plan = None;
+        for second in 0..1500 {
+            if restarted && second % 100 == 0 {
+                operator.crash(&world, 0);
+            }
+            let now = world.cluster.now;
+            let back: Vec<_> = world.cluster.nodes.keys().filter(|node| **node != "n0").cloned().collect();
+            let dead_for_good = |pod: &Pod| pod.node == "n0";
+            for node in back {
+                if world.cluster.pods.iter().all(|pod| pod.node != node || pod.ready_at <= now) {
+                    node_is_ready(&mut world, &node, true);
+                }
+            }
+            let old = |pod: &&Pod| !dead_for_good(pod) && pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
+            let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, 60)));
+            plan = world.fair_second(&mut operator).or(plan);
+        }
+        said.push((restarted, condition(&plan.unwrap(), "RolledBack") == ROLLED_BACK));
+    }
+    assert_eq!(said, [(false, true), (true, true)], "restarted, rolled back");
+}
+
+/// Its pods have a readiness gate of a load balancer, which takes the node for bad as soon as it has fallen once.
+#[test]
+fn a_container_that_ends_again_and_again_falls_though_a_gate_of_somebody_else_is_not_met() {
+    let (mut world, mut operator) = proving(&rolls_back(), 4, 1);
+    let bad = world.cluster.wish.revision_of(2);
+    let outcome = release(&mut world, &mut operator, 400, |world, _| {
+        world.change(|cluster| {
+            let now = cluster.now;
+            for pod in cluster.pods.iter_mut().filter(|pod| pod.revision() == bad && now >= pod.ready_at + 12) {
+                pod.crash();
+                pod.unmet = true;
+                pod.ready_at = now + 12;
+            }
+        });
+    });
+    assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().suspects);
+}
+
+#[test]
+fn a_ledger_that_is_rebuilt_keeps_its_suspects() {
+    let (mut world, mut operator, at) = with_updated(&json!({}), 4, 1, 1);
+    for _ in 0..2 {
+        world.change(|cluster| {
+            let now = cluster.now;
+            pods_of(cluster, &at[0]).for_each(|pod| {
+                pod.crash();
+                pod.ready_at = now + 3;
+            });
+        });
+        run(&mut world, &mut operator, 20);
+    }
+    let falls = |world: &World| world.cluster.ledger().unwrap().suspects.values().map(|suspect| suspect.falls).max().unwrap_or(0);
+    assert_eq!(falls(&world), 2);
+    // A backup is put back: ids are older than those on objects.
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| resource.status.as_mut().unwrap().rollout.as_mut().unwrap().next_id = 1);
+    });
+    run(&mut world, &mut operator, 15);
+    assert!(world.cluster.ledger().unwrap().rebuilding.is_none());
+    assert_eq!(falls(&world), 2);
+}
+
+// --- at rest ---
+
+/// How often an operator looks that does only what it must, in so many seconds.
+fn looks(world: &mut World, operator: &mut Operator, seconds: usize) -> (usize, usize) {
+    let (mut looks, mut writes) = (0, 0);
+    for _ in 0..seconds {
+        if let Some(plan) = world.idle_second(operator) {
+            looks += 1;
+            writes += plan.actions.iter().filter(|action| matches!(action, Action::WriteStatus { .. })).count();
+        }
+    }
+    (looks, writes)
+}
+
+#[test]
+fn a_node_that_fell_once_and_is_suspect_no_more_is_not_looked_at_every_second() {
+    let (mut world, mut operator, at) = with_updated(&json!({"partition": "75%"}), 4, 1, 1);
+    run(&mut world, &mut operator, 100);
+    world.change(|cluster| {
+        let now = cluster.now;
+        let pod = pods_of(cluster, &at[0]).next().unwrap();
+        pod.crash();
+        pod.ready_at = now + 3;
+    });
+    run(&mut world, &mut operator, 90);
+    let (looks, writes) = looks(&mut world, &mut operator, 200);
+    assert!(looks < 60, "{looks} looks and {writes} writes in 200 s");
+}
+
+#[test]
+fn a_node_that_failed_and_stays_out_is_not_looked_at_every_second() {
+    let (mut world, mut operator, at) = with_updated(&json!({"nodeDeadlineSeconds": 60}), 4, 1, 1);
+    world.change(|cluster| pods_of(cluster, &at[0]).for_each(|pod| pod.ready_at = i64::MAX));
+    run(&mut world, &mut operator, 400);
+    let (looks, writes) = looks(&mut world, &mut operator, 200);
+    assert!(looks < 60, "{looks} looks and {writes} writes in 200 s");
+}
+
+/// The same for a machine that is dead for good.
+#[test]
+fn a_node_that_is_dead_is_not_looked_at_every_second() {
+    let (mut world, mut operator, at) = with_updated(&json!({"partition": "75%"}), 4, 1, 1);
+    run(&mut world, &mut operator, 100);
+    node_is_ready(&mut world, &at[0], false);
+    run(&mut world, &mut operator, 700);
+    let (looks, writes) = looks(&mut world, &mut operator, 200);
+    assert!(looks < 60, "{looks} looks and {writes} writes in 200 s");
+}
+
+/// All nodes run it; a pod of one falls three times, so that it has failed there; that node goes, and nobody comes in its place.
+#[test]
+fn a_revision_that_failed_on_a_node_that_left_is_not_that_of_all_nodes() {
+    let (mut world, mut operator, at) = with_updated(&json!({}), 4, 1, 4);
+    for _ in 0..3 {
+        world.change(|cluster| {
+            let now = cluster.now;
+            pods_of(cluster, &at[0]).for_each(|pod| {
+                pod.crash();
+                pod.ready_at = now + 3;
+            });
+        });
+        run(&mut world, &mut operator, 15);
+    }
+    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+    assert_eq!(course.failed.len(), 1, "{course:#?}");
+    world.change(|cluster| cluster.leave(&at[0]));
+    let plan = run(&mut world, &mut operator, 200);
+    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+    assert_ne!(
+        plan.status.revisions.current,
+        world.cluster.wish.revision_of(2),
+        "{:?}, remembered {:?}",
+        condition(&plan, "Progressing"),
+        course.failed_nodes
+    );
+}
+
+/// All nodes run it; two machines die after each other and go.
+#[test]
+fn a_revision_that_has_lost_two_machines_is_not_that_of_all_nodes() {
+    let (mut world, mut operator, at) = with_updated(&json!({}), 6, 2, 6);
+    for node in at.iter().take(2) {
+        node_is_ready(&mut world, node, false);
+        run(&mut world, &mut operator, 150);
+    }
+    for node in at.iter().take(2) {
+        world.change(|cluster| cluster.leave(node));
+    }
+    let plan = run(&mut world, &mut operator, 200);
+    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+    assert_ne!(
+        plan.status.revisions.current,
+        world.cluster.wish.revision_of(2),
+        "{:?}, lost {:?}",
+        condition(&plan, "Progressing"),
+        course.lost
+    );
+}
+
+/// A person takes the node on which it failed out of the pool for a while.
+#[test]
+fn a_failure_is_not_forgotten_when_its_node_is_taken_out_of_the_pool_and_put_back() {
+    let (mut world, mut operator) = proving(&json!({}), 5, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: true };
+    let outcome = release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
+    let stalled = Some(("True", "MaxFailedNodes"));
+    assert_eq!(condition(&outcome.plan, "Stalled"), stalled);
+    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    world.change(|cluster| cluster.edit_node(&node, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+    run(&mut world, &mut operator, 60);
+    assert!(world.cluster.deployment_on(&node).is_none());
+    world.change(|cluster| cluster.edit_node(&node, |node| node["metadata"]["labels"]["ingress"] = "true".into()));
+    let plan = run(&mut world, &mut operator, 60);
+    assert_eq!((condition(&plan, "Stalled"), on(&world, 2)), (stalled, 0));
+}
+
+#[test]
+fn a_paused_resource_is_not_looked_at_every_few_seconds() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
+    run(&mut world, &mut operator, 400);
+    let (looks, writes) = looks(&mut world, &mut operator, 600);
+    assert!(looks < 10, "{looks} looks and {writes} writes in 600 s");
+}
