@@ -107,7 +107,7 @@ async fn short_lives(bed: &mut Bed) -> Result<()> {
 }
 
 /// No failure was noted and no way back was taken.
-async fn nothing_failed(bed: &Bed, from: usize) -> Result<()> {
+pub(super) async fn nothing_failed(bed: &Bed, from: usize) -> Result<()> {
     for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet) {
         let rollout = &seen.object["status"]["rollout"];
         ensure!(rollout["rolledBack"].is_null() && rollout["course"]["failed"].is_null(), "a good revision was condemned: {rollout}");

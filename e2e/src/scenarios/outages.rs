@@ -168,7 +168,7 @@ pub const LOST_NODES: Scenario = Scenario {
 
 /// What one that serves takes with it. The load balancer lets go of it when two checks of a second each have failed, 2.4 s after it was cut
 /// off at most; meanwhile each of 32 connections can wait in vain twice, for 2 s each.
-const CUT_OFF: u64 = 2 * 32;
+pub(super) const CUT_OFF: u64 = 2 * 32;
 
 async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;

@@ -101,9 +101,14 @@ pub fn template(version: &str) -> Value {
 
 /// Installs the product and the resource, and waits until all of `nodes` serve through the load balancer.
 pub async fn serve(bed: &Bed, update_strategy: Value, nodes: &[&str]) -> Result<()> {
+    serve_resource(bed, resource("1", &update_strategy), nodes).await
+}
+
+/// The same for a resource that differs in more than its strategy.
+pub async fn serve_resource(bed: &Bed, resource: Value, nodes: &[&str]) -> Result<()> {
     bed.install().await?;
     bed.say("the operator runs");
-    bed.apply(&[workload::config_map("default"), resource("1", &update_strategy)]).await?;
+    bed.apply(&[workload::config_map("default"), resource]).await?;
     bed.haproxy.serves(Duration::from_mins(3), nodes).await?;
     is_complete(bed, nodes.len(), ROLLED_OUT).await?;
     bed.say(&format!("{} nodes serve", nodes.len()));

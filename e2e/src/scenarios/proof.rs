@@ -23,14 +23,15 @@ use crate::{
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// What a user gets who says nothing.
-const DEFAULTS: Value = Value::Null;
+pub(super) const DEFAULTS: Value = Value::Null;
 /// Three falls take six minutes at most: of a container that ends after 70 s its kubelet begins the next after 10 and 20 seconds.
-const FAILS: Duration = Duration::from_mins(7);
+pub(super) const FAILS: Duration = Duration::from_mins(7);
 
-/// The spec of most users: nothing is said of how long a revision must serve.
-async fn serve(bed: &Bed) -> Result<String> {
+/// The spec of most users: nothing is said of how long a revision must serve. `more`: fields of the rolling update.
+async fn serve(bed: &Bed, more: Value) -> Result<String> {
     let strategy = rolling_update(1, json!({ "autoRollback": true, "provenAfterSeconds": DEFAULTS }));
     product::serve(bed, strategy, &NODES).await?;
+    product::change(bed, json!({ "updateStrategy": { "rollingUpdate": more } })).await?;
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": deployment_mark() } })).await?;
     // The first revision is one to go back to once it has been proved itself.
     let status =
@@ -39,8 +40,8 @@ async fn serve(bed: &Bed) -> Result<String> {
 }
 
 /// The revision comes, fails on one node, and goes; all the time three of the four nodes serve at least.
-async fn fails(bed: &Bed, template: Value, reason: &str, most: usize) -> Result<()> {
-    let first = serve(bed).await?;
+pub(super) async fn fails(bed: &Bed, template: Value, reason: &str, most: usize) -> Result<()> {
+    let first = serve(bed, json!({})).await?;
     let from = bed.recorder.history().await?.len();
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let watch = bed.haproxy.watch().await?;
@@ -63,14 +64,14 @@ async fn fails(bed: &Bed, template: Value, reason: &str, most: usize) -> Result<
 }
 
 /// Nodes whose Deployments ever had the revision.
-async fn reached(bed: &Bed, from: usize, revision: &str) -> Result<BTreeSet<String>> {
+pub(super) async fn reached(bed: &Bed, from: usize, revision: &str) -> Result<BTreeSet<String>> {
     let history = bed.recorder.history().await?;
     let deployments = history.iter().skip(from).filter(|seen| seen.kind == Kind::Deployment);
     let at = deployments.filter(|seen| seen.object["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL] == revision);
     Ok(at.filter_map(|seen| Some(seen.object["metadata"]["name"].as_str()?.to_owned())).collect())
 }
 
-async fn was_never_current(bed: &Bed, from: usize, revision: &str) -> Result<()> {
+pub(super) async fn was_never_current(bed: &Bed, from: usize, revision: &str) -> Result<()> {
     for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet) {
         ensure!(seen.object["status"]["revisions"]["current"] != revision, "{}", seen.object["status"]);
     }
@@ -85,7 +86,7 @@ pub const CRASHES: Scenario = Scenario {
     body: |bed| Box::pin(async move { fails(bed, crashes_after(2)?, "CrashLoop", 1).await }),
 };
 
-fn crashes_after(seconds: u32) -> Result<Value> {
+pub(super) fn crashes_after(seconds: u32) -> Result<Value> {
     let mut template = product::template("2");
     let command = format!("sleep {seconds}; exit 1");
     let crashes = json!({ "name": "beside", "image": "busybox:1.36", "command": ["/bin/sh", "-c", command] });
@@ -126,7 +127,7 @@ pub const MACHINE_DIES: Scenario = Scenario {
     name: "a_revision_whose_machine_dies_fifteen_seconds_after_it_was_ready_reaches_no_other_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
-    body: |bed| Box::pin(machine_dies(bed)),
+    body: |bed| Box::pin(machine_dies(bed, json!({}))),
 };
 
 /// The machine dies so long after its pods were ready: time itself is what the scenario is about.
@@ -134,10 +135,12 @@ const DIES_AFTER: Duration = Duration::from_secs(15);
 /// Longer than a node must serve to count as good: what is not given to another node for so long is not given.
 const LONGER_THAN_PROOF: Duration = Duration::from_secs(75);
 
-async fn machine_dies(bed: &mut Bed) -> Result<()> {
-    serve(bed).await?;
+/// `more`: fields of the rolling update.
+pub(super) async fn machine_dies(bed: &mut Bed, more: Value) -> Result<()> {
+    serve(bed, more).await?;
     let from = bed.recorder.history().await?.len();
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
     product::roll_to(bed, "2").await?;
     let update = product::status_says(bed, "the newest revision is known", product::SAID, |status| {
         status.revisions.update != status.revisions.current
@@ -168,6 +171,7 @@ async fn machine_dies(bed: &mut Bed) -> Result<()> {
     // The way back waits for no proof.
     product::roll_to(bed, "1").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    watch.at_least(3).await?;
     let outcome = traffic.figures().await?;
     bed.say(&format!("{} requests, {} failed, all on the machine that died twice", outcome.clients.requests, outcome.failed()));
     Ok(())
@@ -177,10 +181,11 @@ async fn machine_dies(bed: &mut Bed) -> Result<()> {
 async fn first_ready(bed: &Bed, revision: &str) -> Result<String> {
     let labelled = ListParams::default().labels(&format!("{}={revision}", names::REVISION_LABEL));
     let pods = Api::<Pod>::namespaced(bed.client.clone(), "default").list(&labelled).await?;
-    let ready = |pod: &Pod| {
-        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.clone().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
-    let found = pods.items.iter().find(|pod| ready(pod)).with_context(|| format!("none of {} pods is ready", pods.items.len()))?;
+    let found = pods.items.iter().find(|pod| is_ready(pod)).with_context(|| format!("none of {} pods is ready", pods.items.len()))?;
     found.spec.as_ref().and_then(|spec| spec.node_name.clone()).with_context(|| format!("{} is nowhere", found.name_any()))
+}
+
+pub(super) fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
