@@ -32,6 +32,7 @@ mod limits;
 mod membership;
 mod migration;
 mod node_library;
+mod noise;
 mod outages;
 mod ownership;
 mod placement;
@@ -68,6 +69,7 @@ pub const ALL: &[Scenario] = &[
     proof::FLAPS,
     proof::MACHINE_DIES,
     proof::CRASHES_LATE,
+    noise::BACK,
     absences::LATE,
     absences::SHORT_LIVES,
     absences::DEAD_POOL,
