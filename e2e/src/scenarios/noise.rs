@@ -1,22 +1,28 @@
 //! What happens to nodes while a revision proves itself, and is not its doing, or is: one power cut, machines that are replaced, a backend
 //! that all need, a disk that is full, and a person who thinks better of it.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::{IngressDaemonSetStatus, ledger::Course};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
     auditor::Expectations,
     bed::Bed,
+    eventually::eventually,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
         course::held,
         product::{self, deployment_mark, four_nodes, rolling_update},
-        proof::{self, reached},
+        proof::{self, FAILS, fails, is_ready, reached},
     },
     traffic::Traffic,
 };
@@ -44,6 +50,65 @@ async fn first_attached(bed: &Bed) -> Result<(String, String)> {
     .await?;
     let node = course(&status).and_then(|course| course.reached.keys().next().cloned()).context("no node was reached")?;
     Ok((node, status.revisions.update))
+}
+
+/// Label of pods that fill the disk of their node.
+const FILLS_DISK: &str = "fills-disk";
+/// So long after they were ready.
+const FULL_AFTER: Duration = Duration::from_secs(5);
+
+/// Its kubelet evicts what fills a node's disk.
+pub const DISK: Scenario = Scenario {
+    name: "a_revision_that_fills_the_disk_and_is_evicted_each_time_reaches_one_node_and_is_rolled_back",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| {
+        Box::pin(async move {
+            let mut template = product::template("2");
+            template["metadata"]["labels"][FILLS_DISK] = "true".into();
+            tokio::select! {
+                outcome = fails(bed, template, "Evicted", 1) => outcome,
+                // It ends with an error, or not at all.
+                error = evicts(bed) => error.map(|never| match never {}),
+            }
+        })
+    },
+};
+
+/// Ends pods that fill the disk, again and again, by the status that a kubelet gives what it evicts. The agent of the node then ends their
+/// containers, and leaves that status as it is.
+async fn evicts(bed: &Bed) -> Result<Infallible> {
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    let filling = ListParams::default().labels(FILLS_DISK);
+    let full = async || -> Result<Vec<Pod>> {
+        let all = pods.list(&filling).await?.items.into_iter();
+        Ok(all.filter(|pod| is_ready(pod) && pod.metadata.deletion_timestamp.is_none()).collect())
+    };
+    let lacks = |type_: &str| json!({ "type": type_, "status": "False", "reason": "PodFailed" });
+    let status = json!({
+        "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage.",
+        "conditions": [
+            { "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" }, lacks("Ready"), lacks("ContainersReady"),
+        ],
+    });
+    loop {
+        // The scenario is over before.
+        eventually(FAILS + product::ROLLED_OUT, "a pod that fills the disk is ready", async || {
+            ensure!(!full().await?.is_empty(), "none is");
+            Ok(())
+        })
+        .await?;
+        // It takes a while to fill a disk.
+        tokio::time::sleep(FULL_AFTER).await;
+        for pod in full().await? {
+            let patch = Patch::Strategic(json!({ "status": status }));
+            match pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await {
+                Ok(_) => bed.say(&format!("{} is evicted", pod.name_any())),
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error).context("evicting a pod"),
+            }
+        }
+    }
 }
 
 /// Seconds; a rollback that waited for the proof would not be over in time.
