@@ -69,6 +69,7 @@ pub const ALL: &[Scenario] = &[
     proof::FLAPS,
     proof::MACHINE_DIES,
     proof::CRASHES_LATE,
+    noise::POWER_CUT,
     noise::DISK,
     noise::BACK,
     absences::LATE,

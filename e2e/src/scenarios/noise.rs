@@ -16,11 +16,13 @@ use tokio::time::Instant;
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    eventually::eventually,
+    eventually::{eventually, throughout},
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
+        absences::nothing_failed,
         course::held,
+        outages::{CUT_OFF, is_lost},
         product::{self, deployment_mark, four_nodes, rolling_update},
         proof::{self, FAILS, fails, is_ready, reached},
     },
@@ -50,6 +52,45 @@ async fn first_attached(bed: &Bed) -> Result<(String, String)> {
     .await?;
     let node = course(&status).and_then(|course| course.reached.keys().next().cloned()).context("no node was reached")?;
     Ok((node, status.revisions.update))
+}
+
+/// Seconds. The control plane takes up to 30 s here to call a Node lost.
+const PROVEN_AFTER: u64 = 40;
+
+/// A machine of a sound revision.
+pub const POWER_CUT: Scenario = Scenario {
+    name: "a_power_cut_just_after_the_first_node_got_a_sound_revision_holds_the_others_back_and_condemns_nothing",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(power_cut(bed)),
+};
+
+async fn power_cut(bed: &mut Bed) -> Result<()> {
+    serve(bed, product::template("1"), json!({ "provenAfterSeconds": PROVEN_AFTER, "autoRollback": true })).await?;
+    let from = bed.recorder.history().await?.len();
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
+    product::roll_to(bed, "2").await?;
+    let (node, update) = first_attached(bed).await?;
+    bed.node(&node)?.cut().await?;
+    bed.node(&node)?.stop_agent().await?;
+    bed.say(&format!("the machine of {node} has no power, just after it was attached"));
+    is_lost(bed, &node).await?;
+    // By now the revision would be proved, but for the machine.
+    throughout(Duration::from_secs(PROVEN_AFTER), "no other node gets the revision", async || {
+        let reached = reached(bed, from, &update).await?;
+        ensure!(reached.len() == 1, "{reached:?}");
+        Ok(())
+    })
+    .await?;
+    bed.node(&node)?.start_agent()?;
+    bed.node(&node)?.heal().await?;
+    let back = Instant::now();
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.say(&format!("the rollout was complete {:.1} s after the machine was back", back.elapsed().as_secs_f32()));
+    watch.at_least(3).await?;
+    nothing_failed(bed, from).await?;
+    traffic.loses_at_most(CUT_OFF, bed).await
 }
 
 /// Label of pods that fill the disk of their node.
