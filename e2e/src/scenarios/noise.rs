@@ -30,6 +30,7 @@ use crate::{
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// All serve, with a first revision that was proved in a moment. From now on these fields of the rolling update hold.
 async fn serve(bed: &Bed, template: Value, more: Value) -> Result<()> {
@@ -91,6 +92,70 @@ async fn power_cut(bed: &mut Bed) -> Result<()> {
     watch.at_least(3).await?;
     nothing_failed(bed, from).await?;
     traffic.loses_at_most(CUT_OFF, bed).await
+}
+
+/// So long the backend is away, in seconds: longer than a node may be out of service.
+const OUTAGE: u64 = 40;
+/// Seconds that a node may be out of service, and for which a revision must serve.
+const MOST: u64 = 30;
+
+/// Pods of both revisions are unready while it is away.
+pub const BACKEND: Scenario = Scenario {
+    name: "a_backend_that_is_away_from_all_nodes_while_a_revision_proves_itself_condemns_no_revision",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(backend(bed)),
+};
+
+async fn backend(bed: &mut Bed) -> Result<()> {
+    // Containers see the file system of the bed.
+    let away = bed.state().join("backend-is-away");
+    let template = |version: &str| -> Result<Value> {
+        let mut template = product::template(version);
+        let is_there = format!("[ ! -e {} ]", away.display());
+        template["spec"]["containers"].as_array_mut().context("no containers")?.push(json!({
+            "name": "asks-backend", "image": "busybox:1.36", "command": ["/bin/sh", "-c", "sleep 3600"],
+            "readinessProbe": {
+                "exec": { "command": ["/bin/sh", "-c", is_there] }, "periodSeconds": 1, "failureThreshold": 3, "timeoutSeconds": 5,
+            },
+        }));
+        Ok(template)
+    };
+    let more = json!({ "provenAfterSeconds": MOST, "nodeDeadlineSeconds": MOST, "autoRollback": true });
+    serve(bed, template("1")?, more).await?;
+    let from = bed.recorder.history().await?.len();
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
+    product::change(bed, json!({ "template": template("2")? })).await?;
+    let (node, update) = first_attached(bed).await?;
+    // In the middle of the proof: time itself is what the scenario is about.
+    tokio::time::sleep(Duration::from_secs(MOST / 2)).await;
+    watch.at_least(3).await?;
+    traffic.all_served(bed).await?;
+
+    // No node serves while it is away, and nobody could do anything about it.
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    tokio::fs::write(&away, "").await.context("taking the backend away")?;
+    bed.haproxy.serves(MINUTE, &[]).await?;
+    bed.say(&format!("the backend is away, {node} being the first with the new revision: no node serves"));
+    // Time itself is what the scenario is about.
+    tokio::time::sleep(Duration::from_secs(OUTAGE)).await;
+    tokio::fs::remove_file(&away).await.context("bringing the backend back")?;
+    bed.haproxy.serves(product::SAID, &NODES).await?;
+    let outcome = traffic.figures().await?;
+    bed.say(&format!(
+        "the backend is back: of {} requests meanwhile {} failed; {:?} have the new revision",
+        outcome.clients.requests,
+        outcome.failed(),
+        reached(bed, from, &update).await?
+    ));
+
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    watch.at_least(3).await?;
+    nothing_failed(bed, from).await?;
+    traffic.all_served(bed).await
 }
 
 /// Label of pods that fill the disk of their node.
