@@ -73,6 +73,7 @@ pub const ALL: &[Scenario] = &[
     noise::BACKEND,
     noise::DISK,
     noise::BACK,
+    noise::IGNORED,
     absences::LATE,
     absences::SHORT_LIVES,
     absences::DEAD_POOL,

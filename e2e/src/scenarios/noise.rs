@@ -254,3 +254,11 @@ async fn back(bed: &mut Bed) -> Result<()> {
     watch.at_least(3).await?;
     traffic.all_served(bed).await
 }
+
+/// With the setting that lets a rollout go on beside Nodes that are not Ready.
+pub const IGNORED: Scenario = Scenario {
+    name: "a_revision_whose_machine_dies_each_time_reaches_no_other_node_where_nodes_that_are_not_ready_are_ignored",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(proof::machine_dies(bed, json!({ "notReadyNodes": "Ignore" }))),
+};
