@@ -61,14 +61,20 @@ pub async fn create_node(name: &str, index: u8) -> Result<()> {
 
 /// Takes the network namespace of node number `index` away, with every process in it: its agent, and its pods.
 pub async fn remove_node(name: &str, index: u8) -> Result<()> {
+    end_processes(name).await?;
+    ip(&["link", "del", &port(index)]).await?;
+    ip(&["netns", "del", name]).await
+}
+
+/// Kills every process in the network namespace of a node.
+pub async fn end_processes(name: &str) -> Result<()> {
     let pids = run("ip", ["netns", "pids", name]).await?;
     for pid in pids.split_whitespace() {
         let pid = pid.parse().with_context(|| format!("not a process id: {pid}"))?;
         // It may end by itself meanwhile.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
-    ip(&["link", "del", &port(index)]).await?;
-    ip(&["netns", "del", name]).await
+    Ok(())
 }
 
 /// Pulls (`up` false) or plugs the cable of node number `index`.

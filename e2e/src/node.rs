@@ -240,6 +240,20 @@ impl Node {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             other => other.map(drop).with_context(|| format!("deleting Node {}", self.spec.name))?,
         }
+        self.wipe().await
+    }
+
+    /// Another machine comes in the place of one that is gone ([`Node::remove`]), with its name and address: none of its processes is
+    /// left, and its disk is empty.
+    pub async fn replace(&mut self) -> Result<()> {
+        network::end_processes(&self.spec.name).await.with_context(|| format!("ending what ran on node {}", self.spec.name))?;
+        self.wipe().await?;
+        self.start_agent()?;
+        self.heal().await?;
+        self.ready().await
+    }
+
+    async fn wipe(&self) -> Result<()> {
         let root = self.root();
         // Its processes were killed, and may take a moment to end.
         eventually(READY, &format!("{} is removed", root.display()), async || match std::fs::remove_dir_all(&root) {

@@ -70,6 +70,7 @@ pub const ALL: &[Scenario] = &[
     proof::MACHINE_DIES,
     proof::CRASHES_LATE,
     noise::POWER_CUT,
+    noise::REPLACED,
     noise::BACKEND,
     noise::DISK,
     noise::BACK,

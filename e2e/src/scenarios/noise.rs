@@ -1,11 +1,11 @@
 //! What happens to nodes while a revision proves itself, and is not its doing, or is: one power cut, machines that are replaced, a backend
 //! that all need, a disk that is full, and a person who thinks better of it.
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::Course};
-use k8s_openapi::api::core::v1::Pod;
+use crds::{IngressDaemonSetStatus, ledger::Course, names};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind},
     bed::Bed,
     eventually::{eventually, throughout},
     load::LoadOptions,
@@ -23,8 +23,8 @@ use crate::{
         absences::nothing_failed,
         course::held,
         outages::{CUT_OFF, is_lost},
-        product::{self, deployment_mark, four_nodes, rolling_update},
-        proof::{self, FAILS, fails, is_ready, reached},
+        product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
+        proof::{self, DEFAULTS, FAILS, crashes_after, fails, is_ready, reached},
     },
     traffic::Traffic,
 };
@@ -92,6 +92,89 @@ async fn power_cut(bed: &mut Bed) -> Result<()> {
     watch.at_least(3).await?;
     nothing_failed(bed, from).await?;
     traffic.loses_at_most(CUT_OFF, bed).await
+}
+
+/// Twice, each time after its predecessor has been forgotten.
+pub const REPLACED: Scenario = Scenario {
+    name: "a_machine_that_replaces_one_on_which_a_revision_failed_gets_the_former_one_and_no_other_node_gets_the_bad_one",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(replaced(bed)),
+};
+
+async fn replaced(bed: &mut Bed) -> Result<()> {
+    serve(bed, product::template("1"), json!({ "provenAfterSeconds": DEFAULTS })).await?;
+    let from = bed.recorder.history().await?.len();
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
+    let (node, bad) = fails_and_halts(bed).await?;
+    // Between two crashes nobody misses it.
+    let others: Vec<_> = NODES.into_iter().filter(|other| *other != node).collect();
+    bed.haproxy.serves(MINUTE, &others).await?;
+    let deployments = Api::<Deployment>::namespaced(bed.client.clone(), "default");
+    let name = format!("{}-{node}", product::NAME);
+    for _ in 0..2 {
+        bed.node(&node)?.remove().await?;
+        // The pods of a Node that is gone stay until the control plane takes them away, for 40 s and more.
+        eventually(MINUTE * 4, "the node that is gone is forgotten", async || {
+            ensure!(deployments.get_opt(&name).await?.is_none(), "its Deployment is still there");
+            Ok(())
+        })
+        .await?;
+        bed.say(&format!("{node} is gone"));
+        bed.node(&node)?.replace().await?;
+        serves_on_halted(bed).await?;
+    }
+    let given = given(bed, from, &bad).await?;
+    ensure!(given == [name.as_str()], "the revision was given to {given:?}");
+    let corrected = Instant::now();
+    product::roll_to(bed, "1").await?;
+    product::is_complete(bed, NODES.len(), product::SAID).await?;
+    bed.say(&format!("complete {:.1} s after the template was corrected", corrected.elapsed().as_secs_f32()));
+    watch.at_least(3).await?;
+    // The second machine served when it was taken away.
+    traffic.loses_at_most(CUT_OFF, bed).await
+}
+
+/// A revision fails on a node, and its rollout halts: the node, and the revision.
+async fn fails_and_halts(bed: &Bed) -> Result<(String, String)> {
+    product::change(bed, json!({ "template": crashes_after(2)? })).await?;
+    let failed = product::status_says(bed, "it has failed on a node, and the rollout halts", FAILS, |status| {
+        status.nodes.failed == 1 && has_condition(status, "Stalled", "True", "MaxFailedNodes")
+    })
+    .await?;
+    let node = course(&failed).and_then(|course| course.failed.keys().next().cloned()).context("nothing says where it failed")?;
+    bed.say(&format!("it has failed on {node}, and the rollout is halted"));
+    Ok((node, failed.revisions.update))
+}
+
+/// How long nothing happens for it to count as a halt.
+const STANDS: Duration = Duration::from_secs(10);
+
+/// All nodes serve, one of which is new, and the rollout stays halted.
+async fn serves_on_halted(bed: &Bed) -> Result<()> {
+    let halted = |status: &IngressDaemonSetStatus| {
+        status.nodes.available == 4 && status.nodes.updated == 0 && has_condition(status, "Stalled", "True", "MaxFailedNodes")
+    };
+    product::status_says(bed, "all serve with the former revision, and the rollout is halted", product::SAID, halted).await?;
+    product::status_stays(bed, "the rollout is halted", STANDS, halted).await?;
+    bed.haproxy.serves(MINUTE, &NODES).await?;
+    bed.say("all four nodes serve with the former revision, and the rollout is halted");
+    Ok(())
+}
+
+/// Deployments that were given a revision, in that order, each as often as it was.
+async fn given(bed: &Bed, from: usize, revision: &str) -> Result<Vec<String>> {
+    let (mut given, mut has) = (Vec::new(), BTreeMap::new());
+    for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::Deployment) {
+        let meta = &seen.object["metadata"];
+        let runs = seen.object["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL] == revision;
+        let before = has.insert(meta["uid"].as_str().context("no UID")?.to_owned(), runs);
+        if runs && before != Some(true) {
+            given.push(meta["name"].as_str().context("no name")?.to_owned());
+        }
+    }
+    Ok(given)
 }
 
 /// So long the backend is away, in seconds: longer than a node may be out of service.
