@@ -35,7 +35,9 @@ test: deps control-plane
 	@.ci/deps test
 	@.ci/test test
 
+# What a machine is not allowed to install, one scenario lacks, and says so; the others go on.
 soak: deps control-plane build
+	@-.ci/deps soak
 	@target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT))
 
 # What it builds is its own, below target/mutants.

@@ -11,6 +11,7 @@ pub mod detacher;
 pub mod dump;
 pub mod eventually;
 pub mod fault_proxy;
+pub mod former;
 pub mod front;
 pub mod haproxy;
 pub mod images;

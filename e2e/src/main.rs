@@ -131,9 +131,11 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
             runtime.block_on(bench::gates::limit::run(limit.clone())).map(|()| ExitCode::SUCCESS)
         }
-        Command::Scenario { .. } | Command::Group { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => {
-            Outside::start(arguments)?.wait()
+        Command::Scenario { name } => {
+            // It has printed why.
+            if scenario::prepare(name).is_err() { Ok(ExitCode::FAILURE) } else { Outside::start(arguments)?.wait() }
         }
+        Command::Group { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
     }
 }

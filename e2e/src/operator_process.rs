@@ -2,9 +2,9 @@
 //!
 //! It has the `ServiceAccount` of `deploy/`, and so exactly its rights.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -12,7 +12,7 @@ use tokio::{
     process::Command,
 };
 
-use crate::{bed::Bed, control_plane, fault_proxy::FaultProxy, images, process::Process};
+use crate::{bed::Bed, control_plane, eventually::eventually, fault_proxy::FaultProxy, images, process::Process};
 
 /// Namespace of the operator and its lease.
 pub const NAMESPACE: &str = "ingress-daemonset-system";
@@ -23,8 +23,82 @@ pub const NAME: &str = "ingress-daemonset-operator";
 /// still for as long as a lease lasts, and no kubelet starts again what ends because it could not renew it.
 pub const SOLE: &str = "--lease-duration-seconds=120";
 
+/// Until an operator has ended that was asked to: it takes two seconds at most on a machine that is idle.
+const STOPS: Duration = Duration::from_mins(1);
+
+/// What runs as the operator.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: PathBuf,
+    environment: Vec<(String, OsString)>,
+}
+
+impl Program {
+    /// This one.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path, environment: Vec::new() }
+    }
+
+    /// Today's.
+    pub fn of_workspace() -> Result<Self> {
+        images::workspace_binary("ingress-daemonset-operator").map(Self::at)
+    }
+
+    /// With a variable in its environment.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+}
+
+/// A clock that a process believes in the place of the machine's, and that can be set while it runs. What nobody sets, the monotonic
+/// clock, stays the machine's.
+#[derive(Debug)]
+pub struct Clock {
+    library: PathBuf,
+    /// How far it is ahead; read whenever the process asks for the time.
+    file: PathBuf,
+}
+
+impl Clock {
+    /// One that goes as the machine's does; `name` tells it from others of the bed.
+    pub fn new(bed: &Bed, name: &str) -> Result<Self> {
+        let clock = Self { library: faketime()?, file: bed.state().join(format!("clock-{name}")) };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// Sets it to be so many seconds ahead of the machine's, or behind.
+    pub fn set(&self, ahead: i64) -> Result<()> {
+        // In one step: from a file that is half written the process would read another time.
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, format!("{ahead:+}\n")).with_context(|| format!("writing {}", new.display()))?;
+        std::fs::rename(&new, &self.file).with_context(|| format!("setting {}", self.file.display()))
+    }
+
+    /// The program, under this clock.
+    pub fn over(&self, program: Program) -> Program {
+        program
+            .with("LD_PRELOAD", &self.library)
+            .with("FAKETIME_TIMESTAMP_FILE", &self.file)
+            .with("FAKETIME_NO_CACHE", "1")
+            .with("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    }
+}
+
+/// Where Debian has libfaketime, in its variant for programs of many threads.
+pub fn faketime() -> Result<PathBuf> {
+    let directories = std::fs::read_dir("/usr/lib").context("reading /usr/lib")?;
+    let libraries = directories.flatten().map(|directory| directory.path().join("faketime/libfaketimeMT.so.1"));
+    libraries.filter(|library| library.is_file()).min().context(
+        "libfaketime is not installed: `.ci/deps soak` installs it, or as root: apt-get install --no-install-recommends libfaketime",
+    )
+}
+
 /// An operator that the scenario starts and kills. Dropping it kills it.
 pub struct OperatorProcess {
+    program: Program,
     kubeconfig: PathBuf,
     logs: PathBuf,
     identity: String,
@@ -43,15 +117,20 @@ impl OperatorProcess {
 
     /// Starts another one.
     pub async fn start(bed: &Bed, identity: &str) -> Result<Self> {
-        Self::start_at(bed, identity, &control_plane::server(), &[]).await
+        Self::start_program(bed, identity, Program::of_workspace()?).await
+    }
+
+    /// Starts one that is another program, or that runs in another environment.
+    pub async fn start_program(bed: &Bed, identity: &str, program: Program) -> Result<Self> {
+        Self::start_at(bed, identity, program, &control_plane::server(), &[]).await
     }
 
     /// Starts one that reaches the API server through `proxy` only, with further arguments.
     pub async fn start_behind(bed: &Bed, identity: &str, proxy: &FaultProxy, arguments: &[&str]) -> Result<Self> {
-        Self::start_at(bed, identity, &proxy.server(), arguments).await
+        Self::start_at(bed, identity, Program::of_workspace()?, &proxy.server(), arguments).await
     }
 
-    async fn start_at(bed: &Bed, identity: &str, server: &str, arguments: &[&str]) -> Result<Self> {
+    async fn start_at(bed: &Bed, identity: &str, program: Program, server: &str, arguments: &[&str]) -> Result<Self> {
         let token = bed.kubectl(&["create", "token", NAME, "-n", NAMESPACE, "--duration=1h"]).await?;
         let mut config = bed.control_plane.admin_kubeconfig_for(server)?;
         config["users"][0]["user"] = serde_json::json!({ "token": token.trim() });
@@ -61,14 +140,15 @@ impl OperatorProcess {
         let logs = bed.state().join("logs");
         // Free in the bed, where nobody else takes ports by chance; given back here for the operator to take.
         let metrics = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).context("a port for metrics")?;
-        let mut operator = Self { kubeconfig, logs, identity: identity.to_owned(), arguments, metrics, process: None };
+        let mut operator = Self { program, kubeconfig, logs, identity: identity.to_owned(), arguments, metrics, process: None };
         operator.run()?;
         Ok(operator)
     }
 
     /// Starts it again after it has ended. It has the same name in the lease, as a container has that is restarted.
     pub fn run(&mut self) -> Result<()> {
-        let mut command = Command::new(images::workspace_binary("ingress-daemonset-operator")?);
+        let mut command = Command::new(&self.program.path);
+        command.envs(self.program.environment.iter().map(|(name, value)| (name, value)));
         let listen = self.metrics.to_string();
         command.args(["run", "--lease-namespace", NAMESPACE, "--identity", &self.identity, "--listen-address", &listen]);
         command.args(["--log-level", "info,operator=debug"]).args(&self.arguments).env("KUBECONFIG", &self.kubeconfig);
@@ -105,6 +185,18 @@ impl OperatorProcess {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.as_ref().context("the operator was not started")?.signal(signal)
+    }
+
+    /// Asks it to end (`SIGTERM`), as a kubelet does, and waits until it has: it leaves its lease to whoever wants it.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let ended = eventually(STOPS, "the operator has ended", async || match self.check() {
+            Ok(()) => bail!("it runs"),
+            Err(_) => Ok(()),
+        });
+        ended.await?;
+        self.process = None;
+        Ok(())
     }
 
     /// Kills it (`SIGKILL`).

@@ -89,6 +89,15 @@ impl Recorder {
         Ok(audit(&self.history().await?, answers, expected))
     }
 
+    /// The same of what came after the first `from` observations: to those before others were held, and health checkers are left out.
+    pub async fn judge_since(&self, from: usize, expected: &Expectations) -> Result<Verdict> {
+        let mut audit = Audit::new(expected);
+        for (place, observation) in self.history().await?.iter().enumerate() {
+            if place < from { audit.take_in(observation) } else { audit.observe(observation) }
+        }
+        Ok(audit.finish())
+    }
+
     /// Judges what comes in, and ends at the first violation. A kind that lags too far behind the others ends the judgement: then it is for
     /// [`Recorder::judge`], which has everything in order.
     pub fn first_violation(&self, expected: Expectations) -> impl Future<Output = Violation> + use<> {

@@ -46,6 +46,12 @@ pub struct Group {
     pub scenarios: &'static [Scenario],
 }
 
+/// Makes what the scenario `name` needs beside the workspace, outside of the namespaces and before its time begins.
+pub fn prepare(name: &str) -> Result<()> {
+    let started = Instant::now();
+    scenarios::prepare(name).or_else(|error| tell(name, started, Err(error)))
+}
+
 /// Runs the scenario `name` in this process, which must be inside the namespaces.
 pub async fn run(name: &str) -> Result<()> {
     let Some(scenario) = scenarios::ALL.iter().find(|scenario| scenario.name == name) else {
@@ -56,7 +62,7 @@ pub async fn run(name: &str) -> Result<()> {
         let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
         run_in(&mut bed, scenario, Sharing::Alone).await
     };
-    tell(scenario, started, outcome.await)
+    tell(scenario.name, started, outcome.await)
 }
 
 /// Runs the scenarios of the group `name` from number `first` (from 0) on, in one bed, up to the first that fails: what comes after it
@@ -85,14 +91,14 @@ pub async fn run_group(name: &str, first: usize) -> Result<()> {
             bed.begin(options).await.context("making nodes and load balancer")?;
             run_in(bed, scenario, Sharing::Group).await
         };
-        tell(scenario, started, outcome.await)?;
+        tell(scenario.name, started, outcome.await)?;
     }
     Ok(())
 }
 
 /// Prints the verdict, on a line that begins with [`PASSED`] or [`FAILED`].
-fn tell(scenario: &Scenario, started: Instant, outcome: Result<()>) -> Result<()> {
-    let (name, seconds) = (scenario.name, started.elapsed().as_secs_f32());
+fn tell(name: &str, started: Instant, outcome: Result<()>) -> Result<()> {
+    let seconds = started.elapsed().as_secs_f32();
     match &outcome {
         Ok(()) => println!("{PASSED}{seconds:.1} s: {name}"),
         // One line, whatever the last error printed.

@@ -4,6 +4,7 @@
 mod absences;
 pub mod bad_input;
 mod changes;
+mod clock;
 mod compatibility;
 mod course;
 mod crashes;
@@ -48,10 +49,27 @@ mod serving;
 mod sharing;
 mod tampering;
 mod unattended;
+mod upgrade;
 mod windows;
 pub mod workload;
 
-use crate::scenario::{Group, Scenario};
+use anyhow::Result;
+
+use crate::{
+    former, operator_process,
+    scenario::{Group, Scenario},
+};
+
+/// What single scenarios need that the others do without.
+pub fn prepare(name: &str) -> Result<()> {
+    if name == upgrade::FORTH_AND_BACK.name {
+        former::build()?;
+    }
+    if name == clock::STEPS.name {
+        operator_process::faketime()?;
+    }
+    Ok(())
+}
 
 /// Every scenario.
 pub const ALL: &[Scenario] = &[
@@ -78,6 +96,8 @@ pub const ALL: &[Scenario] = &[
     absences::LATE,
     absences::SHORT_LIVES,
     absences::DEAD_POOL,
+    clock::STEPS,
+    upgrade::FORTH_AND_BACK,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     placement::CHOICE,

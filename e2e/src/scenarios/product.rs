@@ -108,6 +108,11 @@ pub async fn serve(bed: &Bed, update_strategy: Value, nodes: &[&str]) -> Result<
 pub async fn serve_resource(bed: &Bed, resource: Value, nodes: &[&str]) -> Result<()> {
     bed.install().await?;
     bed.say("the operator runs");
+    serve_installed(bed, resource, nodes).await
+}
+
+/// The same of a product that is installed, whatever runs as its operator.
+pub async fn serve_installed(bed: &Bed, resource: Value, nodes: &[&str]) -> Result<()> {
     bed.apply(&[workload::config_map("default"), resource]).await?;
     bed.haproxy.serves(Duration::from_mins(3), nodes).await?;
     is_complete(bed, nodes.len(), ROLLED_OUT).await?;

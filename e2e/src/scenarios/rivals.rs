@@ -319,7 +319,7 @@ async fn old_list(bed: &mut Bed) -> Result<()> {
     bed.apply(&[workload::config_map("default"), product::resource("1", &Mode::both().strategy)]).await?;
     product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     let made = first_of(bed, 0, |seen| seen.kind == Kind::Deployment && is_of_a_node(&seen.object)).await?;
-    ends(&mut first).await?;
+    first.stop().await?;
     let (proxy, mut second) = takes_over(bed, "second", made - 1).await?;
     refused(&proxy).await?;
     product::is_complete(bed, 2, product::ROLLED_OUT).await?;
@@ -334,7 +334,7 @@ async fn old_list(bed: &mut Bed) -> Result<()> {
         seen.kind == Kind::IngressDaemonSet && grants.is_some_and(|grants| !grants.is_empty())
     })
     .await?;
-    ends(&mut second).await?;
+    second.stop().await?;
     let (proxy, mut third) = takes_over(bed, "third", granted - 1).await?;
     refused(&proxy).await?;
     product::is_complete(bed, 2, product::ROLLED_OUT).await?;
@@ -362,16 +362,6 @@ fn has_revision(object: &Value) -> bool {
 async fn first_of(bed: &Bed, from: usize, test: impl Fn(&Observation) -> bool) -> Result<u64> {
     let history = bed.recorder.history().await?;
     history[from..].iter().find(|seen| test(seen)).map(|seen| seen.revision).context("no such change")
-}
-
-/// An operator ends, and with it its lease.
-async fn ends(operator: &mut OperatorProcess) -> Result<()> {
-    operator.signal(Signal::SIGTERM)?;
-    eventually(MINUTE, "the operator has ended", async || match operator.check() {
-        Ok(()) => bail!("it runs"),
-        Err(_) => Ok(()),
-    })
-    .await
 }
 
 /// Another one leads, and sees what was at this resourceVersion; it hears late of what was since.
