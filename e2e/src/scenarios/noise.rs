@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
-    eventually::{eventually, throughout},
+    eventually::eventually,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
         absences::nothing_failed,
         course::held,
-        outages::{CUT_OFF, is_lost},
+        outages::CUT_OFF,
         product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
         proof::{self, DEFAULTS, FAILS, crashes_after, fails, is_ready, reached},
     },
@@ -73,19 +73,8 @@ async fn power_cut(bed: &mut Bed) -> Result<()> {
     let watch = bed.haproxy.watch().await?;
     product::roll_to(bed, "2").await?;
     let (node, update) = first_attached(bed).await?;
-    bed.node(&node)?.cut().await?;
-    bed.node(&node)?.stop_agent().await?;
-    bed.say(&format!("the machine of {node} has no power, just after it was attached"));
-    is_lost(bed, &node).await?;
-    // By now the revision would be proved, but for the machine.
-    throughout(Duration::from_secs(PROVEN_AFTER), "no other node gets the revision", async || {
-        let reached = reached(bed, from, &update).await?;
-        ensure!(reached.len() == 1, "{reached:?}");
-        Ok(())
-    })
-    .await?;
-    bed.node(&node)?.start_agent()?;
-    bed.node(&node)?.heal().await?;
+    // When it is back the revision would have been proved, but for the machine.
+    proof::dies(bed, &node, Duration::from_secs(PROVEN_AFTER), from, &update).await?;
     let back = Instant::now();
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say(&format!("the rollout was complete {:.1} s after the machine was back", back.elapsed().as_secs_f32()));

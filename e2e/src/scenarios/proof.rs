@@ -151,18 +151,7 @@ pub(super) async fn machine_dies(bed: &mut Bed, more: Value) -> Result<()> {
     for _ in 0..2 {
         let node = eventually(product::SAID, "one node runs the revision and serves", async || first_ready(bed, &update).await).await?;
         tokio::time::sleep(DIES_AFTER).await;
-        bed.node(&node)?.cut().await?;
-        bed.node(&node)?.stop_agent().await?;
-        bed.say(&format!("the machine of {node} dies"));
-        is_lost(bed, &node).await?;
-        throughout(LONGER_THAN_PROOF, "no other node gets the revision", async || {
-            let reached = reached(bed, from, &update).await?;
-            ensure!(reached.len() == 1, "{reached:?}");
-            Ok(())
-        })
-        .await?;
-        bed.node(&node)?.start_agent()?;
-        bed.node(&node)?.heal().await?;
+        dies(bed, &node, LONGER_THAN_PROOF, from, &update).await?;
     }
     let says = |status: &IngressDaemonSetStatus| status.node_states.iter().any(|state| state.reason == "NodesFlapping");
     product::status_says(bed, "the node is suspect", product::SAID, says).await?;
@@ -175,6 +164,23 @@ pub(super) async fn machine_dies(bed: &mut Bed, more: Value) -> Result<()> {
     let outcome = traffic.figures().await?;
     bed.say(&format!("{} requests, {} failed, all on the machine that died twice", outcome.clients.requests, outcome.failed()));
     Ok(())
+}
+
+/// The machine of the node that has the revision dies, and is back some time after its Node is lost; meanwhile no other node gets the
+/// revision.
+pub(super) async fn dies(bed: &mut Bed, node: &str, back_after: Duration, from: usize, revision: &str) -> Result<()> {
+    bed.node(node)?.cut().await?;
+    bed.node(node)?.stop_agent().await?;
+    bed.say(&format!("the machine of {node} dies"));
+    is_lost(bed, node).await?;
+    throughout(back_after, "no other node gets the revision", async || {
+        let reached = reached(bed, from, revision).await?;
+        ensure!(reached.len() == 1, "{reached:?}");
+        Ok(())
+    })
+    .await?;
+    bed.node(node)?.start_agent()?;
+    bed.node(node)?.heal().await
 }
 
 /// A node on which a pod of the revision is ready.

@@ -287,7 +287,7 @@ pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<
 }
 
 /// Failures of Nodes that are not there any more.
-fn gone(course: &Course) -> impl Iterator<Item = &GoneFailure> {
+pub fn gone(course: &Course) -> impl Iterator<Item = &GoneFailure> {
     course.failed_nodes.values().filter(|gone| !course.failed.contains_key(&gone.node))
 }
 
@@ -479,15 +479,14 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases
     }
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
-    let serves = |case: &Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && !case.is_unavailable() && case.served();
     // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
     let counts = |case: &Case<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
-    let asked_for = cases.iter().filter(|case| counts(case)).count();
-    let unproven = (asked_for == 0 || selects_none(&step.nodes, cases)) && !promoted;
+    let asked_for: Vec<_> = cases.iter().filter(|case| counts(case)).collect();
+    let unproven = (asked_for.is_empty() || selects_none(&step.nodes, cases)) && !promoted;
+    let reached = asked_for.iter().all(|case| case.is_at(&settings.revision) && case.grant.is_none());
     // In a large step some node is always out of service, or has just been.
-    let broken = cases.iter().filter(|case| counts(case) && (!case.is_at(&settings.revision) || case.grant.is_some())).count();
-    let out = cases.iter().filter(|case| counts(case) && (!serves(case) || sights.suspect(case.name).is_some())).count();
-    if unproven || broken > 0 || out > proof::noise(asked_for) {
+    let out = asked_for.iter().filter(|case| case.is_unavailable() || sights.suspect(case.name).is_some()).count();
+    if unproven || !reached || out > proof::noise(asked_for.len()) {
         course.soaked = None;
         return;
     }

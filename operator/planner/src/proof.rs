@@ -282,8 +282,6 @@ impl Sights {
             sight.counted = !common_trouble && !clocks::stands_still(snapshot, case);
             nodes.insert(case.name.to_owned(), sight);
         }
-        let is_there = |node: &str, uid: &str| snapshot.nodes.get(node).is_some_and(|there| there.uid == uid);
-        let went: BTreeMap<_, _> = self.nodes.iter().filter(|(node, sight)| !is_there(node, &sight.node_uid)).collect();
         let all = cases.iter().all(|case| !has_joined(case) || nodes.contains_key(case.name));
         let places = targets.effective.budget.of(cases.iter().filter(|case| case.chosen).count());
         // One that dies alone has no company, however large the budget is.
@@ -291,12 +289,15 @@ impl Sights {
         for (node, sight) in &mut nodes {
             sight.judge_loss(|since| company.is_none(node, since));
         }
-        let soon = |sight: &Sight| sight.attached && sight.served <= clocks.forgotten_after && sight.revision == targets.effective.revision;
-        let (by_itself, excused): (Vec<_>, Vec<_>) =
-            went.iter().partition(|(node, sight)| !sight.announced && !common_trouble && company.is_none(node, 0));
-        let gone = by_itself.into_iter().filter(|(_, sight)| soon(sight) && clocks.suspects()).map(|(_, sight)| sight.node_uid.clone());
-        let excused = excused.into_iter().map(|(_, sight)| sight.node_uid.clone()).collect();
-        let gone = gone.collect();
+        let (mut gone, mut excused) = (BTreeSet::new(), BTreeSet::new());
+        let went = self.nodes.iter().filter(|(node, sight)| snapshot.nodes.get(*node).is_none_or(|there| there.uid != sight.node_uid));
+        for (node, sight) in went {
+            if sight.announced || common_trouble || !company.is_none(node, 0) {
+                excused.insert(sight.node_uid.clone());
+            } else if sight.revision == targets.effective.revision && sight.is_recent(clocks) {
+                gone.insert(sight.node_uid.clone());
+            }
+        }
         let running = cases.iter().filter(|case| targets.is_unproven() && runs(case, &targets.effective));
         let runs = runs_of(running.flat_map(|case| case.pods));
         let revision = targets.effective.revision.clone();
@@ -521,6 +522,11 @@ impl Sight {
         self.recorded.saturating_add(worst).saturating_add(self.evictions).saturating_add(self.losses)
     }
 
+    /// It was attached so shortly ago that the loss of its machine speaks against the revision.
+    fn is_recent(&self, clocks: Clocks) -> bool {
+        clocks.suspects() && self.attached && self.served <= clocks.forgotten_after
+    }
+
     fn forget(&mut self) {
         (self.recorded, self.evictions, self.losses, self.loss, self.out, self.last) = (0, 0, 0, None, 0, "");
         self.pods.values_mut().for_each(|pod| pod.falls = 0);
@@ -540,8 +546,8 @@ impl Sight {
         self.announced = is_announced(case);
         self.loss = self.loss.map(|(since, times)| (since.saturating_add(watched), times));
         if case.is_lost() || rebooted {
-            let news = went_on && self.attached && self.served <= clocks.forgotten_after && !excused && !self.announced;
-            if news && clocks.suspects() && !self.lost {
+            let news = went_on && self.is_recent(clocks) && !excused && !self.announced;
+            if news && !self.lost {
                 let (since, times) = self.loss.unwrap_or((0, 0));
                 self.loss = Some((since, times.saturating_add(1)));
             }

@@ -104,9 +104,14 @@ pub struct Wants<'c> {
 }
 
 impl Wants<'_> {
+    /// It surely does not serve.
+    fn is_out(&self) -> bool {
+        self.down && !self.lags
+    }
+
     /// Nodes that keep their places for what they run stand in its way: it is none of them, and takes something away.
     fn counts_others(&self) -> bool {
-        self.standing == Standing::Plain && (!self.down || self.lags) && !self.grows
+        self.standing == Standing::Plain && !self.is_out() && !self.grows
     }
 }
 
@@ -197,7 +202,7 @@ impl<'a> Room<'a> {
             return Some(Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
         let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
-        if !has_slot(wants.down && !wants.lags, self.grants, taken(&self.kept, self.unavailable), self.budget) {
+        if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
             let Kept { unproved, suspect, fallen, .. } = self.kept;
             return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget: self.budget, seconds: self.proven_after });
         }
@@ -208,7 +213,7 @@ impl<'a> Room<'a> {
                 let domain = format!("{}={}", topology.key, wants.domain);
                 return Some(Hold::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget });
             }
-            if !has_slot(wants.down && !wants.lags, here.grants, taken(&here.kept, here.unavailable), budget) {
+            if !has_slot(wants.is_out(), here.grants, taken(&here.kept, here.unavailable), budget) {
                 let Kept { unproved, suspect, fallen, .. } = here.kept;
                 return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget, seconds: self.proven_after });
             }
