@@ -55,11 +55,13 @@ pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Optio
 }
 
 /// While it is open, a node may lose a pod that it kept: how many pods it still has, where those that are made in place of what it lost
-/// are refused, too. A pod of before that is unready for a moment, or restarts, is not lost.
-pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<(Breaker, i32)> {
+/// are refused, too. A pod of before that is unready for a moment, or restarts, is not lost; nor is one that has run on a node whose kubelet is
+/// not heard of (`lost`), where none is ready.
+pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], lost: bool, now: i64) -> Option<(Breaker, i32)> {
     let breaker = open(deployment, now)?;
     let since = breaker.until.saturating_sub(pause(breaker.openings));
-    let stays = |pod: &&PodFacts| !pod.ended && !pod.terminating && pod.rejected_at.is_none() && (pod.ready || pod.created <= since);
+    let was_there = |pod: &PodFacts| pod.ready || pod.created <= since || lost && pod.runs != 0;
+    let stays = |pod: &&PodFacts| !pod.ended && !pod.terminating && pod.rejected_at.is_none() && was_there(pod);
     let kept = i32::try_from(pods.iter().filter(stays).count()).unwrap_or(i32::MAX);
     (kept < deployment.replicas() && refusals_since(since, pods, now) >= REFUSALS).then_some((breaker, kept))
 }

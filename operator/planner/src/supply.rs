@@ -122,9 +122,7 @@ impl Pass<'_> {
 
     /// Opens the breaker, or asks for no more than the node still has while it is open; `true` when it did.
     fn trip_breaker(&mut self, case: &Case<'_>, deployment: &DeploymentFacts) -> bool {
-        // Of a node whose kubelet is not heard of nobody knows what it has lost.
-        let fewer = breaker::kept_of_fewer(deployment, case.pods, self.snapshot.now).filter(|_| !case.is_lost());
-        if let Some((open, kept)) = fewer {
+        if let Some((open, kept)) = breaker::kept_of_fewer(deployment, case.pods, case.is_lost(), self.snapshot.now) {
             let patch = deployment_writes::open_breaker(deployment, open, kept);
             self.patch_directly(case, deployment, patch, Write::Breaker);
             return true;

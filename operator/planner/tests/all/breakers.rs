@@ -107,6 +107,33 @@ fn a_node_whose_breaker_is_open_gives_pods_away_that_are_no_longer_wanted() {
     assert!(world.cluster.now < until);
 }
 
+/// Its kubelet is alive enough to refuse pods, and the control plane does not hear of it.
+#[test]
+fn a_node_that_is_not_ready_is_not_flooded_with_pods_that_its_kubelet_refuses() {
+    for open_before in [false, true] {
+        let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+        let lose = |world: &mut World| world.change(|cluster| cluster.edit_node(NODE, |node| node["status"]["ready"] = false.into()));
+        if open_before {
+            refuse(&mut world, 1);
+            run_until_open(&mut world, &mut operator);
+            lose(&mut world);
+        } else {
+            lose(&mut world);
+            refuse(&mut world, 1);
+        }
+        let before = world.cluster.made[NODE];
+        refuse(&mut world, 1);
+        seconds(&mut world, &mut operator, 120);
+        let made = world.cluster.made[NODE] - before;
+        assert!(made <= 10, "{made} pods in two minutes, open before: {open_before}");
+        world.change(|cluster| {
+            cluster.refusing.clear();
+            cluster.edit_node(NODE, |node| node["status"]["ready"] = true.into());
+        });
+        world.idle_until(&mut operator, 1200, World::is_converged).unwrap();
+    }
+}
+
 #[test]
 fn a_node_that_leaves_and_waits_for_its_turn_is_not_flooded_with_pods_that_its_kubelet_refuses() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
