@@ -366,8 +366,8 @@ fn at_the_end_of_a_rollout_dead_nodes_do_not_excuse_what_flaps() {
 fn a_revision_that_kills_machines_fails_though_two_of_them_are_lost_within_two_minutes() {
     let mut missed = Vec::new();
     for budget in [1, 2] {
-        for after in [65, 70, 80, 100, 120, 150] {
-            for down in [60, 90, 120] {
+        for after in [65, 80, 120] {
+            for down in [60, 120] {
                 let (mut world, mut operator) = proving(&rolls_back(), 8, budget);
                 let bad = world.cluster.wish.revision_of(2);
                 let outcome = release(&mut world, &mut operator, 1500, |world, _| {

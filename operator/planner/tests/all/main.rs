@@ -9,6 +9,7 @@ mod clocks;
 mod compatibility;
 mod course;
 mod departures;
+mod every_order;
 mod failures;
 mod gate_originals;
 mod gates;

@@ -4,11 +4,13 @@
 use crate::schedule;
 use crate::world;
 
+use crds::ledger::Course;
 use proptest::{
     prelude::*,
     test_runner::{RngSeed, TestRunner},
 };
-use schedule::{Event, NODES, POD_UPDATES, Run, guided, plain};
+use schedule::{Event, NODES, POD_UPDATES, Run, guided, plain, sound};
+use serde_json::json;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +26,7 @@ use world::{
 
 const ZONES: [Zones; 3] = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime];
 /// Tests that draw schedules.
-const DRAWING: u32 = 4;
+const DRAWING: u32 = 5;
 /// Schedules of all of them together, unless the environment asks for others (`SCHEDULES`).
 const SCHEDULES: u32 = 10_000;
 
@@ -116,6 +118,33 @@ fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event
     check(&run.world, &end)?;
     prop_assert_eq!(run.world.leftovers(), Vec::<String>::new());
     Ok(run.world)
+}
+
+/// P18 and P19: a revision on which nothing but noise falls has not failed, at any time, and ends as that of all nodes.
+fn survive_noise(marks: usize, budget: i32, pods: usize, events: &[Event]) -> Result<World, TestCaseError> {
+    let mut run = Run::new(at_rest(ALL_MARKS[marks], budget, Zones::Ignored, POD_UPDATES[pods]));
+    run.world.change(|cluster| cluster.edit_wish(|wish| wish.course = json!({"provenAfterSeconds": 60, "autoRollback": true})));
+    for event in events {
+        run.happen(event);
+        check(&run.world, event)?;
+        condemns_nothing(&run.world, event)?;
+    }
+    let mut operator = run.is_left_alone();
+    if let Err(why) = run.world.idle_until(&mut operator, 3600, World::is_converged) {
+        prop_assert!(false, "{why}");
+    }
+    let end = Event::CatchUp(false);
+    check(&run.world, &end)?;
+    condemns_nothing(&run.world, &end)?;
+    Ok(run.world)
+}
+
+fn condemns_nothing(world: &World, event: &Event) -> Result<(), TestCaseError> {
+    let Some(ledger) = world.cluster.ledger() else { return Ok(()) };
+    let failed = |course: &Course| !course.failed.is_empty() || !course.failed_nodes.is_empty() || course.lost.len() > 1;
+    let sound = ledger.rolled_back.is_none() && !ledger.course.as_ref().is_some_and(failed);
+    prop_assert!(sound, "P18: a sound revision is condemned after {event:?}: {ledger:#?}");
+    Ok(())
 }
 
 /// The same runs every time, unless the environment asks for others (`PROPTEST_RNG_SEED`).
@@ -226,6 +255,13 @@ fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_of_a_zone() {
     let schedules = (0..6usize, 2..4i32, 1..3usize, 0..2usize, events(guided()));
     let seen = simulate("guided, zones", &schedules, |(marks, budget, zones, pods, events)| survive(marks, budget, zones, pods, &events));
     all_came_about(&seen, runs().cases);
+}
+
+#[test]
+fn no_noise_absence_or_clock_step_condemns_a_sound_revision_or_holds_it_up_for_good() {
+    let schedules = (0..6usize, 1..3i32, 0..2usize, sound());
+    let seen = simulate("noise", &schedules, |(marks, budget, pods, events)| survive_noise(marks, budget, pods, &events));
+    assert!(seen.contains_key("proving"), "no revision was ever to be proved: {seen:?}");
 }
 
 #[test]

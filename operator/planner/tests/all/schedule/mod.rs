@@ -2,7 +2,7 @@
 
 mod checkers;
 mod edits;
-mod promises;
+pub mod promises;
 
 use super::world::{
     World,
@@ -116,6 +116,14 @@ pub enum Event {
     Restart(u8),
     /// The pods of a node cease to be ready for so many seconds.
     Fall(u8, i64),
+    /// A machine loses power, and starts again after so many seconds.
+    Dies(u8, i64),
+    /// A Node is cordoned, or no longer.
+    Cordon(u8, bool),
+    /// A kubelet evicts a pod.
+    Evict(u8),
+    /// A person asks to try again all that failed.
+    RetryAll(u8),
     /// Somebody sets the clock by so many seconds.
     Clock(i64),
 }
@@ -207,6 +215,7 @@ fn guidance() -> impl Strategy<Value = Event> {
         2 => Just(Event::RollbackTo(None)),
         2 => (1..NEW, 1..3u32).prop_map(|(image, step)| Event::Promote(image, step)),
         2 => (0..NODES, 0..3u8).prop_map(|(node, value)| Event::Retry(node, value)),
+        1 => (0..3u8).prop_map(Event::RetryAll),
         2 => (0..NODES).prop_map(Event::Release),
         4 => (0..NODES, 0..4u8).prop_map(|(node, silent)| Event::Silent(node, silent > 0)),
         3 => (0..NODES).prop_map(|node| Event::Skip(node, true)),
@@ -223,10 +232,44 @@ fn departure() -> impl Strategy<Value = Event> {
         1 => (0..NODES).prop_map(Event::DeletePod),
         1 => (0..NODES).prop_map(Event::Restart),
         2 => (0..NODES, 2..20i64).prop_map(|(node, seconds)| Event::Fall(node, seconds)),
+        1 => (0..NODES, select(vec![10, 60])).prop_map(|(node, seconds)| Event::Dies(node, seconds)),
+        1 => (0..NODES).prop_map(Event::Evict),
         1 => select(vec![-3600, -5, 5, 3600]).prop_map(Event::Clock),
         3 => (0..NODES).prop_map(|node| Event::Refuse(node, true)),
         1 => (0..NODES).prop_map(|node| Event::Refuse(node, false)),
     ]
+}
+
+/// What befalls a fleet whose revision is sound: time without an operator, clocks that are set, pods that are deleted, machines that are
+/// cordoned and rebooted; and noise, which is two falls at most.
+pub fn sound() -> impl Strategy<Value = Vec<Event>> {
+    let harmless = prop_oneof![
+        4 => (1..NEW).prop_map(|image| vec![Event::Image(image)]),
+        1 => (1..3u8).prop_map(|budget| vec![Event::Budget(budget)]),
+        1 => any::<bool>().prop_map(|paused| vec![Event::Pause(paused)]),
+        2 => (0..NODES).prop_map(|node| vec![Event::DeletePod(node)]),
+        2 => select(vec![-3600, -5, 5, 3600]).prop_map(|by| vec![Event::Clock(by)]),
+        2 => (0..NODES).prop_map(|node| vec![Event::Cordon(node, true), Event::Dies(node, 10)]),
+        2 => (0..NODES).prop_map(|node| vec![Event::Cordon(node, false)]),
+        4 => (any::<bool>(), 10..60u8).prop_map(|(who, seconds)| vec![Event::Calm(who, seconds)]),
+    ];
+    let fall = || {
+        prop_oneof![
+            (0..NODES).prop_map(Event::Restart),
+            (0..NODES).prop_map(Event::Evict),
+            (0..NODES, 2..20i64).prop_map(|(node, seconds)| Event::Fall(node, seconds)),
+        ]
+    };
+    let machine = (0..NODES, select(vec![10, 30])).prop_map(|(node, seconds)| Event::Dies(node, seconds));
+    let noise = prop_oneof![[fall(), fall()].prop_map(Vec::from), machine.prop_map(|dies| vec![dies.clone(), dies])];
+    let event = prop_oneof![5 => course().prop_map(|event| vec![event]), 1 => harmless];
+    (prop::collection::vec(event, 10..60), noise, any::<[prop::sample::Index; 2]>()).prop_map(|(events, noise, at)| {
+        let mut events = events.concat();
+        for (what, at) in noise.into_iter().zip(at) {
+            events.insert(at.index(events.len() + 1), what);
+        }
+        events
+    })
 }
 
 /// Anything, but the template goes to all nodes alike.
@@ -442,6 +485,8 @@ impl Run {
             | Event::Recreate(node)
             | Event::DeleteDeployment(node, _)
             | Event::DeletePod(node)
+            | Event::Dies(node, _)
+            | Event::Evict(node)
             | Event::Refuse(node, true) => {
                 disturbed.insert(name(node));
             }
@@ -487,6 +532,15 @@ impl Run {
                 let until = cluster.now + seconds;
                 cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(|pod| pod.ready_at = pod.ready_at.max(until));
             }
+            Event::Cordon(node, cordoned) => cluster.edit_node(&name(node), |node| node["spec"]["unschedulable"] = cordoned.into()),
+            Event::Dies(node, seconds) => cluster.machine_dies(&name(node), seconds),
+            Event::Evict(node) => {
+                let now = cluster.now;
+                if let Some(pod) = cluster.pods.iter_mut().find(|pod| pod.node == name(node) && pod.is_active()) {
+                    pod.evict(now);
+                }
+            }
+            Event::RetryAll(value) => cluster.retry(&value.to_string()),
             Event::Retry(node, value) => annotate(cluster, node, names::RETRY_ANNOTATION, value.to_string()),
             Event::Skip(node, true) => annotate(cluster, node, names::SKIP_ANNOTATION, "default/other, default/edge".to_owned()),
             Event::Skip(node, false) => cluster.edit_node(&name(node), |node| forget_annotations(node, &[names::SKIP_ANNOTATION])),
@@ -498,6 +552,17 @@ impl Run {
             }
             _ => unreachable!("{event:?} is none of these"),
         });
+    }
+
+    /// Nobody disturbs the fleet or holds the rollout back any more.
+    pub fn is_left_alone(&mut self) -> Operator {
+        self.world.change(|cluster| {
+            cluster.edit_wish(|wish| wish.paused = false);
+            // A timestamp that was written by a clock which was set since is compared with one that was not.
+            cluster.answered.clear();
+            (0..NODES).for_each(|node| cluster.edit_node(&name(node), |node| node["spec"]["unschedulable"] = false.into()));
+        });
+        Operator::default()
     }
 
     /// The faults end, and what held the rollout back: one operator, fresh watches, a detacher that works, Nodes that are Ready.

@@ -11,7 +11,7 @@ use crds::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::{
-    Action, Plan, Snapshot,
+    Action, Hold, Plan, Snapshot,
     plan::Write,
     readiness,
     snapshot::{DeploymentFacts, NodeFacts},
@@ -28,7 +28,8 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
     let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
-    let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard(), seen.joins_with_what_is_not_released()];
+    let unheard =
+        [seen.touches_pods_unheard(), seen.frees_a_place_unheard(), seen.joins_with_what_is_not_released(), seen.rolls_back_later()];
     all.into_iter().chain(course).chain(unheard).flatten().collect()
 }
 
@@ -217,6 +218,15 @@ impl Seen<'_> {
         };
         let node = self.plan.actions.iter().find_map(creates).filter(|_| !released && known && current != effective)?;
         Some(format!("P20: {node} joins with {effective}, which is not released; all nodes ran {current}"))
+    }
+
+    /// P22: the way back is not proved, and what broke makes way first.
+    fn rolls_back_later(&self) -> Option<String> {
+        let after = &self.plan.status;
+        let back = after.revisions.effective != after.revisions.update;
+        let waits = |hold: &Hold| matches!(hold, Hold::Proving { unproved, .. } if *unproved > 0);
+        let (node, held) = self.plan.held.iter().find(|(_, held)| back && waits(&held.hold))?;
+        Some(format!("P22: {node} waits for a proof on the way back: {:?}", held.hold))
     }
 
     /// It is attached and runs this revision: all its pods are ready.

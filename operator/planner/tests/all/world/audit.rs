@@ -393,7 +393,8 @@ impl Audit {
     }
 
     /// P7 for the ledger, P8, and that an id stands for one grant.
-    pub fn status_write(&mut self, cluster: &Cluster, before: Option<&Ledger>, after: &Ledger) {
+    /// What is written rests on what was read, of which `broken` are nodes that had lost pods.
+    pub fn status_write(&mut self, cluster: &Cluster, before: Option<&Ledger>, after: &Ledger, broken: &BTreeSet<String>) {
         let none = BTreeMap::new();
         let earlier = before.map_or(&none, |ledger| &ledger.grants);
         let rebuilt = before.is_some_and(|before| before.rebuilding.is_some());
@@ -401,7 +402,7 @@ impl Audit {
             self.fail(cluster, "P7: the next id went back");
         }
         self.notice(after);
-        self.reaches_no_more_than_the_budget(cluster, earlier, after);
+        self.reaches_no_more_than_the_budget(cluster, before, after, broken);
         if !rebuilt {
             self.begins_within_the_budget(cluster, earlier, after);
         }
@@ -436,7 +437,9 @@ impl Audit {
     }
 
     /// P16: a revision that is not proved is given to no more nodes than the budget, but those that are out of service anyway.
-    fn reaches_no_more_than_the_budget(&mut self, cluster: &Cluster, earlier: &BTreeMap<String, Grant>, after: &Ledger) {
+    fn reaches_no_more_than_the_budget(&mut self, cluster: &Cluster, before: Option<&Ledger>, after: &Ledger, broken: &BTreeSet<String>) {
+        let earlier = before.map(|before| &before.grants);
+        let earlier = |node: &String| earlier.and_then(|grants| grants.get(node));
         let Some(course) = &after.course else { return };
         let current =
             cluster.resource.as_ref().and_then(|resource| resource.status.as_ref()).map(|status| status.revisions.current.clone());
@@ -456,14 +459,16 @@ impl Audit {
         self.given.retain(|node, uid| there(node, uid));
         let is_update = |grant: &Grant| grant.kind == Kind::Update && grant.revision == course.revision;
         for (node, grant) in after.grants.iter().filter(|(node, grant)| is_update(grant) && there(node, &grant.node_uid)) {
-            let begun = earlier.get(node).is_none_or(|earlier| !is_update(earlier)) && !self.given.contains_key(node);
-            let held = earlier.contains_key(node);
+            let begun = earlier(node).is_none_or(|earlier| !is_update(earlier)) && !self.given.contains_key(node);
+            // What broke with another revision has a place already, and makes way first.
+            let suspect = after.suspects.get(node).is_some_and(|suspect| suspect.revision != course.revision);
+            let held = earlier(node).is_some() || suspect;
             let live = &cluster.nodes[node];
             let pods = || cluster.pods.iter().filter(|pod| pod.node == *node);
             let serves = pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster, node, live);
             let others = self.given.len();
             self.given.insert(node.clone(), grant.node_uid.clone());
-            if begun && serves && !held && live["status"]["ready"] == true && others >= cluster.budget() {
+            if begun && serves && !held && !broken.contains(node) && live["status"]["ready"] == true && others >= cluster.budget() {
                 self.fail(cluster, format!("P16: {node} is given a revision that is not proved, beside {:?}", self.given));
             }
         }

@@ -177,7 +177,7 @@ impl World {
                     return false;
                 }
                 if let Some(ledger) = &status.rollout {
-                    self.audit.status_write(&self.cluster, self.cluster.ledger(), ledger);
+                    self.audit.status_write(&self.cluster, self.cluster.ledger(), ledger, &request.broken);
                 }
                 self.cluster.edit_resource(|resource| resource.status = Some((**status).clone()));
                 true

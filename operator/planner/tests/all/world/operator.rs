@@ -3,7 +3,10 @@
 use super::{View, World, cluster::UID8};
 use crds::names;
 use planner::{Action, Plan, Snapshot, clocks::Clocks, health_checker, plan::Write, proof::Sights, render, snapshot::GateLinks};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// One watch each, so that they lag apart.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,8 @@ pub struct Request {
     pub action: Action,
     /// Of the resource, as it was read.
     pub resource_version: String,
+    /// Nodes that have lost pods, as they were read.
+    pub broken: Arc<BTreeSet<String>>,
 }
 
 /// A decision, and what it was based on.
@@ -47,6 +52,14 @@ pub struct Planned {
     pub snapshot: Snapshot,
     pub plan: Plan,
     pub requests: Vec<Request>,
+}
+
+/// Nodes of which fewer pods serve than their Deployment asks for.
+fn broken(snapshot: &Snapshot) -> BTreeSet<String> {
+    let serving = |node: &str| snapshot.pods_on(node).iter().filter(|pod| pod.ready && !pod.terminating).count();
+    let lacks = |node: &str, replicas: i32| usize::try_from(replicas).is_ok_and(|replicas| serving(node) < replicas);
+    let nodes = snapshot.deployments.iter().filter(|(node, deployment)| lacks(node, deployment.replicas()));
+    nodes.map(|(node, _)| node.clone()).collect()
 }
 
 impl Operator {
@@ -136,8 +149,10 @@ impl Operator {
         self.sights = plan.sights.clone();
         self.looked_at = Some(world.cluster.passed);
         let resource_version = &snapshot.resource.resource_version;
-        let requests =
-            plan.actions.iter().map(|action| Request { action: action.clone(), resource_version: resource_version.clone() }).collect();
+        let broken = Arc::new(broken(&snapshot));
+        let request =
+            |action: &Action| Request { action: action.clone(), resource_version: resource_version.clone(), broken: Arc::clone(&broken) };
+        let requests = plan.actions.iter().map(request).collect();
         Some(Planned { snapshot, plan, requests })
     }
 
