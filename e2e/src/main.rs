@@ -39,7 +39,7 @@ enum Command {
     /// Runs all groups: what `make test` runs of the scenarios.
     Test {
         /// Beds at once. A bed waits more than it works.
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 4)]
         beds: usize,
     },
     /// Runs every scenario and the demo, each in a bed of its own, one at a time; goes on where it was stopped.

@@ -27,7 +27,7 @@ pub const HEALTH_PORT: u16 = 10080;
 /// Grace of each mark in seconds: `HAProxy` looks every 200 ms and needs two bad answers.
 pub const GRACE: u32 = 2;
 
-/// Until a rollout over a bed's nodes has ended. It takes 15 to 40 s alone on two cores, three times as long beside two other beds and a
+/// Until a rollout over a bed's nodes has ended. It takes 15 to 40 s alone on two cores, three times as long beside three other beds and a
 /// compiler; one that hangs ends nothing later.
 pub const ROLLED_OUT: Duration = Duration::from_mins(4);
 /// Until status says what a step of a rollout comes to: at most two nodes are updated before it, each in some 5 s, or 15 s beside others.
