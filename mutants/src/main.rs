@@ -194,7 +194,14 @@ mod tests {
             let source = std::fs::read_to_string(root.join(&fault.file)).unwrap_or_default();
             rewrite::place(&source, fault).err().map(|error| error.to_string())
         });
-        let wrong: Vec<_> = wrong.collect();
+        let mut wrong: Vec<_> = wrong.collect();
+        let files: BTreeSet<_> = list.faults.iter().map(|fault| &fault.file).collect();
+        // Those that are chosen at run time stand in one source.
+        wrong.extend(files.into_iter().filter_map(|file| {
+            let chosen: Vec<_> = list.faults.iter().filter(|fault| fault.file == *file && !fault.build).collect();
+            let source = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+            rewrite::with_choices(&source, &chosen).err().map(|error| format!("{file}: {error}"))
+        }));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }
