@@ -22,8 +22,10 @@ pub fn is_ready(deployment: &DeploymentFacts, pods: &[PodFacts]) -> bool {
 /// The same by the pods alone: the counters of the Deployment are its controller's, which may lag.
 pub fn has_ready_pods(deployment: &DeploymentFacts, pods: &[PodFacts]) -> bool {
     let live = || pods.iter().filter(|pod| !pod.ended);
+    // Looked up once: several times in each pass this is asked of every node.
+    let revision = deployment.revision();
     usize::try_from(deployment.replicas()).is_ok_and(|wanted| live().count() == wanted)
-        && live().all(|pod| pod.ready && !pod.terminating && pod.revision == deployment.revision())
+        && live().all(|pod| pod.ready && !pod.terminating && pod.revision == revision)
 }
 
 /// Complete at a revision with this many pods.
