@@ -72,5 +72,13 @@ pub fn add_defaults(deployment: &mut Value) {
 }
 
 pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
-    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
+    if path.contains('~') {
+        return object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    }
+    // `Value::pointer` copies each part of the path.
+    let part = |value: &'a Value, key: &str| match value {
+        Value::Array(list) => list.get(key.parse::<usize>().ok()?),
+        value => value.get(key),
+    };
+    path.split('/').skip(1).try_fold(object, part).and_then(Value::as_str).unwrap_or_default()
 }

@@ -99,8 +99,10 @@ impl Audit {
     pub fn state(&mut self, cluster: &Cluster) {
         self.states += 1;
         self.remember_marks(cluster);
-        let mut out: Vec<_> =
-            cluster.nodes.iter().filter(|(name, node)| self.is_out(cluster, name, node)).map(|(name, _)| name.clone()).collect();
+        // Where there are two, the first is meant.
+        let on: BTreeMap<&str, &Value> = cluster.deployments.values().rev().map(|deployment| (node_of(deployment), deployment)).collect();
+        let is_out = |name: &String, node: &Value| self.is_out(on.get(name.as_str()).copied(), node);
+        let mut out: Vec<_> = cluster.nodes.iter().filter(|(name, node)| is_out(name, node)).map(|(name, _)| name.clone()).collect();
         let sound = cluster.ledger().filter(|ledger| ledger.rebuilding.is_none());
         self.drained.retain(|name| sound.is_none_or(|ledger| ledger.grants.contains_key(name)) || out.contains(name));
         out.retain(|name| !self.drained.contains(name));
@@ -146,10 +148,10 @@ impl Audit {
     }
 
     /// Held out of service by the operator, on a node that has served.
-    fn is_out(&self, cluster: &Cluster, name: &str, node: &Value) -> bool {
+    fn is_out(&self, deployment: Option<&Value>, node: &Value) -> bool {
         let free = |id: u64| self.grants.get(&id).is_some_and(|(_, grant)| is_free(grant));
         let detached = entry(node).is_some_and(|entry| entry.phase == EntryPhase::Detached && !free(entry.id));
-        let holding = cluster.deployment_on(name).is_some_and(|deployment| {
+        let holding = deployment.is_some_and(|deployment| {
             self.served.contains(text(deployment, "/metadata/uid"))
                 && token(deployment).is_some_and(|token| !matches!(token.phase, Phase::New | Phase::Closed) && !free(token.id))
         });
@@ -169,15 +171,14 @@ impl Audit {
                 self.claimed_since.remove(&uid);
             }
         }
+        let mut asked = BTreeSet::new();
         for node in cluster.nodes.values() {
-            for key in KEYS {
-                let mark = (text(node, "/metadata/uid").to_owned(), key);
-                if is_marked(node, key) {
-                    self.asked_since.entry(mark).or_insert((cluster.passed, cluster.now));
-                } else {
-                    self.asked_since.remove(&mark);
-                }
-            }
+            let uid = || text(node, "/metadata/uid").to_owned();
+            asked.extend(KEYS.into_iter().filter(|key| is_marked(node, key)).map(|key| (uid(), key)));
+        }
+        self.asked_since.retain(|mark, _| asked.contains(mark));
+        for mark in asked {
+            self.asked_since.entry(mark).or_insert((cluster.passed, cluster.now));
         }
     }
 
@@ -465,7 +466,7 @@ impl Audit {
             let held = earlier(node).is_some() || suspect;
             let live = &cluster.nodes[node];
             let pods = || cluster.pods.iter().filter(|pod| pod.node == *node);
-            let serves = pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster, node, live);
+            let serves = pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster.deployment_on(node), live);
             let others = self.given.len();
             self.given.insert(node.clone(), grant.node_uid.clone());
             if begun && serves && !held && !broken.contains(node) && live["status"]["ready"] == true && others >= cluster.budget() {

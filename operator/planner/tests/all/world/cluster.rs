@@ -13,7 +13,8 @@ use planner::{
 };
 use serde_json::{Value, json};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
@@ -78,6 +79,23 @@ pub struct Cluster {
     pub made: BTreeMap<String, usize>,
     /// Nodes that the detacher has answered for, and the key it was asked by.
     pub answered: BTreeMap<String, &'static str>,
+    /// What the controller of each Deployment, by name, found when it last acted.
+    handled: BTreeMap<String, u64>,
+}
+
+/// What the controller of a Deployment finds besides it.
+#[derive(Default)]
+struct Found {
+    /// Indices of its pods.
+    pods: Vec<usize>,
+    /// Of all that the controller goes by: with another something has changed.
+    digest: u64,
+}
+
+fn digest(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Cluster {
@@ -106,6 +124,7 @@ impl Cluster {
             refusing: BTreeSet::new(),
             made: BTreeMap::new(),
             answered: BTreeMap::new(),
+            handled: BTreeMap::new(),
         };
         for index in 0..nodes {
             cluster.join(&format!("n{index}"));
@@ -277,22 +296,54 @@ impl Cluster {
         self.passed += 1;
         self.run_kubelets();
         self.run_detacher();
+        let mut found = self.found();
         let names: Vec<_> = self.deployments.keys().cloned().collect();
         for (index, name) in names.iter().enumerate() {
             if synced(index) {
-                self.run_deployment_controller(name);
+                let mut found = found.remove(text(&self.deployments[name], "/metadata/uid")).unwrap_or_default();
+                // In a large fleet most have nothing to do.
+                let digest = digest((text(&self.deployments[name], "/metadata/resourceVersion"), self.keeps_sets, found.digest));
+                if self.handled.insert(name.clone(), digest) != Some(digest) || self.is_unsteady(name) {
+                    self.run_deployment_controller(name, &mut found.pods);
+                }
             }
         }
     }
 
+    /// What controllers find, by the UID of the Deployment.
+    fn found(&self) -> HashMap<String, Found> {
+        let mut all: HashMap<String, Found> = HashMap::new();
+        for (index, pod) in self.pods.iter().enumerate() {
+            let Some(owner) = &pod.owner else { continue };
+            let found = match all.get_mut(owner) {
+                Some(found) => found,
+                None => all.entry(owner.clone()).or_default(),
+            };
+            found.pods.push(index);
+            found.digest = found.digest.wrapping_add(digest((&pod.uid, &pod.set, pod.ready, pod.ends_at, pod.rejected_at)));
+        }
+        for set in self.sets.iter().filter(|set| !set.owner.is_empty()) {
+            let found = all.entry(set.owner.clone()).or_default();
+            found.digest = found.digest.wrapping_add(digest((&set.uid, set.replicas, set.changes)));
+        }
+        all
+    }
+
+    /// What its controller does does not depend on what it finds of it alone: time makes pods available, and others' pods are adopted.
+    fn is_unsteady(&self, name: &str) -> bool {
+        let deployment = &self.deployments[name];
+        deployment["spec"]["minReadySeconds"].as_i64().unwrap_or(0) > 0 || self.orphans.contains_key(node_of(deployment))
+    }
+
     fn run_kubelets(&mut self) {
-        let (now, nodes) = (self.now, &self.nodes);
+        let now = self.now;
+        let nodes: BTreeMap<&str, bool> = self.nodes.iter().map(|(name, node)| (name.as_str(), node["status"]["ready"] == true)).collect();
         for pod in &mut self.pods {
-            let node = nodes.get(&pod.node);
-            if node.is_none() {
+            let ready = nodes.get(pod.node.as_str());
+            if ready.is_none() {
                 pod.ends_at.get_or_insert(now + END);
             }
-            pod.live(now, node.is_some_and(|node| node["status"]["ready"] == true), &mut self.version);
+            pod.live(now, ready == Some(&true), &mut self.version);
         }
         self.pods.retain(|pod| pod.ends_at.is_none_or(|at| at > now));
         let pods = &self.pods;
@@ -326,7 +377,8 @@ impl Cluster {
         }
     }
 
-    fn run_deployment_controller(&mut self, name: &str) {
+    /// `mine`: indices of its pods.
+    fn run_deployment_controller(&mut self, name: &str, mine: &mut Vec<usize>) {
         let deployment = self.deployments[name].clone();
         let uid = text(&deployment, "/metadata/uid").to_owned();
         let node = node_of(&deployment).to_owned();
@@ -334,19 +386,20 @@ impl Cluster {
         // Adopted by its labels, whatever its template is.
         if self.orphans.remove(&node).is_some() {
             self.adopt(&node, &uid);
+            *mine = (0..self.pods.len()).filter(|&i| self.pods[i].owner.as_deref() == Some(&*uid)).collect();
         }
         let current = self.own_set(&deployment);
         if deployment["spec"]["paused"] == true {
-            self.keep_replicas(name, &uid, wanted);
+            self.keep_replicas(name, &uid, wanted, mine);
         } else if let Some(current) = &current {
-            self.roll(name, &deployment["spec"]["strategy"]["rollingUpdate"], current, wanted);
+            self.roll(name, &deployment["spec"]["strategy"]["rollingUpdate"], (current, wanted), mine);
         }
         let current = current.map(|set| set.uid);
-        self.write_status(name, &uid, current.as_deref());
+        self.write_status(name, current.as_deref(), mine);
         let status = &self.deployments[name]["status"];
         let complete = [&status["updated"], &status["ready"], &status["replicas"]].iter().all(|count| **count == wanted);
         if !self.keeps_sets && (complete || deployment["spec"]["paused"] == true) {
-            self.clean_up(&uid, current.as_deref());
+            self.clean_up(&uid, current.as_deref(), mine);
         }
     }
 
@@ -362,13 +415,11 @@ impl Cluster {
     }
 
     /// Pods of former `ReplicaSets` go, and those of the current one come.
-    fn roll(&mut self, name: &str, rolling: &Value, current: &ReplicaSet, wanted: usize) {
+    fn roll(&mut self, name: &str, rolling: &Value, (current, wanted): (&ReplicaSet, usize), all: &mut Vec<usize>) {
         let count = |key: &str| rolling[key].as_i64().map_or(wanted, |number| usize::try_from(number).unwrap());
         let (unavailable, surge) = (count("maxUnavailable"), count("maxSurge"));
         let (now, mut end) = (self.now, Vec::new());
-        let live = |pods: &[Pod]| -> Vec<usize> {
-            (0..pods.len()).filter(|&i| pods[i].owner.as_deref() == Some(&*current.owner) && pods[i].is_active()).collect()
-        };
+        let live = |pods: &[Pod]| -> Vec<usize> { all.iter().copied().filter(|&i| pods[i].is_active()).collect() };
         let mine = live(&self.pods);
         let (new, old): (Vec<usize>, Vec<usize>) = mine.iter().partition(|&&i| self.pods[i].set == current.uid);
         let ready = mine.iter().filter(|&&i| self.pods[i].ready).count();
@@ -386,17 +437,17 @@ impl Cluster {
         }
         let total = live(&self.pods).len();
         for _ in 0..wanted.saturating_sub(new.len()).min((wanted + surge).saturating_sub(total)) {
-            self.make_pod(name, current);
+            all.push(self.make_pod(name, current));
         }
         let sets: Vec<_> = self.sets.iter().filter(|set| set.owner == current.owner).map(|set| set.uid.clone()).collect();
         for set in sets {
-            let left = self.pods.iter().filter(|pod| pod.set == set && pod.is_active()).count();
+            let left = all.iter().map(|&i| &self.pods[i]).filter(|pod| pod.set == set && pod.is_active()).count();
             self.want(&set, left);
         }
     }
 
-    fn write_status(&mut self, name: &str, uid: &str, current: Option<&str>) {
-        let mine: Vec<_> = self.pods.iter().filter(|pod| pod.owner.as_deref() == Some(uid) && pod.rejected_at.is_none()).collect();
+    fn write_status(&mut self, name: &str, current: Option<&str>, mine: &[usize]) {
+        let mine: Vec<_> = mine.iter().map(|&i| &self.pods[i]).filter(|pod| pod.rejected_at.is_none()).collect();
         let live: Vec<_> = mine.iter().filter(|pod| pod.ends_at.is_none()).collect();
         let ready = live.iter().filter(|pod| pod.ready).count();
         let before = &self.deployments[name];

@@ -110,6 +110,10 @@ pub struct World {
     pub cluster: Cluster,
     pub audit: Audit,
     pub history: Vec<View>,
+    /// Views that are kept no more.
+    forgotten: usize,
+    /// No operator lags, so that the newest view is all that is kept; states are audited once a second.
+    brief: bool,
 }
 
 /// A world in which everything is as wished, and the operator that made it so.
@@ -123,9 +127,20 @@ pub fn settled(wish: Wish, nodes: usize) -> (World, Operator) {
 
 impl World {
     pub fn new(wish: Wish, nodes: usize) -> Self {
-        let mut world = Self { cluster: Cluster::new(wish, nodes), audit: Audit::default(), history: Vec::new() };
+        let mut world =
+            Self { cluster: Cluster::new(wish, nodes), audit: Audit::default(), history: Vec::new(), forgotten: 0, brief: false };
         world.record();
         world
+    }
+
+    /// One for so many nodes that to look at all of them after each of many writes in a second would take minutes.
+    pub fn brief(wish: Wish, nodes: usize) -> Self {
+        Self { brief: true, ..Self::new(wish, nodes) }
+    }
+
+    /// How many views there have been.
+    pub fn versions(&self) -> usize {
+        self.forgotten + self.history.len()
     }
 
     /// Changes the cluster from outside.
@@ -147,10 +162,32 @@ impl World {
 
     /// Checks the state and keeps it for those who lag.
     fn record(&mut self) {
-        self.audit.state(&self.cluster);
+        if !self.brief {
+            self.look();
+        }
+    }
+
+    fn look(&mut self) {
         let view = View::of(&self.cluster, self.history.last());
-        if !self.history.last().is_some_and(|last| last.is(&view)) {
-            self.history.push(view);
+        let same = self.history.last().is_some_and(|last| last.is(&view));
+        // What nobody could tell from the state before is that state.
+        if !(self.brief && same) {
+            self.audit.state(&self.cluster);
+        }
+        if same {
+            return;
+        }
+        if self.brief {
+            self.forgotten += self.history.len();
+            self.history.clear();
+        }
+        self.history.push(view);
+    }
+
+    /// The view of this second, where not every change gives one.
+    fn look_once(&mut self) {
+        if self.brief {
+            self.look();
         }
     }
 
@@ -339,6 +376,11 @@ impl World {
 
     /// One second of a world in which nothing goes wrong; the plan that was carried out.
     pub fn fair_second(&mut self, operator: &mut Operator) -> Option<Plan> {
+        self.look_once();
+        self.pass(operator)
+    }
+
+    fn pass(&mut self, operator: &mut Operator) -> Option<Plan> {
         operator.catch_up(self);
         let planned = operator.plan(self);
         for request in planned.iter().flat_map(|planned| &planned.requests) {
@@ -350,12 +392,13 @@ impl World {
 
     /// The same for an operator that decides only when something has changed, or when it said that it would look again.
     pub fn idle_second(&mut self, operator: &mut Operator) -> Option<Plan> {
+        self.look_once();
         if !operator.has_to_look(self) {
             self.tick();
             return None;
         }
-        let (versions, now) = (self.history.len(), self.cluster.now);
-        let plan = self.fair_second(operator);
+        let (versions, now) = (self.versions(), self.cluster.now);
+        let plan = self.pass(operator);
         let idle = plan.as_ref().is_none_or(|plan| plan.actions.is_empty());
         let again = plan.as_ref().and_then(|plan| plan.recheck_at).unwrap_or(now + 1);
         operator.looked(idle.then_some((versions, again)));

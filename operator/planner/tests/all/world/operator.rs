@@ -79,7 +79,7 @@ impl Operator {
 
     /// Something has changed since it last looked, or the time has come.
     pub fn has_to_look(&self, world: &World) -> bool {
-        self.rests.is_none_or(|(versions, again)| world.history.len() > versions || world.cluster.now >= again)
+        self.rests.is_none_or(|(versions, again)| world.versions() > versions || world.cluster.now >= again)
     }
 
     pub fn looked(&mut self, rests: Option<(usize, i64)>) {

@@ -36,7 +36,9 @@ pub struct Pod {
     pub evicted: bool,
     /// It waits for a condition of somebody else.
     pub unmet: bool,
-    /// The condition of the gate of updates in place.
+    /// Whether it has the gate of updates in place.
+    gated: bool,
+    /// The condition of that gate.
     gate: Option<bool>,
     /// Its container is ready.
     up: bool,
@@ -78,7 +80,7 @@ impl Pod {
             }
         }
         let up = now >= self.ready_at && self.ends_at.is_none() && node_is_ready;
-        let ready = up && (self.gate == Some(true) || !gates(&self.template));
+        let ready = up && (self.gate == Some(true) || !self.gated);
         if (self.up, self.ready) != (up, ready) {
             self.bump(version);
         }
@@ -129,6 +131,8 @@ pub struct ReplicaSet {
     pub template: Arc<Value>,
     token: Option<String>,
     pub replicas: usize,
+    /// How often its template was changed.
+    pub changes: u64,
 }
 
 impl Cluster {
@@ -148,13 +152,15 @@ impl Cluster {
             template: Arc::new(template.clone()),
             token: None,
             replicas: 0,
+            changes: 0,
         };
         self.sets.push(set.clone());
         self.sets_version += 1;
         Some(set)
     }
 
-    pub fn make_pod(&mut self, deployment: &str, set: &ReplicaSet) {
+    /// Its index.
+    pub fn make_pod(&mut self, deployment: &str, set: &ReplicaSet) -> usize {
         let (uid, now) = (self.uid(), self.now);
         self.version += 1;
         let template = Arc::clone(&set.template);
@@ -174,6 +180,7 @@ impl Cluster {
             rejected_at: self.refusing.contains(&set.node).then_some(now),
             evicted: false,
             unmet: false,
+            gated: gates(&template),
             gate: None,
             up: false,
             record: None,
@@ -185,15 +192,16 @@ impl Cluster {
             started_at: now,
             template,
         });
+        self.pods.len() - 1
     }
 
-    /// While a Deployment is paused only its `ReplicaSets` act: each has as many pods as it wants.
-    pub fn keep_replicas(&mut self, deployment: &str, uid: &str, wanted: usize) {
+    /// While a Deployment is paused only its `ReplicaSets` act: each has as many pods as it wants. `all`: indices of its pods.
+    pub fn keep_replicas(&mut self, deployment: &str, uid: &str, wanted: usize, all: &mut Vec<usize>) {
         let surge = self.deployments[deployment]["spec"]["strategy"]["rollingUpdate"]["maxSurge"].as_u64().unwrap_or(0);
         let mut allowed = if wanted == 0 { 0 } else { wanted + usize::try_from(surge).unwrap() };
         let mine: Vec<_> = self.sets.iter().filter(|set| set.owner == uid && set.replicas > 0).cloned().collect();
         for set in &mine {
-            let live: Vec<_> = (0..self.pods.len()).filter(|&i| self.pods[i].set == set.uid && self.pods[i].is_active()).collect();
+            let live: Vec<_> = all.iter().copied().filter(|&i| self.pods[i].set == set.uid && self.pods[i].is_active()).collect();
             // A paused Deployment is scaled all the same.
             let wanted = if mine.len() == 1 { wanted } else { set.replicas.min(allowed) };
             allowed = allowed.saturating_sub(wanted);
@@ -201,7 +209,7 @@ impl Cluster {
                 self.pods[i].ends_at = Some(self.now + super::cluster::END);
             }
             for _ in live.len()..wanted {
-                self.make_pod(deployment, set);
+                all.push(self.make_pod(deployment, set));
             }
             self.want(&set.uid, wanted);
         }
@@ -214,11 +222,11 @@ impl Cluster {
         }
     }
 
-    /// Former `ReplicaSets` without pods are not kept.
-    pub fn clean_up(&mut self, uid: &str, current: Option<&str>) {
+    /// Former `ReplicaSets` without pods are not kept. `all`: indices of the Deployment's pods.
+    pub fn clean_up(&mut self, uid: &str, current: Option<&str>, all: &[usize]) {
         let before = self.sets.len();
-        let pods = &self.pods;
-        let used = |set: &ReplicaSet| set.replicas > 0 || pods.iter().any(|pod| pod.set == set.uid && pod.ends_at.is_none());
+        let pods = || all.iter().map(|&i| &self.pods[i]);
+        let used = |set: &ReplicaSet| set.replicas > 0 || pods().any(|pod| pod.set == set.uid && pod.ends_at.is_none());
         self.sets.retain(|set| set.owner != uid || current == Some(&*set.uid) || used(set));
         self.sets_version += u64::from(self.sets.len() < before);
     }
@@ -226,7 +234,7 @@ impl Cluster {
     /// A `ReplicaSet` of before, without pods, that a node's Deployment still has.
     pub fn leave_set(&mut self, node: &str, template: Arc<Value>) {
         let owner = self.sets.iter().find(|set| set.node == node).unwrap().owner.clone();
-        let set = ReplicaSet { uid: self.uid(), owner, node: node.to_owned(), template, token: None, replicas: 0 };
+        let set = ReplicaSet { uid: self.uid(), owner, node: node.to_owned(), template, token: None, replicas: 0, changes: 0 };
         // The oldest.
         self.sets.insert(0, set);
         self.sets_version += 1;
@@ -245,6 +253,7 @@ impl Cluster {
         set.token = after["metadata"]["labels"][names::IN_PLACE_TOKEN].as_str().map(str::to_owned);
         if after["spec"]["template"] != *set.template {
             set.template = Arc::new(after["spec"]["template"].clone());
+            set.changes += 1;
         }
         self.sets_version += 1;
         Some((before, set.clone()))
@@ -380,7 +389,7 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         // Another number for every run, and no larger one.
         runs: u64::MAX - pod.run,
         unmet: pod.unmet.then(|| Box::new(unmet(pod))),
-        gated: gates(&pod.template).then(|| Box::new(gated(pod))),
+        gated: pod.gated.then(|| Box::new(gated(pod))),
         ..PodFacts::default()
     }
 }
