@@ -50,6 +50,7 @@ mutants:
 bench: deps control-plane build
 	@cargo build --release --locked -p health-checker -p operator -p virtual-kubelet -p e2e --bins
 	@for name in health-checker rollouts inplace; do BED_PROGRAMS=target/release target/debug/bed bench $$name || exit 1; done
+	@cargo bench --locked --quiet -p planner --bench noise
 	@-$(MAKE) --no-print-directory kwok
 	@for name in scale gates fleet; do BED_PROGRAMS=target/release target/release/bed bench $$name || exit 1; done
 
