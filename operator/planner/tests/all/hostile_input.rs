@@ -2,7 +2,10 @@
 
 use crate::world;
 
-use crds::ledger::{Wait, WaitFor};
+use crds::{
+    ledger::{Wait, WaitFor},
+    names,
+};
 use planner::{Snapshot, decide};
 use proptest::{prelude::*, sample::select};
 use world::{
@@ -98,4 +101,28 @@ proptest! {
         shuffled.daemon_sets.reverse();
         prop_assert_eq!(decide(&snapshot), decide(&shuffled));
     }
+}
+
+/// A kubelet may annotate its own Node.
+#[test]
+fn an_id_that_somebody_writes_on_one_node_stops_no_rollout_of_the_fleet() {
+    let mut stopped = Vec::new();
+    for id in [(1_u64 << 52) - 1, (1 << 52) - 2, 1 << 52, 1 << 51, 1_000_000_000 + 2 * 24 * 3600 * 1000] {
+        for marks in [Marks::Token, Marks::Both] {
+            let mut world = World::new(Wish::new(marks, 1), 3);
+            let mut operator = Operator::default();
+            world.run_until(&mut operator, 120, World::is_converged).unwrap();
+            let text = format!(r#"{{"{UID8}":{{"id":{id},"phase":"Attached","key":"","value":"","time":0}}}}"#);
+            world.change(|cluster| {
+                cluster.edit_node("n0", |node| node["metadata"]["annotations"][names::HOLDERS_ANNOTATION] = text.into());
+                cluster.edit_wish(|wish| wish.image = 2);
+            });
+            let end = world.run_until(&mut operator, 600, World::is_converged);
+            let ledger = world.cluster.ledger().unwrap();
+            if end.is_err() || ledger.rebuilding.is_some() || ledger.next_id > id {
+                stopped.push((id, marks, ledger.next_id));
+            }
+        }
+    }
+    assert!(stopped.is_empty(), "{stopped:?}");
 }
