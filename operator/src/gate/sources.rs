@@ -211,6 +211,9 @@ fn note(hub: &Hub, of: impl Fn(&mut planner::gate::World) -> Option<&mut Option<
     }
 }
 
+/// How soon the newest revision of a `DaemonSet` is asked for again where it is not known.
+const REVISION_RETRY: Duration = Duration::from_secs(5);
+
 async fn follow_daemon_set(client: Client, hub: Arc<Hub>, key: Key) {
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), &key.0);
     let config = config().fields(&format!("metadata.name={}", key.1));
@@ -229,18 +232,28 @@ async fn follow_daemon_set(client: Client, hub: Arc<Hub>, key: Key) {
             let _ = newest_seen.send(None);
         }
     };
+    let wants_revision = || {
+        hub.world().gates.values().any(|gate| {
+            gate.spec.requirements.iter().filter_map(|wanted| wanted.daemon_set.as_ref()).any(|wanted| {
+                wanted.current_revision && (wanted.namespace.as_str(), wanted.name.as_str()) == (key.0.as_str(), key.1.as_str())
+            })
+        })
+    };
     let take = async {
-        while arrivals.changed().await.is_ok() {
-            let now = arrivals.borrow_and_update().clone();
-            let wants_revision = hub.world().gates.values().any(|gate| {
-                gate.spec.requirements.iter().filter_map(|wanted| wanted.daemon_set.as_ref()).any(|wanted| {
-                    wanted.current_revision && (wanted.namespace.as_str(), wanted.name.as_str()) == (key.0.as_str(), key.1.as_str())
-                })
-            });
-            let mut now = now.map(facts::daemon_set);
-            if let Some(found) = now.as_mut().filter(|_| wants_revision) {
+        // A gate may begin to ask for the newest revision at any time, and who was asked for it may not have answered.
+        let mut unknown = false;
+        loop {
+            match tokio::time::timeout(REVISION_RETRY, arrivals.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return,
+                Err(_) if unknown && wants_revision() => {}
+                Err(_) => continue,
+            }
+            let mut now = arrivals.borrow_and_update().clone().map(facts::daemon_set);
+            if let Some(found) = now.as_mut().filter(|_| wants_revision()) {
                 found.revision = newest(&client, &key.0, found).await;
             }
+            unknown = now.as_ref().is_some_and(|found| found.revision.is_none());
             let mut world = hub.changing_world();
             let Some(source) = world.daemon_sets.get_mut(&key) else { continue };
             let differs = source.found.as_ref() != Some(&now);

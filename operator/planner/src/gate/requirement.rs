@@ -250,21 +250,21 @@ fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) 
         Ok(pods) => pods,
         Err(verdict) => return verdict,
     };
-    let newest = |pod: &&Pod| !wanted.current_revision || found.revision.as_ref().is_some_and(|revision| *revision == pod.revision);
-    let mut own = pods
+    let own = pods
         .on
         .get(node.name)
         .into_iter()
         .flat_map(|pods| pods.values())
         .filter(|pod| pod.controller == found.uid && !pod.terminating && !pod.ended);
-    if own.clone().filter(newest).any(|pod| pod.ready && is_of_now(pod, node)) {
-        return Verdict::Met;
+    let ready: Vec<_> = own.clone().filter(|pod| pod.ready && is_of_now(pod, node)).collect();
+    match &found.revision {
+        _ if own.clone().next().is_none() => Verdict::Unmet(format!("{} has no pod on the node", name())),
+        _ if ready.is_empty() => Verdict::Unmet(format!("the pod of {} is not ready", name())),
+        _ if !wanted.current_revision => Verdict::Met,
+        None => Verdict::NoData(format!("the newest revision of {} cannot be seen", name())),
+        Some(newest) if ready.iter().any(|pod| pod.revision == *newest) => Verdict::Met,
+        Some(_) => Verdict::Unmet(format!("the pod of {} is of an older revision", name())),
     }
-    Verdict::Unmet(match own.next() {
-        None => format!("{} has no pod on the node", name()),
-        Some(pod) if pod.ready => format!("the pod of {} is of an older revision", name()),
-        Some(_) => format!("the pod of {} is not ready", name()),
-    })
 }
 
 /// As its controller will see it once the node has started: taints of gates, and those that go by themselves, are no reason to stay

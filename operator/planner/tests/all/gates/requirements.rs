@@ -259,6 +259,27 @@ fn the_newest_revision_of_a_daemon_set_can_be_asked_for() {
     assert!(of("old").settle().is_tainted() && !of("new").settle().is_tainted());
 }
 
+/// The right to list `ControllerRevision`s is missing, or the API server is busy for a moment.
+#[test]
+fn a_revision_that_cannot_be_seen_taints_no_node_that_was_released_and_releases_none() {
+    let wanted = json!({"namespace": "kube-system", "name": "dns", "currentRevision": true});
+    let continuous =
+        gate("a", json!({"mode": "Continuous", "retaint": {"failingFor": "0s"}, "requirements": [{"name": "dns", "daemonSet": wanted}]}));
+    let mut life = Life::new(vec![continuous]);
+    let is_seen = |life: &mut Life, seen: bool| {
+        let source = life.world.daemon_sets.values_mut().next().unwrap();
+        let found = source.found.as_mut().unwrap().as_mut().unwrap();
+        found.revision = seen.then(|| "new".to_owned());
+    };
+    with_daemon_set(&mut life, tolerant(), vec![Pod { revision: "new".into(), ..ready_pod() }]);
+    is_seen(&mut life, false);
+    assert!(life.settle().is_tainted(), "it was never released");
+    is_seen(&mut life, true);
+    assert!(!life.settle().is_tainted());
+    is_seen(&mut life, false);
+    assert!(!life.settle().is_tainted(), "nothing is known against it");
+}
+
 #[test]
 fn a_gate_whose_pods_do_not_tolerate_its_taint_is_not_enforced_and_lets_go() {
     let mut life = Life::new(vec![daemon_set_gate(false)]);
