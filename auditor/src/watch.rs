@@ -27,6 +27,10 @@ pub trait Sink: Sync {
     fn listed(&self, _kind: Kind) {}
     /// A list failed; it is tried again.
     fn failed(&self, _kind: Kind, _error: &kube::Error) {}
+    /// A watch is open: from now on changes are delivered.
+    fn watching(&self, _kind: Kind) {}
+    /// A watch could not be opened; it is tried again.
+    fn not_watching(&self, _kind: Kind, _error: &kube::Error) {}
 }
 
 /// Lists once, then watches from there for ever; only objects with the label `labels`, where one is given.
@@ -63,11 +67,13 @@ async fn follow_once(kind: Kind, api: &Api<DynamicObject>, labels: Option<&str>,
         let stream = match api.watch(&watches, &revision).await {
             Ok(stream) => stream,
             Err(error) if is_expired(&error) => return Ok(()),
-            Err(_) => {
+            Err(error) => {
+                sink.not_watching(kind, &error);
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
         };
+        sink.watching(kind);
         let mut stream = std::pin::pin!(stream);
         while let Some(Ok(event)) = stream.next().await {
             match event {

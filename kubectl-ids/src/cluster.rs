@@ -48,7 +48,7 @@ pub struct Cluster {
     pub asks_once: Client,
     /// The namespace that is meant.
     pub namespace: String,
-    operator_namespace: String,
+    pub(crate) operator_namespace: String,
 }
 
 impl Cluster {

@@ -6,6 +6,8 @@ mod judge;
 
 #[cfg(test)]
 mod judge_tests;
+#[cfg(test)]
+mod rights_tests;
 
 pub use expected::{expectations, loosened};
 pub use judge::{Finding, Judge};
@@ -26,7 +28,7 @@ use chrono::Utc;
 use crds::names;
 use kube::{
     Api,
-    api::{DynamicObject, ListParams},
+    api::{DynamicObject, ListParams, WatchParams},
 };
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -49,6 +51,8 @@ enum Event {
     Seen(Observation),
     BeganAnew(Kind, BTreeSet<String>),
     Listed(Kind),
+    Watching(Kind),
+    NotWatching(Kind, String),
     Heard(Answer),
     Remark(String),
 }
@@ -74,15 +78,25 @@ impl Sink for Channel {
     fn listed(&self, kind: Kind) {
         self.send(Event::Listed(kind));
     }
+
+    fn watching(&self, kind: Kind) {
+        self.send(Event::Watching(kind));
+    }
+
+    fn not_watching(&self, kind: Kind, error: &kube::Error) {
+        self.send(Event::NotWatching(kind, error.to_string()));
+    }
 }
 
 /// How much was judged.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Judged {
     /// Changes of objects.
     pub changes: usize,
     /// Answers of health checkers.
     pub answers: usize,
+    /// Kinds that are not watched at the end.
+    pub unwatched: Vec<String>,
 }
 
 /// A running audit. Dropping it stops it.
@@ -93,6 +107,8 @@ pub struct Audit {
     events: UnboundedReceiver<Event>,
     /// Kinds whose watch lists anew just now.
     listing: BTreeSet<Kind>,
+    /// Kinds that are not watched just now, whose changes nobody judges.
+    unwatched: BTreeSet<Kind>,
     /// Where health checkers answer.
     doors: Doors,
     /// What could not be judged, and why.
@@ -116,6 +132,10 @@ impl Audit {
                 }
                 Err(error) => return Err(explain(error, request(cluster, kind))),
             }
+            // Who may list and not watch would be told that nothing changes.
+            if let Err(error) = api.watch(&WatchParams::default().timeout(1), "0").await {
+                return Err(explain(error, request(cluster, kind)));
+            }
             let channel = Channel(sender.clone());
             listing.insert(kind);
             tasks.spawn(async move { watch::follow(kind, &api, labels, &channel).await });
@@ -130,7 +150,7 @@ impl Audit {
                 Some(Event::Listed(kind)) => {
                     listing.remove(&kind);
                 }
-                Some(Event::BeganAnew(..) | Event::Heard(_) | Event::Remark(_)) => {}
+                Some(Event::BeganAnew(..) | Event::Heard(_) | Event::Remark(_) | Event::Watching(_) | Event::NotWatching(..)) => {}
                 None => bail!("the watches ended"),
             }
         }
@@ -139,7 +159,7 @@ impl Audit {
         let (client, namespace, channel) = (cluster.asks_once.clone(), cluster.namespace.clone(), Channel(sender));
         let asked = doors.clone();
         tasks.spawn(async move { asked.ask(&client, &namespace, &channel).await });
-        Ok(Self { judge, queue, events, listing, doors, remarks, _tasks: tasks })
+        Ok(Self { judge, queue, events, listing, unwatched: BTreeSet::new(), doors, remarks, _tasks: tasks })
     }
 
     /// What was found next, after a moment at most.
@@ -168,7 +188,8 @@ impl Audit {
         while let Some(next) = self.queue.pop() {
             found.extend(self.judge.judge(&next.observation, next.late));
         }
-        let judged = Judged { changes: self.judge.judged, answers: self.judge.heard };
+        let unwatched = self.unwatched.iter().map(|kind| kind.as_str().to_owned()).collect();
+        let judged = Judged { changes: self.judge.judged, answers: self.judge.heard, unwatched };
         found.extend(self.judge.end());
         (found, judged)
     }
@@ -187,6 +208,14 @@ impl Audit {
             }
             Event::Listed(kind) => {
                 self.listing.remove(&kind);
+            }
+            Event::Watching(kind) => {
+                self.unwatched.remove(&kind);
+            }
+            Event::NotWatching(kind, error) => {
+                if self.unwatched.insert(kind) {
+                    self.remarks.push(format!("{} cannot be watched: {error}; what happens meanwhile is not judged", kind.as_str()));
+                }
             }
             Event::Heard(answer) => self.judge.hear(answer),
             Event::Remark(remark) => self.remarks.push(remark),

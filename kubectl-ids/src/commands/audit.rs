@@ -51,9 +51,12 @@ pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) 
     violations += report(&found, style)?;
     let seconds = i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX);
     let number = style.paint(&format!("{violations} violations"), if violations == 0 { Tone::Good } else { Tone::Bad });
-    let Judged { changes, answers } = judged;
+    let Judged { changes, answers, unwatched } = judged;
     print(&format!("{changes} changes and {answers} answers of health checkers judged in {}: {number}\n", span(seconds)))?;
-    Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if !unwatched.is_empty() {
+        remarks(&[format!("{} are not watched: what happened to them is not judged", listed(&unwatched))]);
+    }
+    Ok(if violations == 0 && unwatched.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn report(found: &[Finding], style: Style) -> Result<usize> {
