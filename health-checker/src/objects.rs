@@ -124,7 +124,7 @@ impl Watched for Node {
     fn keep(self) -> view::Node {
         let taints = self.spec.and_then(|spec| spec.taints).unwrap_or_default();
         view::Node {
-            to_be_deleted: taints.iter().any(|taint| taint.key == names::CLUSTER_AUTOSCALER_TAINT),
+            to_be_deleted: taints.iter().any(|taint| names::DEPARTURE_TAINTS.contains(&taint.key.as_str())),
             deleting: self.metadata.deletion_timestamp.is_some(),
         }
     }
@@ -382,9 +382,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_taint_of_the_autoscaler_announces_deletion() {
+    fn the_taints_by_which_the_operator_drains_a_node_announce_its_departure_and_no_others() {
         let node = |spec| serde_json::from_value::<Node>(json!({"metadata": {"name": "n"}, "spec": spec})).expect("decodes").keep();
-        assert!(node(json!({"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]})).to_be_deleted);
+        for key in names::DEPARTURE_TAINTS {
+            assert!(node(json!({"taints": [{"key": key, "effect": "NoSchedule"}]})).to_be_deleted, "{key}");
+        }
+        let rebalanced = json!({"taints": [{"key": "aws-node-termination-handler/rebalance-recommendation", "effect": "NoSchedule"}]});
+        assert!(!node(rebalanced).to_be_deleted, "nobody has decided that it goes");
         assert!(!node(json!({"unschedulable": true, "taints": [{"key": "node.kubernetes.io/not-ready"}]})).to_be_deleted);
         assert!(!node(json!({})).to_be_deleted);
     }

@@ -88,7 +88,7 @@ impl Pod {
 /// What is kept of the Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Carries the taint of cluster-autoscaler that announces its deletion.
+    /// Carries a taint that announces that it is about to be taken away ([`crds::names::DEPARTURE_TAINTS`]).
     pub to_be_deleted: bool,
     /// Has a `deletionTimestamp`.
     pub deleting: bool,
