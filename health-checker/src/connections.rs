@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
@@ -29,6 +30,10 @@ pub struct Limits {
     pub idle: Duration,
 }
 
+/// For so long a client that has connected may take until it asks, before others that asked are preferred to it: a round trip and a lost
+/// packet's repetition.
+const NEWCOMER: Duration = Duration::from_secs(2);
+
 impl Limits {
     /// For the health port. Documented intervals of load balancers go up to 300 s; one that keeps its connection from check to
     /// check must not find it closed.
@@ -40,6 +45,7 @@ impl Limits {
 /// One connection, as its task and the table share it. Times are milliseconds since the table was made, plus 1; 0 is never.
 #[derive(Debug)]
 pub struct Connection {
+    from: Option<IpAddr>,
     started: Instant,
     opened: u64,
     answered: AtomicU64,
@@ -66,9 +72,14 @@ impl Connection {
         }
     }
 
-    /// Those that never asked anything go first, then those that asked longest ago.
-    fn usefulness(&self) -> (u64, u64) {
-        (self.answered.load(Relaxed), self.opened)
+    /// It has only just connected, and had no time to ask.
+    fn is_newcomer(&self, now: u64) -> bool {
+        self.answered.load(Relaxed) == 0 && u128::from(now.saturating_sub(self.opened)) <= NEWCOMER.as_millis()
+    }
+
+    /// Those that never asked anything go first, then those that asked longest ago; last those that are waited for.
+    fn usefulness(&self, now: u64, waits: bool) -> (bool, u64, u64) {
+        (waits && self.is_newcomer(now), self.answered.load(Relaxed), self.opened)
     }
 
     fn overdue(&self, now: u64, limits: &Limits) -> bool {
@@ -133,13 +144,15 @@ impl Table {
         }
     }
 
-    /// A new connection. Where the table is full, the least useful one goes: the newcomer may be the load balancer.
-    pub fn enter(self: &Arc<Self>) -> Seat {
+    /// A new connection. Where the table is full, the least useful one of the address with most of them goes: the newcomer may be the load
+    /// balancer, and a crowd from elsewhere must not push it out.
+    pub fn enter(self: &Arc<Self>, from: Option<IpAddr>) -> Seat {
         if self.len() >= self.limits.connections {
             self.displace();
         }
         let id = self.next.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection {
+            from,
             started: self.started,
             opened: millis(self.started),
             answered: AtomicU64::new(0),
@@ -151,10 +164,20 @@ impl Table {
         Seat { id, connection, table: self.clone() }
     }
 
-    /// Closes the least useful connection.
+    /// Closes the least useful connection of the address that has most of them. Those that have only just connected are waited for while
+    /// they hold no more than half of all places.
     pub fn displace(&self) {
+        let now = millis(self.started);
         let closed = self.locked(|open| {
-            let least = open.iter().min_by_key(|(_, connection)| connection.usefulness()).map(|(id, _)| *id);
+            let mut of_address: HashMap<Option<IpAddr>, usize> = HashMap::new();
+            for connection in open.values() {
+                *of_address.entry(connection.from).or_default() += 1;
+            }
+            let newcomers = open.values().filter(|connection| connection.is_newcomer(now)).count();
+            let waits = 2 * newcomers <= self.limits.connections;
+            let most = of_address.values().copied().max().unwrap_or_default();
+            let crowded = open.iter().filter(|(_, connection)| of_address[&connection.from] == most);
+            let least = crowded.min_by_key(|(id, connection)| (connection.usefulness(now, waits), **id)).map(|(id, _)| *id);
             least.and_then(|id| open.remove(&id)).is_some_and(|connection| connection.close())
         });
         self.displaced.fetch_add(u64::from(closed), Relaxed);
@@ -242,30 +265,67 @@ mod tests {
         Limits { connections: 2, header: Duration::from_secs(5), silence: Duration::from_secs(30), idle: Duration::from_secs(330) }
     }
 
+    fn asks(seat: &Seat) {
+        seat.connection.bytes_read();
+        seat.connection.request_read();
+    }
+
+    fn gone(seat: &Seat) -> bool {
+        seat.connection.gone.is_cancelled()
+    }
+
+    fn from(last: u8) -> Option<IpAddr> {
+        Some([192, 0, 2, last].into())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_client_that_never_asked_makes_room_for_the_next() {
         let table = Table::new(limits());
-        let silent = table.enter();
-        let useful = table.enter();
-        tokio::time::advance(Duration::from_secs(1)).await;
-        useful.connection.bytes_read();
-        useful.connection.request_read();
-        let third = table.enter();
-        assert!(silent.connection.gone.is_cancelled());
-        assert!(!useful.connection.gone.is_cancelled() && !third.connection.gone.is_cancelled());
+        let silent = table.enter(from(1));
+        let useful = table.enter(from(1));
+        asks(&useful);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let third = table.enter(from(1));
+        assert_eq!([gone(&silent), gone(&useful), gone(&third)], [true, false, false]);
         assert_eq!((table.len(), table.displaced.load(Relaxed)), (2, 1));
         drop((silent, useful, third));
         assert!(table.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_client_that_has_only_just_connected_is_waited_for() {
+        let table = Table::new(limits());
+        let useful = table.enter(from(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        asks(&useful);
+        let new = table.enter(from(1));
+        let third = table.enter(from(1));
+        assert_eq!([gone(&useful), gone(&new), gone(&third)], [true, false, false]);
+        let fourth = table.enter(from(1));
+        assert_eq!([gone(&new), gone(&third), gone(&fourth)], [true, false, false], "of those that are all new the first goes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_from_one_address_pushes_nobody_else_out() {
+        let table = Table::new(Limits { connections: 4, ..limits() });
+        let balancer = table.enter(from(1));
+        asks(&balancer);
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let mut crowd: Vec<_> = (0..3).map(|_| table.enter(from(2))).collect();
+        for _ in 0..20 {
+            crowd.push(table.enter(from(2)));
+            crowd.iter().filter(|seat| !gone(seat)).for_each(asks);
+        }
+        assert!(!gone(&balancer));
+        assert_eq!(crowd.iter().filter(|seat| !gone(seat)).count(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_header_has_five_seconds_a_silent_client_thirty_an_idle_one_more_than_any_interval() {
         let table = Table::new(Limits { connections: 9, ..limits() });
-        let (slow, silent, idle) = (table.enter(), table.enter(), table.enter());
+        let (slow, silent, idle) = (table.enter(None), table.enter(None), table.enter(None));
         slow.connection.bytes_read();
-        idle.connection.bytes_read();
-        idle.connection.request_read();
-        let gone = |seat: &Seat| seat.connection.gone.is_cancelled();
+        asks(&idle);
         let mut seen = Vec::new();
         for seconds in [4, 2, 23, 2, 270, 40] {
             tokio::time::advance(Duration::from_secs(seconds)).await;

@@ -139,7 +139,7 @@ pub async fn accept<A: Accept>(listener: &A, table: &Arc<Table>, respond: &Arc<i
     loop {
         match listener.accept_one().await {
             Ok((stream, from)) => {
-                let seat = table.enter();
+                let seat = table.enter(from);
                 tokio::spawn(talk(stream, from, seat, respond.clone(), stop.clone()));
             }
             // Mostly: no file descriptor is left.

@@ -215,3 +215,26 @@ async fn the_port_is_taken_exclusively_and_a_conflict_says_what_to_do() {
         assert!(matches!(error, BindError::InUse { .. }) && error.to_string().contains(&format!("ss -ltnp sport = :{port}")), "{error}");
     }
 }
+
+/// The table is full of clients that ask; the load balancer's new connection has a round trip to go before its request arrives.
+#[tokio::test]
+async fn clients_that_ask_do_not_push_out_a_balancer_that_has_only_just_connected() {
+    let server = start(Limits::new(4));
+    server.now_serves();
+    let mut rude = Vec::new();
+    for _ in 0..4 {
+        let mut stream = server.connect().await;
+        ask(&mut stream).await;
+        rude.push(stream);
+    }
+    let mut balancer = server.connect().await;
+    // Its place is taken when somebody else has lost one.
+    while server.table.displaced.load(Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut one_more = server.connect().await;
+    ask(&mut one_more).await;
+    balancer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.expect("writes");
+    let answer = until_closed(&mut balancer).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "the balancer's check failed: {answer:?}");
+}
