@@ -6,6 +6,7 @@ use crate::{
     listener::Accept,
     metrics::Requests,
     probers::Probers,
+    proxy_protocol::Unwrapped,
 };
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -162,7 +163,7 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let connection = seat.connection.clone();
-    let io = TokioIo::new(Tracked { stream, connection: connection.clone() });
+    let io = TokioIo::new(Unwrapped::new(Tracked { stream, connection: connection.clone() }));
     let service = service_fn(|request: Request<Incoming>| {
         connection.request_read();
         let response = respond.respond(&request, from);

@@ -216,6 +216,25 @@ async fn the_port_is_taken_exclusively_and_a_conflict_says_what_to_do() {
     }
 }
 
+/// With proxy protocol on, an NLB's health checks carry a header without addresses (`LOCAL`), others one of the balancer's connection.
+#[tokio::test]
+async fn a_check_behind_a_header_of_the_proxy_protocol_is_answered() {
+    let server = start(Limits { header: Duration::from_millis(200), ..Limits::new(8) });
+    server.now_serves();
+    let get = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    for header in [
+        b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00".to_vec(),
+        [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c"[..], &[10, 0, 0, 1, 10, 0, 0, 2, 1, 1, 2, 2]].concat(),
+        b"PROXY TCP4 10.0.0.1 10.0.0.2 1000 2000\r\n".to_vec(),
+    ] {
+        let mut stream = server.connect().await;
+        stream.write_all(&[&header[..], get].concat()).await.expect("writes");
+        let answer = until_closed(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{header:?}: {answer}");
+    }
+    assert_eq!(server.exchange("PROXY TCP4 and no end").await, "", "within the limits of a header, for it is one");
+}
+
 /// The table is full of clients that ask; the load balancer's new connection has a round trip to go before its request arrives.
 #[tokio::test]
 async fn clients_that_ask_do_not_push_out_a_balancer_that_has_only_just_connected() {
