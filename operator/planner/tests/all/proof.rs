@@ -216,6 +216,33 @@ fn outcome_is_halted(world: &mut World, operator: &mut Operator) {
     assert_eq!(on(world, 2), 1);
 }
 
+/// Nothing fell: its pods took longer than they had.
+#[test]
+fn a_node_that_comes_through_after_its_deadline_has_failed_until_it_has_served_for_long_enough() {
+    let (mut world, mut operator) = proving(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let wanted = world.cluster.wish.revision_of(2);
+    let comes_up_at = |world: &mut World, at: i64| {
+        world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).for_each(|pod| pod.ready_at = at));
+    };
+    let failed = |world: &World| world.cluster.ledger().unwrap().course.as_ref().is_some_and(|course| !course.failed.is_empty());
+    for _ in 0..120 {
+        comes_up_at(&mut world, i64::MAX);
+        world.fair_second(&mut operator);
+    }
+    assert!(failed(&world));
+    let now = world.cluster.now;
+    comes_up_at(&mut world, now);
+    let attached = |world: &World| world.cluster.ledger().unwrap().grants.is_empty();
+    world.run_until(&mut operator, 60, attached).unwrap();
+    for second in 0..PROVEN - 5 {
+        assert!(failed(&world) && attached(&world), "{second} s after its attach");
+        world.fair_second(&mut operator);
+    }
+    world.run_until(&mut operator, 20, |world| !failed(world)).unwrap();
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
 #[test]
 fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
