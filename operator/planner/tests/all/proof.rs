@@ -243,6 +243,62 @@ fn a_node_that_comes_through_after_its_deadline_has_failed_until_it_has_served_f
     world.run_until(&mut operator, 600, World::is_converged).unwrap();
 }
 
+/// A fleet of three in which one node has image 2, broke once since, and serves.
+fn with_a_suspect_that_serves() -> (World, Operator, String) {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let attached = |world: &World| on(world, 2) == 1 && world.cluster.ledger().unwrap().grants.is_empty();
+    world.run_until(&mut operator, 60, attached).unwrap();
+    let wanted = world.cluster.wish.revision_of(2);
+    let suspect = world.cluster.pods.iter().find(|pod| pod.revision() == wanted).unwrap().node.clone();
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).take(1).for_each(|pod| pod.crash()));
+    seconds(&mut world, &mut operator, 3);
+    assert!(world.cluster.ledger().unwrap().suspects.contains_key(&suspect) && serving(&world).len() == 3);
+    (world, operator, suspect)
+}
+
+#[test]
+fn a_suspect_that_serves_makes_way_at_once_in_the_place_that_it_has() {
+    let (mut world, mut operator, suspect) = with_a_suspect_that_serves();
+    edit(&mut world, |wish| wish.image = 1);
+    seconds(&mut world, &mut operator, 3);
+    let granted: Vec<_> = world.cluster.ledger().unwrap().grants.keys().cloned().collect();
+    assert_eq!(granted, [suspect]);
+}
+
+#[test]
+fn a_suspect_keeps_its_place_whatever_is_wanted_now() {
+    let (mut world, mut operator, suspect) = with_a_suspect_that_serves();
+    world.change(|cluster| {
+        cluster.edit_node(&suspect, |node| node["metadata"]["annotations"][names::SKIP_ANNOTATION] = "default/edge".into());
+    });
+    edit(&mut world, |wish| wish.image = 3);
+    for _ in 0..PROVEN - 10 {
+        seconds(&mut world, &mut operator, 1);
+        assert_eq!(on(&world, 3), 0);
+    }
+    world.run_until(&mut operator, 120, |world| on(world, 3) > 0).unwrap();
+}
+
+#[test]
+fn a_machine_has_not_failed_because_a_former_one_of_its_name_had() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
+    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    world.audit.disturbed.insert(node.clone());
+    world.change(|cluster| {
+        cluster.version += 1;
+        cluster.nodes.remove(&node);
+        cluster.join(&node);
+    });
+    let plan = seconds(&mut world, &mut operator, 2);
+    let ledger = world.cluster.ledger().unwrap();
+    let course = ledger.course.as_ref().unwrap();
+    assert_eq!((course.failed.len(), course.failed_nodes.len()), (0, 1));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
 #[test]
 fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
