@@ -274,18 +274,18 @@ mod tests {
         seat.connection.gone.is_cancelled()
     }
 
-    fn from(last: u8) -> Option<IpAddr> {
-        Some([192, 0, 2, last].into())
+    fn enters(table: &Arc<Table>, last: u8) -> Seat {
+        table.enter(Some([192, 0, 2, last].into()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_client_that_never_asked_makes_room_for_the_next() {
         let table = Table::new(limits());
-        let silent = table.enter(from(1));
-        let useful = table.enter(from(1));
+        let silent = enters(&table, 1);
+        let useful = enters(&table, 1);
         asks(&useful);
         tokio::time::advance(Duration::from_secs(3)).await;
-        let third = table.enter(from(1));
+        let third = enters(&table, 1);
         assert_eq!([gone(&silent), gone(&useful), gone(&third)], [true, false, false]);
         assert_eq!((table.len(), table.displaced.load(Relaxed)), (2, 1));
         drop((silent, useful, third));
@@ -295,25 +295,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_client_that_has_only_just_connected_is_waited_for() {
         let table = Table::new(limits());
-        let useful = table.enter(from(1));
+        let useful = enters(&table, 1);
         tokio::time::advance(Duration::from_secs(1)).await;
         asks(&useful);
-        let new = table.enter(from(1));
-        let third = table.enter(from(1));
+        let new = enters(&table, 1);
+        let third = enters(&table, 1);
         assert_eq!([gone(&useful), gone(&new), gone(&third)], [true, false, false]);
-        let fourth = table.enter(from(1));
+        let fourth = enters(&table, 1);
         assert_eq!([gone(&new), gone(&third), gone(&fourth)], [true, false, false], "of those that are all new the first goes");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_crowd_from_one_address_pushes_nobody_else_out() {
         let table = Table::new(Limits { connections: 4, ..limits() });
-        let balancer = table.enter(from(1));
+        let balancer = enters(&table, 1);
         asks(&balancer);
         tokio::time::advance(Duration::from_mins(1)).await;
-        let mut crowd: Vec<_> = (0..3).map(|_| table.enter(from(2))).collect();
+        let mut crowd: Vec<_> = (0..3).map(|_| enters(&table, 2)).collect();
         for _ in 0..20 {
-            crowd.push(table.enter(from(2)));
+            crowd.push(enters(&table, 2));
             crowd.iter().filter(|seat| !gone(seat)).for_each(asks);
         }
         assert!(!gone(&balancer));

@@ -251,7 +251,7 @@ fn with_a_suspect_that_serves() -> (World, Operator, String) {
     world.run_until(&mut operator, 60, attached).unwrap();
     let wanted = world.cluster.wish.revision_of(2);
     let suspect = world.cluster.pods.iter().find(|pod| pod.revision() == wanted).unwrap().node.clone();
-    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).take(1).for_each(|pod| pod.crash()));
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).take(1).for_each(world::pods::Pod::crash));
     seconds(&mut world, &mut operator, 3);
     assert!(world.cluster.ledger().unwrap().suspects.contains_key(&suspect) && serving(&world).len() == 3);
     (world, operator, suspect)
