@@ -24,6 +24,9 @@ const QUIET: usize = 20;
 const RESYNC: i64 = 300;
 /// How far the future is looked into, in seconds.
 const HORIZON: i64 = 14 * 86_400;
+/// After so many seconds in which nothing but clocks went on, and no time is known at which that ends, nothing will: no proof takes longer
+/// than a day.
+const STILL: i64 = 86_400 + 3600;
 
 /// What a node goes through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +101,7 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
     let mut course = Course { start, forecast, waited: BTreeMap::new(), seen: BTreeSet::new(), waves: BTreeSet::new() };
     course.note_grants(&snapshot, start);
     let mut world = World::new(snapshot, pace.pod_seconds);
-    let (mut work, mut restless, mut quiet) = (0, 0, 0);
+    let (mut work, mut restless, mut quiet, mut moved) = (0, 0, 0, start);
     let last = loop {
         let plan = decided(&mut world);
         world.looked(&plan);
@@ -107,7 +110,11 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
         let now = world.snapshot.now;
         let mut changed = false;
         for action in &plan.actions {
-            changed |= world.act(action);
+            if world.act(action) {
+                changed = true;
+                // The seconds that clocks have counted are written again and again.
+                moved = if matches!(action, Action::WriteStatus { .. }) { moved } else { now };
+            }
         }
         if !changed {
             course.note_waiting(&plan);
@@ -122,7 +129,8 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
         quiet = if restless > 0 || world.next_event().is_some() || proving { 0 } else { quiet + 1 };
         restless = 0;
         let due = plan.recheck_at.filter(|at| (now + 1..now + RESYNC).contains(at) && quiet < QUIET);
-        let next = [world.next_event(), due, opens(&plan, now)].into_iter().flatten().min();
+        let known = world.next_event().into_iter().chain(opens(&plan, now)).min();
+        let next = known.into_iter().chain(due.filter(|_| now - moved < STILL)).min();
         if work >= WORK || now - start > HORIZON {
             course.forecast.cut = true;
             break plan;
