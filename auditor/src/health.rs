@@ -244,7 +244,7 @@ impl Audit<'_> {
     fn facts_at(&self, place: &Place) -> Facts {
         let node = self.world.node(&place.1);
         let taints = node.and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
-        let to_go = taints.into_iter().any(|taint| taint["key"].as_str().is_some_and(|key| names::DEPARTURE_TAINTS.contains(&key)));
+        let to_go = taints.into_iter().any(|taint| taint["key"].as_str().is_some_and(names::is_departure));
         let mut facts = Facts { node_goes: to_go || node.is_some_and(Object::being_deleted), ..Facts::default() };
         for deployment in self.world.members_at(place).filter(|deployment| !deployment.being_deleted()) {
             facts.missing = false;

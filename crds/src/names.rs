@@ -109,6 +109,11 @@ pub const DEPARTURE_TAINTS: [&str; 7] = [
     "aws-node-termination-handler/scheduled-maintenance",
 ];
 
+/// A taint of this key is one of [`DEPARTURE_TAINTS`].
+pub fn is_departure(key: &str) -> bool {
+    DEPARTURE_TAINTS.contains(&key)
+}
+
 /// `ClusterRole` of a health checker inside its namespace: read pods and Deployments.
 pub const HEALTH_CHECKER_ROLE: &str = "ingress-daemonset-health-checker";
 /// `ClusterRole` of a health checker outside it: read Nodes.

@@ -124,7 +124,7 @@ impl Watched for Node {
     fn keep(self) -> view::Node {
         let taints = self.spec.and_then(|spec| spec.taints).unwrap_or_default();
         view::Node {
-            to_be_deleted: taints.iter().any(|taint| names::DEPARTURE_TAINTS.contains(&taint.key.as_str())),
+            to_be_deleted: taints.iter().any(|taint| names::is_departure(&taint.key)),
             deleting: self.metadata.deletion_timestamp.is_some(),
         }
     }

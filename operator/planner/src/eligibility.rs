@@ -59,7 +59,7 @@ fn exists(key: &str, effect: &str) -> Toleration {
 
 /// The taint of a node that is about to be taken away.
 pub fn is_departure(taint: &Taint) -> bool {
-    names::DEPARTURE_TAINTS.contains(&taint.key.as_str())
+    names::is_departure(&taint.key)
 }
 
 fn is_tolerated(settings: &Settings, taint: &Taint) -> bool {

@@ -142,7 +142,7 @@ impl Checker {
                 let node = cluster.nodes.get(&self.node);
                 self.truth.leaves = node.is_some_and(|node| {
                     let taints = node["spec"]["taints"].as_array().into_iter().flatten();
-                    let announced = |taint: &Value| taint["key"].as_str().is_some_and(|key| names::DEPARTURE_TAINTS.contains(&key));
+                    let announced = |taint: &Value| taint["key"].as_str().is_some_and(names::is_departure);
                     node["metadata"]["deletionTimestamp"].is_string() || taints.into_iter().any(announced)
                 });
                 self.view.apply(Update::Node(kept::<Node>(node.into_iter())), at);
