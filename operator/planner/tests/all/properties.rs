@@ -4,12 +4,11 @@
 use crate::schedule;
 use crate::world;
 
-use crds::ledger::Course;
 use proptest::{
     prelude::*,
     test_runner::{RngSeed, TestRunner},
 };
-use schedule::{Event, NODES, POD_UPDATES, Run, guided, plain, sound};
+use schedule::{Event, NODES, POD_UPDATES, Run, guided, has_failed, plain, sound};
 use serde_json::json;
 use std::{
     cell::RefCell,
@@ -141,8 +140,7 @@ fn survive_noise(marks: usize, budget: i32, pods: usize, events: &[Event]) -> Re
 
 fn condemns_nothing(world: &World, event: &Event) -> Result<(), TestCaseError> {
     let Some(ledger) = world.cluster.ledger() else { return Ok(()) };
-    let failed = |course: &Course| !course.failed.is_empty() || !course.failed_nodes.is_empty() || course.lost.len() > 1;
-    let sound = ledger.rolled_back.is_none() && !ledger.course.as_ref().is_some_and(failed);
+    let sound = ledger.rolled_back.is_none() && !ledger.course.as_ref().is_some_and(has_failed);
     prop_assert!(sound, "P18: a sound revision is condemned after {event:?}: {ledger:#?}");
     Ok(())
 }

@@ -283,6 +283,11 @@ pub fn guided() -> impl Strategy<Value = Event> {
     prop_oneof![60 => course(), 2 => calm, 5 => order(), 1 => accident(), 6 => guidance(), 2 => departure()]
 }
 
+/// Something is held against the revision.
+pub fn has_failed(course: &Course) -> bool {
+    !course.failed.is_empty() || !course.failed_nodes.is_empty() || course.lost.len() > 1
+}
+
 fn name(node: u8) -> String {
     format!("n{node}")
 }
@@ -583,8 +588,7 @@ impl Run {
             cluster.silent.clear();
             // What failed, and what was given up, is tried again only when somebody changes the template or the policy.
             let failed = cluster.ledger().is_some_and(|ledger| {
-                let failed = |course: &Course| !course.failed.is_empty() || !course.failed_nodes.is_empty() || course.lost.len() > 1;
-                let noted = ledger.course.as_ref().is_some_and(failed);
+                let noted = ledger.course.as_ref().is_some_and(has_failed);
                 noted || ledger.rolled_back.is_some() || ledger.grants.values().any(|grant| grant.released)
             });
             cluster.edit_wish(|wish| {
