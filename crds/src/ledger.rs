@@ -240,6 +240,9 @@ pub struct Grant {
     /// A person has ordered the slot to be freed: the node is attached as it is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub released: bool,
+    /// The node was out of service when it was given: its update says nothing of the revision, and the proof goes on meanwhile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub out_before: bool,
     /// For how long it has waited for what it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]

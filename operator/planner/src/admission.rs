@@ -109,7 +109,9 @@ impl Terms<'_> {
             if !free || kind == Kind::Drain {
                 room.take(wants);
             }
-            admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks)));
+            admission
+                .admitted
+                .push((case.name.to_owned(), Grant { out_before: wants.is_out(), ..grant(snapshot, settings, case, kind, marks) }));
         }
         admission
     }

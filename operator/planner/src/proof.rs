@@ -330,14 +330,16 @@ impl Sights {
         case.is_lost() && self.lost.get(case.name).is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
     }
 
-    /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect.
+    /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
+    /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
     fn goes_on(&self, snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
-        let under_way = |case: &Case<'_>| {
-            let update = case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
-            update && !is_attached(case)
+        let under_way = |case: &&Case<'_>| {
+            let update = case.grant.filter(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
+            update.filter(|_| !is_attached(case)).is_some()
         };
+        let was_out = |case: &Case<'_>| case.grant.is_some_and(|grant| grant.out_before) && !is_attached(case);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
-        let counts = |case: &&Case<'_>| runs(case, settings) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
+        let counts = |case: &&Case<'_>| runs(case, settings) && !was_out(case) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
         for case in cases.iter().filter(counts) {
             running += 1;
             let suspect = self.nodes.get(case.name).is_some_and(|sight| sight.suspect || sight.broken);
@@ -347,7 +349,7 @@ impl Sights {
                 serving += 1;
             }
         }
-        serving > 0 && bad <= noise(running) && !cases.iter().any(under_way)
+        serving > 0 && bad <= noise(running) && cases.iter().filter(under_way).all(was_out)
     }
 
     /// How the proof stands for these nodes.

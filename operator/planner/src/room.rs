@@ -105,7 +105,7 @@ pub struct Wants<'c> {
 
 impl Wants<'_> {
     /// It surely does not serve.
-    fn is_out(&self) -> bool {
+    pub fn is_out(&self) -> bool {
         self.down && !self.lags
     }
 

@@ -419,6 +419,7 @@ fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted:
         granted_at: grant.granted_at,
         refused: None,
         released: false,
+        out_before: grant.out_before,
         waited: grant.waited.clone(),
     }
 }

@@ -2,7 +2,7 @@
 //! noise holds a rollout up is measured in `benches/noise.rs`.
 
 use crate::{
-    course::on,
+    course::{at_rest, edit, on},
     fleet::{Breaks, Fleet, Noise, roll_out},
     world::{
         World, audit,
@@ -10,6 +10,7 @@ use crate::{
     },
 };
 use crds::token::Phase;
+use serde_json::json;
 use std::time::Instant;
 
 /// Seconds for which a machine is away that reboots.
@@ -68,6 +69,36 @@ fn updated(world: &World, image: u8) -> Option<String> {
         closed && revision(&deployment["spec"]["template"]) == wanted
     });
     found.map(|deployment| node_of(deployment).to_owned())
+}
+
+/// In a large fleet some pod breaks every few seconds, and a node that is out anyway comes first.
+#[test]
+fn nodes_that_were_out_before_their_update_do_not_put_the_proof_off() {
+    let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60}), 30, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    let wanted = world.cluster.wish.revision_of(2);
+    let proved = |world: &World| {
+        let course = world.cluster.ledger().and_then(|ledger| ledger.course.as_ref());
+        course.is_some_and(|course| course.revision == wanted && course.proved)
+    };
+    let (mut seconds, mut broke) = (0, 0);
+    while !proved(&world) {
+        if seconds % 15 == 7 {
+            world.change(|cluster| {
+                let (now, old) = (cluster.now, cluster.wish.revision_of(1));
+                let pod = cluster.pods.iter_mut().find(|pod| pod.is_active() && pod.revision() == old).unwrap();
+                pod.ready_at = now + START;
+                pod.crash();
+            });
+            broke += 1;
+        }
+        world.fair_second(&mut operator);
+        seconds += 1;
+        assert!(seconds < 120, "{:#?}", world.cluster.ledger());
+    }
+    let reached = on(&world, 2);
+    assert!(seconds >= 60 && broke >= 5 && reached > 2, "proved after {seconds} s, {broke} pods broke, {reached} nodes");
+    assert_eq!(world.audit.violations, Vec::<String>::new());
 }
 
 #[test]
