@@ -245,7 +245,7 @@ pub const DISK: Scenario = Scenario {
             let mut template = product::template("2");
             template["metadata"]["labels"][FILLS_DISK] = "true".into();
             tokio::select! {
-                outcome = fails(bed, template, "Evicted", 1) => outcome,
+                outcome = fails(bed, template, "Evicted", 3, 1) => outcome,
                 // It ends with an error, or not at all.
                 error = evicts(bed) => error.map(|never| match never {}),
             }
