@@ -106,7 +106,7 @@ pub struct IngressDaemonSetSpec {
     /// Lets the rollout go on after a step that pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote: Option<Promote>,
-    /// A taint that chosen nodes keep until all their replicas are ready, and get again when those cease to be: as a `NodeReadinessGate` of mode Continuous that requires this resource.
+    /// A taint that chosen nodes keep until all their replicas are ready, and get again when those cease to be: as a `NodeReadinessGate` of mode Continuous that requires this resource. Only where the operator's flag --allowed-node-taints allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_readiness_taint: Option<GateTaint>,
     /// How nodes are updated.
@@ -506,7 +506,7 @@ pub struct AnnotateDeployment {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AnnotateNode {
-    /// Its key.
+    /// Its key: one that the operator's flag --allowed-detach-keys allows, by default node-detacher.variant.run/detached and those of cloud controllers.
     #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
     pub key: String,
     /// Its value. Default empty.
@@ -523,7 +523,7 @@ pub struct AnnotateNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LabelNode {
-    /// Its key. Default: node.kubernetes.io/exclude-from-external-load-balancers.
+    /// Its key: one that the operator's flag --allowed-detach-keys allows. Default: node.kubernetes.io/exclude-from-external-load-balancers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::node_label_key_schema")]
     pub key: Option<String>,

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     control_plane::{ControlPlane, Timing},
@@ -28,6 +28,8 @@ use crate::{
 
 /// The nodes that the operator's pods run on, one each. They get no traffic.
 pub const INFRA_NODES: [&str; 2] = ["infra1", "infra2"];
+/// What of Nodes the operator of a bed lets resources taint, beyond what it does by default: a variable, and its value.
+pub const NODE_TAINTS: (&str, &str) = ("ALLOWED_NODE_TAINTS", "default=readiness.k8s.io/*");
 /// The label of [`INFRA_NODES`].
 pub const INFRA_LABEL: &str = "node-role.kubernetes.io/infra";
 
@@ -250,7 +252,12 @@ impl Bed {
             }
         }
         for deployment in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
-            deployment["spec"]["template"]["spec"]["nodeSelector"][INFRA_LABEL] = "".into();
+            let pod = &mut deployment["spec"]["template"]["spec"];
+            pod["nodeSelector"][INFRA_LABEL] = "".into();
+            // As whoever installs it says which namespaces may taint nodes.
+            if let Some(environment) = pod["containers"][0]["env"].as_array_mut() {
+                environment.push(json!({ "name": NODE_TAINTS.0, "value": NODE_TAINTS.1 }));
+            }
         }
         // Namespaces and accounts come before what lives in them.
         objects.sort_by_key(|object| match object["kind"].as_str() {

@@ -12,7 +12,14 @@ use tokio::{
     process::Command,
 };
 
-use crate::{bed::Bed, control_plane, eventually::eventually, fault_proxy::FaultProxy, images, process::Process};
+use crate::{
+    bed::{Bed, NODE_TAINTS},
+    control_plane,
+    eventually::eventually,
+    fault_proxy::FaultProxy,
+    images,
+    process::Process,
+};
 
 /// Namespace of the operator and its lease.
 pub const NAMESPACE: &str = "ingress-daemonset-system";
@@ -151,6 +158,7 @@ impl OperatorProcess {
         command.envs(self.program.environment.iter().map(|(name, value)| (name, value)));
         let listen = self.metrics.to_string();
         command.args(["run", "--lease-namespace", NAMESPACE, "--identity", &self.identity, "--listen-address", &listen]);
+        command.env(NODE_TAINTS.0, NODE_TAINTS.1);
         command.args(["--log-level", "info,operator=debug"]).args(&self.arguments).env("KUBECONFIG", &self.kubeconfig);
         command.kill_on_drop(true);
         self.process = Some(Process::start(&format!("operator-{}", self.identity), &self.logs, command)?);

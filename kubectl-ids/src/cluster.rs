@@ -23,6 +23,7 @@ use operator::{
 use planner::{
     Snapshot,
     gate::{links::links, world::Key},
+    node_rights::NodeRights,
     snapshot::GateLinks,
 };
 use serde::de::DeserializeOwned;
@@ -141,7 +142,7 @@ impl Cluster {
     /// Everything around the resources of the namespace, by one list of each kind. `resource`, where given, stands for the stored
     /// one of its name. What may not be read is left out, with a remark.
     pub async fn observe(&self, resource: Option<&IngressDaemonSet>) -> Result<(View, Vec<String>)> {
-        let (observer, mut remarks) = (Observer::default(), Vec::new());
+        let (observer, mut remarks) = (Observer::with(NodeRights::all()), Vec::new());
         let (ours, checkers) = (names::RESOURCE_LABEL, names::HEALTH_CHECKER_LABEL);
         let namespace = self.namespace.as_str();
         let pods: Vec<Pod> =
@@ -200,7 +201,8 @@ impl Cluster {
             Err(error) => return Err(explain(error, request)),
         };
         let readable = listed.iter().filter_map(|guarded| guarded.0.as_ref().ok());
-        let gates: Vec<_> = fronts::all(readable, resources.iter(), &Fronts::default()).into_values().map(Arc::new).collect();
+        let gates: Vec<_> =
+            fronts::all(readable, resources.iter(), &Fronts::default(), &NodeRights::all()).into_values().map(Arc::new).collect();
         Ok(links(&gates, |_| false))
     }
 

@@ -1,7 +1,10 @@
 //! Command line and environment.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use planner::gate::legacy;
+use planner::{
+    gate::legacy,
+    node_rights::{DETACH_KEYS, Keys, NamespaceTaints, NodeRights},
+};
 use std::net::SocketAddr;
 
 /// Runs N pods on every chosen node behind an external load balancer, and takes a node out of the load balancer before it
@@ -71,9 +74,30 @@ pub struct Run {
     /// What is logged: a level (error, warn, info, debug, trace), or directives such as operator=debug,kube=info.
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub log_level: String,
+    /// Keys of Node annotations and labels that resources of any namespace may name in `annotateNodeToDetach` and `labelNodeToDetach`, with
+    /// commas in between: a key, all keys of a domain (`example.com/*`), or all (`*`). Who may edit a resource can have such a key written to
+    /// every Node, so name none by which something else is decided.
+    #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "KEY", value_delimiter = ',', default_values = DETACH_KEYS)]
+    pub allowed_detach_keys: Vec<Keys>,
+    /// Taints that resources of a namespace may put on Nodes by `nodeReadinessTaint`, with commas in between: `NAMESPACE=KEY`, where both
+    /// may be `*` and the key all of a domain (`ingress=readiness.k8s.io/*`). Default: none. A `NodeReadinessGate`, which no namespace has,
+    /// needs none of this.
+    #[arg(long, env = "ALLOWED_NODE_TAINTS", value_name = "NAMESPACE=KEY", value_delimiter = ',')]
+    pub allowed_node_taints: Vec<NamespaceTaints>,
+    /// Namespaces, with commas in between, whose `PodReadinessGates` may follow with `objectCondition` what is in another namespace or in none; `*`
+    /// for all. Who may make gates there learns what those conditions say. Default: none.
+    #[arg(long, env = "ALLOWED_FOREIGN_OBJECTS", value_name = "NAMESPACE", value_delimiter = ',')]
+    pub allowed_foreign_objects: Vec<String>,
     /// Gates from other places than `NodeReadinessGate`s.
     #[command(flatten)]
     pub fronts: Fronts,
+}
+
+impl Run {
+    /// What resources may have written to Nodes.
+    pub fn node_rights(&self) -> NodeRights {
+        NodeRights { detach_keys: self.allowed_detach_keys.clone(), taints: self.allowed_node_taints.clone() }
+    }
 }
 
 /// Gates from other places than `NodeReadinessGate`s.
@@ -195,6 +219,21 @@ mod tests {
         let line = ["operator", "run"].iter().chain(arguments);
         let Command::Run(run) = Arguments::try_parse_from(line).map_err(|error| error.to_string())?.command else { unreachable!() };
         run.fronts.or_environment(|name| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn what_may_be_written_to_nodes_is_what_the_flags_say() {
+        let rights = |arguments: &[&str]| {
+            let line = ["operator", "run"].iter().chain(arguments);
+            let Command::Run(run) = Arguments::try_parse_from(line).map_err(|error| error.to_string())?.command else { unreachable!() };
+            Ok::<_, String>(run.node_rights())
+        };
+        assert_eq!(rights(&[]).unwrap(), NodeRights::default());
+        let given = rights(&["--allowed-detach-keys=example.com/out,a/*", "--allowed-node-taints=web=b/*,*=c"]).unwrap();
+        assert_eq!(given.detach_keys, [Keys::One("example.com/out".into()), Keys::Of("a".into())]);
+        assert!(given.allows_taint("web", "b/x") && given.allows_taint("dns", "c") && !given.allows_taint("dns", "b/x"));
+        assert!(rights(&["--allowed-detach-keys=a b"]).unwrap_err().contains("neither a key such as"));
+        assert!(rights(&["--allowed-node-taints=b/x"]).unwrap_err().contains("NAMESPACE=KEY"));
     }
 
     #[test]

@@ -94,6 +94,7 @@ async fn look_once(run: Run, fronts: Fronts) -> anyhow::Result<ExitCode> {
         client,
         fronts,
         backfill: std::env::var("STARTUP_BACKFILL").as_deref() == Ok("1"),
+        node_rights: run.node_rights(),
         health_checker_image: run.health_checker_image,
     };
     let report = gate::once::run(options).await?;
@@ -112,7 +113,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
     // A lost answer must leave time for another try before the lease is lost, too.
     let lease_client = connect(patience.min(terms.duration / 3)).await?;
     let (resources, writer) = store();
-    let observer = Arc::new(Observer::default());
+    let observer = Arc::new(Observer::with(run.node_rights()));
     let metrics = Arc::new(Metrics::default());
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
     let reporter = reporter(&run);

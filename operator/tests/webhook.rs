@@ -7,6 +7,7 @@ use operator::{
     observe::{Guarded, Observer},
     webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
 };
+use planner::node_rights::NodeRights;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring::default_provider,
@@ -190,14 +191,14 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
     let serving = Serving::default();
     let certificates = Certificates::new(&names(), START).unwrap();
     serving.set(&certificates).unwrap();
-    let resource = |name: &str, satisfiable: &str| {
+    let resource = |name: &str, namespace: &str, satisfiable: &str| {
         let condition = json!({
             "type": "Satisfiable", "status": satisfiable, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let template = json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
         let resource = json!({
             "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
-            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "metadata": {"name": name, "namespace": namespace, "uid": name},
             "spec": {
                 "nodeSelector": {"role": "edge"}, "selector": {"matchLabels": {"app": name}}, "template": template,
                 "nodeReadinessTaint": {"key": format!("readiness.k8s.io/of-{name}")},
@@ -206,8 +207,8 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
         });
         serde_json::from_value::<Guarded>(resource).unwrap()
     };
-    let observer = Observer::default();
-    observer.take(vec![resource("open", "True"), resource("shut", "False")]);
+    let observer = Observer::with(NodeRights { taints: vec!["default=readiness.k8s.io/*".parse().unwrap()], ..NodeRights::default() });
+    observer.take(vec![resource("open", "default", "True"), resource("shut", "default", "False"), resource("hostile", "tenant", "True")]);
     let (address, _stop) = start_with(serving, Client::new(service, "default"), observer).await;
     let _watch = server.await.unwrap();
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -221,6 +222,7 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
     let patch = String::from_utf8(patch.0).unwrap();
     assert!(patch.contains("readiness.k8s.io/open") && !patch.contains("readiness.k8s.io/shut"), "{patch}");
     assert!(patch.contains("readiness.k8s.io/of-open") && !patch.contains("readiness.k8s.io/of-shut"), "{patch}");
+    assert!(!patch.contains("hostile"), "its namespace may not taint nodes: {patch}");
     assert_eq!(post(address, &certificates.trusted, "{").await.0, 400);
     let (status, body) = post(address, &certificates.trusted, "{}").await;
     assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()["response"]["allowed"].clone()), (200, json!(true)));

@@ -50,7 +50,7 @@ const LANE: &str = "example.com/lane";
 /// A resource that does not exist, as it would appear in marks.
 const STRANGER: &str = "ffffffff";
 /// The keys of the action [`Action::OtherKeys`].
-const OTHER_KEYS: [&str; 2] = ["example.com/out", "example.com/detach"];
+const OTHER_KEYS: [&str; 2] = ["example.com/out", "alpha.service-controller.kubernetes.io/exclude-balancer"];
 
 /// Where a node is in its update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

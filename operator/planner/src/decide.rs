@@ -10,7 +10,7 @@ use crate::{
     blocked, course, deployment_writes, health_checker,
     hold::{Hold, StepState},
     in_place::{self, Progress, protocol::Move},
-    node_writes,
+    node_rights, node_writes,
     plan::{Action, Gauges, Held, Plan, Write},
     pre_pull, readiness,
     rebuild::{Rebuild, rebuild},
@@ -52,10 +52,9 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         return plan;
     }
     let stored = snapshot.resource.ledger();
-    let targets = Targets::of(snapshot).and_then(|targets| match health_checker::port_conflict(snapshot, &targets.effective) {
-        // A conflict is no reason to leave without detaching.
-        Some(conflict) if !snapshot.resource.deleting => Err(vec![conflict]),
-        Some(_) | None => trial::refusal(snapshot).map_or(Ok(targets), |refusal| Err(vec![refusal])),
+    let targets = Targets::of(snapshot).and_then(|targets| match refusal(snapshot, &targets.effective) {
+        Some(refusal) => Err(vec![refusal]),
+        None => Ok(targets),
     });
     if snapshot.refusals.contains_key(TEMPLATE) {
         plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
@@ -77,6 +76,15 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         Rebuild::Wait => pass.hold_all(&cases),
     }
     pass.finish(&cases)
+}
+
+/// Why a spec that is sound by itself is not carried out here.
+fn refusal(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
+    // None of it is a reason to leave without detaching.
+    if snapshot.resource.deleting {
+        return None;
+    }
+    node_rights::refused_mark(snapshot).or_else(|| health_checker::port_conflict(snapshot, settings)).or_else(|| trial::refusal(snapshot))
 }
 
 /// A status without what only counts seconds.

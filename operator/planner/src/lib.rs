@@ -19,6 +19,7 @@ pub mod health_checker;
 pub mod hold;
 pub mod in_place;
 pub mod load_balancer;
+pub mod node_rights;
 pub mod node_writes;
 pub mod patch;
 pub mod plan;

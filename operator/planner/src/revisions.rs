@@ -53,7 +53,13 @@ impl Targets {
         let (template, origin) = effective(snapshot, &newest).map_err(|invalid| vec![invalid])?;
         let resolved = |template: &Arc<Value>| {
             let GateLinks { taints, conditions, .. } = snapshot.gates.clone();
-            resolve_with(spec, template).map(|settings| Settings { gate_taints: taints, gate_conditions: conditions, ..settings })
+            resolve_with(spec, template).map(|settings| Settings {
+                gate_taints: taints,
+                gate_conditions: conditions,
+                // A resource that is being deleted detaches its nodes although its spec is refused, and not by this.
+                node_mark: settings.node_mark.filter(|mark| snapshot.node_rights.allows_mark(mark)),
+                ..settings
+            })
         };
         let effective = resolved(&template)?;
         let mut running: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();

@@ -1,6 +1,6 @@
 //! What the operator saw: the only input of a decision.
 
-use crate::{clocks::Clocks, gate::Gate, proof::Sights, stored::StoredSpec, texts::Texts};
+use crate::{clocks::Clocks, gate::Gate, node_rights::NodeRights, proof::Sights, stored::StoredSpec, texts::Texts};
 use crds::{
     holders::Holders,
     in_place::PodRecord,
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub resource: Resource,
     /// Image of this release's health checker.
     pub health_checker_image: String,
+    /// What the resource may have written to Nodes.
+    pub node_rights: Arc<NodeRights>,
     /// Every Node, by name.
     pub nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     /// The resource's Deployments, by the name of their node.
@@ -523,12 +525,13 @@ pub struct OtherResource {
 }
 
 impl Snapshot {
-    /// The resource alone: nothing else is known, and nothing is there.
+    /// The resource alone: nothing else is known, nothing is there, and nothing is forbidden.
     pub fn of(resource: Resource, now: i64) -> Self {
         Self {
             now,
             resource,
             health_checker_image: String::new(),
+            node_rights: Arc::new(NodeRights::all()),
             nodes: Arc::default(),
             deployments: BTreeMap::new(),
             pods: BTreeMap::new(),

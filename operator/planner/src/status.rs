@@ -4,6 +4,7 @@ use crate::{
     blocked::{blocked, eta, needs_somebody, obstacle},
     course, health_checker,
     hold::{Hold, StepState, clock},
+    node_rights,
     plan::{Held, Plan},
     render,
     revisions::{Origin, Targets},
@@ -55,7 +56,8 @@ pub fn status(
 
 /// What the gate says that `nodeReadinessTaint` stands for, or said before it was looked at by this process.
 fn node_readiness(snapshot: &Snapshot, earlier: Option<NodeReadinessGateStatus>) -> Option<NodeReadinessGateStatus> {
-    let has_gate = snapshot.resource.spec.node_readiness_taint.is_some() && !snapshot.resource.deleting;
+    let allowed = snapshot.resource.spec.node_readiness_taint.is_some() && node_rights::refused_taint(snapshot).is_none();
+    let has_gate = allowed && !snapshot.resource.deleting;
     snapshot.node_readiness.clone().or(earlier).filter(|_| has_gate)
 }
 
@@ -178,6 +180,7 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wan
                     ),
                 });
             }
+            remarks.extend(node_rights::refused_taint(snapshot));
             remarks.extend(covers_all_nodes(settings, nodes.desired as usize));
             match remarks.first() {
                 Some(first) => ("Valid", true, first.reason, join(&remarks)),

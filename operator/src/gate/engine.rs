@@ -277,7 +277,7 @@ impl Engine {
             self.keep_finalizers().await;
         }
         let resources = self.observer.resources();
-        let mut gates = fronts::all(self.known.objects.values(), resources.iter().map(AsRef::as_ref), &fronts);
+        let mut gates = fronts::all(self.known.objects.values(), resources.iter().map(AsRef::as_ref), &fronts, self.observer.node_rights());
         for gate in gates.values_mut() {
             // Nodes are released when no new one can get the taint any more.
             gate.deleting &= !self.admission.is_present(&gate.uid);

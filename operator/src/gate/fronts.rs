@@ -7,7 +7,10 @@ use crds::{
     node_readiness_gate::{DuringUpdate, IngressDaemonSetRequirement, Mode, Requirement},
 };
 use kube::{ResourceExt as _, api::ObjectMeta};
-use planner::gate::{Gate, world::IMPLIED};
+use planner::{
+    gate::{Gate, world::IMPLIED},
+    node_rights::NodeRights,
+};
 use std::collections::BTreeMap;
 
 /// What a `NodeReadinessGate` says.
@@ -16,13 +19,13 @@ pub fn gate(object: &NodeReadinessGate) -> Gate {
     Gate { deleting, ..of(&object.metadata, object.name_any(), object.metadata.uid.clone().unwrap_or_default(), object.spec.clone()) }
 }
 
-/// What `nodeReadinessTaint` stands for, where it is set. A resource that is being deleted needs no replicas any more.
-pub fn implied(resource: &IngressDaemonSet) -> Option<Gate> {
-    let taint = resource.spec.node_readiness_taint.clone()?;
+/// What `nodeReadinessTaint` stands for, where it is set and allowed. A resource that is being deleted needs no replicas any more.
+pub fn implied(resource: &IngressDaemonSet, rights: &NodeRights) -> Option<Gate> {
+    let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
+    let taint = resource.spec.node_readiness_taint.clone().filter(|taint| rights.allows_taint(&namespace, &taint.key))?;
     if resource.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
     let mut labels = resource.spec.node_selector.clone();
     if let Some(selector) = resource.spec.template.pointer("/spec/nodeSelector").and_then(serde_json::Value::as_object) {
         labels.extend(selector.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))));
@@ -58,7 +61,13 @@ pub fn all<'a>(
     objects: impl Iterator<Item = &'a NodeReadinessGate>,
     resources: impl Iterator<Item = &'a IngressDaemonSet>,
     fronts: &Fronts,
+    rights: &NodeRights,
 ) -> BTreeMap<String, Gate> {
     let elsewhere = [&fronts.config_map, &fronts.preset].into_iter().flatten().cloned();
-    objects.map(gate).chain(resources.filter_map(implied)).chain(elsewhere).map(|gate| (gate.uid.clone(), gate)).collect()
+    objects
+        .map(gate)
+        .chain(resources.filter_map(|resource| implied(resource, rights)))
+        .chain(elsewhere)
+        .map(|gate| (gate.uid.clone(), gate))
+        .collect()
 }

@@ -38,6 +38,7 @@ use planner::{
         satisfiable::unsatisfiable,
         world::{PodSource, Pods, Source},
     },
+    node_rights::NodeRights,
     snapshot::NodeFacts,
 };
 use prometheus_client::registry::Registry;
@@ -64,6 +65,8 @@ pub struct Options {
     pub backfill: bool,
     /// Image of the health checker for resources that name none.
     pub health_checker_image: String,
+    /// What resources may have written to Nodes.
+    pub node_rights: NodeRights,
     /// Events.
     pub recorder: EventRecorder,
 }
@@ -168,7 +171,7 @@ type Said = BTreeMap<String, NodeReadinessGateStatus>;
 /// All nodes, everything that decisions about them read, and what gates said before.
 async fn view(options: &Options) -> anyhow::Result<(Observer, World, Said)> {
     let client = &options.client;
-    let observer = Observer::default();
+    let observer = Observer::with(options.node_rights.clone());
     let objects = gates(client).await?;
     let fronts = from_command_line(options).await?;
     observer.take(list::<Node>(Api::all(client.clone()), ListParams::default()).await.context("listing Nodes")?);
@@ -180,10 +183,11 @@ async fn view(options: &Options) -> anyhow::Result<(Observer, World, Said)> {
     let readable = objects.iter().filter_map(|object| object.0.as_ref().ok());
     let resources = observer.resources();
     let of_object = |object: &NodeReadinessGate| Some((object.uid()?, object.status.clone()?));
-    let of_resource =
-        |resource: &IngressDaemonSet| Some((fronts::implied(resource)?.uid, resource.status.as_ref()?.node_readiness.clone()?));
+    let of_resource = |resource: &IngressDaemonSet| {
+        Some((fronts::implied(resource, observer.node_rights())?.uid, resource.status.as_ref()?.node_readiness.clone()?))
+    };
     let said: Said = readable.clone().filter_map(of_object).chain(resources.iter().filter_map(|resource| of_resource(resource))).collect();
-    let gates = fronts::all(readable, resources.iter().map(AsRef::as_ref), &fronts);
+    let gates = fronts::all(readable, resources.iter().map(AsRef::as_ref), &fronts, observer.node_rights());
     let mut world =
         World { incomplete: unreadable, gates: gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect(), ..World::default() };
     world.absent = super::engine::absent(&world, &observer);

@@ -37,7 +37,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::{Snapshot, snapshot::NodeFacts, stored::Specs};
+use planner::{Snapshot, node_rights::NodeRights, snapshot::NodeFacts, stored::Specs};
 use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeMap,
@@ -107,11 +107,22 @@ pub struct Observer {
     seen: [AtomicU64; Kind::ALL.len()],
     dirty: Arc<Dirty>,
     hub: Arc<Hub>,
+    node_rights: Arc<NodeRights>,
 }
 
 impl Observer {
     /// How long an answer may pause: the API server ends each watch before.
     pub const SILENCE: Duration = Duration::from_secs(40);
+
+    /// One for resources that may have this written to Nodes.
+    pub fn with(node_rights: NodeRights) -> Self {
+        Self { node_rights: Arc::new(node_rights), ..Self::default() }
+    }
+
+    /// What resources may have written to Nodes.
+    pub fn node_rights(&self) -> &NodeRights {
+        &self.node_rights
+    }
 
     /// Resources to look at again, as they change.
     pub fn dirty(&self) -> Arc<Dirty> {
@@ -133,7 +144,7 @@ impl Observer {
         if !self.missing().is_empty() {
             return None;
         }
-        snapshot::build(&self.index(), namespace, name, memory, now, health_checker_image)
+        snapshot::build(&self.index(), namespace, name, memory, now, health_checker_image, &self.node_rights)
     }
 
     /// Why a resource cannot be decoded, when it cannot.

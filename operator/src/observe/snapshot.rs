@@ -6,6 +6,7 @@ use crds::{hash, names};
 use planner::{
     Snapshot,
     clocks::Clocks,
+    node_rights::NodeRights,
     proof::Sights,
     render::object_name,
     snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
@@ -15,7 +16,15 @@ use std::{
     sync::Arc,
 };
 
-pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory, now: i64, health_checker_image: &str) -> Option<Snapshot> {
+pub(super) fn build(
+    index: &Index,
+    namespace: &str,
+    name: &str,
+    memory: &Memory,
+    now: i64,
+    health_checker_image: &str,
+    node_rights: &Arc<NodeRights>,
+) -> Option<Snapshot> {
     let resource = index.resources.get(&(namespace.to_owned(), name.to_owned()))?;
     let uid = resource.metadata.uid.clone().unwrap_or_default();
     let uid8 = names::uid8(&uid).to_owned();
@@ -31,6 +40,7 @@ pub(super) fn build(index: &Index, namespace: &str, name: &str, memory: &Memory,
     Some(Snapshot {
         now,
         health_checker_image: health_checker_image.to_owned(),
+        node_rights: Arc::clone(node_rights),
         nodes: Arc::clone(&index.nodes),
         pods: pods(index, namespace, &uid8, &deployments),
         pulls: pulls(index, namespace, &uid8),

@@ -66,8 +66,8 @@ impl Answers {
         let objects = self.gates.state();
         let readable = objects.iter().filter_map(|object| object.0.as_ref().ok()).filter(|gate| !is_shut(gate.status.as_ref()));
         let resources = self.observer.resources();
-        let mut gates: Vec<_> =
-            gates_of(readable, resources.iter().map(AsRef::as_ref), &self.observer.hub().fronts()).into_values().collect();
+        let (resources, fronts) = (resources.iter().map(AsRef::as_ref), self.observer.hub().fronts());
+        let mut gates: Vec<_> = gates_of(readable, resources, &fronts, self.observer.node_rights()).into_values().collect();
         let is_open = |gate: &Gate| {
             let resource = gate.implied_by().and_then(|(namespace, name)| self.observer.resource(&namespace, &name));
             !is_shut(resource.as_ref().and_then(|resource| resource.status.as_ref()?.node_readiness.as_ref()))

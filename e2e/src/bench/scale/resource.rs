@@ -67,8 +67,8 @@ impl Marks {
 /// The update strategy; as a merge patch it takes away what it does not have.
 pub fn strategy(marks: Marks, budget: &Value, grace: Option<u32>) -> Value {
     let deployment = (marks != Marks::Node).then(|| json!({ "gracePeriodSeconds": grace }));
-    let node =
-        (marks != Marks::Deployment).then(|| json!({ "key": "bench.example.com/detach", "value": "true", "gracePeriodSeconds": grace }));
+    let node = (marks != Marks::Deployment)
+        .then(|| json!({ "key": "node-detacher.variant.run/detached", "value": "true", "gracePeriodSeconds": grace }));
     json!({ "type": "RollingUpdate", "rollingUpdate": {
         "maxUnavailableNodes": budget,
         "annotateDeploymentToDetach": deployment,

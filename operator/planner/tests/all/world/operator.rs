@@ -2,7 +2,10 @@
 
 use super::{View, World, cluster::UID8};
 use crds::names;
-use planner::{Action, Plan, Snapshot, clocks::Clocks, health_checker, plan::Write, proof::Sights, render, snapshot::GateLinks};
+use planner::{
+    Action, Plan, Snapshot, clocks::Clocks, health_checker, node_rights::NodeRights, plan::Write, proof::Sights, render,
+    snapshot::GateLinks,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -33,6 +36,8 @@ pub struct Operator {
     listed_for: Option<u64>,
     /// How gates bear on the resource.
     pub gates: GateLinks,
+    /// What its flags allow; `None` for everything.
+    pub node_rights: Option<NodeRights>,
     /// How much there was to see when it last decided that nothing was to be done, and when it wanted to look again.
     rests: Option<(usize, i64)>,
 }
@@ -112,6 +117,9 @@ impl Operator {
             gates: self.gates.clone(),
             ..Snapshot::of((*resource).clone(), world.cluster.now)
         };
+        if let Some(rights) = &self.node_rights {
+            snapshot.node_rights = Arc::new(rights.clone());
+        }
         snapshot.clocks = self.clocks.clone();
         snapshot.sights = self.sights.clone();
         snapshot.watched = self.looked_at.map_or(0, |at| world.cluster.passed - at);

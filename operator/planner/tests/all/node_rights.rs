@@ -1,0 +1,80 @@
+//! What may be written to Nodes is what the operator's flags say, whoever may edit a resource.
+
+use crate::{
+    course::{condition, edit, on, seconds},
+    world::{
+        World,
+        cluster::is_marked,
+        settled,
+        wish::{KEYS, Marks, Wish},
+    },
+};
+use planner::node_rights::NodeRights;
+use serde_json::json;
+
+fn is_marked_anywhere(world: &World) -> bool {
+    world.cluster.nodes.values().any(|node| KEYS.iter().any(|key| is_marked(node, key)))
+}
+
+#[test]
+fn a_key_that_nobody_allowed_is_never_written_to_a_node_not_even_by_a_resource_that_is_deleted() {
+    for marks in [Marks::Node, Marks::Both] {
+        // An annotation, and a label.
+        for key in [0, 1] {
+            let (mut world, mut operator) = settled(Wish { key, ..Wish::new(marks, 1) }, 3);
+            operator.node_rights = Some(NodeRights::default());
+            edit(&mut world, |wish| wish.image = 2);
+            for _ in 0..60 {
+                let plan = seconds(&mut world, &mut operator, 1);
+                assert!(!is_marked_anywhere(&world), "{marks:?}");
+                assert_eq!(condition(&plan, "Valid"), Some(("False", "DetachKeyNotAllowed")));
+            }
+            assert_eq!(on(&world, 1), 3, "the last good state keeps running");
+            world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
+            for _ in 0..60 {
+                if world.cluster.resource.is_some() {
+                    world.fair_second(&mut operator);
+                }
+                assert!(!is_marked_anywhere(&world), "{marks:?}");
+            }
+            assert!(world.cluster.resource.is_none(), "{marks:?}: it is deleted all the same");
+            assert_eq!((world.leftovers(), &world.audit.violations), (Vec::new(), &Vec::new()));
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_allowed_detaches_nodes() {
+    for (key, allowed) in [(0, KEYS[0]), (1, "detacher.example.com/*")] {
+        let (mut world, mut operator) = settled(Wish { key, ..Wish::new(Marks::Node, 1) }, 3);
+        operator.node_rights = Some(NodeRights { detach_keys: vec![allowed.parse().unwrap()], ..NodeRights::default() });
+        edit(&mut world, |wish| wish.image = 2);
+        world.run_until(&mut operator, 60, is_marked_anywhere).unwrap();
+        world.run_until(&mut operator, 120, World::is_converged).unwrap();
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_mark_from_before_the_key_was_forbidden_is_taken_away() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Node, 1), 3);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, is_marked_anywhere).unwrap();
+    operator.node_rights = Some(NodeRights::default());
+    world.run_until(&mut operator, 120, |world| !is_marked_anywhere(world)).unwrap();
+    seconds(&mut world, &mut operator, 60);
+    assert!(!is_marked_anywhere(&world) && on(&world, 2) <= 1);
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_taint_that_nobody_allowed_is_a_remark_and_holds_no_rollout_up() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
+    let taint = serde_json::from_value(json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoExecute"})).unwrap();
+    world.change(|cluster| cluster.edit_resource(|resource| resource.spec.node_readiness_taint = Some(taint)));
+    for (rights, reason) in [(NodeRights::all(), "Accepted"), (NodeRights::default(), "TaintNotAllowed")] {
+        operator.node_rights = Some(rights);
+        let plan = seconds(&mut world, &mut operator, 2);
+        assert_eq!(condition(&plan, "Valid"), Some(("True", reason)));
+    }
+}
