@@ -203,7 +203,7 @@ pub struct ObjectConditionSource {
     /// Its name. An object that is not there says nothing.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub name: String,
-    /// Its namespace, where its kind has namespaces. Default: the gate's own.
+    /// Its namespace, where its kind has namespaces. Default: the gate's own. Another one, and a kind without namespaces, only where the operator's flag --allowed-foreign-objects allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub namespace: Option<String>,

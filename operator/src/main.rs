@@ -136,6 +136,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         hub: observer.hub(),
         metrics: metrics.pod_gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
+        foreign_objects: run.allowed_foreign_objects.clone(),
     };
     let context = Arc::new(Context {
         announcer: Announcer::new(EventRecorder::new(client.clone(), reporter)),

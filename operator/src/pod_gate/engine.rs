@@ -5,7 +5,7 @@ use super::{
     facts,
     hub::{Changes, Followed, Hub},
     metrics::{Became, PodGateMetrics, Refused},
-    report::Reporter,
+    report::{Reporter, Written},
     sources::Sources,
 };
 use crate::{
@@ -62,6 +62,8 @@ pub struct Options {
     pub metrics: PodGateMetrics,
     /// Events.
     pub recorder: EventRecorder,
+    /// Namespaces whose gates may follow objects of other namespaces, and of none; `*` for all.
+    pub foreign_objects: Vec<String>,
 }
 
 /// The loop's state.
@@ -79,6 +81,8 @@ pub struct Engine {
     listed: bool,
     /// Pods that are to be looked at.
     due: BTreeSet<Key>,
+    /// The namespace that had its turn last.
+    served: String,
     under_way: BTreeSet<Key>,
     failures: BTreeMap<Key, (u32, Instant)>,
     /// How gates see pods, by pod and by name of the gate.
@@ -93,6 +97,7 @@ struct Ended {
 }
 
 type Work = FuturesUnordered<BoxFuture<'static, Ended>>;
+type Reports = FuturesUnordered<BoxFuture<'static, Written>>;
 type Guarded = DeserializeGuard<PodReadinessGate>;
 
 impl Engine {
@@ -100,7 +105,7 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         let hub = options.hub.pods();
         Self {
-            sources: Sources::new(options.client.clone(), Arc::clone(&hub)),
+            sources: Sources::new(options.client.clone(), Arc::clone(&hub), options.foreign_objects),
             admission: Arc::new(Admission::default()),
             reporter: Reporter::new(options.client.clone(), options.metrics.clone(), options.recorder),
             client: options.client,
@@ -111,6 +116,7 @@ impl Engine {
             known: Readable::default(),
             listed: false,
             due: BTreeSet::new(),
+            served: String::new(),
             under_way: BTreeSet::new(),
             failures: BTreeMap::new(),
             views: BTreeMap::new(),
@@ -123,6 +129,7 @@ impl Engine {
         let mut gates = watcher::watcher(Api::<Guarded>::all(self.client.clone()), config).default_backoff().boxed();
         let mut listing = BTreeMap::new();
         let mut work: Work = FuturesUnordered::new();
+        let mut reports: Reports = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let hub = Arc::clone(&self.hub);
@@ -135,7 +142,8 @@ impl Engine {
                 Some(event) = gates.next() => self.gate_event(event, &mut listing),
                 changes = hub.changes() => self.note(changes),
                 Some(ended) = work.next() => self.ended(ended),
-                _ = ticks.tick() => self.tick().await,
+                Some(written) = reports.next() => self.reporter.written(written),
+                _ = ticks.tick() => self.tick(&reports),
             }
             self.look(&work);
         }
@@ -190,17 +198,12 @@ impl Engine {
         }
         let relinked = {
             let mut known = self.hub.known();
-            let changed = known.world.gates.len() != self.known.objects.len()
-                || self
-                    .known
-                    .objects
-                    .iter()
-                    .any(|(key, object)| known.world.gates.get(key).is_none_or(|gate| **gate != self::gate(object)));
             known.has_all = self.known.unreadable.is_empty();
-            if changed {
-                known.world.gates = self.known.objects.iter().map(|(key, object)| (key.clone(), Arc::new(self::gate(object)))).collect();
+            let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), Arc::new(self::gate(object)))).collect();
+            let changed = known.world.take_gates(gates);
+            if !changed.is_empty() {
                 self.reporter.due();
-                self.due.extend(known.world.pods.keys().cloned());
+                self.due.extend(known.world.pods.keys().filter(|key| changed.contains(&key.0)).cloned());
             }
             let wanted = known.world.wanted_attachments();
             let relinked = !wanted.iter().eq(known.replicas.keys());
@@ -292,10 +295,19 @@ impl Engine {
             return;
         }
         while work.len() < PARALLEL {
-            let Some(key) = self.due.iter().find(|key| !self.under_way.contains(*key)).cloned() else { break };
+            let Some(key) = self.next() else { break };
             self.due.remove(&key);
+            self.served.clone_from(&key.0);
             self.look_at(key, work);
         }
+    }
+
+    /// The pod whose turn it is: namespaces take turns, so that none waits for all pods of another.
+    fn next(&self) -> Option<Key> {
+        let free = |key: &&Key| !self.under_way.contains(*key);
+        // After every pod of the namespace that was served, and before those of any other.
+        let after = (format!("{}\0", self.served), String::new());
+        self.due.range(after..).find(free).or_else(|| self.due.iter().find(free)).cloned()
     }
 
     fn look_at(&mut self, key: Key, work: &Work) {
@@ -365,7 +377,7 @@ impl Engine {
         }
     }
 
-    async fn tick(&mut self) {
+    fn tick(&mut self, reports: &Reports) {
         let now = Instant::now();
         self.due.extend(self.failures.iter().filter(|(_, (_, until))| *until <= now).map(|(key, _)| key.clone()));
         if self.admission.has_news() {
@@ -377,8 +389,8 @@ impl Engine {
                 self.views.retain(|key, _| known.world.pods.contains_key(key));
                 self.reporter.changed(&known.world, &self.known.objects, &self.views, &self.admission)
             };
-            for change in changes {
-                self.reporter.write(change).await;
+            for (namespace, changes) in changes {
+                reports.push(self.reporter.write(namespace, changes).boxed());
             }
         }
     }
@@ -407,8 +419,9 @@ fn follows(gate: &Gate, followed: &Followed) -> bool {
         Followed::Service(key) => gate.service().as_ref() == Some(key),
         Followed::Object(key) => gate.object().as_ref() == Some(key),
         Followed::Attachment(key) => gate.ingress_daemon_set().as_ref() == Some(key),
-        Followed::Answer(Target { url, .. }) => {
-            gate.spec.source.http.as_ref().is_some_and(|http| http.port.is_some() || http.url.as_ref() == Some(url))
+        Followed::Answer(Target { namespace, url, .. }) => {
+            gate.namespace == *namespace
+                && gate.spec.source.http.as_ref().is_some_and(|http| http.port.is_some() || http.url.as_ref() == Some(url))
         }
     }
 }
@@ -436,7 +449,6 @@ async fn write(client: &Client, metrics: &PodGateMetrics, key: &Key, patch: Valu
 mod tests {
     use super::*;
     use kube::client::Body;
-    use planner::gate::world::PodSource;
     use prometheus_client::registry::Registry;
     use serde_json::json;
 
@@ -460,6 +472,7 @@ mod tests {
             hub: observer.hub(),
             observer,
             metrics: PodGateMetrics::registered(&mut Registry::default()),
+            foreign_objects: Vec::new(),
         });
         let key = ("web".to_owned(), "p".to_owned());
         let object: PodReadinessGate = serde_json::from_value(json!({
@@ -476,10 +489,28 @@ mod tests {
         {
             let mut known = engine.hub.known();
             known.world.gates.insert(("web".into(), "open".into()), Arc::new(gate(&object)));
-            let source = PodSource { namespace: "web".into(), selector: crds::label_selector::LabelSelector::default() };
-            known.insert(&source, key.clone(), facts::pod(pod).1);
+            known.world.pod_sources.insert("web".into(), Source::default());
+            known.insert(key.clone(), facts::pod(pod).1);
         }
         (engine, key, asked)
+    }
+
+    #[tokio::test]
+    async fn namespaces_take_turns_however_many_pods_one_of_them_has() {
+        let (mut engine, ..) = engine();
+        let key = |namespace: &str, pod: u32| (namespace.to_owned(), format!("p{pod}"));
+        engine.due = (0..5).map(|pod| key("a-tenant", pod)).chain([key("web", 0), key("web", 1), key("zone", 0)]).collect();
+        engine.under_way.insert(key("web", 0));
+        let order: Vec<_> = std::iter::from_fn(|| {
+            let next = engine.next()?;
+            engine.due.remove(&next);
+            engine.served.clone_from(&next.0);
+            Some(next)
+        })
+        .collect();
+        let first: Vec<_> = order.iter().take(4).map(|key| key.0.as_str()).collect();
+        assert_eq!(first, ["a-tenant", "web", "zone", "a-tenant"]);
+        assert_eq!(order.len(), 7, "the one under way is not looked at");
     }
 
     #[tokio::test]

@@ -27,7 +27,8 @@ pub fn pod(pod: core::Pod) -> (Key, Pod) {
         version: version(pod.metadata.resource_version.as_deref()),
         generation: pod.metadata.generation,
         labels: pod.metadata.labels.unwrap_or_default().into(),
-        annotations: pod.metadata.annotations.unwrap_or_default().into(),
+        // Of a pod that lists no condition nothing more is asked.
+        annotations: pod.metadata.annotations.filter(|_| !gates.is_empty()).unwrap_or_default().into(),
         node: spec.node_name.unwrap_or_default(),
         address: status.pod_ip.unwrap_or_default(),
         ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),

@@ -10,7 +10,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use planner::pod_gate::world::Target;
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -71,7 +71,7 @@ async fn ask_at_length(url: &str) -> Result<u16, String> {
     let found = tokio::net::lookup_host((host.as_str(), port)).await.map_err(|error| error.to_string())?;
     let (allowed, refused): (Vec<_>, Vec<_>) = found.partition(|address| may_be_asked(address.ip()));
     if allowed.is_empty() && !refused.is_empty() {
-        return Err("addresses of the operator's own machine and of its link are not asked".into());
+        return Err("addresses of the operator's own machine, of its link and of the cloud's metadata are not asked".into());
     }
     let stream = connect(&allowed).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
@@ -95,9 +95,20 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
     TcpStream::connect(addresses).await.map_err(|error| error.to_string())
 }
 
+/// Where clouds answer machines about themselves, credentials included, beside 169.254.169.254: Alibaba, Azure, Oracle, and Amazon by IPv6.
+const METADATA: [IpAddr; 4] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
 /// Who may make gates must not reach by them what answers only to the machine that the operator runs on, or to its link, as the
 /// metadata of a cloud does.
 fn may_be_asked(address: IpAddr) -> bool {
+    if METADATA.contains(&address.to_canonical()) {
+        return false;
+    }
     match address.to_canonical() {
         IpAddr::V4(address) => !(address.is_loopback() || address.is_link_local() || address.is_unspecified() || address.is_multicast()),
         IpAddr::V6(address) => {
@@ -119,6 +130,11 @@ mod tests {
             ("0.0.0.0", false),
             ("::1", false),
             ("fe80::1", false),
+            ("100.100.100.200", false),
+            ("168.63.129.16", false),
+            ("::ffff:192.0.0.192", false),
+            ("fd00:ec2::254", false),
+            ("100.100.100.201", true),
             ("10.0.0.1", true),
             ("198.18.1.1", true),
             ("fd00::1", true),

@@ -1,7 +1,7 @@
 //! What watches, probes and passes over resources tell the loop, inside one process.
 
 use planner::{
-    gate::world::{Key, PodSource, ReplicaHealth, Source},
+    gate::world::{Key, ReplicaHealth, Source},
     pod_gate::{
         Gate, Pod, World,
         world::{Conditions, ObjectKey, Target},
@@ -56,22 +56,32 @@ pub struct Known {
     pub has_gates: bool,
     /// All gates there are were read.
     pub has_all: bool,
-    /// By which watches a pod is seen.
-    seen_by: BTreeMap<Key, BTreeSet<PodSource>>,
+    /// Slices of endpoints, by namespace.
+    pub slices: BTreeMap<String, Slices>,
     /// Nodes of `IngressDaemonSets` that gates follow, as their passes told since.
     pub replicas: BTreeMap<Key, Option<Arc<BTreeMap<String, ReplicaHealth>>>>,
 }
 
-impl Known {
-    /// Takes a pod in that a watch has shown; whether that is news.
-    pub fn insert(&mut self, source: &PodSource, key: Key, pod: Pod) -> bool {
-        self.seen_by.entry(key.clone()).or_default().insert(source.clone());
-        self.learn(key, pod)
-    }
+/// Slices of endpoints of a namespace.
+#[derive(Debug, Default)]
+pub struct Slices {
+    /// They were listed.
+    pub listed: bool,
+    /// Service and ready endpoints of each, by name.
+    pub of: BTreeMap<String, (String, usize)>,
+}
 
-    /// Takes a pod in, unless a newer one is known; whether that is news.
-    pub fn learn(&mut self, key: Key, pod: Pod) -> bool {
-        if !self.seen_by.contains_key(&key) || self.world.pods.get(&key).is_some_and(|known| known.version > pod.version) {
+impl Slices {
+    /// Ready endpoints of a Service; `None` before they were listed.
+    pub fn ready(&self, service: &str) -> Option<usize> {
+        self.listed.then(|| self.of.values().filter(|(of, _)| of == service).map(|(_, ready)| ready).sum())
+    }
+}
+
+impl Known {
+    /// Takes a pod in that a watch has shown, unless a newer one is known; whether that is news.
+    pub fn insert(&mut self, key: Key, pod: Pod) -> bool {
+        if !self.world.pod_sources.contains_key(&key.0) || self.world.pods.get(&key).is_some_and(|known| known.version > pod.version) {
             return false;
         }
         let is_news = self.world.pods.get(&key).is_none_or(|before| Pod { version: pod.version, ..before.clone() } != pod);
@@ -79,28 +89,22 @@ impl Known {
         is_news
     }
 
-    /// A watch shows a pod no longer; whether none does.
-    pub fn remove(&mut self, source: &PodSource, key: &Key) -> bool {
-        let Some(sources) = self.seen_by.get_mut(key) else { return false };
-        sources.remove(source);
-        let gone = sources.is_empty();
-        if gone {
-            self.seen_by.remove(key);
-            self.world.pods.remove(key);
+    /// Takes in how a pod is after a patch. One that no watch shows any more is gone.
+    pub fn learn(&mut self, key: Key, pod: Pod) {
+        if self.world.pods.contains_key(&key) {
+            self.insert(key, pod);
         }
-        gone
     }
 
-    /// A watch shows exactly these pods; those that came, changed or went.
-    pub fn replace(&mut self, source: &PodSource, listed: BTreeMap<Key, Pod>) -> BTreeSet<Key> {
-        let gone: Vec<_> =
-            self.seen_by.iter().filter(|(key, by)| by.contains(source) && !listed.contains_key(*key)).map(|(key, _)| key.clone()).collect();
-        let mut changed: BTreeSet<_> = gone.into_iter().filter(|key| self.remove(source, key)).collect();
-        for (key, pod) in listed {
-            if self.insert(source, key.clone(), pod) {
-                changed.insert(key);
-            }
+    /// Exactly these pods are in a namespace; those that came, changed or went.
+    pub fn replace(&mut self, namespace: &str, listed: BTreeMap<Key, Pod>) -> BTreeSet<Key> {
+        let first = (namespace.to_owned(), String::new());
+        let of_namespace = self.world.pods.range(first..).map(|(key, _)| key).take_while(|key| key.0 == namespace);
+        let mut changed: BTreeSet<_> = of_namespace.filter(|key| !listed.contains_key(*key)).cloned().collect();
+        for key in &changed {
+            self.world.pods.remove(key);
         }
+        changed.extend(listed.into_iter().filter_map(|(key, pod)| self.insert(key.clone(), pod).then_some(key)));
         changed
     }
 }
@@ -189,11 +193,31 @@ impl Hub {
         self.known().replicas.keys().cloned().collect()
     }
 
-    /// How many ready endpoints a Service has, or why that cannot be seen.
-    pub(super) fn service(&self, key: &Key, seen: Result<usize, String>) {
-        let changed = self.known().world.services.get_mut(key).is_some_and(|source| note(source, seen));
-        if changed {
-            self.follow(Followed::Service(key.clone()));
+    /// Changes what is known of the endpoints of a namespace.
+    pub(super) fn slices(&self, namespace: &str, change: impl FnOnce(&mut Slices)) {
+        let mut known = self.known();
+        let Some(slices) = known.slices.get_mut(namespace) else { return };
+        change(slices);
+        self.services(&mut known, namespace, None);
+    }
+
+    /// Endpoints of a namespace cannot be seen, and why, or can be again.
+    pub(super) fn slices_broken(&self, namespace: &str, why: Option<&str>) {
+        self.services(&mut self.known(), namespace, why);
+    }
+
+    /// What follows for the Services that gates of a namespace name.
+    fn services(&self, known: &mut Known, namespace: &str, broken: Option<&str>) {
+        let Some(slices) = known.slices.get(namespace) else { return };
+        for (key, source) in known.world.services.iter_mut().filter(|(key, _)| key.0 == namespace) {
+            let seen = match (broken, slices.ready(&key.1)) {
+                (Some(why), _) => Err(format!("endpoints of Service {} cannot be seen: {why}", key.1)),
+                (None, Some(ready)) => Ok(ready),
+                (None, None) => continue,
+            };
+            if note(source, seen) {
+                self.follow(Followed::Service(key.clone()));
+            }
         }
     }
 
@@ -235,27 +259,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn source(namespace: &str) -> PodSource {
-        PodSource { namespace: namespace.into(), selector: crds::label_selector::LabelSelector::default() }
-    }
-
     fn pod(version: u64) -> Pod {
         Pod { version, uid: version.to_string(), ..Pod::default() }
     }
 
     #[test]
-    fn a_pod_that_two_watches_show_is_known_until_neither_does_and_the_newer_counts() {
+    fn the_newer_of_two_pods_counts_and_what_the_watch_does_not_show_is_gone() {
         let mut known = Known::default();
-        let (one, other, key) = (source("a"), source("b"), ("a".to_owned(), "p".to_owned()));
-        assert!(known.insert(&one, key.clone(), pod(2)));
-        assert!(!known.insert(&other, key.clone(), pod(1)), "older");
-        assert!(!known.insert(&other, key.clone(), pod(2)), "the same");
-        assert_eq!(known.world.pods[&key].version, 2);
-        assert!(!known.remove(&one, &key));
-        assert!(known.world.pods.contains_key(&key));
-        assert_eq!(known.replace(&other, BTreeMap::new()), BTreeSet::from([key.clone()]));
-        assert!(known.world.pods.is_empty());
-        assert!(!known.learn(key, pod(3)), "what no watch shows is gone");
+        let (key, other) = (("a".to_owned(), "p".to_owned()), ("b".to_owned(), "p".to_owned()));
+        assert!(!known.insert(key.clone(), pod(2)), "the namespace is not watched any more");
+        for namespace in ["a", "b"] {
+            known.world.pod_sources.insert(namespace.into(), Source::default());
+        }
+        assert!(known.insert(key.clone(), pod(2)) && known.insert(other.clone(), pod(7)));
+        assert!(!known.insert(key.clone(), pod(1)), "older");
+        assert!(!known.insert(key.clone(), pod(2)), "the same");
+        known.learn(key.clone(), pod(3));
+        assert_eq!(known.world.pods[&key].version, 3);
+        assert_eq!(known.replace("a", BTreeMap::new()), BTreeSet::from([key.clone()]));
+        assert_eq!(known.world.pods.keys().collect::<Vec<_>>(), [&other]);
+        known.learn(key, pod(4));
+        assert_eq!(known.world.pods.len(), 1, "it is gone");
+    }
+
+    #[test]
+    fn endpoints_of_a_service_are_those_of_all_its_slices_once_they_were_listed() {
+        let of = [("a1", "a", 2), ("a2", "a", 1), ("b1", "b", 5)];
+        let of = of.map(|(slice, service, ready)| (slice.to_owned(), (service.to_owned(), ready))).into();
+        let mut slices = Slices { listed: false, of };
+        assert_eq!(slices.ready("a"), None);
+        slices.listed = true;
+        assert_eq!([slices.ready("a"), slices.ready("b"), slices.ready("c")], [Some(3), Some(5), Some(0)]);
     }
 
     #[test]

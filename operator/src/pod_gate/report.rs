@@ -17,7 +17,10 @@ use planner::{
     pod_gate::{Gate, World, decide::View, status::status},
 };
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// A status that is to be written.
 pub struct Change {
@@ -31,16 +34,24 @@ pub struct Change {
 pub struct Reporter {
     client: Client,
     metrics: PodGateMetrics,
-    recorder: EventRecorder,
+    recorder: Arc<EventRecorder>,
     due: bool,
     /// What was written last, by UID: the watch may not have shown it yet.
     reported: BTreeMap<String, PodReadinessGateStatus>,
+    /// Namespaces whose gates are written just now.
+    under_way: BTreeSet<String>,
+}
+
+/// What came of writing the status of gates of a namespace: of each gate, by UID, the new one, or nothing where it is to be tried again.
+pub struct Written {
+    namespace: String,
+    gates: Vec<(String, Option<PodReadinessGateStatus>)>,
 }
 
 impl Reporter {
     /// Nothing was reported yet.
     pub fn new(client: Client, metrics: PodGateMetrics, recorder: EventRecorder) -> Self {
-        Self { client, metrics, recorder, due: true, reported: BTreeMap::new() }
+        Self { client, metrics, recorder: Arc::new(recorder), due: true, reported: BTreeMap::new(), under_way: BTreeSet::new() }
     }
 
     /// Something has changed that status tells.
@@ -53,27 +64,42 @@ impl Reporter {
         self.due
     }
 
-    /// What is to be written: of every gate that changed, its status before and after.
+    /// What is to be written: of every gate that changed, its status before and after, by namespace. Namespaces that are written just now
+    /// come later.
     pub fn changed(
         &mut self,
         world: &World,
         objects: &BTreeMap<Key, PodReadinessGate>,
         views: &BTreeMap<Key, BTreeMap<String, View>>,
         admission: &Admission,
-    ) -> Vec<Change> {
+    ) -> BTreeMap<String, Vec<Change>> {
         self.due = false;
         let now = chrono::Utc::now().timestamp();
-        self.reported.retain(|uid, _| world.gates.values().any(|gate| gate.uid == *uid));
-        let mut changes = Vec::new();
+        let all = || world.gates.iter().chain(&world.surplus);
+        let there: BTreeSet<_> = all().map(|(_, gate)| gate.uid.as_str()).collect();
+        self.reported.retain(|uid, _| there.contains(uid.as_str()));
+        let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
         let mut shown = BTreeMap::new();
-        for (key, gate) in &world.gates {
+        for (key, gate) in all() {
             let Some(object) = objects.get(key).filter(|object| object.metadata.uid.as_ref() == Some(&gate.uid)) else { continue };
-            let seen = world.pods_of(gate).filter_map(|(pod, _)| Some((pod.1.as_str(), views.get(pod)?.get(&gate.name)?)));
+            // Of one that is surplus there are no views.
+            let pods = world.gates.contains_key(key).then(|| world.pods_of(gate)).into_iter().flatten();
+            let seen = pods.filter_map(|(pod, _)| Some((pod.1.as_str(), views.get(pod)?.get(&gate.name)?)));
             let before = self.reported.get(&gate.uid).or(object.status.as_ref()).cloned().unwrap_or_default();
             let after = status(world, gate, &before.conditions, seen, admission.condition(gate), now);
             shown.extend(counts(gate, &after));
-            if !gate.deleting && after != before {
-                changes.push(Change { object: object.clone(), uid: gate.uid.clone(), before, after });
+            if gate.deleting || after == before {
+                continue;
+            }
+            if self.under_way.contains(&gate.namespace) {
+                self.due = true;
+            } else {
+                changes.entry(gate.namespace.clone()).or_default().push(Change {
+                    object: object.clone(),
+                    uid: gate.uid.clone(),
+                    before,
+                    after,
+                });
             }
         }
         // Of gates that are gone nothing is shown.
@@ -81,36 +107,61 @@ impl Reporter {
         changes
     }
 
-    /// Writes a status, and tells of what is new in it.
-    pub async fn write(&mut self, Change { object, uid, before, after }: Change) {
-        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-        let api: Api<PodReadinessGate> = Api::namespaced(self.client.clone(), &namespace);
-        let body = json!({"metadata": {"uid": uid}, "status": replaced(&before, &after)});
-        match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(act::classify) {
-            Ok(_) => {
-                for condition in after.conditions.iter().filter(|condition| is_news(&before.conditions, condition)) {
-                    self.tell(&object, condition).await;
-                }
-                self.reported.insert(uid, after);
+    /// Writes the status of gates of a namespace, one after the other: other namespaces do not wait for it.
+    pub fn write(&mut self, namespace: String, changes: Vec<Change>) -> impl Future<Output = Written> + use<> {
+        self.under_way.insert(namespace.clone());
+        let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
+        async move {
+            let mut gates = Vec::new();
+            for change in changes {
+                gates.extend(write(&client, &recorder, change).await);
             }
-            // It is gone, or another one.
-            Err(Error::Conflict) => {}
-            Err(error) => {
-                tracing::warn!(namespace, gate = name, %error, "status not written; trying again");
-                self.due = true;
-            }
+            Written { namespace, gates }
         }
     }
 
-    /// An event for a transition of the gate; none for each pod.
-    async fn tell(&self, object: &PodReadinessGate, condition: &Condition) {
-        let works = (condition.type_ == "Conflicting") != (condition.status == "True");
-        let type_ = if works { EventType::Normal } else { EventType::Warning };
-        let event =
-            Event { type_, reason: condition.reason.clone(), action: "Gate".into(), note: Some(condition.message.clone()), related: None };
-        if let Err(error) = self.recorder.publish(object, &event).await {
-            tracing::warn!(%error, reason = condition.reason, "event not published");
+    /// Notes what came of it.
+    pub fn written(&mut self, Written { namespace, gates }: Written) {
+        self.under_way.remove(&namespace);
+        for (uid, after) in gates {
+            match after {
+                Some(after) => drop(self.reported.insert(uid, after)),
+                None => self.due = true,
+            }
         }
+    }
+}
+
+/// Writes a status, and tells of what is new in it; nothing where the gate is gone.
+async fn write(client: &Client, recorder: &EventRecorder, change: Change) -> Option<(String, Option<PodReadinessGateStatus>)> {
+    let Change { object, uid, before, after } = change;
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    let api: Api<PodReadinessGate> = Api::namespaced(client.clone(), &namespace);
+    let body = json!({"metadata": {"uid": uid}, "status": replaced(&before, &after)});
+    match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(act::classify) {
+        Ok(_) => {
+            for condition in after.conditions.iter().filter(|condition| is_news(&before.conditions, condition)) {
+                tell(recorder, &object, condition).await;
+            }
+            Some((uid, Some(after)))
+        }
+        // It is gone, or another one.
+        Err(Error::Conflict) => None,
+        Err(error) => {
+            tracing::warn!(namespace, gate = name, %error, "status not written; trying again");
+            Some((uid, None))
+        }
+    }
+}
+
+/// An event for a transition of the gate; none for each pod.
+async fn tell(recorder: &EventRecorder, object: &PodReadinessGate, condition: &Condition) {
+    let works = (condition.type_ == "Conflicting") != (condition.status == "True");
+    let type_ = if works { EventType::Normal } else { EventType::Warning };
+    let event =
+        Event { type_, reason: condition.reason.clone(), action: "Gate".into(), note: Some(condition.message.clone()), related: None };
+    if let Err(error) = recorder.publish(object, &event).await {
+        tracing::warn!(%error, reason = condition.reason, "event not published");
     }
 }
 

@@ -1,9 +1,10 @@
-//! Watches of what gates ask for: only what a gate asks for is watched, and each of it once.
+//! Watches of what gates ask for: pods and endpoints by namespace, whatever labels and Services gates name, and single objects. Who makes
+//! gates in a namespace costs that namespace's watches and questions, and nobody else's.
 
 use super::{
     facts,
     http::follow_answers,
-    hub::{Hub, Known},
+    hub::{Hub, Known, Slices},
 };
 use crate::{
     gate::{follow, keep},
@@ -18,7 +19,7 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 use planner::{
-    gate::world::{Key, PodSource, Source},
+    gate::world::Source,
     pod_gate::world::{Conditions, ObjectKey, Target},
 };
 use std::{
@@ -33,8 +34,10 @@ use tokio::{
 
 /// How often a kind is looked for again that the API server does not know: what it does not serve cannot be watched for.
 const KIND_AGAIN: Duration = Duration::from_secs(15);
-/// HTTP servers that are asked at once.
-const ASKED_AT_ONCE: usize = 64;
+/// HTTP servers that gates of one namespace ask at once: servers that do not answer take up their own namespace's places.
+const ASKED_AT_ONCE: usize = 32;
+/// HTTP servers that gates of one namespace ask.
+const ASKED: usize = 2000;
 /// Label of the slices of a Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
@@ -43,25 +46,31 @@ pub struct Sources {
     client: Client,
     hub: Arc<Hub>,
     tasks: JoinSet<()>,
-    pods: BTreeMap<PodSource, AbortHandle>,
-    services: BTreeMap<Key, AbortHandle>,
+    /// By namespace.
+    pods: BTreeMap<String, AbortHandle>,
+    /// Of Services, by namespace.
+    slices: BTreeMap<String, AbortHandle>,
     objects: BTreeMap<ObjectKey, AbortHandle>,
     answers: BTreeMap<Target, AbortHandle>,
-    asking: Arc<Semaphore>,
+    /// By namespace.
+    asking: BTreeMap<String, Arc<Semaphore>>,
+    /// Namespaces whose gates may follow objects of other namespaces, and of none.
+    foreign: Vec<String>,
 }
 
 impl Sources {
-    /// None yet.
-    pub fn new(client: Client, hub: Arc<Hub>) -> Self {
+    /// None yet. Gates of the namespaces `foreign` may follow objects of other namespaces, and of none; `*` stands for all.
+    pub fn new(client: Client, hub: Arc<Hub>, foreign: Vec<String>) -> Self {
         Self {
             client,
             hub,
             tasks: JoinSet::new(),
             pods: BTreeMap::new(),
-            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
             objects: BTreeMap::new(),
             answers: BTreeMap::new(),
-            asking: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
+            asking: BTreeMap::new(),
+            foreign,
         }
     }
 
@@ -71,22 +80,34 @@ impl Sources {
         let hub = Arc::clone(&self.hub);
         let known = &mut *hub.known();
         let wanted = known.world.wanted_pods();
-        for source in keep(&mut self.pods, &wanted) {
-            known.replace(&source, BTreeMap::new());
-            known.world.pod_sources.remove(&source);
+        for namespace in keep(&mut self.pods, &wanted) {
+            known.replace(&namespace, BTreeMap::new());
+            known.world.pod_sources.remove(&namespace);
         }
-        for source in missing(&self.pods, wanted) {
-            known.world.pod_sources.insert(source.clone(), Source::default());
-            let task = self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), source.clone()));
-            self.pods.insert(source, task);
+        for namespace in missing(&self.pods, wanted) {
+            known.world.pod_sources.insert(namespace.clone(), Source::default());
+            let task = self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), namespace.clone()));
+            self.pods.insert(namespace, task);
         }
         let wanted = known.world.wanted_services();
-        settle(&mut self.services, &mut known.world.services, wanted, |key| {
-            self.tasks.spawn(follow_service(self.client.clone(), Arc::clone(&hub), key))
-        });
+        let namespaces = wanted.iter().map(|(namespace, _)| namespace.clone()).collect();
+        for namespace in keep(&mut self.slices, &namespaces) {
+            known.slices.remove(&namespace);
+        }
+        for namespace in missing(&self.slices, namespaces) {
+            known.slices.insert(namespace.clone(), Slices::default());
+            let task = self.tasks.spawn(follow_slices(self.client.clone(), Arc::clone(&hub), namespace.clone()));
+            self.slices.insert(namespace, task);
+        }
+        known.world.services.retain(|key, _| wanted.contains(key));
+        for key in wanted {
+            let found = known.slices.get(&key.0).and_then(|slices| slices.ready(&key.1));
+            known.world.services.entry(key).or_insert(Source { found, broken: None });
+        }
         let wanted = known.world.wanted_objects();
         settle(&mut self.objects, &mut known.world.objects, wanted, |key| {
-            self.tasks.spawn(follow_object(self.client.clone(), Arc::clone(&hub), key))
+            let may_leave = self.foreign.iter().any(|namespace| namespace == "*" || *namespace == key.asked_by);
+            self.tasks.spawn(follow_object(self.client.clone(), Arc::clone(&hub), key, may_leave))
         });
         self.adjust_answers(&hub, known);
     }
@@ -99,11 +120,28 @@ impl Sources {
     }
 
     fn adjust_answers(&mut self, hub: &Arc<Hub>, known: &mut Known) {
-        let wanted = known.world.wanted_answers();
+        let (wanted, surplus) = at_most(ASKED, known.world.wanted_answers());
+        self.asking.retain(|namespace, _| wanted.iter().any(|target| target.namespace == *namespace));
         settle(&mut self.answers, &mut known.world.answers, wanted, |target| {
-            self.tasks.spawn(follow_answers(Arc::clone(hub), Arc::clone(&self.asking), target))
+            let asking = self.asking.entry(target.namespace.clone()).or_insert_with(|| Arc::new(Semaphore::new(ASKED_AT_ONCE)));
+            self.tasks.spawn(follow_answers(Arc::clone(hub), Arc::clone(asking), target))
         });
+        let why = format!("gates of this namespace ask more than {ASKED} addresses");
+        known.world.answers.extend(surplus.into_iter().map(|target| (target, Source { found: None, broken: Some(why.clone()) })));
     }
+}
+
+/// What is asked, at most so many of each namespace, and the others.
+fn at_most(most: usize, targets: BTreeSet<Target>) -> (BTreeSet<Target>, BTreeSet<Target>) {
+    // They are in the order of their namespaces.
+    let (mut namespace, mut count) = (String::new(), 0);
+    targets.into_iter().partition(|target| {
+        if target.namespace != namespace {
+            (namespace, count) = (target.namespace.clone(), 0);
+        }
+        count += 1;
+        count <= most
+    })
 }
 
 /// A task, and what it has found, for exactly what is wanted.
@@ -132,8 +170,8 @@ fn config() -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
 }
 
-async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
-    let api: Api<Pod> = Api::namespaced(client, &source.namespace);
+async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String) {
+    let api: Api<Pod> = Api::namespaced(client, &namespace);
     let mut listing = BTreeMap::new();
     let seen = |event: Event<Pod>| {
         let changed = match event {
@@ -147,21 +185,20 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
             }
             Event::InitDone => {
                 let mut known = hub.known();
-                let changed = known.replace(&source, std::mem::take(&mut listing));
-                if let Some(source) = known.world.pod_sources.get_mut(&source) {
+                let changed = known.replace(&namespace, std::mem::take(&mut listing));
+                if let Some(source) = known.world.pod_sources.get_mut(&namespace) {
                     source.found = Some(());
                 }
                 changed
             }
             Event::Apply(pod) => {
                 let (key, pod) = facts::pod(pod);
-                let news = hub.known().insert(&source, key.clone(), pod);
+                let news = hub.known().insert(key.clone(), pod);
                 news.then_some(key).into_iter().collect()
             }
             Event::Delete(pod) => {
                 let (key, _) = facts::pod(pod);
-                // A pod that another gate still selects is seen otherwise by this one.
-                hub.known().remove(&source, &key);
+                hub.known().world.pods.remove(&key);
                 BTreeSet::from([key])
             }
         };
@@ -171,7 +208,7 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
     };
     let broken = |broken: Option<String>| {
         let mut known = hub.known();
-        let Some(source) = known.world.pod_sources.get_mut(&source) else { return };
+        let Some(source) = known.world.pod_sources.get_mut(&namespace) else { return };
         let changed = source.broken.is_some() != broken.is_some();
         if changed && let Some(why) = &broken {
             tracing::warn!(why, "the pods of a readiness gate cannot be seen; their conditions stay as they are");
@@ -182,42 +219,43 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
             hub.tell(|news| news.sight = true);
         }
     };
-    follow(api, config().labels(&source.selector.to_string()), seen, broken).await;
+    follow(api, config(), seen, broken).await;
 }
 
-async fn follow_service(client: Client, hub: Arc<Hub>, key: Key) {
-    let api: Api<EndpointSlice> = Api::namespaced(client, &key.0);
-    let mut slices: BTreeMap<String, usize> = BTreeMap::new();
+async fn follow_slices(client: Client, hub: Arc<Hub>, namespace: String) {
+    let api: Api<EndpointSlice> = Api::namespaced(client, &namespace);
+    let mut listing = BTreeMap::new();
+    let facts = |slice: &EndpointSlice| {
+        let service = slice.labels().get(SERVICE_LABEL).cloned().unwrap_or_default();
+        (slice.name_any(), (service, facts::ready_endpoints(slice)))
+    };
     let seen = |event: Event<EndpointSlice>| {
-        match event {
-            Event::Init => {
-                slices.clear();
-                return;
-            }
-            Event::InitApply(slice) => {
-                slices.insert(slice.name_any(), facts::ready_endpoints(&slice));
-                return;
-            }
-            Event::InitDone => {}
-            Event::Apply(slice) => slices.extend([(slice.name_any(), facts::ready_endpoints(&slice))]),
-            Event::Delete(slice) => slices.retain(|name, _| *name != slice.name_any()),
-        }
-        hub.service(&key, Ok(slices.values().sum()));
+        hub.slices(&namespace, |slices| match event {
+            Event::Init => listing.clear(),
+            Event::InitApply(slice) => listing.extend([facts(&slice)]),
+            Event::InitDone => *slices = Slices { listed: true, of: std::mem::take(&mut listing) },
+            Event::Apply(slice) => slices.of.extend([facts(&slice)]),
+            Event::Delete(slice) => drop(slices.of.remove(&slice.name_any())),
+        });
     };
-    let broken = |broken: Option<String>| {
-        if let Some(why) = broken {
-            hub.service(&key, Err(format!("endpoints of Service {} cannot be seen: {why}", key.1)));
-        } else {
-            let last = hub.known().world.services.get(&key).and_then(|source| source.found);
-            if let Some(last) = last {
-                hub.service(&key, Ok(last));
-            }
-        }
-    };
-    follow(api, config().labels(&format!("{SERVICE_LABEL}={}", key.1)), seen, broken).await;
+    let broken = |broken: Option<String>| hub.slices_broken(&namespace, broken.as_deref());
+    follow(api, config(), seen, broken).await;
 }
 
-async fn follow_object(client: Client, hub: Arc<Hub>, key: ObjectKey) {
+/// `may_leave`: what whoever makes gates in the namespace might not read may be followed, too.
+async fn follow_object(client: Client, hub: Arc<Hub>, key: ObjectKey, may_leave: bool) {
+    let refuse = |whose: &str| {
+        hub.object(
+            &key,
+            Err(format!(
+                "gates of this namespace may not follow objects of {whose}: ask whoever runs the operator for --allowed-foreign-objects={}",
+                key.asked_by
+            )),
+        );
+    };
+    if key.namespace != key.asked_by && !may_leave {
+        return refuse("another namespace");
+    }
     let resource = loop {
         match find_kind(&client, &key).await {
             Ok(found) => break found,
@@ -225,6 +263,9 @@ async fn follow_object(client: Client, hub: Arc<Hub>, key: ObjectKey) {
         }
         tokio::time::sleep(KIND_AGAIN).await;
     };
+    if resource.1 == Scope::Cluster && !may_leave {
+        return refuse("the whole cluster");
+    }
     let api: Api<DynamicObject> = match &resource {
         (resource, Scope::Namespaced) => Api::namespaced_with(client, &key.namespace, resource),
         (resource, Scope::Cluster) => Api::all_with(client, resource),
@@ -264,4 +305,155 @@ async fn find_kind(client: &Client, key: &ObjectKey) -> Result<(ApiResource, Sco
     let kind = GroupVersionKind::gvk(group, version, &key.kind);
     let (resource, capabilities) = pinned_kind(client, &kind).await.map_err(|error| error.to_string())?;
     Ok((resource, capabilities.scope))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use planner::pod_gate::Gate;
+    use serde_json::json;
+    use std::sync::Mutex;
+
+    fn gate(index: u32) -> Gate {
+        let spec = json!({
+            "conditionType": "example.com/open", "selector": {"matchLabels": {"app": index.to_string()}},
+            "source": {"service": {"name": format!("service-{index}")}},
+        });
+        Gate {
+            namespace: "tenant".into(),
+            name: format!("gate-{index}"),
+            uid: index.to_string(),
+            generation: 1,
+            created: i64::from(index),
+            deleting: false,
+            spec: serde_json::from_value(spec).unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn gates_of_a_namespace_cost_one_watch_of_pods_and_one_of_endpoints_however_many_labels_and_services_they_name() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                noted.lock().unwrap().push(request.uri().path().to_owned());
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
+                // A watch hears nothing.
+                if !request.uri().query().unwrap_or_default().contains("watch=") {
+                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
+                } else {
+                    std::mem::forget(reply);
+                }
+            }
+        });
+        let hub = Arc::new(Hub::default());
+        let all = (0..50).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
+        hub.known().world.take_gates(all);
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        sources.adjust();
+        let listed = || {
+            let known = hub.known();
+            known.world.pod_sources["tenant"].found.is_some() && known.world.services.values().all(|service| service.found == Some(0))
+        };
+        tokio::time::timeout(Duration::from_secs(60), async {
+            while !listed() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        let mut paths = asked.lock().unwrap().clone();
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths, ["/api/v1/namespaces/tenant/pods", "/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices"]);
+        assert_eq!(hub.known().world.services.len(), 50);
+        // Another gate needs no other watch, and knows at once what is known.
+        let all = (0..51).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
+        hub.known().world.take_gates(all);
+        sources.adjust();
+        assert_eq!((sources.pods.len(), sources.slices.len()), (1, 1));
+        assert_eq!(hub.known().world.services[&("tenant".into(), "service-50".into())].found, Some(0));
+        hub.known().world.take_gates(BTreeMap::new());
+        sources.adjust();
+        assert_eq!((sources.pods.len(), sources.slices.len(), hub.known().world.services.len()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn gates_follow_what_their_namespace_has_and_nothing_else_unless_that_is_allowed() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                let path = request.uri().path().to_owned();
+                let kinds = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+                    {"name": "nodes", "singularName": "", "namespaced": false, "kind": "Node", "verbs": ["list", "watch"]},
+                    {"name": "pods", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
+                ]});
+                let conditions = json!([{"type": "Ready", "status": "True"}]);
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [
+                    {"metadata": {"name": "a", "namespace": "tenant"}, "status": {"conditions": conditions}},
+                ]});
+                if request.uri().query().unwrap_or_default().contains("watch=") {
+                    std::mem::forget(reply);
+                } else {
+                    let body = if path == "/api/v1" { kinds } else { list };
+                    reply.send_response(Response::new(Body::from(body.to_string().into_bytes())));
+                }
+            }
+        });
+        let client = Client::new(service, "default");
+        for (kind, namespace, may_leave, seen) in [
+            ("Pod", "tenant", false, Ok(())),
+            ("Pod", "web", false, Err("another namespace")),
+            ("Pod", "web", true, Ok(())),
+            ("Node", "tenant", false, Err("the whole cluster")),
+            ("Node", "tenant", true, Ok(())),
+        ] {
+            let key = ObjectKey {
+                asked_by: "tenant".into(),
+                api_version: "v1".into(),
+                kind: kind.into(),
+                namespace: namespace.into(),
+                name: "a".into(),
+            };
+            let hub = Arc::new(Hub::default());
+            hub.known().world.objects.insert(key.clone(), Source::default());
+            let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&hub), key.clone(), may_leave));
+            let source = tokio::time::timeout(Duration::from_secs(60), async {
+                loop {
+                    let source = hub.known().world.objects[&key].clone();
+                    if source != Source::default() {
+                        return source;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await
+            .unwrap();
+            task.abort();
+            match seen {
+                Ok(()) => assert!(source.broken.is_none() && source.found.is_some(), "{kind} {namespace} {may_leave}: {source:?}"),
+                Err(whose) => assert!(
+                    source.found.is_none() && source.broken.as_ref().is_some_and(|why| why.contains(whose)),
+                    "{kind} {namespace}: {source:?}"
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_asks_too_much_takes_nothing_from_another() {
+        let target = |namespace: &str, index: u32| Target {
+            namespace: namespace.into(),
+            url: format!("http://10.0.0.1:{index}"),
+            period: 1_000,
+            timeout: 100,
+        };
+        let targets = (1..=5).map(|index| target("a", index)).chain([target("b", 1), target("c", 1)]).collect();
+        let (asked, surplus) = at_most(2, targets);
+        assert_eq!(asked, BTreeSet::from([target("a", 1), target("a", 2), target("b", 1), target("c", 1)]));
+        assert_eq!(surplus.len(), 3);
+    }
 }

@@ -46,7 +46,7 @@ pub fn verdict(world: &World, gate: &Gate, pod: &Pod, node: Option<&NodeFacts>) 
     } else if let Some(wanted) = &source.object_condition {
         object(world, gate, wanted)
     } else if let Some(wanted) = &source.http {
-        http(world, wanted, pod)
+        http(world, gate, wanted, pod)
     } else {
         // A source that a newer version of the definition knows.
         Verdict::Unreadable("this release does not know the source: update the operator".into())
@@ -148,8 +148,8 @@ fn object(world: &World, gate: &Gate, wanted: &ObjectConditionSource) -> Verdict
     }
 }
 
-fn http(world: &World, wanted: &HttpSource, pod: &Pod) -> Verdict {
-    let Some(target) = Target::of(wanted, pod) else { return Verdict::Silent("the pod has no address yet".into()) };
+fn http(world: &World, gate: &Gate, wanted: &HttpSource, pod: &Pod) -> Verdict {
+    let Some(target) = Target::of(&gate.namespace, wanted, pod) else { return Verdict::Silent("the pod has no address yet".into()) };
     match live(world.answers.get(&target)) {
         Err(verdict) => verdict,
         Ok(status) => {

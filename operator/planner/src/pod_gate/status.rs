@@ -2,7 +2,7 @@
 
 use super::{
     decide::View,
-    world::{Gate, World},
+    world::{GATES_PER_NAMESPACE, Gate, World},
 };
 use crds::pod_readiness_gate::{HeldPod, PodCounts, PodReadinessGateStatus};
 use jiff::Timestamp;
@@ -50,6 +50,7 @@ pub fn status<'a>(
     let summary = summary(&pods);
     let mut conditions = Conditions { gate, before, now, said: Vec::new() };
     match (unseen(world, gate), unreadable) {
+        _ if world.surplus.contains_key(&gate.key()) => conditions.say("Ready", false, "TooManyGates", surplus()),
         (Some(why), _) => conditions.say("Ready", false, "PodsUnreadable", format!("pods of the gate cannot be seen: {why}")),
         (None, Some(why)) => {
             let then = format!("the source cannot be read: {why}; failMode is {:?}", gate.spec.fail_mode);
@@ -83,9 +84,15 @@ fn summary(pods: &PodCounts) -> String {
     }
 }
 
+fn surplus() -> String {
+    format!(
+        "nothing is done for this gate: of the PodReadinessGates of a namespace the {GATES_PER_NAMESPACE} oldest are kept; delete some, or select more pods with one"
+    )
+}
+
 /// Why the gate's pods cannot be seen.
 fn unseen<'a>(world: &'a World, gate: &Gate) -> Option<&'a str> {
-    world.pod_sources.get(&gate.pods())?.broken.as_deref()
+    world.pod_sources.get(&gate.namespace)?.broken.as_deref()
 }
 
 struct Conditions<'a> {

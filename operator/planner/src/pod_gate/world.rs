@@ -1,7 +1,7 @@
 //! What was seen: the input of decisions about pods.
 
 use crate::{
-    gate::world::{Key, PodSource, ReplicaHealth, Source},
+    gate::world::{Key, ReplicaHealth, Source},
     texts::Texts,
 };
 use crds::{PodReadinessGateSpec, pod_readiness_gate::HttpSource};
@@ -15,15 +15,21 @@ const PERIOD: u64 = 10_000;
 /// How long its answer may take by default, in milliseconds: as long as a kubelet waits for a probe.
 const TIMEOUT: u64 = 1_000;
 
+/// Gates of one namespace that are kept, the oldest: each costs watches, memory and time, of which other namespaces need a share, too. Ten are
+/// many for what gates are meant for.
+pub const GATES_PER_NAMESPACE: usize = 100;
+
 /// Everything that decisions about pods read, but the Nodes.
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    /// The gates, by namespace and name.
+    /// The gates that are kept, by namespace and name.
     pub gates: BTreeMap<Key, Arc<Gate>>,
-    /// Pods that a gate selects, by namespace and name.
+    /// Gates of which there are too many in their namespace: nothing is done for them.
+    pub surplus: BTreeMap<Key, Arc<Gate>>,
+    /// Pods of namespaces with gates, by namespace and name.
     pub pods: BTreeMap<Key, Pod>,
-    /// Whether pods can be seen, by where they are looked for.
-    pub pod_sources: BTreeMap<PodSource, Source<()>>,
+    /// Whether pods can be seen, by namespace.
+    pub pod_sources: BTreeMap<String, Source<()>>,
     /// Ready endpoints of Services.
     pub services: BTreeMap<Key, Source<usize>>,
     /// Conditions of objects; `None` where there is no such object.
@@ -105,6 +111,8 @@ pub type Conditions = BTreeMap<String, String>;
 /// Where an object is looked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
+    /// The namespace of the gate that follows it.
+    pub asked_by: String,
     /// Its apiVersion.
     pub api_version: String,
     /// Its kind.
@@ -127,6 +135,8 @@ pub struct Attachment {
 /// What is asked by HTTP, and how.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
+    /// The namespace of the gate that asks.
+    pub namespace: String,
     /// The whole URL.
     pub url: String,
     /// How often, in milliseconds.
@@ -136,8 +146,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// What is asked for a pod; nothing while the pod that is to be asked has no address.
-    pub fn of(source: &HttpSource, pod: &Pod) -> Option<Self> {
+    /// What a gate of a namespace asks for a pod; nothing while the pod that is to be asked has no address.
+    pub fn of(namespace: &str, source: &HttpSource, pod: &Pod) -> Option<Self> {
         let url = match (&source.url, source.port) {
             (Some(url), _) => url.clone(),
             (None, Some(port)) if !pod.address.is_empty() => {
@@ -150,7 +160,12 @@ impl Target {
         let span = |given: &Option<crds::Duration>, otherwise: u64| {
             given.as_ref().and_then(crds::Duration::milliseconds).and_then(|span| u64::try_from(span).ok()).unwrap_or(otherwise)
         };
-        Some(Self { url, period: span(&source.period, PERIOD).max(1_000), timeout: span(&source.timeout, TIMEOUT).clamp(100, 30_000) })
+        Some(Self {
+            namespace: namespace.to_owned(),
+            url,
+            period: span(&source.period, PERIOD).max(1_000),
+            timeout: span(&source.timeout, TIMEOUT).clamp(100, 30_000),
+        })
     }
 }
 
@@ -170,11 +185,6 @@ impl Gate {
         self.spec.selects(|key| pod.labels.get(key).map(String::as_str))
     }
 
-    /// Where its pods are looked for.
-    pub fn pods(&self) -> PodSource {
-        PodSource { namespace: self.namespace.clone(), selector: self.spec.selector.clone().unwrap_or_default() }
-    }
-
     /// The Service that it follows.
     pub fn service(&self) -> Option<Key> {
         self.spec.source.service.as_ref().map(|service| (self.namespace.clone(), service.name.clone()))
@@ -189,6 +199,7 @@ impl Gate {
     pub fn object(&self) -> Option<ObjectKey> {
         let object = self.spec.source.object_condition.as_ref()?;
         Some(ObjectKey {
+            asked_by: self.namespace.clone(),
             api_version: object.api_version.clone(),
             kind: object.kind.clone(),
             namespace: object.namespace.clone().unwrap_or_else(|| self.namespace.clone()),
@@ -209,6 +220,28 @@ impl Gate {
 }
 
 impl World {
+    /// Takes all gates in that there are; returns the namespaces in which one came, went or changed.
+    pub fn take_gates(&mut self, all: BTreeMap<Key, Arc<Gate>>) -> BTreeSet<String> {
+        let mut gates = BTreeMap::new();
+        let mut surplus = BTreeMap::new();
+        let mut of_namespaces: BTreeMap<String, Vec<Arc<Gate>>> = BTreeMap::new();
+        for gate in all.into_values() {
+            of_namespaces.entry(gate.namespace.clone()).or_default().push(gate);
+        }
+        for mut of_namespace in of_namespaces.into_values() {
+            of_namespace.sort_by(|one, other| one.precedence().cmp(&other.precedence()));
+            for (index, gate) in of_namespace.into_iter().enumerate() {
+                let place = if index < GATES_PER_NAMESPACE { &mut gates } else { &mut surplus };
+                place.insert(gate.key(), gate);
+            }
+        }
+        let differs = |key: &&Key| self.gates.get(*key) != gates.get(*key) || self.surplus.get(*key) != surplus.get(*key);
+        let keys = self.gates.keys().chain(gates.keys()).chain(self.surplus.keys()).chain(surplus.keys());
+        let changed = keys.filter(differs).map(|key| key.0.clone()).collect();
+        (self.gates, self.surplus) = (gates, surplus);
+        changed
+    }
+
     /// Gates that select a pod, the first of each condition before others of it.
     pub fn gates_of(&self, key: &Key, pod: &Pod) -> Vec<&Arc<Gate>> {
         let of_namespace =
@@ -218,9 +251,9 @@ impl World {
         gates
     }
 
-    /// Where pods are to be looked for.
-    pub fn wanted_pods(&self) -> BTreeSet<PodSource> {
-        self.alive().map(Gate::pods).collect()
+    /// Namespaces in which pods are to be watched: one watch each, however many labels gates ask for.
+    pub fn wanted_pods(&self) -> BTreeSet<String> {
+        self.alive().map(|gate| gate.namespace.clone()).collect()
     }
 
     /// Which Services are to be watched.
@@ -245,7 +278,8 @@ impl World {
         for (gate, source) in asking {
             let pods = self.pods_of(gate).map(|(_, pod)| pod);
             wanted.extend(
-                pods.filter(|pod| !pod.ended && pod.gates.contains(&gate.spec.condition_type)).filter_map(|pod| Target::of(source, pod)),
+                pods.filter(|pod| !pod.ended && pod.gates.contains(&gate.spec.condition_type))
+                    .filter_map(|pod| Target::of(&gate.namespace, source, pod)),
             );
         }
         wanted

@@ -12,7 +12,7 @@ use planner::{
         decide::{Transition, decide},
         owners,
         status::status,
-        world::{Attachment, ObjectKey, PodCondition, Target},
+        world::{Attachment, GATES_PER_NAMESPACE, ObjectKey, PodCondition, Target},
     },
     snapshot::{NodeCondition, NodeFacts},
 };
@@ -282,7 +282,13 @@ fn conditions_and_taints_of_the_node_are_followed_and_a_pod_without_node_has_non
 #[test]
 fn services_objects_and_http_servers_are_followed() {
     let object = json!({"objectCondition": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "db", "type": "Available"}});
-    let object_key = ObjectKey { api_version: "apps/v1".into(), kind: "Deployment".into(), namespace: "web".into(), name: "db".into() };
+    let object_key = ObjectKey {
+        asked_by: "web".into(),
+        api_version: "apps/v1".into(),
+        kind: "Deployment".into(),
+        namespace: "web".into(),
+        name: "db".into(),
+    };
     let found = |found| Source { found: Some(found), broken: None };
     for (conditions, wanted) in [
         (None, None),
@@ -304,7 +310,7 @@ fn services_objects_and_http_servers_are_followed() {
         let mut http = json!({"port": 8080, "path": "/ready"});
         http["expectedStatus"] = expected.into();
         let mut world = world(vec![gate("http", json!({"source": {"http": http}}))], pod());
-        let target = Target { url: "http://10.0.0.1:8080/ready".into(), period: 10_000, timeout: 1_000 };
+        let target = Target { namespace: "web".into(), url: "http://10.0.0.1:8080/ready".into(), period: 10_000, timeout: 1_000 };
         assert_eq!(world.wanted_answers(), BTreeSet::from([target.clone()]));
         world.answers.insert(target, Source { found: Some(answered), broken: None });
         assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), Some(wanted), "{expected:?} {answered}");
@@ -593,4 +599,38 @@ fn one_of_each(conditions: &[Value]) -> Result<(), TestCaseError> {
     prop_assert_eq!(types.len(), conditions.len());
     prop_assert!(types.contains("example.com/theirs") && types.contains("Ready"));
     Ok(())
+}
+
+#[test]
+fn of_too_many_gates_of_a_namespace_the_oldest_are_kept_and_the_others_say_so() {
+    let of = |namespace: &str, index: usize| Gate {
+        namespace: namespace.into(),
+        created: NOW - 1_000 + i64::try_from(index).unwrap(),
+        ..gate(&format!("gate-{index:03}"), json!({"source": {"label": {"key": "example"}}}))
+    };
+    let all = |many: usize| {
+        let gates = (0..many).map(|index| of("tenant", index)).chain([of("web", 0)]);
+        gates.map(|gate| (gate.key(), Arc::new(gate))).collect::<BTreeMap<_, _>>()
+    };
+    let mut world = World::default();
+    assert_eq!(world.take_gates(all(GATES_PER_NAMESPACE)), BTreeSet::from(["tenant".to_owned(), "web".to_owned()]));
+    assert!(world.surplus.is_empty());
+    // Those that come do not concern a neighbour, and push nobody out.
+    assert_eq!(world.take_gates(all(GATES_PER_NAMESPACE + 20)), BTreeSet::from(["tenant".to_owned()]));
+    assert_eq!((world.gates.len(), world.surplus.len()), (GATES_PER_NAMESPACE + 1, 20));
+    let ready = |name: &str| {
+        let key = ("tenant".to_owned(), name.to_owned());
+        let gate = world.gates.get(&key).or_else(|| world.surplus.get(&key)).unwrap();
+        let said = status(&world, gate, &[], std::iter::empty(), None, NOW).conditions;
+        said.into_iter().find(|condition| condition.type_ == "Ready").map(|condition| (condition.status, condition.reason)).unwrap()
+    };
+    assert_eq!(ready("gate-000"), ("True".to_owned(), "NoPodHeld".to_owned()));
+    assert_eq!(ready("gate-119"), ("False".to_owned(), "TooManyGates".to_owned()));
+    let pod = Pod { gates: vec![TYPE.into()], labels: texts(&[("example", "true")]), ..pod() };
+    assert_eq!(world.gates_of(&("tenant".into(), "p".into()), &pod).len(), GATES_PER_NAMESPACE);
+    // One of the oldest goes: the next one has its place.
+    let mut fewer = all(GATES_PER_NAMESPACE + 20);
+    fewer.remove(&("tenant".into(), "gate-000".into()));
+    world.take_gates(fewer);
+    assert!(world.gates.contains_key(&("tenant".into(), format!("gate-{GATES_PER_NAMESPACE:03}"))));
 }
