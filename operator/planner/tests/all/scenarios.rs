@@ -3,7 +3,7 @@
 use crate::world;
 
 use crds::{node_readiness_gate::Effect, token::Phase};
-use planner::{gate::Gate, snapshot::GateLinks};
+use planner::{Action, gate::Gate, plan::Write, snapshot::GateLinks};
 use world::{
     World,
     operator::Operator,
@@ -141,6 +141,58 @@ fn a_node_that_begins_to_serve_after_it_was_to_be_removed_for_nothing_waits_for_
     }
     world.run_until(&mut operator, 300, World::is_converged).unwrap();
     assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+/// What an operator has sent to take a node out arrives after the ledger was lost and another operator has taken out a node of its own;
+/// nothing where that is the same node.
+fn arrives_late(marks: Marks, image: u8) -> Option<bool> {
+    let (mut world, mut first) = settled(Wish::new(marks, 1), 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let (node, sent) = (0..10)
+        .find_map(|_| {
+            first.catch_up(&world);
+            let planned = first.plan(&world)?;
+            let takes_out = planned.requests.iter().find_map(|request| match &request.action {
+                Action::PatchDeployment { node, write: Write::Claim, .. } | Action::PatchNode { node, write: Write::Detach, .. } => {
+                    Some((node.clone(), request.clone()))
+                }
+                _ => None,
+            });
+            if takes_out.is_none() {
+                for request in &planned.requests {
+                    first.send(&mut world, request);
+                }
+                world.tick();
+            }
+            takes_out
+        })
+        .expect("it takes a node out");
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| resource.status = None);
+        cluster.edit_wish(|wish| wish.image = image);
+    });
+    let is_out = |world: &World| {
+        let ledger = world.cluster.ledger().filter(|ledger| ledger.rebuilding.is_none());
+        ledger.and_then(|ledger| ledger.grants.keys().next().cloned())
+    };
+    let mut second = Operator::default();
+    world.run_until(&mut second, 30, |world| is_out(world).is_some()).unwrap();
+    if is_out(&world).as_ref() == Some(&node) {
+        return None;
+    }
+    let arrived = world.apply(&sent);
+    world.run_until(&mut second, 300, World::is_converged).unwrap();
+    assert_eq!(world.audit.violations, Vec::<String>::new(), "{marks:?}");
+    Some(arrived)
+}
+
+#[test]
+fn what_was_sent_before_the_ledger_was_lost_takes_no_node_out_beside_that_of_the_new_ledger() {
+    for marks in [Marks::Token, Marks::Node] {
+        let arrived: Vec<_> = (3..15).filter_map(|image| arrives_late(marks, image)).collect();
+        assert!(arrived.len() >= 3, "{marks:?}: another node was next {} times", arrived.len());
+        assert!(!arrived.contains(&true), "{marks:?}: it was not fenced");
+    }
 }
 
 #[test]
