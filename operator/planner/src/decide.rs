@@ -84,7 +84,16 @@ fn refusal(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
     if snapshot.resource.deleting {
         return None;
     }
-    node_rights::refused_mark(snapshot).or_else(|| health_checker::port_conflict(snapshot, settings)).or_else(|| trial::refusal(snapshot))
+    let unreadable = || {
+        let why = snapshot.gates.unreadable.as_ref()?;
+        let message =
+            format!("NodeReadinessGates cannot be read, and what they mean for the pods is not known, so nothing is updated: {why}");
+        Some(Invalid { reason: "GatesUnreadable", message })
+    };
+    node_rights::refused_mark(snapshot)
+        .or_else(unreadable)
+        .or_else(|| health_checker::port_conflict(snapshot, settings))
+        .or_else(|| trial::refusal(snapshot))
 }
 
 /// A status without what only counts seconds.

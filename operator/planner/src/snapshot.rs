@@ -98,6 +98,8 @@ pub struct GateLinks {
     pub conditions: Vec<String>,
     /// Conditions that gates of pods of the namespace keep; nothing while not all of these gates could be read.
     pub kept: Option<BTreeSet<String>>,
+    /// Why gates of nodes cannot be read, when they cannot: nothing else is known of them then.
+    pub unreadable: Option<String>,
 }
 
 /// Stands for the template among the refusals, where no node's name can.

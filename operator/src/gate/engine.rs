@@ -228,6 +228,7 @@ impl Engine {
             Ok(Event::InitDone) => {
                 self.known.replace(std::mem::take(listing));
                 self.listed = true;
+                self.cannot_list(None);
                 self.hub.gates();
             }
             Ok(Event::Apply(gate)) => {
@@ -245,10 +246,24 @@ impl Engine {
                         "there is no definition of NodeReadinessGate: install crds/manifests/nodereadinessgates.yaml to use gates"
                     );
                     self.listed = true;
+                    self.cannot_list(None);
                     self.hub.gates();
                 }
             }
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
+                tracing::error!(message = status.message, "NodeReadinessGates cannot be listed: install deploy/10-rbac.yaml");
+                self.cannot_list(Some(format!("{}; install deploy/10-rbac.yaml of this release", status.message)));
+            }
             Err(error) => tracing::warn!(%error, "watch of NodeReadinessGates failed; trying again"),
+        }
+    }
+
+    /// Passes over resources say so, or that it is over.
+    fn cannot_list(&self, why: Option<String>) {
+        if self.hub.cannot_list(why) {
+            for resource in self.observer.resources() {
+                self.observer.dirty().mark(resource.namespace().unwrap_or_default(), resource.name_any());
+            }
         }
     }
 

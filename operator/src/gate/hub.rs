@@ -38,6 +38,7 @@ pub struct Hub {
     world: Mutex<World>,
     judged: AtomicBool,
     links: Mutex<Option<BTreeMap<Key, GateLinks>>>,
+    unreadable: Mutex<Option<String>>,
     statuses: Mutex<BTreeMap<Key, NodeReadinessGateStatus>>,
     fronts: Mutex<Fronts>,
     pods: Arc<pod_gate::Hub>,
@@ -157,8 +158,19 @@ impl Hub {
         }
     }
 
+    /// Why gates cannot be listed, as long as they never were: nobody waits for them. Whether that is news.
+    pub(super) fn cannot_list(&self, why: Option<String>) -> bool {
+        let mut known = lock(&self.unreadable);
+        let is_news = *known != why;
+        *known = why;
+        is_news
+    }
+
     /// How gates bear on a resource whose pods have these labels; `None` until they are known.
     pub fn links(&self, namespace: &str, name: &str, labels: &serde_json::Value) -> Option<GateLinks> {
+        if let Some(why) = lock(&self.unreadable).clone() {
+            return Some(GateLinks { unreadable: Some(why), ..GateLinks::default() });
+        }
         let links = lock(&self.links).as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
         let conditions = self.pods.conditions(namespace, labels)?;
         Some(GateLinks { conditions, kept: self.pods.kept(namespace), ..links })

@@ -565,3 +565,35 @@ async fn a_gate_that_could_not_be_decoded_and_is_gone_at_the_next_list_is_not_wa
     engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
     assert!(engine.known.unreadable.is_empty() && engine.known.objects.is_empty());
 }
+
+#[tokio::test]
+async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were_listed() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let observer = observer();
+    let spec = json!({"template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    let resource = json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": {"name": "web", "namespace": "edge", "uid": "u"}, "spec": spec,
+    });
+    observer.take(vec![serde_json::from_value::<Guarded>(resource).unwrap()]);
+    let mut engine = engine(serve(&server), Arc::clone(&observer));
+    let labels = json!({});
+    let unreadable = |engine: &Engine| engine.hub.links("edge", "web", &labels).map(|links| links.unreadable);
+    assert_eq!(unreadable(&engine), None, "it waits for the first list");
+    let mut dirty = observer.dirty().stream().boxed();
+    let forbidden = || {
+        let status = json!({"kind": "Status", "status": "Failure", "message": "gates is forbidden", "reason": "Forbidden", "code": 403});
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).unwrap())))
+    };
+    engine.gate_event(forbidden(), &mut BTreeMap::new());
+    let why = unreadable(&engine).unwrap().unwrap();
+    assert!(why.contains("gates is forbidden") && why.contains("deploy/10-rbac.yaml"), "{why}");
+    let marked = tokio::time::timeout(Duration::from_secs(60), dirty.next()).await.unwrap().unwrap();
+    assert_eq!(marked.name, "web");
+    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    assert_eq!(unreadable(&engine).flatten(), None, "they were listed");
+    // What was read once is what counts from then on.
+    engine.gate_event(forbidden(), &mut BTreeMap::new());
+    assert_eq!(unreadable(&engine).flatten(), None);
+}
