@@ -196,6 +196,29 @@ fn what_was_sent_before_the_ledger_was_lost_takes_no_node_out_beside_that_of_the
 }
 
 #[test]
+fn a_lost_ledger_is_not_rebuilt_from_what_a_watch_shows_that_may_lag() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
+    world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
+    let mut rebuilt = None;
+    for _ in 0..10 {
+        operator.catch_up(&world);
+        let snapshot = operator.snapshot(&world).unwrap();
+        let ends = |snapshot: &planner::Snapshot| {
+            let mut actions = planner::decide(snapshot).actions.into_iter();
+            actions.any(|action| matches!(action, Action::WriteStatus { status, .. } if status.rollout.as_ref().is_some_and(|ledger| ledger.rebuilding.is_none())))
+        };
+        let unlisted = planner::Snapshot { listed_since_rebuild: false, ..snapshot.clone() };
+        assert!(!ends(&unlisted), "nothing was listed since it was lost");
+        if ends(&snapshot) {
+            rebuilt = Some(snapshot);
+            break;
+        }
+        world.fair_second(&mut operator);
+    }
+    assert!(rebuilt.is_some_and(|snapshot| snapshot.listed_since_rebuild), "it is rebuilt from lists");
+}
+
+#[test]
 fn a_detacher_that_never_answers_halts_aborts_or_is_passed_over_as_configured() {
     for (policy, touched) in [("Halt", 0), ("Abort", 0), ("Proceed", 3)] {
         let wish = Wish { on_timeout: policy, ..Wish::new(Marks::Timestamp, 1) };
