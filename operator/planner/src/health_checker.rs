@@ -7,7 +7,7 @@ use crate::{
     settings::{Invalid, Settings, ready_policy_flag, resolve},
     snapshot::{DaemonSetFacts, Resource, Snapshot},
 };
-use crds::{IngressDaemonSetSpec, names};
+use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, names};
 use serde_json::{Value, json};
 
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
@@ -217,18 +217,24 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
     })
 }
 
-/// A Service's node port that is a health port of ours, too, and the Service. `served`: health checkers for it are there already, or
-/// were when the spec was accepted.
-fn service_port<'a>(snapshot: &'a Snapshot, settings: &Settings, served: bool) -> Option<(u16, &'a str)> {
-    // A DaemonSet that somebody deleted is made again.
+/// Health checkers for a port of ours are there already, or were when the spec was accepted.
+fn is_served(snapshot: &Snapshot, port: u16) -> bool {
     let resource = &snapshot.resource;
-    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
-    let accepted = conditions
-        .filter(|condition| condition.type_ == "Valid" && condition.status == "True")
-        .any(|condition| condition.observed_generation == Some(resource.generation));
-    let is_served = |port: u16| accepted || snapshot.daemon_sets.iter().any(|set| set.owned && set.port == port);
+    // A DaemonSet that somebody deleted is made again.
+    is_accepted(resource.status.as_ref(), resource.generation) || snapshot.daemon_sets.iter().any(|set| set.owned && set.port == port)
+}
+
+/// The spec of this generation was found to be valid.
+pub fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> bool {
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    conditions
+        .any(|condition| condition.type_ == "Valid" && condition.status == "True" && condition.observed_generation == Some(generation))
+}
+
+/// A Service's node port that is a health port of ours, too, and the Service; `served`: of ports that are served already.
+fn service_port<'a>(snapshot: &'a Snapshot, settings: &Settings, served: bool) -> Option<(u16, &'a str)> {
     let taken = |port: &u16| Some((*port, snapshot.service_ports.get(port)?.as_str()));
-    settings.ports.iter().filter(|port| is_served(**port) == served).find_map(taken)
+    settings.ports.iter().filter(|port| is_served(snapshot, **port) == served).find_map(taken)
 }
 
 /// A Service that came to a health port which is served already: nothing is held for it.
@@ -240,26 +246,30 @@ pub fn late_service(snapshot: &Snapshot, settings: &Settings) -> Option<String> 
     ))
 }
 
-/// Another resource, older than this one, or a Service has a health port of ours on a node of ours.
+/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port has it, else the
+/// older one.
 pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
     let invalid = |message| Some(Invalid { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;
     if let Some((port, service)) = service_port(snapshot, settings, false) {
         return invalid(format!("port {port} is a node port of Service {service}: choose another healthCheckNodePort"));
     }
-    let mut older: Vec<_> =
-        snapshot.others.iter().filter(|other| (other.created, &other.uid) < (resource.created, &resource.uid)).collect();
-    older.sort_by_key(|other| (other.created, &other.uid));
-    for other in older {
+    let mut others: Vec<_> = snapshot.others.iter().collect();
+    others.sort_by_key(|other| (other.created, &other.uid));
+    for other in others {
         let Ok(theirs) = resolve(&other.spec) else { continue };
-        let Some(port) = settings.ports.iter().find(|port| theirs.ports.contains(port)) else { continue };
+        let comes_first = |port: u16| {
+            let they_serve = other.accepted || other.served.contains(&port);
+            (!they_serve, other.created, &other.uid) < (!is_served(snapshot, port), resource.created, &resource.uid)
+        };
+        let Some(port) = settings.ports.iter().find(|port| theirs.ports.contains(port) && comes_first(**port)) else { continue };
         let shared = snapshot.nodes.iter().find(|(name, node)| {
             eligibility::is_chosen(&resource.spec, settings, name, node, true)
                 && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
         });
         if let Some((node, _)) = shared {
             return invalid(format!(
-                "port {port} on node {node} belongs to {}, which is older: choose another healthCheckNodePort or other nodes",
+                "port {port} on node {node} belongs to {}, which had it first: choose another healthCheckNodePort or other nodes",
                 other.key
             ));
         }

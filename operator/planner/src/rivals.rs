@@ -1,4 +1,5 @@
-//! Other resources that detach a node by the same annotation key with another value: there, neither detaches.
+//! Other resources that detach a node by the same key with another value. One of them detaches it: the one that has done so before, with what it
+//! asks for now, else the older one. The other waits, and takes nothing from it.
 
 use crate::{
     eligibility::is_chosen,
@@ -17,6 +18,7 @@ use crds::{
 pub struct Rivals<'a> {
     known: Vec<Rival<'a>>,
     uid8: &'a str,
+    age: (i64, &'a str),
 }
 
 #[derive(Debug)]
@@ -36,13 +38,23 @@ impl<'a> Rivals<'a> {
             let mark = mark_of(resource)?;
             ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.spec).ok() })
         });
-        Self { known: known.collect(), uid8: snapshot.resource.uid8() }
+        let resource = &snapshot.resource;
+        Self { known: known.collect(), uid8: resource.uid8(), age: (resource.created, &resource.uid) }
     }
 
     /// The first of them on this node, by name.
     pub fn on(&self, case: &Case<'_>, marks: &Marks) -> Option<String> {
         let mark = marks.node.as_ref()?;
-        let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(case));
+        let has_used = |uid8: &str, mark: &Annotation| {
+            let entry = case.holders.as_ref().ok().and_then(|holders| holders.get(uid8));
+            entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
+        };
+        let comes_first = |rival: &&Rival<'_>| {
+            let age = (rival.resource.created, rival.resource.uid.as_str());
+            let theirs = has_used(names::uid8(&rival.resource.uid), &rival.mark);
+            (!theirs, age) < (!has_used(self.uid8, mark), self.age)
+        };
+        let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(case)).filter(comes_first);
         // A resource that holds the node with a value that it had before is told by its entry alone.
         let holds = || {
             let entries = case.holders.iter().flatten().filter(|(uid8, _)| *uid8 != self.uid8);

@@ -524,6 +524,10 @@ pub struct OtherResource {
     pub created: i64,
     /// Its spec.
     pub spec: Arc<IngressDaemonSetSpec>,
+    /// Its spec, as it is, was found to be valid.
+    pub accepted: bool,
+    /// Health ports for which it has health checkers.
+    pub served: BTreeSet<u16>,
 }
 
 impl Snapshot {

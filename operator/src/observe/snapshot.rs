@@ -6,6 +6,7 @@ use crds::{hash, names};
 use planner::{
     Snapshot,
     clocks::Clocks,
+    health_checker::is_accepted,
     node_rights::NodeRights,
     proof::Sights,
     render::object_name,
@@ -190,6 +191,14 @@ fn others(index: &Index, uid: &str) -> Vec<OtherResource> {
             uid: other.metadata.uid.clone().unwrap_or_default(),
             created: other.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
             spec: Arc::new(other.spec.clone()),
+            accepted: is_accepted(other.status.as_ref(), other.metadata.generation.unwrap_or(0)),
+            served: served(index, namespace, other.metadata.uid.as_deref().unwrap_or_default()),
         })
         .collect()
+}
+
+/// Health ports for which a resource has health checkers.
+fn served(index: &Index, namespace: &str, uid: &str) -> BTreeSet<u16> {
+    let of_namespace = index.daemon_sets.range((namespace.to_owned(), String::new())..).take_while(|((known, _), _)| known == namespace);
+    of_namespace.filter(|(_, set)| set.controller.as_deref() == Some(uid)).map(|(_, set)| set.facts.port).collect()
 }

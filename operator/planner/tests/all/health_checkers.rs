@@ -2,7 +2,11 @@
 
 use crate::world;
 
-use planner::{Action, Plan, Snapshot, decide, plan::Supporting, snapshot::DaemonSetFacts};
+use planner::{
+    Action, Plan, Snapshot, decide,
+    plan::Supporting,
+    snapshot::{DaemonSetFacts, OtherResource},
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 use world::{
@@ -145,4 +149,50 @@ fn a_service_that_takes_a_health_port_that_is_served_is_a_condition_and_holds_no
     snapshot.resource.status.as_mut().unwrap().conditions = accepted;
     assert!(valid(&snapshot).0 && written(&decide(&snapshot)).is_some());
     assert_eq!(valid(&Snapshot { service_ports: Arc::default(), ..snapshot }), (true, None));
+}
+
+#[test]
+fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() {
+    let mut snapshot = snapshot();
+    let accepted = std::mem::take(&mut snapshot.resource.status.as_mut().unwrap().conditions);
+    let valid = |snapshot: &Snapshot| {
+        let conditions = decide(snapshot).status.conditions;
+        let valid = conditions.into_iter().find(|condition| condition.type_ == "Valid").unwrap();
+        (valid.status == "True", valid.reason, valid.message)
+    };
+    let other = |created: i64, accepted: bool, served: &[u16]| OtherResource {
+        key: "tenant/late".into(),
+        uid: "ffffffff-0000".into(),
+        created,
+        spec: Arc::new(snapshot.resource.spec.clone()),
+        accepted,
+        served: served.iter().copied().collect(),
+    };
+    let (older, newer) = (snapshot.resource.created - 1, snapshot.resource.created + 1);
+    let cases = [
+        // Neither serves: the older one has it.
+        (other(older, false, &[]), false, false),
+        (other(newer, false, &[]), false, true),
+        // We serve: nobody takes it from us, however old.
+        (other(older, false, &[]), true, true),
+        (other(newer, false, &[]), true, true),
+        // They serve: age does not matter either.
+        (other(newer, false, &[PORT]), false, false),
+        (other(newer, true, &[]), false, false),
+        (other(older, true, &[PORT]), false, false),
+        // Another port of theirs is none of ours.
+        (other(newer, false, &[PORT + 1]), false, true),
+        // Both do: one of them has to go, and it is the same one for both.
+        (other(older, true, &[PORT]), true, false),
+        (other(newer, true, &[PORT]), true, true),
+    ];
+    for (index, (other, serves, wanted)) in cases.into_iter().enumerate() {
+        let mut snapshot = Snapshot { others: vec![other], ..snapshot.clone() };
+        if serves {
+            snapshot.resource.status.as_mut().unwrap().conditions.clone_from(&accepted);
+        }
+        let (is_valid, reason, message) = valid(&snapshot);
+        assert_eq!(is_valid, wanted, "{index}: {message}");
+        assert!(is_valid || reason == "HealthCheckPortConflict" && message.contains("tenant/late"), "{index}: {reason} {message}");
+    }
 }

@@ -13,10 +13,13 @@ use planner::{
     timing::{self, Marked},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use world::{
     World, api,
-    cluster::{Cluster, deployment_facts},
+    cluster::{Cluster, UID8, deployment_facts},
     operator::Operator,
     wish::{GRACE, KEYS, Marks, STAMP, STAMP_GRACE, Wish, spec},
 };
@@ -287,6 +290,8 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
         spec: Arc::new(spec(json!({
             "nodeSelector": {"shared": "yes"}, "updateStrategy": mark(value), "template": {"spec": {"containers": [{"name": "a"}]}},
         }))),
+        accepted: true,
+        served: BTreeSet::new(),
     };
     let granted = |snapshot: &planner::Snapshot| {
         let plan = planner::decide(snapshot);
@@ -297,17 +302,28 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     let all = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
     assert_eq!(granted(&snapshot), (all.clone(), false, false), "no other resource");
     snapshot.others = vec![other("")];
-    assert_eq!(granted(&snapshot), (all, false, false), "the same value");
+    assert_eq!(granted(&snapshot), (all.clone(), false, false), "the same value");
     snapshot.others = vec![other("another")];
     assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "another value");
+    // A newer one waits itself.
+    snapshot.others[0].created = i64::MAX;
+    assert_eq!(granted(&snapshot), (all.clone(), false, false), "a newer resource");
+    snapshot.others[0].created = 1;
+    // So does one that asks for it only now, where we have detached the node by it before.
+    let entry = |phase, value: &str| Entry { id: 7, phase, key: KEYS[0].into(), value: value.into(), previous: None, time: 1 };
+    let hold = |snapshot: &mut planner::Snapshot, uid8: &str, entry: Entry| {
+        let node = Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut("n1").unwrap());
+        let mut holders = node.holders().unwrap();
+        holders.insert(uid8.into(), entry);
+        node.annotations.insert(names::HOLDERS_ANNOTATION.into(), serde_json::to_string(&holders).unwrap());
+    };
+    hold(&mut snapshot, UID8, entry(EntryPhase::Attached, ""));
+    assert_eq!(granted(&snapshot), (all, false, false), "an older resource that has never used it");
+    hold(&mut snapshot, "ffffffff", entry(EntryPhase::Attached, "another"));
+    assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "both have used it");
     // The other one was given another value meanwhile, and still holds the node with the former.
-    let entry = Entry { id: 7, phase: EntryPhase::Detached, key: KEYS[0].into(), value: "former".into(), previous: None, time: 1 };
     snapshot.others = vec![other("")];
-    let nodes = Arc::make_mut(&mut snapshot.nodes);
-    let node = Arc::make_mut(nodes.get_mut("n1").unwrap());
-    let mut holders = node.holders().unwrap();
-    holders.insert("ffffffff".into(), entry);
-    node.annotations.insert(names::HOLDERS_ANNOTATION.into(), serde_json::to_string(&holders).unwrap());
+    hold(&mut snapshot, "ffffffff", entry(EntryPhase::Detached, "former"));
     let (granted, _, conflict) = granted(&snapshot);
     assert_eq!((granted, conflict), (vec!["n0".to_owned(), "n2".to_owned()], true), "a former value that still holds");
 }
