@@ -83,8 +83,14 @@ impl Memory {
         if agree { seconds } else { i64::try_from(passed.as_secs()).unwrap_or(i64::MAX) }
     }
 
+    /// Forgets what was written to Deployments that are no more. Own writes were seen before.
+    pub fn forget_deployments(&mut self, uids: &BTreeSet<&str>) {
+        self.written_generations.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+
     /// The API server refused a write for a node; `true` when that is news.
     pub fn refuse(&mut self, node: &str, message: &str, generation: i64) -> bool {
+        self.refusals.retain(|_, refusal| refusal.generation == generation);
         let before = self.refusals.remove(node).filter(|refusal| refusal.generation == generation);
         let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
         let times = before.map_or(0, |refusal| refusal.times);

@@ -79,6 +79,9 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
         *memory = Memory::of(&snapshot.resource.uid);
         return Ok(Requeue::requeue(Duration::ZERO));
     }
+    if memory.written_generations.len() > snapshot.deployments.len() {
+        memory.forget_deployments(&snapshot.deployments.values().map(|deployment| deployment.uid.as_str()).collect());
+    }
     if relist_for_rebuild(&context, &mut memory, &snapshot).await? {
         return Ok(Requeue::requeue(Duration::ZERO));
     }

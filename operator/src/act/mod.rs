@@ -421,13 +421,17 @@ fn gone<T>(result: kube::Result<T>) -> Result<Done, Error> {
     }
 }
 
-/// A failed JSON Patch `test` is a 422 without causes (observed on 1.36); a 422 with causes is an object that the API
-/// server will not take.
+/// What the API server says, without causes, when an operation `test` of a JSON Patch finds something else. Others who answer with the same
+/// code, such as admission webhooks, say what is wrong.
+const PATCH_REFUSED: &str = "the server rejected our request due to an error in our request";
+
+/// A failed JSON Patch `test` is a 422 without causes (observed on 1.36); another 422 is an object that the API server, or somebody whom it
+/// asks, will not take.
 pub(crate) fn classify(error: kube::Error) -> Error {
     let kube::Error::Api(status) = error else { return Error::Transient(chain(&error)) };
     let causes = |status: &Status| status.details.as_ref().is_some_and(|details| !details.causes.is_empty());
     match status.code {
-        422 if causes(&status) => Error::Invalid(status.message.clone()),
+        422 if causes(&status) || status.message != PATCH_REFUSED => Error::Invalid(status.message.clone()),
         404 | 409 | 422 => Error::Conflict,
         403 => Error::Forbidden(status.message.clone()),
         400 | 405 | 413 | 415 => Error::Invalid(status.message.clone()),

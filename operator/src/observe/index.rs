@@ -159,6 +159,13 @@ impl Index {
         }
     }
 
+    /// A node's name is kept as long as there is the Node, or a Deployment for it.
+    fn forget_name(&mut self, node: &str) {
+        if !self.nodes.contains_key(node) && !self.deployments.values().any(|entry| entry.facts.0 == node) {
+            self.node_names.remove(&hash::node_hash(node));
+        }
+    }
+
     /// The resources that an event concerns.
     pub fn resources_of(&self, touched: &Touched) -> Vec<Key> {
         let all = || self.resources.keys().chain(self.unreadable.keys());
@@ -272,6 +279,7 @@ impl Observed for Node {
     fn remove(index: &mut Index, key: &Key) -> Touched {
         Arc::make_mut(&mut index.nodes).remove(&key.1);
         index.node_news.insert(key.1.clone());
+        index.forget_name(&key.1);
         Touched::All
     }
 
@@ -302,7 +310,11 @@ impl Observed for Deployment {
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
-        owner(key, index.deployments.remove(key).as_ref())
+        let gone = index.deployments.remove(key);
+        if let Some(entry) = &gone {
+            index.forget_name(&entry.facts.0);
+        }
+        owner(key, gone.as_ref())
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {

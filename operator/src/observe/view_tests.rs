@@ -123,10 +123,12 @@ async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_n
     let (service, mut server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
     let serve = async {
         let mut asked = Vec::new();
-        for items in [json!([deployment("edge", "a", "20", UID)]), json!([node("a", "21")])] {
+        let pages = [(json!([deployment("edge", "a", "20", UID)]), ""), (json!([node("a", "21")]), "more"), (json!([node("b", "22")]), "")];
+        for (items, more) in pages {
             let (request, reply) = server.next_request().await.unwrap();
             asked.push(request.uri().to_string());
-            let list = json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "40" }, "items": items });
+            let metadata = json!({ "resourceVersion": "40", "continue": more });
+            let list = json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items });
             reply.send_response(http::Response::new(kube::client::Body::from(serde_json::to_vec(&list).unwrap())));
         }
         asked
@@ -135,9 +137,10 @@ async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_n
     let (relisted, asked) = tokio::join!(observer.relist(&client, "edge"), serve);
     relisted.unwrap();
     assert!(asked.iter().all(|uri| !uri.contains("resourceVersion=0")), "no answer from a cache: {asked:?}");
+    assert!(asked.iter().all(|uri| uri.contains("limit=")) && asked[2].contains("continue=more"), "page by page: {asked:?}");
     assert!(observer.index().deployments.keys().map(|(namespace, _)| namespace.as_str()).eq(["edge", "edge", "other"]));
     assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a", "newer"]));
-    assert!(observer.nodes().keys().eq(["a", "newer"]));
+    assert!(observer.nodes().keys().eq(["a", "b", "newer"]));
 }
 
 #[test]
@@ -300,4 +303,20 @@ fn a_revision_that_a_daemon_set_of_ours_records_is_none_of_the_resource() {
 fn the_ports_of_a_service_on_nodes_are_those_of_its_health_checks_too() {
     let service = json!({ "spec": { "ports": [{ "port": 80, "nodePort": 30_080 }, { "port": 81 }], "healthCheckNodePort": 30_081 } });
     assert_eq!(facts::node_ports(&of(service)), [30_080, 30_081]);
+}
+
+#[test]
+fn names_of_nodes_are_forgotten_with_the_last_that_has_them() {
+    let observer = observer(
+        vec![node("a", "1"), node("b", "1")],
+        vec![deployment("edge", "a", "5", UID), deployment("edge", "b", "6", UID)],
+        Vec::new(),
+    );
+    let names = || observer.index().node_names.values().cloned().collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(names().len(), 2);
+    observer.delete::<Node>(&of(node("a", "1")));
+    assert_eq!(names().len(), 2, "there is a Deployment for it");
+    observer.delete::<Deployment>(&of(deployment("edge", "a", "5", UID)));
+    observer.delete::<Deployment>(&of(deployment("edge", "b", "6", UID)));
+    assert!(names().iter().eq(["b"]));
 }

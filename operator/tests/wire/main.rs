@@ -136,7 +136,9 @@ fn failure(code: u16, reason: &str, causes: bool) -> Value {
     } else {
         json!({})
     };
-    json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "because", "details": details})
+    // As the API server says it of a test that failed.
+    let message = if code == 422 && !causes { "the server rejected our request due to an error in our request" } else { "because" };
+    json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message, "details": details})
 }
 
 const RESOURCE: &str = "/apis/ingressdaemonsets.mumoshu.github.io/v1alpha1/namespaces/edge/ingressdaemonsets/web";
@@ -191,7 +193,7 @@ async fn a_patch_of_a_deployment_is_sent_as_decided_and_its_version_is_waited_fo
 }
 
 #[tokio::test]
-async fn a_failed_test_in_a_patch_is_a_conflict_and_a_422_with_causes_is_a_refusal() {
+async fn a_failed_test_in_a_patch_is_a_conflict_and_another_422_is_a_refusal() {
     let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "d1"}]);
     let action = || Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: patch.clone(), write: Write::Claim };
     let exchange = |answer| vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch.clone()), 422, answer)];
@@ -202,6 +204,12 @@ async fn a_failed_test_in_a_patch_is_a_conflict_and_a_422_with_causes_is_a_refus
     assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
     assert_eq!(memory.active_refusals(1), BTreeMap::from([("a".to_owned(), "because".to_owned())]));
     assert!(memory.active_refusals(2).is_empty(), "another spec is tried at once");
+    // An admission webhook gives no causes.
+    let mut denied = failure(422, "", false);
+    denied["message"] = "admission webhook \"images.example.com\" denied the request: no tag".into();
+    let (result, memory) = act(action(), exchange(denied)).await;
+    assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
+    assert!(memory.active_refusals(1)["a"].contains("denied the request: no tag"));
 }
 
 #[tokio::test]

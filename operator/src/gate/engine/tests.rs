@@ -103,7 +103,8 @@ impl Server {
                 _ => (200, body),
             };
         };
-        let failure = |code| (code, json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "No", "code": code}));
+        let message = "the server rejected our request due to an error in our request";
+        let failure = |code| (code, json!({"kind": "Status", "status": "Failure", "message": message, "reason": "No", "code": code}));
         let mut after = node.clone();
         for operation in body.as_array().into_iter().flatten() {
             if !test_holds(&after, operation) {
