@@ -144,7 +144,8 @@ async fn a_node_is_made_with_one_request_its_lease_with_one_and_each_renewal_is_
             seconds[usize::try_from(second - 40).unwrap()] += 1;
         }
     }
-    assert!(seconds.iter().all(|renewals| (2..=25).contains(renewals)), "{seconds:?}");
+    // Chance spreads them: more than 30 of 100 in one second come in one of a hundred million runs.
+    assert!(seconds.iter().all(|renewals| *renewals <= 30), "{seconds:?}");
 }
 
 #[tokio::test(start_paused = true)]
