@@ -81,7 +81,7 @@ pub fn table(style: Style, header: &[&str], rows: Vec<Vec<String>>, toned: Optio
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    table.add_rows(rows);
+    table.add_rows(rows.into_iter().map(|row| row.iter().map(|cell| in_one_line(cell)).collect::<Vec<_>>()));
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     let at = toned.and_then(|(column, tone)| Some((lines.first()?.find(header.get(column)?)?, tone)));
     let mut text = String::new();
@@ -126,8 +126,44 @@ pub fn age(time: &str, now: i64) -> Option<String> {
     Some(span(now.saturating_sub(time.timestamp())))
 }
 
+/// What stands for a character that a terminal would obey, or by which text would be read in another order.
+const REPLACED: char = '\u{fffd}';
+
+/// Without characters that a terminal obeys: names, conditions and answers of servers come from whoever may write them. Lines, and the
+/// colours that this program writes itself, stay.
+pub fn harmless(text: &str) -> String {
+    const COLOURS: [&str; 5] = ["\x1b[0m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        let colour = COLOURS.into_iter().find(|colour| rest.starts_with(colour));
+        let taken = colour.map_or(character.len_utf8(), str::len);
+        match colour {
+            Some(colour) => kept.push_str(colour),
+            None if is_obeyed(character) => kept.push(REPLACED),
+            None => kept.push(character),
+        }
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    kept
+}
+
+fn is_obeyed(character: char) -> bool {
+    let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || character.is_control() && !matches!(character, '\n' | '\t')
+}
+
+/// Of something that is one cell, or a part of a line: in one line, too.
+fn in_one_line(text: &str) -> String {
+    text.chars().map(|character| if is_obeyed(character) || character == '\n' { REPLACED } else { character }).collect()
+}
+
 /// Prints text; a reader that has gone away, such as `head`, ends the program quietly.
 pub fn print(text: &str) -> Result<()> {
+    write(&harmless(text))
+}
+
+fn write(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -137,7 +173,7 @@ pub fn print(text: &str) -> Result<()> {
 
 /// A remark beside the output.
 pub fn remark(text: &str) {
-    eprintln!("note: {text}");
+    eprintln!("note: {}", harmless(text));
 }
 
 /// Several.
@@ -154,13 +190,18 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// The control characters and text that bring `text` in place of what was shown before.
+    /// Shows `text` in place of what was shown before.
+    pub fn show(&mut self, text: &str, size: (u16, u16)) -> Result<()> {
+        write(&self.replace(text, size))
+    }
+
+    /// The control characters and text that do so.
     ///
     /// Lines are cut to the terminal's width, and those at the end left out where its height does not suffice: else the cursor
     /// would not find the beginning again.
-    pub fn replace(&mut self, text: &str, size: (u16, u16)) -> String {
+    fn replace(&mut self, text: &str, size: (u16, u16)) -> String {
         let (columns, rows) = (usize::from(size.0), usize::from(size.1.max(3)));
-        let mut lines: Vec<String> = text.lines().map(|line| cut(line, columns)).collect();
+        let mut lines: Vec<String> = harmless(text).lines().map(|line| cut(line, columns)).collect();
         if lines.len() >= rows {
             let left = lines.len() - (rows - 2);
             lines.truncate(rows - 2);
@@ -207,6 +248,19 @@ mod tests {
     fn spans_have_two_units_at_most() {
         let spans: Vec<_> = [-1, 0, 59, 60, 200, 3600, 7500, 86_400, 273_600].map(span).into();
         assert_eq!(spans, ["0s", "0s", "59s", "1m", "3m20s", "1h", "2h5m", "1d", "3d4h"]);
+    }
+
+    #[test]
+    fn what_others_have_written_neither_moves_the_cursor_nor_makes_lines_of_its_own() {
+        let hostile = "a\x1b]0;title\x07b\x1b[2Jc\r\u{9b}31m\u{202e}d";
+        assert_eq!(harmless(hostile), "a\u{fffd}]0;title\u{fffd}b\u{fffd}[2Jc\u{fffd}\u{fffd}31m\u{fffd}d");
+        assert_eq!(harmless("\x1b[31mBlocked\x1b[0m\tä 世\n"), "\x1b[31mBlocked\x1b[0m\tä 世\n", "own colours and lines stay");
+        let rows = vec![vec!["n1".into(), "Ready\nn2  Blocked\x1b[31m".into()]];
+        let shown = table(Style::default(), &["NODE", "MESSAGE"], rows, None);
+        assert_eq!(shown.lines().count(), 2, "{shown}");
+        assert!(!shown.contains('\x1b'), "{shown}");
+        let mut screen = Screen::default();
+        assert!(!screen.replace(hostile, (80, 24)).contains("\x1b[2J"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Following<'_> {
                 // The terminal may have another size by now.
                 let style = Style { size: Style::of_stdout(true).size.or(self.style.size), ..self.style };
                 let text = view.render(style, Utc::now().timestamp());
-                print(&self.screen.replace(&text, style.size.unwrap_or((80, 24))))?;
+                self.screen.show(&text, style.size.unwrap_or((80, 24)))?;
             }
             (Format::Table, None) => {
                 let time = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);

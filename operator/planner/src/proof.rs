@@ -335,7 +335,7 @@ impl Sights {
     fn goes_on(&self, snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
         let under_way = |case: &&Case<'_>| {
             let update = case.grant.filter(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
-            update.filter(|_| !is_attached(case)).is_some()
+            update.is_some() && !is_attached(case)
         };
         let was_out = |case: &Case<'_>| case.grant.is_some_and(|grant| grant.out_before) && !is_attached(case);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);

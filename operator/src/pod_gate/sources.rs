@@ -342,10 +342,10 @@ mod tests {
                 noted.lock().unwrap().push(request.uri().path().to_owned());
                 let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
                 // A watch hears nothing.
-                if !request.uri().query().unwrap_or_default().contains("watch=") {
-                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
-                } else {
+                if request.uri().query().unwrap_or_default().contains("watch=") {
                     std::mem::forget(reply);
+                } else {
+                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
                 }
             }
         });
@@ -358,7 +358,7 @@ mod tests {
             let known = hub.known();
             known.world.pod_sources["tenant"].found.is_some() && known.world.services.values().all(|service| service.found == Some(0))
         };
-        tokio::time::timeout(Duration::from_secs(60), async {
+        tokio::time::timeout(Duration::from_mins(1), async {
             while !listed() {
                 tokio::task::yield_now().await;
             }
@@ -421,7 +421,7 @@ mod tests {
             let hub = Arc::new(Hub::default());
             hub.known().world.objects.insert(key.clone(), Source::default());
             let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&hub), key.clone(), may_leave));
-            let source = tokio::time::timeout(Duration::from_secs(60), async {
+            let source = tokio::time::timeout(Duration::from_mins(1), async {
                 loop {
                     let source = hub.known().world.objects[&key].clone();
                     if source != Source::default() {
