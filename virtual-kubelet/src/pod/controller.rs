@@ -386,10 +386,7 @@ impl<P: PodLifecycleHandler> Work<P> {
         }
         self.queue.done(id);
         match outcome {
-            Outcome::Created(pod) | Outcome::Updated(pod) => {
-                record.given = Some(pod);
-                (record.refused, record.attempted) = (None, None);
-            }
+            Outcome::Created(pod) | Outcome::Updated(pod) => record.give(pod),
             Outcome::EndOrdered(grace) => record.delete_sent = Some(grace),
             Outcome::Lost => record.lost = true,
             // What the provider has ended meanwhile is not given again.

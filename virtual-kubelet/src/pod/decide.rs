@@ -18,6 +18,8 @@ pub struct PodRecord {
     pub server: Option<Arc<Pod>>,
     /// As it was last given to the provider.
     pub given: Option<Arc<Pod>>,
+    /// As it was given before that: what the provider tells may still be made of it.
+    pub given_before: Option<Arc<Pod>>,
     /// Grace of the last order to end it.
     pub delete_sent: Option<i64>,
     /// The provider does not know the pod (any more).
@@ -108,8 +110,29 @@ fn as_shown(status: PodStatus) -> PodStatus {
 impl PodRecord {
     pub(super) fn take(&mut self, report: PodReport) {
         self.status = Some(as_shown(report.status));
-        self.annotations = report.annotations.or(self.annotations.take());
+        if let Some(told) = report.annotations {
+            self.annotations = Some(self.own_annotations(told));
+        }
         self.evicted = report.evicted.or(self.evicted);
+    }
+
+    /// Of the annotations that the provider tells, those that it has changed. The others it only hands back, as it was given
+    /// them now, just before or before that: were they taken for its own, nobody else could ever change them again.
+    fn own_annotations(&self, mut told: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let given = [&self.server, &self.given, &self.given_before];
+        let was_given = |key: &String, value: &String| {
+            let annotations = given.into_iter().flatten().filter_map(|pod| pod.metadata.annotations.as_ref());
+            annotations.into_iter().any(|annotations| annotations.get(key) == Some(value))
+        };
+        let is_own = |key: &String| self.annotations.as_ref().is_some_and(|own| own.contains_key(key));
+        told.retain(|key, value| is_own(key) || !was_given(key, value));
+        told
+    }
+
+    /// The provider has taken the pod like this.
+    pub(super) fn give(&mut self, pod: Arc<Pod>) {
+        self.given_before = self.given.replace(pod);
+        (self.refused, self.attempted) = (None, None);
     }
 
     /// The next operation, or nothing when all is as it should be.

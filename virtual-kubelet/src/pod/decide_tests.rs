@@ -345,3 +345,42 @@ fn a_pod_that_the_provider_has_ended_or_ends_has_ended() {
     assert!(running(pod(), status("Failed")).has_ended());
     assert!(PodRecord { evicted: Some(5), ..running(pod(), status("Running")) }.has_ended());
 }
+
+#[test]
+fn an_annotation_that_is_told_as_it_was_given_is_not_the_providers_and_others_may_change_it() {
+    let with = |value: &str| {
+        let mut pod = pod();
+        pod.status = Some(status("Running"));
+        pod.metadata.annotations = Some([("theirs".to_owned(), value.to_owned())].into());
+        Arc::new(pod)
+    };
+    // Told as in Go: the pod as it was given, with another status.
+    let told = |value: &str, own: Option<&str>| {
+        let own = own.map(|own| ("own".to_owned(), own.to_owned()));
+        let annotations = [("theirs".to_owned(), value.to_owned())].into_iter().chain(own).collect();
+        PodReport { status: status("Running"), annotations: Some(annotations), evicted: None }
+    };
+    let mut record = PodRecord { server: Some(with("1")), given: Some(with("1")), ..PodRecord::default() };
+    record.take(told("1", None));
+    record.server = Some(with("2"));
+    assert!(matches!(record.next(NOW), Some(Operation::Update(_))));
+    // Before the update and while it is under way, the provider tells either.
+    for value in ["1", "2"] {
+        record.take(told(value, None));
+    }
+    record.give(with("2"));
+    // What it told before is taken late.
+    record.take(told("1", None));
+    assert!(record.next(NOW).is_none(), "{:?}", record.annotations);
+    // One of its own goes on being its own, also when it was given back and has its former value again.
+    record.take(told("2", Some("1")));
+    let mut shown = Pod::clone(&with("2"));
+    shown.metadata.annotations.as_mut().unwrap().insert("own".into(), "1".into());
+    (record.server, record.given) = (Some(Arc::new(shown.clone())), Some(Arc::new(shown.clone())));
+    record.take(told("2", Some("2")));
+    record.take(told("2", Some("1")));
+    shown.metadata.annotations.as_mut().unwrap().insert("own".into(), "3".into());
+    (record.server, record.given) = (Some(Arc::new(shown.clone())), Some(Arc::new(shown)));
+    let Some(Operation::Patch(patch)) = record.next(NOW) else { panic!("no patch") };
+    assert_eq!(patch["metadata"]["annotations"], json!({ "own": "1" }));
+}
