@@ -232,13 +232,6 @@ impl<K: Clone + Eq + Hash> KeyedQueue<K> {
         }
     }
 
-    /// Takes a key that waits, whether it is due or not; `false` when it does not wait.
-    pub(crate) fn take(&mut self, key: &K) -> bool {
-        let Some(item) = self.items.get_mut(key).filter(|item| !item.taken) else { return false };
-        item.taken = true;
-        item.place.take().is_some_and(|place| self.order.remove(&place).is_some())
-    }
-
     /// Whether the last work on the key failed.
     pub(crate) fn is_failing(&self, key: &K) -> bool {
         self.items.get(key).is_some_and(|item| item.failures > 0)

@@ -210,16 +210,17 @@ async fn a_wait_that_is_given_up_loses_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_can_be_taken_before_its_time_and_only_while_it_waits() {
+async fn a_key_is_failing_from_its_failure_to_its_next_success() {
     let mut queue = KeyedQueue::default();
-    queue.add_after("later", Duration::from_hours(1));
-    assert!(queue.take(&"later") && !queue.take(&"later") && !queue.take(&"unknown"));
-    assert!(!queue.is_failing(&"later"));
-    queue.failed(&"later", &RetryPolicy::fixed(Duration::from_secs(1)), "why");
-    assert!(queue.is_failing(&"later") && queue.waiting() == 1);
-    queue.next().await;
-    queue.done(&"later");
-    assert!(!queue.is_failing(&"later") && queue.is_empty());
+    queue.add("a");
+    let key = queue.next().await;
+    assert!(!queue.is_failing(&"a"));
+    queue.failed(&key, &RetryPolicy::fixed(SECOND), "why");
+    assert!(queue.is_failing(&"a") && queue.waiting() == 1);
+    let key = queue.next().await;
+    assert!(queue.is_failing(&"a"));
+    queue.done(&key);
+    assert!(!queue.is_failing(&"a") && queue.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

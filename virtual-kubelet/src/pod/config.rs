@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
@@ -69,6 +70,9 @@ pub struct PodControllerConfig<P> {
     pub delete_pods_from_kubernetes: RetryPolicy<PodId>,
     /// When a pod comes again whose status could not be written. For ever, by default.
     pub sync_pod_status_from_provider: RetryPolicy<PodId>,
+    /// Longest time that a call of the provider may take: then it is dropped and counts as failed. Without a limit, the default, it
+    /// may take for ever. Calls that take longer than 30 s are told in the log and as an event about their pod, each time.
+    pub call_limit: Option<Duration>,
     /// Tells when the API server answers again; to be shared with the node controller of the same program.
     pub recoveries: Recoveries,
 }
@@ -90,6 +94,7 @@ impl<P> PodControllerConfig<P> {
             sync_pods_from_kubernetes: RetryPolicy::default(),
             delete_pods_from_kubernetes: RetryPolicy::default(),
             sync_pod_status_from_provider: RetryPolicy::default(),
+            call_limit: None,
             recoveries: Recoveries::default(),
         }
     }

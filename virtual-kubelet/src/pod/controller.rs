@@ -1,11 +1,11 @@
 //! Watches the pods of one node, gives them to a provider, and writes their statuses.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::runtime::watcher;
@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::decide::PodReport;
 use super::decide::{differ_in_environment_alone, is_news};
-use super::perform::{Outcome, Performer, Refusal, caught};
+use super::perform::{Had, Outcome, Performer, Refusal};
+use super::pools::{Pool, Pools};
 use super::{Operation, PodControllerConfig, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink};
 use crate::api_call::{TIMEOUT, retry_delay};
 use crate::errdefs::ProviderError;
@@ -70,8 +71,9 @@ impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
         self.lifecycle.done()
     }
 
-    /// Runs until `cancel`, which is a clean end, with at most `workers` operations at a time, one per pod. What has been
-    /// begun then is finished, for 10 s at most. Pods keep running. Without workers it is invalid input.
+    /// Runs until `cancel`, which is a clean end, with at most so many operations of each kind at a time, one per pod: creations
+    /// and updates, ends, writes of statuses, deletions in the API. What has been begun then is finished, for 10 s at most. Pods keep
+    /// running. Without workers it is invalid input.
     pub async fn run(self, workers: usize, cancel: CancellationToken) -> Result<(), Arc<ProviderError>> {
         let result = self.serve(workers, &cancel).await.map_err(Arc::new);
         self.lifecycle.set_done(result.clone());
@@ -99,22 +101,18 @@ impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
     }
 }
 
-/// Which retry policy an operation's failure falls under.
-#[derive(Clone, Copy)]
-enum Queue {
-    Sync,
-    Delete,
-    Status,
+/// How far the look at all pods of the provider is.
+enum Sweep {
+    /// The provider is asked for its pods. An answer may still have those that it forgot meanwhile.
+    Asking { forgotten: HashSet<PodId> },
+    /// The provider is told which pods there are. Creations of others wait, or it would take theirs for what may go.
+    Telling { present: HashSet<PodId> },
 }
 
-impl Queue {
-    fn of(operation: &Operation) -> Self {
-        match operation {
-            Operation::Create(_) | Operation::Update(_) | Operation::Delete(..) | Operation::Forget => Self::Sync,
-            Operation::Remove | Operation::Evict(_) => Self::Delete,
-            Operation::Patch(_) => Self::Status,
-        }
-    }
+/// What a step of that look has brought.
+enum Swept {
+    Pods(Result<Vec<Had>, ProviderError>),
+    Told,
 }
 
 struct Work<P> {
@@ -124,19 +122,20 @@ struct Work<P> {
     workers: usize,
     records: HashMap<PodId, PodRecord>,
     queue: KeyedQueue<PodId>,
-    operations: JoinSet<(PodId, Queue, Outcome)>,
+    pools: Pools,
+    operations: JoinSet<(PodId, Pool, Outcome)>,
     /// Pods in the latest complete list of the API server.
     listed: HashSet<PodId>,
-    /// Nothing is done before the first list is complete.
-    listed_once: bool,
-    /// Pods of the first list, oldest first, that have not had their turn.
-    first: VecDeque<PodId>,
-    /// The one of them whose turn it is.
-    turn: Option<PodId>,
-    /// Those that the queue gave out before their turn.
-    early: HashSet<PodId>,
+    /// Nothing is done before the first list is complete and the provider has told its pods, or that it cannot.
+    begun: bool,
+    /// Pods of the first list that are created one after the other.
+    in_turn: HashSet<PodId>,
+    sweep: Option<Sweep>,
+    sweep_again: bool,
+    sweeps: JoinSet<Swept>,
     /// When the provider is asked again for its pods, and how often it could not tell.
-    pods_retry: Option<(Instant, u32)>,
+    pods_retry: Option<Instant>,
+    pods_failures: u32,
 }
 
 /// Resource versions of one kind grow; an older view than the one at hand says nothing new.
@@ -155,21 +154,23 @@ impl<P: PodLifecycleHandler> Work<P> {
             workers,
             records: HashMap::new(),
             queue: KeyedQueue::default(),
+            pools: Pools::new(workers),
             operations: JoinSet::new(),
             listed: HashSet::new(),
-            listed_once: false,
-            first: VecDeque::new(),
-            turn: None,
-            early: HashSet::new(),
+            begun: false,
+            in_turn: HashSet::new(),
+            sweep: None,
+            sweep_again: false,
+            sweeps: JoinSet::new(),
             pods_retry: None,
+            pods_failures: 0,
         }
     }
 
     async fn serve(&mut self, mut events: mpsc::Receiver<watcher::Event<Pod>>, sink: PodStatusSink, lifecycle: &Lifecycle<ProviderError>) {
         let mut listing: HashSet<PodId> = HashSet::new();
         loop {
-            self.take_turns();
-            let pods_retry = self.pods_retry.map(|(at, _)| at);
+            let pods_retry = self.pods_retry;
             tokio::select! {
                 event = events.recv() => match event {
                     Some(watcher::Event::Init) => listing.clear(),
@@ -181,8 +182,10 @@ impl<P: PodLifecycleHandler> Work<P> {
                     }
                     Some(watcher::Event::InitDone) => {
                         self.listed = std::mem::take(&mut listing);
-                        self.sweep().await;
-                        lifecycle.set_ready();
+                        self.miss();
+                        // A list is a look at everything: what failed before need not wait any longer.
+                        self.all_due();
+                        self.sweep();
                     }
                     Some(watcher::Event::Apply(pod)) => {
                         self.listed.insert(PodId::of(&pod));
@@ -197,21 +200,58 @@ impl<P: PodLifecycleHandler> Work<P> {
                     None => return,
                 },
                 // Before the first list a pod that the provider tells of may just not have been seen yet.
-                reports = sink.take(), if self.listed_once => {
+                reports = sink.take(), if self.begun => {
                     for (id, report) in reports {
                         if let Some(record) = self.records.get_mut(&id) {
                             record.take(report);
-                            self.queue.add(id);
+                            self.due(id);
                         }
                     }
                 }
-                id = self.queue.next(), if self.listed_once && self.operations.len() < self.workers => self.begin(&id),
+                id = self.queue.next(), if self.begun => self.begin(&id),
                 Some(done) = self.operations.join_next() => match done {
-                    Ok((id, queue, outcome)) => self.finish(&id, queue, outcome),
+                    Ok((id, pool, outcome)) => {
+                        self.finish(&id, pool, outcome);
+                        self.pools.leave(pool);
+                        while let Some(next) = self.pools.next(pool) {
+                            self.begin(&next);
+                        }
+                    }
                     Err(error) => tracing::error!(%error, "an operation on a pod broke off"),
                 },
-                () = sleep_until(pods_retry.unwrap_or_else(Instant::now)), if pods_retry.is_some() => self.sweep().await,
+                Some(swept) = self.sweeps.join_next() => match swept {
+                    Ok(Swept::Pods(pods)) => {
+                        self.take_over(pods);
+                        lifecycle.set_ready();
+                    }
+                    Ok(Swept::Told) => self.end_sweep(),
+                    Err(error) => {
+                        tracing::error!(%error, "a look at the provider's pods broke off");
+                        self.end_sweep();
+                    }
+                },
+                () = sleep_until(pods_retry.unwrap_or_else(Instant::now)), if pods_retry.is_some() => self.sweep(),
             }
+        }
+    }
+
+    /// Something may be to be done for the pod.
+    fn due(&mut self, id: PodId) {
+        if self.pools.is_waiting(&id) {
+            // It may be something else by now, which need not wait.
+            self.begin(&id);
+        } else if self.begun {
+            self.queue.add(id);
+        }
+    }
+
+    /// Oldest pods first.
+    fn all_due(&mut self) {
+        let created = |record: &PodRecord| Some(record.server.as_ref()?.metadata.creation_timestamp.as_ref()?.0);
+        let mut ids: Vec<_> = self.records.iter().map(|(id, record)| (created(record), id.clone())).collect();
+        ids.sort_unstable();
+        for (_, id) in ids {
+            self.due(id);
         }
     }
 
@@ -229,125 +269,151 @@ impl<P: PodLifecycleHandler> Work<P> {
         record.server = Some(Arc::new(pod));
         // What failed waits for its next try, also when the failure itself was just shown in the pod's status.
         if news || !self.queue.is_failing(&id) {
-            self.queue.add(id);
+            self.due(id);
         }
     }
 
     fn gone(&mut self, id: &PodId) {
         if let Some(record) = self.records.get_mut(id) {
             record.server = None;
-            self.queue.add(id.clone());
+            self.due(id.clone());
         }
     }
 
-    /// Ends what the list no longer has: pods deleted in a gap of the watch, and pods that the provider
-    /// still runs from an earlier life.
-    async fn sweep(&mut self) {
-        match caught(self.performer.provider.get_pods()).await.flatten() {
-            Ok(pods) => {
-                self.pods_retry = None;
-                for pod in pods {
-                    self.adopt(pod).await;
-                }
-            }
-            Err(error) => {
-                let failures = self.pods_retry.map_or(0, |(_, failures)| failures) + 1;
-                let pause = retry_delay(failures, PODS_RETRY_FIRST, PODS_RETRY_CAP);
-                tracing::warn!(%error, "the provider cannot tell its pods, asking again in {} ms", pause.as_millis());
-                self.pods_retry = Some((Instant::now() + pause, failures));
-            }
-        }
+    /// What the list no longer has was deleted in a gap of the watch.
+    fn miss(&mut self) {
         let missing: Vec<PodId> = self.records.keys().filter(|id| !self.listed.contains(*id)).cloned().collect();
         for id in missing {
             self.gone(&id);
         }
-        if !std::mem::replace(&mut self.listed_once, true) {
+    }
+
+    /// Begins to ask the provider for its pods. It may take its time for that: everything else goes on.
+    fn sweep(&mut self) {
+        self.pods_retry = None;
+        if self.sweep.is_some() {
+            self.sweep_again = true;
+            return;
+        }
+        self.sweep = Some(Sweep::Asking { forgotten: HashSet::new() });
+        let known: HashSet<PodId> = self.records.iter().filter(|(_, record)| record.given.is_some()).map(|(id, _)| id.clone()).collect();
+        let (performer, filter, workers) = (self.performer.clone(), self.filter.clone(), self.workers);
+        self.sweeps.spawn(async move {
+            let is_news = |pod: &Pod| filter(pod) && !known.contains(&PodId::of(pod));
+            Swept::Pods(performer.pods(is_news, workers).await)
+        });
+    }
+
+    /// Ends what the provider still runs from an earlier life, and what only the provider has; then tells it what there is.
+    fn take_over(&mut self, pods: Result<Vec<Had>, ProviderError>) {
+        let forgotten = match self.sweep.take() {
+            Some(Sweep::Asking { forgotten }) => forgotten,
+            _ => HashSet::new(),
+        };
+        match pods {
+            Ok(pods) => {
+                self.pods_failures = 0;
+                for (pod, status) in pods.into_iter().filter(|(pod, _)| !forgotten.contains(&PodId::of(pod))) {
+                    self.adopt(pod, status);
+                }
+            }
+            Err(error) => {
+                self.pods_failures += 1;
+                let pause = retry_delay(self.pods_failures, PODS_RETRY_FIRST, PODS_RETRY_CAP);
+                tracing::warn!(%error, "the provider cannot tell its pods, asking again in {} ms", pause.as_millis());
+                self.pods_retry = Some(Instant::now() + pause);
+            }
+        }
+        self.miss();
+        if !std::mem::replace(&mut self.begun, true) {
             self.line_up();
+            self.all_due();
         }
-        // A list is a look at everything: what failed before need not wait any longer.
-        for id in self.records.keys() {
-            self.queue.add(id.clone());
+        let (performer, present) = (self.performer.clone(), self.listed.clone());
+        self.sweep = Some(Sweep::Telling { present: present.clone() });
+        self.sweeps.spawn(async move {
+            if let Err(error) = performer.retain(&present).await {
+                tracing::error!(%error, "telling the provider which pods there are broke off");
+            }
+            Swept::Told
+        });
+    }
+
+    fn end_sweep(&mut self) {
+        self.sweep = None;
+        for id in self.pools.drain(Pool::Held) {
+            self.begin(&id);
         }
-        if let Err(error) = caught(self.performer.provider.retain(&self.listed)).await {
-            tracing::error!(%error, "telling the provider which pods there are broke off");
+        if std::mem::take(&mut self.sweep_again) {
+            self.sweep();
         }
     }
 
     /// A pod that the provider has already, from an earlier life of this program.
-    async fn adopt(&mut self, pod: Arc<Pod>) {
+    fn adopt(&mut self, pod: Arc<Pod>, status: Option<PodStatus>) {
         let id = PodId::of(&pod);
-        if !(self.filter)(&pod) || self.records.get(&id).is_some_and(|record| record.given.is_some()) {
+        let record = self.records.entry(id.clone()).or_default();
+        if record.given.is_some() {
             return;
         }
-        let status = caught(self.performer.provider.get_pod_status(&id)).await.flatten().unwrap_or_default();
-        let record = self.records.entry(id.clone()).or_default();
         // It may have been given with a resolved environment, which is no change.
         let given = record.server.clone().filter(|server| differ_in_environment_alone(server, &pod));
         record.given = Some(given.unwrap_or(pod));
         if let Some(status) = status.filter(|_| record.status.is_none()) {
             record.take(PodReport { status, ..PodReport::default() });
         }
-        self.queue.add(id);
+        self.due(id);
     }
 
-    /// Where two pods want the same thing of the node, the older one must get it: it had it before this
-    /// agent started. So pods of the first list are given to the provider one after the other, oldest first; whatever else
-    /// is to be done goes on beside that.
+    /// Pods of the first list are given in turn to a provider for which the order counts.
     fn line_up(&mut self) {
-        let mut ids: Vec<_> = self
-            .records
-            .iter()
-            .filter(|(_, record)| matches!(record.next(Timestamp::now()), Some(Operation::Create(_))))
-            .map(|(id, record)| {
-                let created = record.server.as_ref().and_then(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0);
-                (created, id.clone())
-            })
-            .collect();
-        ids.sort();
-        self.first = ids.into_iter().map(|(_, id)| id).collect();
-    }
-
-    fn take_turns(&mut self) {
-        while self.turn.is_none()
-            && let Some(id) = self.first.pop_front()
-        {
-            if self.early.remove(&id) || self.queue.take(&id) {
-                self.turn = Some(id.clone());
-                self.begin(&id);
-            }
+        if self.performer.provider.oldest_first() {
+            let is_new = |record: &PodRecord| matches!(record.next(Timestamp::now()), Some(Operation::Create(_)));
+            self.in_turn = self.records.iter().filter(|(_, record)| is_new(record)).map(|(id, _)| id.clone()).collect();
         }
     }
 
-    /// Does what is next for a pod, which was taken from the queue.
+    fn pool(&self, id: &PodId, operation: &Operation) -> Pool {
+        match (operation, &self.sweep) {
+            (Operation::Create(_), Some(Sweep::Telling { present })) if !present.contains(id) => Pool::Held,
+            (Operation::Create(_), _) if self.in_turn.contains(id) => Pool::InTurn,
+            _ => Pool::of(operation),
+        }
+    }
+
+    /// Does what is next for a pod, which was taken from the queue, as soon as there is a place for it.
     fn begin(&mut self, id: &PodId) {
-        if self.first.contains(id) {
-            self.early.insert(id.clone());
+        let Some(operation) = self.records.get(id).and_then(|record| record.next(Timestamp::now())) else {
+            self.pools.quit(id);
+            self.queue.done(id);
+            return;
+        };
+        let pool = self.pool(id, &operation);
+        if !self.pools.enter(pool, id) {
             return;
         }
-        let Some(record) = self.records.get_mut(id) else {
-            return self.end_turn(id);
-        };
-        let Some(operation) = record.next(Timestamp::now()) else {
-            return self.end_turn(id);
-        };
-        if let Operation::Patch(_) = &operation {
+        self.in_turn.remove(id);
+        if let (Operation::Patch(_), Some(record)) = (&operation, self.records.get_mut(id)) {
             record.write();
         }
-        let (performer, id, queue) = (self.performer.clone(), id.clone(), Queue::of(&operation));
+        let (performer, id) = (self.performer.clone(), id.clone());
         self.operations.spawn(async move {
             let outcome = performer.perform(&id, operation).await;
-            (id, queue, outcome)
+            (id, pool, outcome)
         });
     }
 
-    /// Nothing is to be done.
-    fn end_turn(&mut self, id: &PodId) {
-        self.queue.done(id);
-        self.turn.take_if(|turn| turn == id);
+    /// What becomes of an operation of this kind that failed.
+    fn policy(&self, pool: Pool) -> &RetryPolicy<PodId> {
+        &self.policies[match pool {
+            Pool::Held | Pool::InTurn | Pool::Give | Pool::End => 0,
+            Pool::Remove => 1,
+            Pool::Status => 2,
+        }]
     }
 
-    fn finish(&mut self, id: &PodId, queue: Queue, outcome: Outcome) {
-        self.turn.take_if(|turn| turn == id);
+    fn finish(&mut self, id: &PodId, pool: Pool, outcome: Outcome) {
+        let policy = self.policy(pool).clone();
         let Some(record) = self.records.get_mut(id) else {
             self.queue.forget(id);
             self.queue.done(id);
@@ -355,7 +421,7 @@ impl<P: PodLifecycleHandler> Work<P> {
         };
         if let Outcome::Unwritable(error) = &outcome {
             record.refused_write();
-            let retry = self.queue.failed(id, &self.policies[queue as usize], error);
+            let retry = self.queue.failed(id, &policy, error);
             tracing::error!(pod = %id, error, ?retry, "the API server does not take the status that the provider tells");
             return;
         }
@@ -372,15 +438,15 @@ impl<P: PodLifecycleHandler> Work<P> {
                 self.queue.done(id);
                 return;
             }
-            if record.given.is_none() && matches!(queue, Queue::Sync) {
+            if record.given.is_none() && !matches!(pool, Pool::Status | Pool::Remove) {
                 record.attempted.clone_from(&record.server);
             }
-            match self.queue.failed(id, &self.policies[queue as usize], &error) {
+            match self.queue.failed(id, &policy, &error) {
                 Retry::After(pause) => tracing::warn!(pod = %id, error, "will try again in {} ms", pause.as_millis()),
                 Retry::GiveUp => tracing::error!(pod = %id, error, "given up until the pod changes"),
             }
             if news {
-                self.queue.add(id.clone());
+                self.due(id.clone());
             }
             return;
         }
@@ -401,6 +467,9 @@ impl<P: PodLifecycleHandler> Work<P> {
             Outcome::Evicted => record.evicted = None,
             Outcome::Gone => record.server = None,
             Outcome::Forgotten => {
+                if let Some(Sweep::Asking { forgotten }) = &mut self.sweep {
+                    forgotten.insert(id.clone());
+                }
                 if record.server.is_none() {
                     self.records.remove(id);
                     self.queue.forget(id);
@@ -410,6 +479,10 @@ impl<P: PodLifecycleHandler> Work<P> {
             }
             Outcome::Failed { .. } | Outcome::Unwritable(_) => {}
         }
-        self.queue.add(id.clone());
+        self.due(id.clone());
     }
 }
+
+#[cfg(test)]
+#[path = "controller_tests.rs"]
+mod tests;

@@ -82,6 +82,11 @@ use crate::errdefs::ProviderError;
 ///     async fn retain(&self, present: &HashSet<PodId>) {
 ///         self.pods.lock().unwrap().retain(|id, _| present.contains(id));
 ///     }
+///
+///     // May be left out by a provider whose pods have nothing to share.
+///     fn oldest_first(&self) -> bool {
+///         false
+///     }
 /// }
 /// ```
 pub trait PodLifecycleHandler: Send + Sync + 'static {
@@ -104,10 +109,17 @@ pub trait PodLifecycleHandler: Send + Sync + 'static {
     /// The pod's present status.
     fn get_pod_status(&self, id: &PodId) -> impl Future<Output = Result<Option<PodStatus>, ProviderError>> + Send;
 
-    /// All pods of the node are these, as a complete list has shown: what is kept of others may go.
+    /// All pods of the node are these, as a complete list has shown: what is kept of others may go. Others are not created before
+    /// it is answered.
     fn retain(&self, present: &HashSet<PodId>) -> impl Future<Output = ()> + Send {
         let _ = present;
         std::future::ready(())
+    }
+
+    /// Whether pods of the first list are created one after the other, oldest first. Where two want the same thing of the node,
+    /// the older one gets it so: it had it before this program started. By default they are created beside one another.
+    fn oldest_first(&self) -> bool {
+        false
     }
 
     /// All pods that the provider knows.
@@ -170,6 +182,10 @@ impl<P: PodLifecycleHandler> PodLifecycleHandler for Arc<P> {
 
     async fn retain(&self, present: &HashSet<PodId>) {
         (**self).retain(present).await;
+    }
+
+    fn oldest_first(&self) -> bool {
+        (**self).oldest_first()
     }
 
     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {

@@ -9,6 +9,7 @@ mod identity;
 mod lifecycle;
 mod perform;
 mod polling;
+mod pools;
 pub mod references;
 mod resolved;
 mod resource_field;

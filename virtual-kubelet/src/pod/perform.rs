@@ -1,14 +1,17 @@
 //! Does one operation on a pod: one call of the provider, or one request to the API server.
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::Value;
+use tokio::time::{Instant, interval_at, sleep_until};
 
 use super::decide::{not_given_status, status_patch};
 use super::environment::NodeFacts;
@@ -16,6 +19,9 @@ use super::references::ReferenceSource;
 use super::{Events, Operation, PodControllerConfig, PodId, PodLifecycleHandler, resolved};
 use crate::api_call::{ApiCallError, within};
 use crate::errdefs::ProviderError;
+
+/// A call of the provider that takes longer is told, each time that it has taken as long again.
+const SLOW_CALL: Duration = Duration::from_secs(30);
 
 /// What came of it.
 pub(super) enum Outcome {
@@ -47,6 +53,9 @@ pub(super) async fn caught<T>(call: impl Future<Output = T>) -> Result<T, Provid
     outcome.map_err(|_| ProviderError::Other(anyhow::anyhow!("the provider panicked")))
 }
 
+/// A pod that the provider has, and its status, as far as the provider tells it.
+pub(super) type Had = (Arc<Pod>, Option<PodStatus>);
+
 /// The provider will never take this pod as it is.
 pub(super) struct Refusal(pub Arc<Pod>);
 
@@ -61,6 +70,7 @@ pub(super) struct Performer<P> {
     references: Arc<dyn ReferenceSource>,
     /// None when the environment is the provider's task.
     node: Option<NodeFacts>,
+    call_limit: Option<Duration>,
 }
 
 impl<P: PodLifecycleHandler> Performer<P> {
@@ -71,7 +81,64 @@ impl<P: PodLifecycleHandler> Performer<P> {
             events: config.events.clone(),
             references: config.references.clone(),
             node: (!config.skip_downward_api_resolution).then(|| config.node_facts.clone()),
+            call_limit: config.call_limit,
         }
+    }
+
+    /// A call of the provider. One that takes long is told to those who wait for the pod, and given up when it may take no longer.
+    async fn call<T>(
+        &self,
+        name: &str,
+        pod: Option<&Pod>,
+        call: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, ProviderError> {
+        let begun = Instant::now();
+        let mut call = std::pin::pin!(call);
+        let mut limit = std::pin::pin!(async {
+            match self.call_limit {
+                Some(limit) => sleep_until(begun + limit).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut slow = interval_at(begun + SLOW_CALL, SLOW_CALL);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut call => return answer,
+                () = &mut limit => {
+                    let waited = begun.elapsed().as_secs();
+                    return Err(ProviderError::Other(anyhow::anyhow!("the provider has not answered {name} within {waited} s")));
+                }
+                _ = slow.tick() => {
+                    let of = pod.map(|pod| PodId::of(pod).to_string()).unwrap_or_default();
+                    tracing::warn!(call = name, pod = of, "the provider has not answered for {} s", begun.elapsed().as_secs());
+                    if let Some(pod) = pod {
+                        let message = format!("the provider takes longer than {} s for {name}", SLOW_CALL.as_secs());
+                        self.events.warning(pod, "ProviderCallSlow", message);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The pods of the provider that are `wanted`, with their statuses, which are asked for so many at a time.
+    pub async fn pods(&self, wanted: impl Fn(&Pod) -> bool, at_a_time: usize) -> Result<Vec<Had>, ProviderError> {
+        let pods = caught(self.call("get_pods", None, self.provider.get_pods())).await.flatten()?;
+        let with_status = |pod: Arc<Pod>| {
+            async move {
+                let id = PodId::of(&pod);
+                let status = caught(self.call("get_pod_status", Some(&pod), self.provider.get_pod_status(&id))).await.flatten();
+                (pod, status.unwrap_or_default())
+            }
+            .boxed()
+        };
+        let asked: Vec<_> = pods.into_iter().filter(|pod| wanted(pod)).map(with_status).collect();
+        Ok(futures::stream::iter(asked).buffer_unordered(at_a_time).collect().await)
+    }
+
+    /// Tells the provider that all pods of the node are these.
+    pub async fn retain(&self, present: &HashSet<PodId>) -> Result<(), ProviderError> {
+        caught(self.call("retain", None, self.provider.retain(present).map(Ok))).await.flatten()
     }
 
     fn api(&self, id: &PodId) -> Api<Pod> {
@@ -103,10 +170,10 @@ impl<P: PodLifecycleHandler> Performer<P> {
                 Ok(_) => Outcome::Gone,
                 Err(error) => failed(&error),
             },
-            Operation::Forget => {
-                self.provider.forget_pod(id).await;
-                Outcome::Forgotten
-            }
+            Operation::Forget => match self.call("forget_pod", None, self.provider.forget_pod(id).map(Ok)).await {
+                Ok(()) => Outcome::Forgotten,
+                Err(error) => failed(&error),
+            },
         }
     }
 
@@ -126,7 +193,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Ok(given) => given,
             Err(error) => return failed(&error),
         };
-        match self.provider.create_pod(given).await {
+        match self.call("create_pod", Some(&pod), self.provider.create_pod(given)).await {
             Ok(()) => {
                 self.events.normal(&pod, "ProviderCreateSuccess", "Create pod in provider successfully");
                 Outcome::Created(pod)
@@ -143,7 +210,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Ok(given) => given,
             Err(error) => return failed(&error),
         };
-        match self.provider.update_pod(given).await {
+        match self.call("update_pod", Some(&pod), self.provider.update_pod(given)).await {
             Ok(()) => {
                 self.events.normal(&pod, "ProviderUpdateSuccess", "Update pod in provider successfully");
                 Outcome::Updated(pod)
@@ -159,7 +226,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
     }
 
     async fn delete(&self, pod: Arc<Pod>, grace: i64) -> Outcome {
-        match self.provider.delete_pod(pod.clone(), grace).await {
+        match self.call("delete_pod", Some(&pod), self.provider.delete_pod(pod.clone(), grace)).await {
             Ok(()) => {
                 self.events.normal(&pod, "ProviderDeleteSuccess", "Delete pod in provider successfully");
                 Outcome::EndOrdered(grace)

@@ -201,6 +201,10 @@ impl<P: PodLifecycleHandler> PodLifecycleHandler for Polling<P> {
         self.0.provider.retain(present).await;
     }
 
+    fn oldest_first(&self) -> bool {
+        self.0.provider.oldest_first()
+    }
+
     async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
         let pods = self.0.provider.get_pods().await?;
         let mut known = self.0.known();

@@ -238,6 +238,11 @@ impl PodLifecycleHandler for ProcessProvider {
         });
     }
 
+    /// Ports of the host are taken at creation.
+    fn oldest_first(&self) -> bool {
+        true
+    }
+
     async fn get_pod(&self, id: &PodId) -> Result<Option<Arc<Pod>>, ProviderError> {
         Ok(self.pods().get(id).map(|entry| entry.pod.clone()))
     }
