@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
@@ -332,49 +332,58 @@ pub(crate) fn status_body<'a>(
     patch
 }
 
-/// Whether `current` says all that `wanted` says.
+/// Whether `current` says all that `wanted` says. What it says beside that is of others, except for what a write of `wanted` takes
+/// away.
 pub(crate) fn is_shown(current: &PodStatus, wanted: &PodStatus) -> bool {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let shown = |condition: &PodCondition| {
-        conditions(Some(current)).iter().any(|c| {
-            c.type_ == condition.type_
-                && c.status == condition.status
-                && text(&c.reason) == text(&condition.reason)
-                && text(&c.message) == text(&condition.message)
-                && c.observed_generation == condition.observed_generation
-        })
-    };
-    text(&current.phase) == text(&wanted.phase)
-        && text(&current.reason) == text(&wanted.reason)
-        && text(&current.message) == text(&wanted.message)
-        && (wanted.host_ip.is_none() || current.host_ip == wanted.host_ip)
-        && (wanted.pod_ip.is_none() || current.pod_ip == wanted.pod_ip)
-        && (wanted.start_time.is_none() || current.start_time == wanted.start_time)
-        && (wanted.observed_generation.is_none() || current.observed_generation == wanted.observed_generation)
-        && (wanted.host_ips.is_none() || current.host_ips == wanted.host_ips)
-        && (wanted.pod_ips.is_none() || current.pod_ips == wanted.pod_ips)
-        && same_containers(current.ephemeral_container_statuses.as_ref(), wanted.ephemeral_container_statuses.as_ref())
-        && same_containers(current.container_statuses.as_ref(), wanted.container_statuses.as_ref())
-        && same_containers(current.init_container_statuses.as_ref(), wanted.init_container_statuses.as_ref())
-        && conditions(Some(wanted)).iter().all(shown)
+    matches!((serde_json::to_value(current), serde_json::to_value(wanted)), (Ok(current), Ok(wanted)) if says(&current, &wanted))
 }
 
-fn same_containers(current: Option<&Vec<ContainerStatus>>, wanted: Option<&Vec<ContainerStatus>>) -> bool {
-    let Some(wanted) = wanted else { return true };
-    let current = current.map(Vec::as_slice).unwrap_or_default();
-    let state = |state: &Option<ContainerState>| state.clone().unwrap_or_default();
-    current.len() == wanted.len()
-        && current.iter().zip(wanted).all(|(a, b)| {
-            a.name == b.name
-                && a.image == b.image
-                && a.image_id == b.image_id
-                && a.container_id == b.container_id
-                && a.ready == b.ready
-                && a.started.unwrap_or_default() == b.started.unwrap_or_default()
-                && a.restart_count == b.restart_count
-                && state(&a.state) == state(&b.state)
-                && state(&a.last_state) == state(&b.last_state)
-        })
+/// Fields that end with what they were said of: left out, they are written as absent.
+const OF_THE_MOMENT: [&str; 5] = ["reason", "message", "state", "lastState", "started"];
+
+fn says(current: &Value, wanted: &Value) -> bool {
+    match wanted {
+        _ if is_empty(wanted) => is_empty(current),
+        Value::Object(wanted) => {
+            wanted.iter().all(|(name, wanted)| says_in(name, &current[name], wanted))
+                && OF_THE_MOMENT.iter().all(|name| wanted.contains_key(*name) || is_empty(&current[name]))
+        }
+        Value::Array(wanted) => {
+            let current = items(current);
+            current.len() == wanted.len() && current.iter().zip(wanted).all(|(current, wanted)| says(current, wanted))
+        }
+        _ => current == wanted,
+    }
+}
+
+fn says_in(field: &str, current: &Value, wanted: &Value) -> bool {
+    let by = |key: &str| {
+        items(wanted).iter().all(|wanted| items(current).iter().any(|current| current[key] == wanted[key] && says(current, wanted)))
+    };
+    match field {
+        // When a condition changed follows from what it is.
+        "lastTransitionTime" | "lastProbeTime" => true,
+        "state" | "lastState" => current == wanted || is_empty(current) && is_empty(wanted),
+        // Merged by key, so that others may have theirs.
+        "conditions" => by("type"),
+        "resourceClaimStatuses" => by("name"),
+        _ => says(current, wanted),
+    }
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Whether a server shows it as absent, or may.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Number(_) | Value::Bool(true) => false,
+    }
 }
 
 /// Status of a pod that the provider did not take. One that is never restarted has failed by that.

@@ -384,3 +384,46 @@ fn an_annotation_that_is_told_as_it_was_given_is_not_the_providers_and_others_ma
     let Some(Operation::Patch(patch)) = record.next(NOW) else { panic!("no patch") };
     assert_eq!(patch["metadata"]["annotations"], json!({ "own": "1" }));
 }
+
+#[test]
+fn every_field_of_a_status_that_the_provider_tells_reaches_the_server() {
+    let base = json!({ "phase": "Running", "containerStatuses": [
+        { "name": "main", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "started": true, "state": { "running": {} } },
+    ] });
+    let read = |status: &Value| -> PodStatus { serde_json::from_value(status.clone()).unwrap() };
+    for (path, value) in [
+        ("/containerStatuses/0/resources", json!({ "limits": { "cpu": "1" } })),
+        ("/containerStatuses/0/allocatedResources", json!({ "cpu": "1" })),
+        ("/containerStatuses/0/allocatedResourcesStatus", json!([{ "name": "example.com/gpu" }])),
+        ("/containerStatuses/0/user", json!({ "linux": { "uid": 7, "gid": 7 } })),
+        ("/containerStatuses/0/volumeMounts", json!([{ "name": "v", "mountPath": "/v" }])),
+        ("/containerStatuses/0/stopSignal", json!("SIGINT")),
+        ("/containerStatuses/0/lastState", json!({ "terminated": { "exitCode": 1 } })),
+        ("/resize", json!("Deferred")),
+        ("/resourceClaimStatuses", json!([{ "name": "claim", "resourceClaimName": "c" }])),
+        ("/qosClass", json!("BestEffort")),
+        ("/observedGeneration", json!(2)),
+        ("/hostIPs", json!([{ "ip": "10.0.0.1" }])),
+        ("/startTime", json!("2026-01-01T00:00:00Z")),
+        ("/conditions", json!([{ "type": "Ready", "status": "True" }])),
+    ] {
+        let mut told = base.clone();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        told.pointer_mut(parent).unwrap()[key] = value;
+        assert!(!is_shown(&read(&base), &read(&told)), "{path}");
+        assert!(is_shown(&read(&told), &read(&told)), "{path}");
+    }
+}
+
+#[test]
+fn what_others_say_in_a_status_beside_the_provider_is_left_alone() {
+    let read = |status: Value| -> PodStatus { serde_json::from_value(status).unwrap() };
+    let told = read(json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }],
+        "resourceClaimStatuses": [{ "name": "ours" }] }));
+    let shown = read(json!({ "phase": "Running", "nominatedNodeName": "n2", "qosClass": "BestEffort",
+        "conditions": [{ "type": "Gate", "status": "True" }, { "type": "Ready", "status": "True", "lastProbeTime": "2026-01-01T00:00:00Z" }],
+        "resourceClaimStatuses": [{ "name": "theirs" }, { "name": "ours" }] }));
+    assert!(is_shown(&shown, &told));
+    // A reason that is no longer told is taken away.
+    assert!(!is_shown(&PodStatus { reason: Some("Evicted".into()), ..shown }, &told));
+}
