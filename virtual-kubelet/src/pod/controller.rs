@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::decide::PodReport;
 use super::decide::{differ_in_environment_alone, is_news};
-use super::perform::{Had, Outcome, Performer, Refusal};
+use super::perform::{ASK_AFTER, Had, Outcome, Performer, Refusal};
 use super::pools::{Pool, Pools};
 use super::{Operation, PodControllerConfig, PodId, PodLifecycleHandler, PodNotifier, PodRecord, PodStatusSink};
 use crate::api_call::{TIMEOUT, retry_delay};
@@ -28,6 +28,9 @@ use crate::reopening_watch;
 /// Pauses before a provider that could not tell its pods is asked again.
 const PODS_RETRY_FIRST: Duration = Duration::from_millis(250);
 const PODS_RETRY_CAP: Duration = Duration::from_secs(30);
+
+/// Longer than any program runs: a grace that ends would otherwise not be one that the clock can tell.
+const LONGEST_GRACE: Duration = Duration::from_hours(24 * 365);
 
 /// The controller of one node's pods.
 ///
@@ -122,6 +125,8 @@ struct Work<P> {
     workers: usize,
     records: HashMap<PodId, PodRecord>,
     queue: KeyedQueue<PodId>,
+    /// When the provider should have told the end of a pod.
+    ends: KeyedQueue<PodId>,
     pools: Pools,
     operations: JoinSet<(PodId, Pool, Outcome)>,
     /// Pods in the latest complete list of the API server.
@@ -154,6 +159,7 @@ impl<P: PodLifecycleHandler> Work<P> {
             workers,
             records: HashMap::new(),
             queue: KeyedQueue::default(),
+            ends: KeyedQueue::default(),
             pools: Pools::new(workers),
             operations: JoinSet::new(),
             listed: HashSet::new(),
@@ -209,6 +215,13 @@ impl<P: PodLifecycleHandler> Work<P> {
                     }
                 }
                 id = self.queue.next(), if self.begun => self.begin(&id),
+                id = self.ends.next() => {
+                    self.ends.done(&id);
+                    if let Some(record) = self.records.get_mut(&id) {
+                        record.overdue = true;
+                        self.due(id);
+                    }
+                }
                 Some(done) = self.operations.join_next() => match done {
                     Ok((id, pool, outcome)) => {
                         self.finish(&id, pool, outcome);
@@ -453,7 +466,18 @@ impl<P: PodLifecycleHandler> Work<P> {
         self.queue.done(id);
         match outcome {
             Outcome::Created(pod) | Outcome::Updated(pod) => record.give(pod),
-            Outcome::EndOrdered(grace) => record.delete_sent = Some(grace),
+            Outcome::EndOrdered(grace) => {
+                record.delete_sent = Some(grace);
+                let grace = Duration::from_secs(u64::try_from(grace).unwrap_or_default()).min(LONGEST_GRACE);
+                self.ends.add_after(id.clone(), grace + ASK_AFTER);
+            }
+            Outcome::Kept(end) => {
+                record.overdue = false;
+                if let Some(status) = end {
+                    record.take(PodReport { status: *status, ..PodReport::default() });
+                }
+                self.ends.add_after(id.clone(), ASK_AFTER);
+            }
             Outcome::Lost => record.lost = true,
             // What the provider has ended meanwhile is not given again.
             Outcome::Unknown if record.has_ended() => record.lost = true,
@@ -473,6 +497,7 @@ impl<P: PodLifecycleHandler> Work<P> {
                 if record.server.is_none() {
                     self.records.remove(id);
                     self.queue.forget(id);
+                    self.ends.forget(id);
                     return;
                 }
                 *record = PodRecord { server: record.server.take(), ..PodRecord::default() };

@@ -483,3 +483,35 @@ async fn a_provider_that_hangs_as_it_is_told_which_pods_there_are_keeps_those_fr
     assert!(!world.state().was_called("create new"));
     world.until("the new one runs in the end", |state| state.runs("new")).await;
 }
+
+/// A pod that the provider was told to end, and about which it says nothing.
+async fn ending(world: &World) -> DropGuard {
+    world.make(pod("endless"));
+    let controller = world.start(|_| {}).await;
+    world.until("it runs", |state| state.runs("endless")).await;
+    world.delete("endless");
+    world.until("the provider is told", |state| state.was_called("delete endless")).await;
+    controller
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_provider_lost_while_it_ended_leaves_half_a_minute_after_its_grace() {
+    let world = World::new();
+    let _controller = ending(&world).await;
+    let told = Instant::now();
+    world.change(|state| state.had.clear());
+    world.until("it leaves", |state| !state.pods.contains_key("endless")).await;
+    assert_eq!(told.elapsed().as_secs(), 35);
+    world.until("it is forgotten", |state| state.was_called("forget endless")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_goes_on_after_its_grace_stays_and_an_event_says_so_and_its_end_is_asked_for() {
+    let world = World::new();
+    let _controller = ending(&world).await;
+    world.until("an event says so", |state| state.has_event("endless", "ProviderDeleteOverdue")).await;
+    assert!(world.state().pods.contains_key("endless"));
+    // It ends, and the provider tells nobody by itself.
+    world.change(|state| state.had.values_mut().for_each(|(_, status)| status.phase = Some("Failed".into())));
+    world.until("it leaves", |state| !state.pods.contains_key("endless")).await;
+}

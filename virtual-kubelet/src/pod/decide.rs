@@ -22,6 +22,8 @@ pub struct PodRecord {
     pub given_before: Option<Arc<Pod>>,
     /// Grace of the last order to end it.
     pub delete_sent: Option<i64>,
+    /// Its grace is long over, and the provider has not told its end.
+    pub overdue: bool,
     /// The provider does not know the pod (any more).
     pub lost: bool,
     /// The provider's latest status.
@@ -67,6 +69,8 @@ pub enum Operation {
     Update(Arc<Pod>),
     /// Tell the provider to end it within so many seconds.
     Delete(Arc<Pod>, i64),
+    /// Ask the provider whether it still has a pod that should have ended.
+    Ask(Arc<Pod>),
     /// Write the provider's status: a strategic merge patch.
     Patch(Value),
     /// Ask the API to end, within so many seconds, a pod that the provider ends by itself.
@@ -77,7 +81,7 @@ pub enum Operation {
     Forget,
 }
 
-fn is_terminal(status: Option<&PodStatus>) -> bool {
+pub(super) fn is_terminal(status: Option<&PodStatus>) -> bool {
     matches!(status.and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
@@ -140,7 +144,7 @@ impl PodRecord {
         let mut ended = self.lost || is_terminal(self.status.as_ref());
         let Some(server) = &self.server else {
             return match (&self.given, &self.attempted) {
-                (Some(given), _) if !ended => self.order_end(given),
+                (Some(given), _) if !ended => self.order_end(given).or_else(|| self.ask(given)),
                 (None, Some(attempted)) if !ended && self.delete_sent.is_none() => self.order_end(attempted),
                 _ => Some(Operation::Forget),
             };
@@ -157,7 +161,7 @@ impl PodRecord {
             None => return (!self.lost && !self.is_refused(server)).then(|| Operation::Create(server.clone())),
             Some(_) if ended => {}
             Some(_) if deleting || over => {
-                if let Some(order) = self.order_end(server) {
+                if let Some(order) = self.order_end(server).or_else(|| self.ask(server)) {
                     return Some(order);
                 }
             }
@@ -215,6 +219,10 @@ impl PodRecord {
     fn order_end(&self, pod: &Arc<Pod>) -> Option<Operation> {
         let grace = grace(pod);
         self.delete_sent.is_none_or(|sent| grace < sent).then(|| Operation::Delete(pod.clone(), grace))
+    }
+
+    fn ask(&self, pod: &Arc<Pod>) -> Option<Operation> {
+        self.overdue.then(|| Operation::Ask(pod.clone()))
     }
 }
 

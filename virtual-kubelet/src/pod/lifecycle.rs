@@ -97,7 +97,8 @@ pub trait PodLifecycleHandler: Send + Sync + 'static {
     fn update_pod(&self, pod: Arc<Pod>) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
     /// Starts to end a pod within `grace_seconds`; a shorter grace may follow. When everything of the
-    /// pod has ended its status' phase becomes `Succeeded` or `Failed`, and only then.
+    /// pod has ended its status' phase becomes `Succeeded` or `Failed`, and only then. Of one whose end was not told 30 s after its
+    /// grace, status and pod are asked for: it has ended if neither is known.
     fn delete_pod(&self, pod: Arc<Pod>, grace_seconds: i64) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
     /// Forgets a pod that has ended and left the API.

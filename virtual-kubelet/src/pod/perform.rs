@@ -13,7 +13,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::Value;
 use tokio::time::{Instant, interval_at, sleep_until};
 
-use super::decide::{not_given_status, status_patch};
+use super::decide::{is_terminal, not_given_status, status_patch};
 use super::environment::NodeFacts;
 use super::references::ReferenceSource;
 use super::{Events, Operation, PodControllerConfig, PodId, PodLifecycleHandler, resolved};
@@ -23,6 +23,10 @@ use crate::errdefs::ProviderError;
 /// A call of the provider that takes longer is told, each time that it has taken as long again.
 const SLOW_CALL: Duration = Duration::from_secs(30);
 
+/// Time after the grace period of a pod until the provider is asked about one whose end it has not told, and between two such
+/// questions.
+pub(super) const ASK_AFTER: Duration = Duration::from_secs(30);
+
 /// What came of it.
 pub(super) enum Outcome {
     Created(Arc<Pod>),
@@ -30,6 +34,8 @@ pub(super) enum Outcome {
     EndOrdered(i64),
     /// The provider does not know the pod that it should end: nothing is left to end.
     Lost,
+    /// The provider still has the pod that it should have ended; the status, if that has ended.
+    Kept(Option<Box<PodStatus>>),
     /// The provider does not know the pod that has changed.
     Unknown,
     Written(Box<Pod>),
@@ -155,6 +161,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Operation::Create(pod) => self.create(id, pod).await,
             Operation::Update(pod) => self.update(pod).await,
             Operation::Delete(pod, grace) => self.delete(pod, grace).await,
+            Operation::Ask(pod) => self.ask(id, &pod).await,
             Operation::Patch(patch) => match self.patch(id, &patch).await {
                 Ok(pod) => Outcome::Written(Box::new(pod)),
                 Err(ApiCallError::NotFound(_)) => Outcome::Gone,
@@ -235,6 +242,27 @@ impl<P: PodLifecycleHandler> Performer<P> {
             Err(error) => {
                 self.events.warning(&pod, "ProviderDeleteFailed", error.to_string());
                 failed(&error)
+            }
+        }
+    }
+
+    async fn ask(&self, id: &PodId, pod: &Pod) -> Outcome {
+        let none_when_unknown = |error: ProviderError| if error.is_not_found() { Ok(None) } else { Err(error) };
+        let status = self.call("get_pod_status", Some(pod), self.provider.get_pod_status(id)).await.or_else(none_when_unknown);
+        let is_known = match &status {
+            // It may have none yet.
+            Ok(None) => self.call("get_pod", Some(pod), self.provider.get_pod(id)).await.map(|pod| pod.is_some()),
+            _ => Ok(true),
+        };
+        match (status, is_known) {
+            (_, Ok(false)) => Outcome::Lost,
+            (_, Err(error)) if error.is_not_found() => Outcome::Lost,
+            (Err(error), _) | (_, Err(error)) => failed(&error),
+            (Ok(status), Ok(true)) if is_terminal(status.as_ref()) => Outcome::Kept(status.map(Box::new)),
+            (Ok(_), Ok(true)) => {
+                let message = format!("the provider still has the pod {} s after its grace period", ASK_AFTER.as_secs());
+                self.events.warning(pod, "ProviderDeleteOverdue", message);
+                Outcome::Kept(None)
             }
         }
     }

@@ -27,7 +27,7 @@ impl Pool {
     pub fn of(operation: &Operation) -> Self {
         match operation {
             Operation::Create(_) | Operation::Update(_) => Self::Give,
-            Operation::Delete(..) | Operation::Forget => Self::End,
+            Operation::Delete(..) | Operation::Ask(_) | Operation::Forget => Self::End,
             Operation::Patch(_) => Self::Status,
             Operation::Remove | Operation::Evict(_) => Self::Remove,
         }
