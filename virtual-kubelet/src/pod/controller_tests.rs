@@ -515,3 +515,30 @@ async fn a_pod_that_goes_on_after_its_grace_stays_and_an_event_says_so_and_its_e
     world.change(|state| state.had.values_mut().for_each(|(_, status)| status.phase = Some("Failed".into())));
     world.until("it leaves", |state| !state.pods.contains_key("endless")).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_provider_is_shown_on_the_pod_and_told_as_an_event() {
+    let world = World::new();
+    world.make(pod("startling"));
+    let _controller = world.start(|_| {}).await;
+    world.until("an event says so", |state| state.has_event("startling", "ProviderCreateFailed")).await;
+    world.until("so does the status", |state| state.status("startling")["message"] == "the provider panicked in create_pod").await;
+    let status = world.state().status("startling");
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Pending"), &json!("ProviderFailed")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_environment_that_cannot_be_made_is_shown_on_the_pod_and_told_as_an_event() {
+    let world = World::new();
+    let mut object = pod("web");
+    object["spec"]["containers"][0]["env"] = json!([{ "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "spec.tolerations" } } }]);
+    // It may run yet, so it has not failed.
+    object["spec"]["restartPolicy"] = "Never".into();
+    world.make(object);
+    let _controller = world.start(|_| {}).await;
+    world.until("an event says so", |state| state.has_event("web", "EnvironmentNotResolved")).await;
+    world.until("so does the status", |state| state.status("web")["message"] == "unsupported fieldPath: spec.tolerations").await;
+    let status = world.state().status("web");
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Pending"), &json!("EnvironmentNotResolved")));
+    assert!(!world.state().was_called("create web"));
+}

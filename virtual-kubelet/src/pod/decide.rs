@@ -397,12 +397,14 @@ fn is_empty(value: &Value) -> bool {
 /// Status of a pod that the provider did not take. One that is never restarted has failed by that.
 pub(super) fn not_given_status(pod: &Pod, message: &str) -> PodStatus {
     let never = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
-    PodStatus {
-        phase: Some(if never { "Failed" } else { "Pending" }.into()),
-        reason: Some("ProviderFailed".into()),
-        message: Some(message.into()),
-        ..PodStatus::default()
-    }
+    let waiting = waiting_status("ProviderFailed", message);
+    if never { PodStatus { phase: Some("Failed".into()), ..waiting } } else { waiting }
+}
+
+/// Status of a pod that waits for something.
+pub(super) fn waiting_status(reason: &str, message: &str) -> PodStatus {
+    let (reason, message) = (Some(reason.into()), Some(message.into()));
+    PodStatus { phase: Some("Pending".into()), reason, message, ..PodStatus::default() }
 }
 
 #[cfg(test)]

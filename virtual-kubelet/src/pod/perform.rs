@@ -13,7 +13,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::Value;
 use tokio::time::{Instant, interval_at, sleep_until};
 
-use super::decide::{is_terminal, not_given_status, status_patch};
+use super::decide::{is_terminal, not_given_status, status_patch, waiting_status};
 use super::environment::NodeFacts;
 use super::references::ReferenceSource;
 use super::{Events, Operation, PodControllerConfig, PodId, PodLifecycleHandler, resolved};
@@ -26,6 +26,9 @@ const SLOW_CALL: Duration = Duration::from_secs(30);
 /// Time after the grace period of a pod until the provider is asked about one whose end it has not told, and between two such
 /// questions.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(30);
+
+/// Reason of a pod whose environment cannot be made (yet), and of the event that says so.
+const NOT_RESOLVED: &str = "EnvironmentNotResolved";
 
 /// What came of it.
 pub(super) enum Outcome {
@@ -54,9 +57,9 @@ pub(super) enum Outcome {
 }
 
 /// A call of the provider, whose panics are errors like others: they are its own, and end nothing of ours.
-pub(super) async fn caught<T>(call: impl Future<Output = T>) -> Result<T, ProviderError> {
+pub(super) async fn caught<T>(name: &str, call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
     let outcome = AssertUnwindSafe(call).catch_unwind().await;
-    outcome.map_err(|_| ProviderError::Other(anyhow::anyhow!("the provider panicked")))
+    outcome.unwrap_or_else(|_| Err(ProviderError::Other(anyhow::anyhow!("the provider panicked in {name}"))))
 }
 
 /// A pod that the provider has, and its status, as far as the provider tells it.
@@ -99,7 +102,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
         call: impl Future<Output = Result<T, ProviderError>>,
     ) -> Result<T, ProviderError> {
         let begun = Instant::now();
-        let mut call = std::pin::pin!(call);
+        let mut call = std::pin::pin!(caught(name, call));
         let mut limit = std::pin::pin!(async {
             match self.call_limit {
                 Some(limit) => sleep_until(begun + limit).await,
@@ -129,11 +132,11 @@ impl<P: PodLifecycleHandler> Performer<P> {
 
     /// The pods of the provider that are `wanted`, with their statuses, which are asked for so many at a time.
     pub async fn pods(&self, wanted: impl Fn(&Pod) -> bool, at_a_time: usize) -> Result<Vec<Had>, ProviderError> {
-        let pods = caught(self.call("get_pods", None, self.provider.get_pods())).await.flatten()?;
+        let pods = self.call("get_pods", None, self.provider.get_pods()).await?;
         let with_status = |pod: Arc<Pod>| {
             async move {
                 let id = PodId::of(&pod);
-                let status = caught(self.call("get_pod_status", Some(&pod), self.provider.get_pod_status(&id))).await.flatten();
+                let status = self.call("get_pod_status", Some(&pod), self.provider.get_pod_status(&id)).await;
                 (pod, status.unwrap_or_default())
             }
             .boxed()
@@ -144,7 +147,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
 
     /// Tells the provider that all pods of the node are these.
     pub async fn retain(&self, present: &HashSet<PodId>) -> Result<(), ProviderError> {
-        caught(self.call("retain", None, self.provider.retain(present).map(Ok))).await.flatten()
+        self.call("retain", None, self.provider.retain(present).map(Ok)).await
     }
 
     fn api(&self, id: &PodId) -> Api<Pod> {
@@ -153,7 +156,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
 
     pub async fn perform(&self, id: &PodId, operation: Operation) -> Outcome {
         // A pod must not stay taken for ever by an operation that is no more.
-        caught(self.attempt(id, operation)).await.unwrap_or_else(|error| failed(&error))
+        AssertUnwindSafe(self.attempt(id, operation)).catch_unwind().await.unwrap_or_else(|_| failed(&"the operation panicked"))
     }
 
     async fn attempt(&self, id: &PodId, operation: Operation) -> Outcome {
@@ -184,21 +187,28 @@ impl<P: PodLifecycleHandler> Performer<P> {
         }
     }
 
-    /// The pod as the provider gets it. What an environment lacks is told by events.
+    /// The pod as the provider gets it. What an environment lacks is told by events, and so is why it cannot be made.
     async fn ready(&self, pod: &Arc<Pod>) -> Result<Arc<Pod>, String> {
         let Some(node) = &self.node else { return Ok(pod.clone()) };
         let mut notes = Vec::new();
         let resolved = resolved::resolve(&*self.references, pod, node, &mut notes).await;
+        let resolved = resolved.map_err(|error| error.to_string());
+        if let Some(error) = resolved.as_ref().err().filter(|error| !notes.iter().any(|note| note.message.ends_with(*error))) {
+            self.events.warning(pod, NOT_RESOLVED, error.as_str());
+        }
         for note in notes {
             self.events.warning(pod, note.reason, note.message);
         }
-        resolved.map_err(|error| error.to_string())
+        resolved
     }
 
     async fn create(&self, id: &PodId, pod: Arc<Pod>) -> Outcome {
         let given = match self.ready(&pod).await {
             Ok(given) => given,
-            Err(error) => return failed(&error),
+            Err(error) => {
+                let shown = self.show(id, &pod, &waiting_status(NOT_RESOLVED, &error)).await;
+                return Outcome::Failed { error, shown, refusal: None };
+            }
         };
         match self.call("create_pod", Some(&pod), self.provider.create_pod(given)).await {
             Ok(()) => {
@@ -207,7 +217,9 @@ impl<P: PodLifecycleHandler> Performer<P> {
             }
             Err(error) => {
                 self.events.warning(&pod, "ProviderCreateFailed", error.to_string());
-                self.show_failure(id, pod, &error).await
+                let shown = self.show(id, &pod, &not_given_status(&pod, &error.to_string())).await;
+                let refusal = error.is_invalid_input().then_some(Refusal(pod));
+                Outcome::Failed { error: error.to_string(), shown, refusal }
             }
         }
     }
@@ -267,15 +279,10 @@ impl<P: PodLifecycleHandler> Performer<P> {
         }
     }
 
-    /// A pod that could not be given to the provider says why in its status.
-    async fn show_failure(&self, id: &PodId, pod: Arc<Pod>, error: &ProviderError) -> Outcome {
-        let status: PodStatus = not_given_status(&pod, &error.to_string());
-        let shown = match status_patch(&pod, &status, None, Timestamp::now()) {
-            Some(patch) => self.patch(id, &patch).await.ok().map(Box::new),
-            None => None,
-        };
-        let refusal = error.is_invalid_input().then_some(Refusal(pod));
-        Outcome::Failed { error: error.to_string(), shown, refusal }
+    /// A pod that could not be given to the provider says why in its status: the pod with it, if that was written.
+    async fn show(&self, id: &PodId, pod: &Pod, status: &PodStatus) -> Option<Box<Pod>> {
+        let patch = status_patch(pod, status, None, Timestamp::now())?;
+        self.patch(id, &patch).await.ok().map(Box::new)
     }
 
     async fn patch(&self, id: &PodId, patch: &Value) -> Result<Pod, ApiCallError> {
