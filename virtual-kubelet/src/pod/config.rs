@@ -32,10 +32,12 @@ pub type PodEventFilterFunc = Arc<dyn Fn(&Pod) -> bool + Send + Sync>;
 ///
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
+/// # use virtual_kubelet::pod::environment::NodeFacts;
 /// # use virtual_kubelet::pod::{Events, PodControllerConfig, PodId, PodLifecycleHandler, PodNotifier};
 /// # use virtual_kubelet::queue::RetryPolicy;
-/// # fn example<P: PodLifecycleHandler + PodNotifier>(client: kube::Client, provider: Arc<P>) {
+/// # fn example<P: PodLifecycleHandler + PodNotifier>(client: kube::Client, provider: Arc<P>, node: &k8s_openapi::api::core::v1::Node) {
 /// let mut config = PodControllerConfig::new(client.clone(), "n1", provider);
+/// config.node_facts = NodeFacts::of(node);
 /// config.events = Events::start(client, "n1".into());
 /// config.sync_pods_from_kubernetes = RetryPolicy::fixed(Duration::from_secs(5));
 /// # }
@@ -59,7 +61,8 @@ pub struct PodControllerConfig<P> {
     /// Where `ConfigMaps`, Secrets and services are read that an environment refers to; by name from the API server,
     /// by default.
     pub references: Arc<dyn ReferenceSource>,
-    /// What fields such as `status.hostIP` and limits that are not set refer to.
+    /// What fields such as `status.hostIP` and limits that are not set refer to. Required, unless
+    /// [`PodControllerConfig::skip_downward_api_resolution`] is set: an environment with nothing in their place would be wrong.
     pub node_facts: NodeFacts,
     /// Gives pods to the provider as they are: their environment is its own task then, for instance at each start of a
     /// container. By default `env` is resolved to plain values before, and `envFrom` is empty.
@@ -100,7 +103,15 @@ impl<P> PodControllerConfig<P> {
     }
 
     pub(super) fn check(&self) -> Result<(), ProviderError> {
-        if self.node_name.is_empty() { Err(ProviderError::invalid_input("missing node name")) } else { Ok(()) }
+        if self.node_name.is_empty() {
+            return Err(ProviderError::invalid_input("missing node name"));
+        }
+        match self.node_facts.lack() {
+            Some(fact) if !self.skip_downward_api_resolution => {
+                Err(ProviderError::invalid_input(format!("missing {fact} of the node in node_facts: pods may refer to it")))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

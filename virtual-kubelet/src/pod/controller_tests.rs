@@ -19,6 +19,7 @@ use tokio_util::sync::DropGuard;
 
 use super::*;
 use crate::pod::Events;
+use crate::pod::environment::NodeFacts;
 
 /// Longer than anything waits, in a time that passes when nothing else happens.
 const NEVER: Duration = Duration::from_hours(1);
@@ -45,6 +46,10 @@ struct State {
 struct World {
     state: Arc<Mutex<State>>,
     changed: watch::Sender<()>,
+}
+
+fn facts() -> NodeFacts {
+    NodeFacts { address: "198.18.0.1".into(), cpu: "8".into(), memory: "16Gi".into() }
 }
 
 fn pod(name: &str) -> Value {
@@ -227,6 +232,7 @@ impl World {
         change: impl FnOnce(&mut PodControllerConfig<P>),
     ) -> DropGuard {
         let mut config = PodControllerConfig::new(self.client(), "n1", provider);
+        config.node_facts = facts();
         config.events = Events::start(self.client(), "n1".into());
         change(&mut config);
         let (controller, cancel) = (PodController::new(config).unwrap(), CancellationToken::new());
@@ -541,4 +547,23 @@ async fn an_environment_that_cannot_be_made_is_shown_on_the_pod_and_told_as_an_e
     let status = world.state().status("web");
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Pending"), &json!("EnvironmentNotResolved")));
     assert!(!world.state().was_called("create web"));
+}
+
+#[tokio::test]
+async fn a_controller_that_resolves_environments_knows_its_node() {
+    let with = |facts: NodeFacts, skip: bool| {
+        let mut config = PodControllerConfig::new(World::new().client(), "n1", Arc::new(World::new()));
+        (config.node_facts, config.skip_downward_api_resolution) = (facts, skip);
+        PodController::new(config)
+    };
+    assert!(with(facts(), false).is_ok() && with(NodeFacts::default(), true).is_ok());
+    let wrong = [
+        NodeFacts { address: String::new(), ..facts() },
+        NodeFacts { cpu: String::new(), ..facts() },
+        NodeFacts { memory: "much".into(), ..facts() },
+    ];
+    for facts in wrong {
+        let refused = with(facts.clone(), false).err();
+        assert!(refused.is_some_and(|error| error.is_invalid_input() && error.to_string().contains("node_facts")), "{facts:?}");
+    }
 }

@@ -27,10 +27,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{Container, EnvVarSource, Node, Pod, ResourceFieldSelector};
 
 use super::references::{References, Wanted};
-use crate::pod::resource_field;
+use crate::pod::resource_field::{self, is_quantity};
 
 /// Why an environment cannot be made (yet).
 ///
@@ -72,6 +72,12 @@ pub enum EnvironmentError {
     /// A resource that cannot be read.
     #[error("unsupported container resource: {0}")]
     UnsupportedResource(String),
+    /// A field of the node's address, which [`NodeFacts`] do not have.
+    #[error("the node does not tell its address, which {0} refers to")]
+    NoAddress(String),
+    /// A limit that is not set and of which [`NodeFacts`] do not say what it is then.
+    #[error("the node does not tell what it has, which {0} refers to where there is no limit")]
+    NoCapacity(String),
 }
 
 /// Facts of the node that fields refer to.
@@ -85,7 +91,7 @@ pub enum EnvironmentError {
 ///     config.node_facts = NodeFacts { address: "198.18.0.1".into(), cpu: "7500m".into(), memory: "15Gi".into() };
 /// }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Address of the node and, without a network of their own, of its pods.
     pub address: String,
@@ -93,6 +99,34 @@ pub struct NodeFacts {
     pub cpu: String,
     /// Allocatable memory, as a quantity; what a container without a limit may use.
     pub memory: String,
+}
+
+impl NodeFacts {
+    /// What `node` says of itself: its `InternalIP`, and what of it pods may use. What it does not say is empty.
+    ///
+    /// ```
+    /// use virtual_kubelet::node::{MachineFacts, new_node};
+    /// use virtual_kubelet::pod::environment::NodeFacts;
+    ///
+    /// let machine = MachineFacts { name: "n1".into(), internal_ip: "198.18.0.1".into(), cpu: "8".into(), ..MachineFacts::default() };
+    /// let facts = NodeFacts::of(&new_node(&machine, jiff::Timestamp::now()));
+    /// assert_eq!((facts.address.as_str(), facts.cpu.as_str()), ("198.18.0.1", "8"));
+    /// ```
+    pub fn of(node: &Node) -> Self {
+        let Some(status) = &node.status else { return Self::default() };
+        let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP");
+        let amount = |name: &str| {
+            let resources = status.allocatable.as_ref().or(status.capacity.as_ref());
+            resources.and_then(|resources| resources.get(name)).map(|quantity| quantity.0.clone()).unwrap_or_default()
+        };
+        Self { address: address.map(|address| address.address.clone()).unwrap_or_default(), cpu: amount("cpu"), memory: amount("memory") }
+    }
+
+    /// What is missing for pods that refer to it, if something is.
+    pub(super) fn lack(&self) -> Option<&'static str> {
+        let is_missing = [("address", self.address.is_empty()), ("cpu", !is_quantity(&self.cpu)), ("memory", !is_quantity(&self.memory))];
+        is_missing.into_iter().find(|(_, is_missing)| *is_missing).map(|(name, _)| name)
+    }
 }
 
 /// Something about an environment that a user should know: the event to record.
@@ -361,7 +395,8 @@ fn quoted(text: &str) -> String {
 }
 
 /// The value of a downward API field; `address` is the node's and the pod's. A label or annotation that is not there is
-/// empty; a path that a node cannot tell is [`EnvironmentError::UnsupportedField`].
+/// empty; a path that a node cannot tell is [`EnvironmentError::UnsupportedField`], and an address that is empty is
+/// [`EnvironmentError::NoAddress`].
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::Pod;
@@ -398,6 +433,9 @@ pub fn field_value(pod: &Pod, address: &str, path: &str) -> Result<String, Envir
         "spec.restartPolicy" => text(spec.and_then(|spec| spec.restart_policy.as_ref())),
         "spec.schedulerName" => text(spec.and_then(|spec| spec.scheduler_name.as_ref())),
         "status.phase" => text(pod.status.as_ref().and_then(|status| status.phase.as_ref())),
+        "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" if address.is_empty() => {
+            return Err(EnvironmentError::NoAddress(path.into()));
+        }
         "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => address.to_owned(),
         _ => return Err(EnvironmentError::UnsupportedField(path.into())),
     })

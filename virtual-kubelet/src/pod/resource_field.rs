@@ -16,6 +16,11 @@ fn milli(quantity: &str) -> Option<i128> {
     Some(billionths.checked_add(divisor - 1)?.div_euclid(divisor))
 }
 
+/// Whether a text is a quantity that can be counted.
+pub(super) fn is_quantity(text: &str) -> bool {
+    milli(text).is_some()
+}
+
 /// What a suffix multiplies by, in billionths, so that the smallest one is a whole number.
 fn billionths(suffix: &str) -> Option<i128> {
     const UNIT: i128 = 1_000_000_000;
@@ -56,12 +61,15 @@ pub(super) fn value(container: &Container, selector: &ResourceFieldSelector, nod
         "requests" => resources.requests,
         _ => return Err(unsupported()),
     };
-    let fallback = || match (kind, name) {
-        ("limits", "cpu") => Some(Quantity(node.cpu.clone())),
-        ("limits", "memory") => Some(Quantity(node.memory.clone())),
-        _ => Some(Quantity("0".into())),
+    let of_node = || match (kind, name) {
+        ("limits", "cpu") => node.cpu.clone(),
+        ("limits", "memory") => node.memory.clone(),
+        _ => "0".into(),
     };
-    let quantity = own.and_then(|own| own.get(name).cloned()).or_else(fallback).ok_or_else(unsupported)?;
+    let quantity = own.and_then(|own| own.get(name).cloned()).unwrap_or_else(|| Quantity(of_node()));
+    if quantity.0.is_empty() {
+        return Err(EnvironmentError::NoCapacity(selector.resource.clone()));
+    }
     let divisor = selector.divisor.as_ref().map_or("1", |divisor| divisor.0.as_str());
     let divisor = milli(divisor).filter(|divisor| *divisor > 0).unwrap_or(1000);
     let quantity = milli(&quantity.0).ok_or_else(unsupported)?;

@@ -10,7 +10,7 @@ use virtual_kubelet::{
     api_call::Recoveries,
     errdefs::ProviderError,
     node::{NaiveNodeProvider, NodeController, NodeControllerError, with_node_enable_lease_v1, with_recoveries},
-    pod::{Events, PodController, PodControllerConfig},
+    pod::{Events, PodController, PodControllerConfig, environment::NodeFacts},
 };
 
 use super::{
@@ -56,6 +56,7 @@ async fn start(client: &Client, provider: &Arc<Provider>) -> Result<Both> {
     let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), wanted(NODE), options)?;
     let mut config = PodControllerConfig::new(client.clone(), NODE, provider.clone());
     config.recoveries = recoveries;
+    config.node_facts = NodeFacts::of(&wanted(NODE));
     config.events = Events::start(client.clone(), NODE.to_owned());
     let pods = PodController::new(config)?;
     let (nodes_ready, pods_ready, cancel) = (nodes.ready(), pods.ready(), tokio_util::sync::CancellationToken::new());

@@ -16,7 +16,10 @@ use tokio_util::sync::CancellationToken;
 use virtual_kubelet::{
     errdefs::ProviderError,
     node::{NaiveNodeProvider, NodeController, NodeControllerError, with_node_enable_lease_v1},
-    pod::{Events, PodController, PodControllerConfig, PodLifecycleHandler, PodNotifier, Polling, filter_pods_for_node_name},
+    pod::{
+        Events, PodController, PodControllerConfig, PodLifecycleHandler, PodNotifier, Polling, environment::NodeFacts,
+        filter_pods_for_node_name,
+    },
     queue::{Retry, RetryPolicy},
 };
 
@@ -74,6 +77,7 @@ pub async fn start<P: PodLifecycleHandler + PodNotifier>(
 ) -> Result<Running<ProviderError>> {
     let mut config = PodControllerConfig::new(client.clone(), node, provider);
     config.events = Events::start(client.clone(), node.to_owned());
+    config.node_facts = NodeFacts::of(&nodes::wanted(node));
     change(&mut config);
     let controller = PodController::new(config)?;
     let (ready, cancel) = (controller.ready(), CancellationToken::new());
@@ -368,7 +372,6 @@ async fn environment(bed: &Bed) -> Result<()> {
     let provider = Arc::new(Provider::default());
     let running = start(&bed.client, NODE, provider.clone(), |config| {
         config.sync_pods_from_kubernetes = RetryPolicy::fixed(SECOND / 2);
-        config.node_facts.address = "198.18.0.200".into();
     })
     .await?;
     for (index, (kind, field)) in [("Secret", "secret"), ("ConfigMap", "configMap")].into_iter().enumerate() {
@@ -533,7 +536,11 @@ fn of_all_pods_ours<P>(config: &mut PodControllerConfig<P>) {
 
 async fn workers_and_end(bed: &Bed) -> Result<()> {
     let provider = Arc::new(Provider::default());
-    let config = || PodControllerConfig::new(bed.client.clone(), NODE, provider.clone());
+    let config = || {
+        let mut config = PodControllerConfig::new(bed.client.clone(), NODE, provider.clone());
+        config.node_facts = NodeFacts::of(&nodes::wanted(NODE));
+        config
+    };
     let controller = PodController::new(config())?;
     let done = controller.done();
     let error = controller.run(0, CancellationToken::new()).await.err().context("it runs without workers")?;
