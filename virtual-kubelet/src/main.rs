@@ -187,6 +187,8 @@ async fn run(args: RunArgs) -> Result<()> {
         kubelet_port: args.api.port(),
         boot_id: shim::boot_id(),
         kernel_version: std::fs::read_to_string("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()).unwrap_or_default(),
+        container_runtime_version: concat!("process://", env!("CARGO_PKG_VERSION")).into(),
+        ..MachineFacts::default()
     };
     let (cancel, recoveries) = (CancellationToken::new(), Recoveries::default());
     let node = new_node(&facts, Timestamp::now());

@@ -193,15 +193,10 @@ impl FleetConfig {
             cpu: self.cpu.clone(),
             memory: self.memory.clone(),
             pods: self.pods.clone(),
-            kubelet_port: None,
-            boot_id: String::new(),
-            kernel_version: String::new(),
+            container_runtime_version: concat!("simulated://", env!("CARGO_PKG_VERSION")).into(),
+            ..MachineFacts::default()
         };
-        let mut node = new_node(&facts, now);
-        if let Some(info) = node.status.as_mut().and_then(|status| status.node_info.as_mut()) {
-            info.container_runtime_version = concat!("simulated://", env!("CARGO_PKG_VERSION")).into();
-        }
-        node
+        new_node(&facts, now)
     }
 }
 

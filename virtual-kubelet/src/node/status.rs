@@ -11,8 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Version that the node claims to run; the version whose behaviour is imitated.
+/// Version that a node says it runs when nobody says another: the one whose behaviour is imitated.
 const KUBELET_VERSION: &str = "v1.36.3";
+/// What a node says its pods run in when nobody says anything else.
+const RUNTIME_VERSION: &str = concat!("virtual-kubelet://", env!("CARGO_PKG_VERSION"));
 
 /// Annotation that names what this crate has put on a Node, so that what is dropped later is taken away again and what
 /// others put on stays, also after a restart. Written by the node controller alone; changes only when names do.
@@ -44,6 +46,7 @@ pub const APPLIED_KEYS_ANNOTATION: &str = "virtual-kubelet.io/applied-keys";
 ///     memory: "16Gi".into(),
 ///     pods: "110".into(),
 ///     kubelet_port: Some(10250),
+///     container_runtime_version: "example-cloud://2.1".into(),
 ///     ..MachineFacts::default()
 /// };
 /// ```
@@ -69,6 +72,10 @@ pub struct MachineFacts {
     pub boot_id: String,
     /// The kernel's release.
     pub kernel_version: String,
+    /// Version of Kubernetes that the node says it runs, such as `v1.36.3`; when empty, the one whose kubelet this crate imitates.
+    pub kubelet_version: String,
+    /// What the provider's pods run in, with its version, such as `process://0.1.0`; when empty, this crate and its version.
+    pub container_runtime_version: String,
 }
 
 /// The Node that `facts` describe, ready as of `now`.
@@ -111,10 +118,10 @@ pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
             node_info: Some(NodeSystemInfo {
                 architecture: architecture.into(),
                 boot_id: facts.boot_id.clone(),
-                container_runtime_version: concat!("process://", env!("CARGO_PKG_VERSION")).into(),
+                container_runtime_version: or(&facts.container_runtime_version, RUNTIME_VERSION),
                 kernel_version: facts.kernel_version.clone(),
                 kube_proxy_version: String::new(),
-                kubelet_version: KUBELET_VERSION.into(),
+                kubelet_version: or(&facts.kubelet_version, KUBELET_VERSION),
                 machine_id: facts.name.clone(),
                 operating_system: "linux".into(),
                 os_image: "virtual-kubelet".into(),
@@ -124,6 +131,10 @@ pub fn new_node(facts: &MachineFacts, now: Timestamp) -> Node {
             ..NodeStatus::default()
         }),
     }
+}
+
+fn or(text: &str, default: &str) -> String {
+    if text.is_empty() { default } else { text }.to_owned()
 }
 
 fn conditions(now: Timestamp) -> Vec<NodeCondition> {
@@ -354,14 +365,11 @@ mod tests {
         MachineFacts {
             name: "n1".into(),
             internal_ip: "198.18.0.1".into(),
-            labels: BTreeMap::new(),
-            taints: vec![],
             cpu: "8".into(),
             memory: "16Gi".into(),
             pods: "110".into(),
             kubelet_port: Some(10250),
-            boot_id: String::new(),
-            kernel_version: String::new(),
+            ..MachineFacts::default()
         }
     }
 
@@ -372,6 +380,17 @@ mod tests {
     fn set_ready(node: &mut Node, status: &str) {
         let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
         conditions.iter_mut().find(|c| c.type_ == "Ready").unwrap().status = status.into();
+    }
+
+    #[test]
+    fn a_provider_says_which_kubelet_and_runtime_its_node_has() {
+        let info = |facts: &MachineFacts| new_node(facts, Timestamp::UNIX_EPOCH).status.and_then(|status| status.node_info).unwrap();
+        let (kubelet_version, container_runtime_version) = ("v1.34.1".to_owned(), "example-cloud://2.1".to_owned());
+        let own = info(&MachineFacts { kubelet_version, container_runtime_version, ..facts() });
+        assert_eq!((own.kubelet_version.as_str(), own.container_runtime_version.as_str()), ("v1.34.1", "example-cloud://2.1"));
+        let unsaid = info(&facts());
+        assert!(unsaid.container_runtime_version.starts_with("virtual-kubelet://"), "{}", unsaid.container_runtime_version);
+        assert_eq!(unsaid.kubelet_version, KUBELET_VERSION);
     }
 
     #[test]
