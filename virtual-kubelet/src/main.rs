@@ -17,10 +17,9 @@ use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
-use virtual_kubelet::api_call::Recoveries;
-use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1, with_recoveries};
+use virtual_kubelet::node::{MachineFacts, NaiveNodeProvider, NodeController, new_node, with_node_enable_lease_v1};
 use virtual_kubelet::pod::environment::NodeFacts;
-use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
+use virtual_kubelet::pod::{Events, PodController};
 use virtual_kubelet::process::{ImageTable, KubeletHandlers, Powers, ProcessProvider, Site, claim, container_init, end_all, shim};
 
 #[derive(Parser)]
@@ -190,9 +189,9 @@ async fn run(args: RunArgs) -> Result<()> {
         container_runtime_version: concat!("process://", env!("CARGO_PKG_VERSION")).into(),
         ..MachineFacts::default()
     };
-    let (cancel, recoveries) = (CancellationToken::new(), Recoveries::default());
+    let cancel = CancellationToken::new();
     let node = new_node(&facts, Timestamp::now());
-    let options = [with_node_enable_lease_v1(Duration::ZERO), with_recoveries(recoveries.clone())];
+    let options = [with_node_enable_lease_v1(Duration::ZERO)];
     let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), node, options)?;
     let site = Site {
         client: client.clone(),
@@ -206,17 +205,16 @@ async fn run(args: RunArgs) -> Result<()> {
     };
     let mut registered = nodes.server_node();
     let provider = Arc::new(ProcessProvider::new(site, args.node_name.clone(), registered.clone())?);
+    let mut config = nodes.pods(provider.clone());
+    // The provider resolves it at each start of a container, and tells of its pods by itself.
+    (config.skip_downward_api_resolution, config.events) = (true, Events::none());
     let (handlers, node) = (Arc::new(KubeletHandlers::new(provider.clone())), (args.node_name.as_str(), args.node_ip.as_str()));
-    args.api.serve(client.clone(), node, &root, handlers, cancel.clone()).await?;
+    args.api.serve(client, node, &root, handlers, cancel.clone()).await?;
     let mut node_task = tokio::spawn(nodes.run(cancel.clone()));
     tokio::select! {
         ended = &mut node_task => return Ok(ended??),
         known = registered.wait_for(Option::is_some) => drop(known?),
     }
-    let mut config = PodControllerConfig::new(client, args.node_name, provider.clone());
-    // The provider resolves it at each start of a container.
-    config.skip_downward_api_resolution = true;
-    config.recoveries = recoveries;
     let mut pod_task = tokio::spawn(PodController::new(config)?.run(16, cancel.clone()));
     let (mut hangup, mut terminate) = (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?);
     loop {

@@ -21,6 +21,8 @@ use super::provider::{NodeProvider, NodeStatusSink};
 use super::status::{needs_repair, node_patch, registered, spec_patch};
 use crate::api_call::{ApiCallError, Recoveries, retry_delay, within};
 use crate::lifecycle::Lifecycle;
+use crate::pod::environment::NodeFacts;
+use crate::pod::{Events, PodControllerConfig};
 use crate::reopening_watch;
 
 /// Longest pause between attempts to reach the API server.
@@ -108,6 +110,29 @@ impl<P: NodeProvider> NodeController<P> {
             server: watch::Sender::new(None),
             lifecycle: Lifecycle::default(),
         })
+    }
+
+    /// How a controller of this node's pods is to work: before the same API server, with the node's name and what it has, with events,
+    /// and with the same knowledge of when the server answers again, without which a watch whose connection died silently is deaf
+    /// for minutes. Has to be called in a tokio runtime, before [`NodeController::run`].
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use virtual_kubelet::node::{NodeController, NodeProvider};
+    /// # use virtual_kubelet::pod::{PodController, PodLifecycleHandler, PodNotifier};
+    /// # fn example<N: NodeProvider, P: PodLifecycleHandler + PodNotifier>(nodes: NodeController<N>, provider: P) -> anyhow::Result<()> {
+    /// let pods = PodController::new(nodes.pods(Arc::new(provider)))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pods<Q>(&self, provider: Arc<Q>) -> PodControllerConfig<Q> {
+        let (client, name) = (self.api.clone().into_client(), self.node.name_any());
+        PodControllerConfig {
+            events: Events::start(client.clone(), name.clone()),
+            node_facts: NodeFacts::of(&self.node),
+            recoveries: self.settings.recoveries.clone(),
+            ..PodControllerConfig::new(client, name, provider)
+        }
     }
 
     /// The Node as the API server last showed it; `None` until the node is registered.
@@ -398,6 +423,7 @@ mod tests {
     use kube::client::Body;
 
     use super::super::lease::{DEFAULT_LEASE_DURATION, ForeignHolder};
+    use super::super::{MachineFacts, NaiveNodeProvider, new_node};
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -425,5 +451,25 @@ mod tests {
         let tries = tries.lock().unwrap();
         let pauses: Vec<_> = tries.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_millis()).collect();
         assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 5000, 5000]);
+    }
+
+    #[tokio::test]
+    async fn a_controller_of_the_nodes_pods_knows_the_node_and_when_the_server_answers_again() {
+        let service = tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+        let machine = MachineFacts {
+            name: "n1".into(),
+            internal_ip: "198.18.0.1".into(),
+            cpu: "8".into(),
+            memory: "16Gi".into(),
+            ..MachineFacts::default()
+        };
+        let node = new_node(&machine, Timestamp::UNIX_EPOCH);
+        let nodes = NodeController::new(Client::new(service, "default"), Arc::new(NaiveNodeProvider::default()), node, []).unwrap();
+        let config = nodes.pods(Arc::new(()));
+        let facts = NodeFacts { address: "198.18.0.1".into(), cpu: "8".into(), memory: "16Gi".into() };
+        assert_eq!((config.node_name.as_str(), config.node_facts), ("n1", facts));
+        let recovered = config.recoveries.subscribe();
+        nodes.settings.recoveries.report();
+        assert!(recovered.has_changed().unwrap());
     }
 }

@@ -269,7 +269,8 @@ pub fn with_node_reconcile_spec() -> NodeControllerOpt {
     })
 }
 
-/// Shares the knowledge that the API server answers again, so that all watches of a program are opened anew then.
+/// Shares the knowledge that the API server answers again, so that all watches of a program are opened anew then. With
+/// [`NodeController::pods`](super::NodeController::pods) that is done already.
 ///
 /// ```no_run
 /// # use std::sync::Arc;

@@ -28,7 +28,8 @@ use crate::queue::RetryPolicy;
 /// ```
 pub type PodEventFilterFunc = Arc<dyn Fn(&Pod) -> bool + Send + Sync>;
 
-/// What a pod controller needs to know; [`PodControllerConfig::new`] sets what has a default.
+/// What a pod controller needs to know. [`NodeController::pods`](crate::node::NodeController::pods) makes one for the pods of a node of
+/// the same program; [`PodControllerConfig::new`] sets what has a default.
 ///
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
@@ -76,7 +77,8 @@ pub struct PodControllerConfig<P> {
     /// Longest time that a call of the provider may take: then it is dropped and counts as failed. Without a limit, the default, it
     /// may take for ever. Calls that take longer than 30 s are told in the log and as an event about their pod, each time.
     pub call_limit: Option<Duration>,
-    /// Tells when the API server answers again; to be shared with the node controller of the same program.
+    /// Tells when the API server answers again; shared with the node controller of the same program by
+    /// [`NodeController::pods`](crate::node::NodeController::pods). Without that a watch may be deaf for minutes after an outage.
     pub recoveries: Recoveries,
 }
 

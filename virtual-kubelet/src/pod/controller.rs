@@ -37,12 +37,10 @@ const LONGEST_GRACE: Duration = Duration::from_hours(24 * 365);
 /// ```no_run
 /// # use std::sync::Arc;
 /// # use tokio_util::sync::CancellationToken;
-/// # use virtual_kubelet::pod::environment::NodeFacts;
-/// # use virtual_kubelet::pod::{PodController, PodControllerConfig, PodLifecycleHandler, PodNotifier};
-/// # async fn example<P: PodLifecycleHandler + PodNotifier>(client: kube::Client, provider: Arc<P>) -> anyhow::Result<()> {
-/// let mut config = PodControllerConfig::new(client, "n1", provider);
-/// config.node_facts = NodeFacts { address: "198.18.0.1".into(), cpu: "8".into(), memory: "16Gi".into() };
-/// let controller = PodController::new(config)?;
+/// # use virtual_kubelet::node::{NodeController, NodeProvider};
+/// # use virtual_kubelet::pod::{PodController, PodLifecycleHandler, PodNotifier};
+/// # async fn example<N: NodeProvider, P: PodLifecycleHandler + PodNotifier>(nodes: NodeController<N>, provider: Arc<P>) -> anyhow::Result<()> {
+/// let controller = PodController::new(nodes.pods(provider))?;
 /// let (ready, done, cancel) = (controller.ready(), controller.done(), CancellationToken::new());
 /// tokio::spawn(controller.run(16, cancel.clone()));
 /// tokio::select! {

@@ -8,7 +8,7 @@
 //! use tokio_util::sync::CancellationToken;
 //! use virtual_kubelet::node::NodeController;
 //! use virtual_kubelet::pod::environment::NodeFacts;
-//! use virtual_kubelet::pod::{Events, PodController, PodControllerConfig};
+//! use virtual_kubelet::pod::{Events, PodController};
 //! use virtual_kubelet::process::{ImageTable, KubeletHandlers, LogRotation, Powers, ProcessProvider, Site};
 //! # use virtual_kubelet::node::NodeProvider;
 //!
@@ -26,7 +26,7 @@
 //! let provider = Arc::new(ProcessProvider::new(site, "n1".into(), nodes.server_node())?);
 //! // For `api::router`.
 //! let handlers = KubeletHandlers::new(provider.clone());
-//! let mut config = PodControllerConfig::new(client, "n1", provider);
+//! let mut config = nodes.pods(provider);
 //! // The provider does that at each start of a container.
 //! config.skip_downward_api_resolution = true;
 //! PodController::new(config)?.run(16, cancel).await?;

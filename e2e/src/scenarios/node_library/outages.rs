@@ -7,10 +7,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
 use virtual_kubelet::{
-    api_call::Recoveries,
     errdefs::ProviderError,
-    node::{NaiveNodeProvider, NodeController, NodeControllerError, with_node_enable_lease_v1, with_recoveries},
-    pod::{Events, PodController, PodControllerConfig, environment::NodeFacts},
+    node::{NaiveNodeProvider, NodeController, NodeControllerError, with_node_enable_lease_v1},
+    pod::PodController,
 };
 
 use super::{
@@ -49,16 +48,11 @@ pub async fn run(bed: &mut Bed) -> Result<()> {
 
 type Both = (Running<NodeControllerError>, Running<ProviderError>);
 
-/// Node and pods of one program, which share what they know of the connection.
+/// Node and pods of one program, set up as the documentation says.
 async fn start(client: &Client, provider: &Arc<Provider>) -> Result<Both> {
-    let recoveries = Recoveries::default();
-    let options = [with_node_enable_lease_v1(SECOND * 40), with_recoveries(recoveries.clone())];
+    let options = [with_node_enable_lease_v1(SECOND * 40)];
     let nodes = NodeController::new(client.clone(), Arc::new(NaiveNodeProvider::default()), wanted(NODE), options)?;
-    let mut config = PodControllerConfig::new(client.clone(), NODE, provider.clone());
-    config.recoveries = recoveries;
-    config.node_facts = NodeFacts::of(&wanted(NODE));
-    config.events = Events::start(client.clone(), NODE.to_owned());
-    let pods = PodController::new(config)?;
+    let pods = PodController::new(nodes.pods(provider.clone()))?;
     let (nodes_ready, pods_ready, cancel) = (nodes.ready(), pods.ready(), tokio_util::sync::CancellationToken::new());
     let both = (Running::new(nodes.run(cancel.clone()), cancel.clone()), Running::new(pods.run(10, cancel.clone()), cancel));
     tokio::time::timeout(MINUTE, async { tokio::join!(nodes_ready, pods_ready) }).await.context("not ready")?;
