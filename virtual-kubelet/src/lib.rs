@@ -4,6 +4,20 @@
 //! [`node::NodeController`] owns the Node and Lease objects, [`pod::PodController`] owns the pods of one
 //! node, and [`process::ProcessProvider`] runs those pods as local processes. [`fleet::Fleet`] is thousands of nodes whose
 //! pods are [`simulated`].
+//!
+//! Crates whose types are in this API are here again, in the versions that fit:
+//!
+//! ```
+//! use virtual_kubelet::{jiff, k8s_openapi, node};
+//!
+//! let facts = node::MachineFacts { name: "n1".into(), ..node::MachineFacts::default() };
+//! let node: k8s_openapi::api::core::v1::Node = node::new_node(&facts, jiff::Timestamp::now());
+//! ```
+//!
+//! The feature `v1_36`, on by default, chooses that version of the Kubernetes API in `k8s-openapi`. A program of another version leaves it out
+//! (`default-features = false`) and sets its own on `k8s-openapi`; from `v1_35` on this crate builds with it.
+
+pub use ::{axum, futures, jiff, k8s_openapi, kube, rustls, tokio_util};
 
 pub mod api;
 pub mod api_call;

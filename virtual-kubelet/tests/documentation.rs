@@ -89,6 +89,17 @@ fn every_public_item_is_used_in_an_example_of_its_own_of_its_type_or_of_its_modu
     assert!(missing.is_empty(), "{} of {} items are in no example:\n{}", missing.len(), items.len(), missing.join("\n"));
 }
 
+/// A crate whose program speaks another version of the Kubernetes API could not use the library otherwise.
+#[test]
+fn the_library_alone_chooses_no_version_of_the_kubernetes_api() {
+    let manifest = std::fs::read_to_string(repository().join("virtual-kubelet/Cargo.toml")).expect("the manifest");
+    let (_, rest) = manifest.split_once("\n[dependencies]\n").expect("dependencies");
+    let dependencies = rest.split("\n[").next().unwrap_or_default();
+    let line = dependencies.lines().find(|line| line.starts_with("k8s-openapi")).expect("k8s-openapi");
+    // The workspace's own has a version, which inheriting would bring.
+    assert!(!line.contains("workspace") && !line.contains("v1_"), "{line}");
+}
+
 #[test]
 fn an_import_a_comment_a_hidden_line_and_an_ignored_example_show_nothing() {
     let shown = "```\nuse a::{\n    Imported,\n};\nuse a::Imported;\n// Commented\n# let hidden = Hidden;\nSeen::new();\n```";

@@ -11,10 +11,11 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::future::BoxFuture;
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -172,8 +173,8 @@ pub struct ApiReviews {
 impl Reviews for ApiReviews {
     fn token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<User>, String>> {
         Box::pin(async move {
-            let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
-            let review = TokenReview { spec, ..TokenReview::default() };
+            // Its type differs between versions of the API.
+            let review: TokenReview = serde_json::from_value(json!({ "spec": { "token": token } })).map_err(|error| error.to_string())?;
             let answer = within(Api::all(self.client.clone()).create(&PostParams::default(), &review)).await;
             let status = answer.map_err(|error| error.to_string())?.status.unwrap_or_default();
             let user = status.user.filter(|_| status.authenticated == Some(true));

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::volumes::TokenWish;
 use crate::api_call::{ApiCallError, within};
@@ -50,26 +52,37 @@ impl Tokens {
     }
 }
 
+/// The answer to a `TokenRequest`, whose type differs between versions of the API.
+#[derive(Deserialize)]
+struct Answer {
+    status: Option<Granted>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Granted {
+    token: String,
+    expiration_timestamp: Time,
+}
+
 async fn request(client: &Client, pod: &Pod, wish: &TokenWish) -> Result<(String, Timestamp), ApiCallError> {
     let id = PodId::of(pod);
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
-    let body = TokenRequest {
-        spec: Some(TokenRequestSpec {
-            audiences: (!wish.audience.is_empty()).then(|| vec![wish.audience.clone()]),
-            expiration_seconds: Some(wish.seconds),
-            bound_object_ref: Some(BoundObjectReference {
-                api_version: Some("v1".into()),
-                kind: Some("Pod".into()),
-                name: Some(id.name),
-                uid: Some(id.uid),
-            }),
-        }),
-        ..TokenRequest::default()
-    };
+    let mut body = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {
+            "expirationSeconds": wish.seconds,
+            "boundObjectRef": { "apiVersion": "v1", "kind": "Pod", "name": id.name, "uid": id.uid },
+        },
+    });
+    if !wish.audience.is_empty() {
+        body["spec"]["audiences"] = json!([wish.audience]);
+    }
     let api = Api::<ServiceAccount>::namespaced(client.clone(), &id.namespace);
     let parameters = PostParams::default();
-    let answer: TokenRequest = within(api.create_subresource("token", account, &parameters, &body)).await?;
-    let granted = answer.status.and_then(|status| status.token.zip(status.expiration_timestamp));
+    let answer: Answer = within(api.create_subresource("token", account, &parameters, &body)).await?;
+    let granted = answer.status.map(|granted| (granted.token, granted.expiration_timestamp));
     let (token, expires) = granted.ok_or_else(|| ApiCallError::Transient("token request without an answer".into()))?;
     Ok((token, expires.0))
 }

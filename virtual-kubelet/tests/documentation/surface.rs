@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use syn::{Attribute, Expr, Ident, ImplItem, Item, Lit, Meta, TraitItem, Type, UseTree, Visibility};
+use syn::{Attribute, Expr, Ident, ImplItem, Item, ItemUse, Lit, Meta, TraitItem, Type, UseTree, Visibility};
 
 /// How an example names an item when it uses it.
 #[derive(Clone, Debug)]
@@ -151,6 +151,11 @@ fn head(item: &Item) -> Option<(&Ident, &Visibility, &[Attribute])> {
     })
 }
 
+/// As `::name`, which is documented there.
+fn is_of_another_crate(item: &ItemUse) -> bool {
+    item.leading_colon.is_some()
+}
+
 /// All paths of an import, each with the name that it gets.
 fn imports(tree: &UseTree, before: &[String]) -> Vec<(Vec<String>, String)> {
     let path = |ident: &Ident| before.iter().cloned().chain([ident.to_string()]).collect::<Vec<_>>();
@@ -182,6 +187,7 @@ impl Crate {
             return Some((module.to_vec(), index));
         }
         let uses = here.items.iter().filter_map(|item| if let Item::Use(item) = item { Some(item) } else { None });
+        let uses = uses.filter(|item| !is_of_another_crate(item));
         let (path, _) = uses.flat_map(|item| imports(&item.tree, &[])).find(|(_, known)| known == name)?;
         self.followed(module, &path)
     }
@@ -275,6 +281,7 @@ impl Crate {
                     let path: Vec<_> = path.iter().cloned().chain([module.ident.to_string()]).collect();
                     self.walk(&path, found);
                 }
+                Item::Use(item) if is_of_another_crate(item) => {}
                 Item::Use(item) if is_listed(&item.vis, &item.attrs) => {
                     for (import, name) in imports(&item.tree, &[]) {
                         let place = self.followed(path, &import).expect("a public import of one item of this crate");
