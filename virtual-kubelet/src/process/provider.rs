@@ -43,15 +43,19 @@ pub struct ProcessProvider {
     site: Arc<Site>,
     node_name: String,
     server_node: watch::Receiver<Option<Node>>,
-    pods: Mutex<HashMap<PodId, Entry>>,
+    pods: Pods,
     sink: Sink,
 }
+
+type Pods = Arc<Mutex<HashMap<PodId, Entry>>>;
 
 struct Entry {
     pod: Arc<Pod>,
     status: Published,
     /// Absent for a pod that was refused.
     orders: Option<mpsc::UnboundedSender<Order>>,
+    /// Its files are being made; orders wait for that.
+    is_new: bool,
 }
 
 impl Entry {
@@ -63,6 +67,32 @@ impl Entry {
         !matches!(self.status().phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 }
+
+fn locked(pods: &Pods) -> MutexGuard<'_, HashMap<PodId, Entry>> {
+    pods.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a pod's files, for which it has its place among the pods already, and begins to run it.
+async fn begin(pods: Pods, site: Arc<Site>, pod: Arc<Pod>, published: Published, sink: Sink, inbox: Inbox) -> Result<(), ProviderError> {
+    let id = PodId::of(&pod);
+    let made = tokio::task::spawn_blocking(move || Worker::new(site, pod, published, sink)).await;
+    let mut pods = locked(&pods);
+    let worker = match made.map_err(std::io::Error::from).flatten() {
+        Ok(worker) => worker,
+        Err(error) => {
+            pods.remove(&id);
+            return Err(ProviderError::Other(error.into()));
+        }
+    };
+    // One that was forgotten meanwhile is not run.
+    if let Some(entry) = pods.get_mut(&id) {
+        entry.is_new = false;
+        tokio::spawn(worker.run(inbox));
+    }
+    Ok(())
+}
+
+type Inbox = mpsc::UnboundedReceiver<Order>;
 
 impl ProcessProvider {
     /// A provider at `site`. Adopts the pods that an earlier agent ran in its directory: they are among
@@ -78,7 +108,7 @@ impl ProcessProvider {
             std::fs::create_dir_all(&directory)?;
             std::fs::set_permissions(&directory, Permissions::from_mode(0o700))?;
         }
-        let provider = Self { _claim: claim, site: Arc::new(site), node_name, server_node, pods: Mutex::default(), sink: Sink::default() };
+        let provider = Self { _claim: claim, site: Arc::new(site), node_name, server_node, pods: Pods::default(), sink: Sink::default() };
         let parent = provider.site.root.join("pods");
         for directory in std::fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path()) {
             if let Some(note) = PodNote::read(&directory) {
@@ -92,7 +122,7 @@ impl ProcessProvider {
         let pod = Arc::new(note.pod.clone());
         let (orders, inbox) = mpsc::unbounded_channel();
         let published = Published::default();
-        let entry = Entry { pod: pod.clone(), status: published.clone(), orders: Some(orders) };
+        let entry = Entry { pod: pod.clone(), status: published.clone(), orders: Some(orders), is_new: false };
         self.pods().insert(PodId::of(&pod), entry);
         let (site, sink) = (self.site.clone(), self.sink.clone());
         tokio::spawn(async move { Worker::adopt(site, note, published, sink).await.run(inbox).await });
@@ -113,7 +143,7 @@ impl ProcessProvider {
     }
 
     fn pods(&self) -> MutexGuard<'_, HashMap<PodId, Entry>> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.pods)
     }
 
     pub(super) fn node_name(&self) -> &str {
@@ -160,31 +190,35 @@ impl PodLifecycleHandler for ProcessProvider {
         let id = PodId::of(&pod);
         let sink = self.sink();
         let labels = self.server_node.borrow().as_ref().and_then(|node| node.metadata.labels.clone()).unwrap_or_default();
-        let mut pods = self.pods();
-        if let Some(entry) = pods.get_mut(&id) {
-            entry.pod = pod.clone();
-            if let Some(orders) = &entry.orders {
-                let _ = orders.send(Order::Update(pod));
-                let _ = orders.send(Order::Confirm);
-            }
-            return Ok(());
-        }
-        let active = pods.values().filter(|entry| entry.is_active()).map(|entry| &*entry.pod);
-        if let Err(refusal) = admit(&pod, &self.node_name, &labels, active) {
-            tracing::warn!(pod = %id, reason = refusal.reason, message = refusal.message, "refused a pod");
-            self.site.events.warning(&pod, refusal.reason, refusal.message.clone());
-            let status = rejected(&pod, refusal.reason, &refusal.message);
-            sink.notify(id.clone(), status.clone());
-            pods.insert(id, Entry { pod, status: Arc::new(Mutex::new(status)), orders: None });
-            return Ok(());
-        }
         let published = Published::default();
-        let worker = Worker::new(self.site.clone(), pod.clone(), published.clone(), self.sink.clone());
-        let worker = worker.map_err(|error| ProviderError::Other(error.into()))?;
         let (orders, inbox) = mpsc::unbounded_channel();
-        pods.insert(id, Entry { pod, status: published, orders: Some(orders) });
-        tokio::spawn(worker.run(inbox));
-        Ok(())
+        {
+            let mut pods = self.pods();
+            if let Some(entry) = pods.get_mut(&id) {
+                entry.pod = pod.clone();
+                if entry.is_new {
+                    return Err(ProviderError::Other(anyhow::anyhow!("the files of the pod are still being made")));
+                }
+                if let Some(orders) = &entry.orders {
+                    let _ = orders.send(Order::Update(pod));
+                    let _ = orders.send(Order::Confirm);
+                }
+                return Ok(());
+            }
+            let active = pods.values().filter(|entry| entry.is_active()).map(|entry| &*entry.pod);
+            if let Err(refusal) = admit(&pod, &self.node_name, &labels, active) {
+                tracing::warn!(pod = %id, reason = refusal.reason, message = refusal.message, "refused a pod");
+                self.site.events.warning(&pod, refusal.reason, refusal.message.clone());
+                let status = rejected(&pod, refusal.reason, &refusal.message);
+                sink.notify(id.clone(), status.clone());
+                pods.insert(id, Entry { pod, status: Arc::new(Mutex::new(status)), orders: None, is_new: false });
+                return Ok(());
+            }
+            pods.insert(id, Entry { pod: pod.clone(), status: published.clone(), orders: Some(orders), is_new: true });
+        }
+        // Goes on when the caller gives up: half of a pod would be neither there nor not.
+        let begun = tokio::spawn(begin(self.pods.clone(), self.site.clone(), pod, published, self.sink.clone(), inbox));
+        begun.await.map_err(|error| ProviderError::Other(error.into()))?
     }
 
     async fn update_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {

@@ -1,8 +1,15 @@
 //! Starts, restarts, hooks and ends.
 
-use serde_json::json;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::sync::{Arc, mpsc};
 
-use crate::place::{Place, container, eventually, exit_code, pod, script};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::json;
+use virtual_kubelet::pod::{PodId, PodLifecycleHandler as _};
+
+use crate::place::{DEADLINE, Place, container, eventually, exit_code, pod, script};
 
 fn waiting_reason(status: &k8s_openapi::api::core::v1::PodStatus, name: &str) -> Option<String> {
     container(status, name).state.as_ref()?.waiting.as_ref()?.reason.clone()
@@ -302,4 +309,35 @@ fn nothing_is_probed_and_no_later_container_starts_before_the_hook_after_the_sta
     agent.until(&id, "both are ready", |status| container(status, "first").ready && container(status, "second").ready);
     eventually("it is probed", || place.root.join("probed").exists().then_some(()));
     assert!(place.root.join("in-order").exists());
+}
+
+#[test]
+fn a_pod_whose_files_take_long_holds_up_no_question_about_others_and_no_order_to_end_it() {
+    let place = Place::new();
+    let agent = place.agent();
+    let other = agent.create(&script(&place, "other", "sleep 1000"));
+    agent.runs(&other);
+    let slow = script(&place, "slow", "sleep 1000");
+    let directory = place.root.join("pods/default_slow_uid-of-slow");
+    fs::create_dir_all(&directory).unwrap();
+    // Its note is written when somebody reads it.
+    let note = directory.join("pod.json.new");
+    mkfifo(&note, Mode::S_IRWXU).unwrap();
+    let (provider, given) = (agent.provider.clone(), Arc::new(slow.clone()));
+    let creating = agent.runtime.spawn(async move { provider.create_pod(given).await });
+    eventually("its files are made", || directory.join("c").exists().then_some(()));
+    let (sender, answer) = mpsc::channel();
+    let provider = agent.provider.clone();
+    std::thread::spawn(move || {
+        let status = futures::executor::block_on(provider.get_pod_status(&other)).unwrap();
+        sender.send(status.and_then(|status| status.phase)).unwrap();
+    });
+    let phase = answer.recv_timeout(DEADLINE).ok().flatten();
+    if phase.is_some() {
+        agent.delete(&slow, 1);
+    }
+    File::open(&note).unwrap().read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(phase.as_deref(), Some("Running"), "it was not told");
+    agent.runtime.block_on(creating).unwrap().unwrap();
+    agent.ends(&PodId::of(&slow));
 }

@@ -19,7 +19,7 @@ use virtual_kubelet::pod::{Events, PodId, PodLifecycleHandler, PodNotifier, PodS
 use virtual_kubelet::process::shim::{LogFiles, LogRotation};
 use virtual_kubelet::process::{ImageTable, Powers, ProcessProvider, Site};
 
-const DEADLINE: Duration = Duration::from_mins(1);
+pub const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Objects by the path that they are read at.
 pub type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
