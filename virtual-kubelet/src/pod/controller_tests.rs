@@ -27,11 +27,14 @@ const NEVER: Duration = Duration::from_hours(1);
 #[derive(Default)]
 struct State {
     pods: BTreeMap<String, Value>,
+    config_maps: BTreeMap<String, Value>,
     events: Vec<Value>,
+    /// What was read of objects that pods refer to.
+    reads: Vec<String>,
     version: u64,
     /// What watches were told, by version.
     history: Vec<(u64, Value)>,
-    watches: Vec<UnboundedSender<Bytes>>,
+    watches: Vec<(&'static str, UnboundedSender<Bytes>)>,
     /// What the provider has.
     had: BTreeMap<PodId, (Arc<Pod>, PodStatus)>,
     /// What the provider was asked, in this order.
@@ -81,24 +84,26 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 impl State {
-    /// Puts a pod into the API, or tells of its deletion.
-    fn put(&mut self, kind: &str, mut pod: Value) -> Value {
+    /// Puts an object into the API, or tells of its deletion.
+    fn put(&mut self, change: &str, mut object: Value) -> Value {
         self.version += 1;
-        pod["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-        if kind == "DELETED" {
-            self.pods.remove(&name);
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let objects = if object["kind"] == "Pod" { &mut self.pods } else { &mut self.config_maps };
+        if change == "DELETED" {
+            objects.remove(&name);
         } else {
-            self.pods.insert(name, pod.clone());
+            objects.insert(name, object.clone());
         }
-        let event = json!({ "type": kind, "object": pod });
+        let event = json!({ "type": change, "object": object });
         self.tell(&event);
         self.history.push((self.version, event));
-        pod
+        object
     }
 
     fn tell(&mut self, event: &Value) {
-        self.watches.retain(|watch| watch.unbounded_send(line(event)).is_ok());
+        let of = |kind: &str| event["type"] == "ERROR" || event["object"]["kind"] == kind;
+        self.watches.retain(|(kind, watch)| !of(kind) || watch.unbounded_send(line(event)).is_ok());
     }
 }
 
@@ -168,6 +173,28 @@ impl World {
                 assert!(!query.contains("watch=true"));
                 (200, list)
             }
+            ("GET", None) if path.ends_with("/services") && self.state().hangs.contains("services") => {
+                (500, json!({ "code": 500, "message": "no services" }))
+            }
+            ("GET", None) if path.ends_with("/services/kubernetes") => {
+                let spec = json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 443 }] });
+                let metadata = json!({ "name": "kubernetes", "namespace": "default" });
+                (200, json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec }))
+            }
+            ("GET", None) if path.ends_with("/configmaps") => {
+                let state = self.state();
+                let items: Vec<_> = state.config_maps.values().collect();
+                (
+                    200,
+                    json!({ "apiVersion": "v1", "kind": "ConfigMapList",
+                    "metadata": { "resourceVersion": state.version.to_string() }, "items": items }),
+                )
+            }
+            ("GET", None) if path.contains("/configmaps/") => self.change(|state| {
+                state.reads.push(path.to_owned());
+                let found = path.rsplit('/').next().and_then(|name| state.config_maps.get(name)).cloned();
+                found.map_or_else(|| (404, json!({ "code": 404, "message": "not found" })), |found| (200, found))
+            }),
             ("GET", None) if path.ends_with("/services") => {
                 (200, json!({ "apiVersion": "v1", "kind": "ServiceList", "metadata": {}, "items": [] }))
             }
@@ -191,14 +218,15 @@ impl World {
     }
 
     /// A watch from this version on, which never ends by itself.
-    fn watch(&self, query: &str) -> UnsyncBoxBody<Bytes, Infallible> {
+    fn watch(&self, path: &str, query: &str) -> UnsyncBoxBody<Bytes, Infallible> {
         let from = query.split("resourceVersion=").nth(1).and_then(|rest| rest.split('&').next()?.parse().ok()).unwrap_or(0);
+        let kind = if path.ends_with("/pods") { "Pod" } else { "ConfigMap" };
         let (sender, lines) = unbounded();
         self.change(|state| {
-            for (_, event) in state.history.iter().filter(|(version, _)| *version > from) {
+            for (_, event) in state.history.iter().filter(|(version, event)| *version > from && event["object"]["kind"] == kind) {
                 sender.unbounded_send(line(event)).unwrap();
             }
-            state.watches.push(sender);
+            state.watches.push((kind, sender));
         });
         StreamBody::new(lines.map(|line| Ok(Frame::data(line)))).boxed_unsync()
     }
@@ -211,7 +239,7 @@ impl World {
                 let (method, uri) = (request.method().clone(), request.uri().clone());
                 let query = uri.query().unwrap_or_default();
                 if query.contains("watch=true") {
-                    return Ok::<_, kube::Error>(Response::new(world.watch(query)));
+                    return Ok::<_, kube::Error>(Response::new(world.watch(uri.path(), query)));
                 }
                 let body = request.into_body().collect().await?.to_bytes();
                 let (code, answer) = world.answer(method.as_str(), uri.path(), query, &serde_json::from_slice(&body).unwrap_or_default());
@@ -566,4 +594,18 @@ async fn a_controller_that_resolves_environments_knows_its_node() {
         let refused = with(facts.clone(), false).err();
         assert!(refused.is_some_and(|error| error.is_invalid_input() && error.to_string().contains("node_facts")), "{facts:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_without_service_links_starts_though_services_cannot_be_listed() {
+    let world = World::new();
+    world.hang("services");
+    let mut object = pod("web");
+    object["spec"]["enableServiceLinks"] = false.into();
+    world.make(object);
+    let _controller = world.start(|_| {}).await;
+    world.until("it runs", |state| state.runs("web")).await;
+    let had = world.state().had.values().next().unwrap().0.clone();
+    let variables = had.spec.as_ref().unwrap().containers[0].env.clone().unwrap();
+    assert!(variables.iter().any(|variable| variable.name == "KUBERNETES_SERVICE_HOST"), "{variables:?}");
 }

@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::Client;
 use kube::api::{Api, ListParams};
 
@@ -90,6 +90,23 @@ pub trait ReferenceSource: Send + Sync + 'static {
 
     /// All services that a pod of `namespace` may be told of: those of the namespace, and `default/kubernetes`.
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, ApiCallError>>;
+
+    /// One service, or nothing when there is none of that name. By default it is looked for in [`ReferenceSource::services`].
+    ///
+    /// ```
+    /// # use virtual_kubelet::{api_call::ApiCallError, pod::references::ReferenceSource};
+    /// async fn has_api_server(source: &dyn ReferenceSource) -> Result<bool, ApiCallError> {
+    ///     Ok(source.service("default", "kubernetes").await?.is_some())
+    /// }
+    /// ```
+    fn service<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<Service>, ApiCallError>> {
+        Box::pin(async move {
+            let is_it = |service: &Service| {
+                service.metadata.namespace.as_deref() == Some(namespace) && service.metadata.name.as_deref() == Some(name)
+            };
+            Ok(self.services(namespace).await?.into_iter().find(is_it))
+        })
+    }
 }
 
 /// The API server itself, asked each time, by name as the Node authorizer allows: what is read is never of the past, and
@@ -131,6 +148,19 @@ impl ReferenceSource for ApiReferences {
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, ApiCallError>> {
         Box::pin(services(&self.client, namespace))
     }
+
+    fn service<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<Service>, ApiCallError>> {
+        let api = Api::<Service>::namespaced(self.client.clone(), namespace);
+        Box::pin(async move { within(api.get_opt(name)).await })
+    }
+}
+
+/// The services that `pod` is told of; where it wants no links that is the API server's alone, and no list is needed.
+pub(crate) async fn services_for(source: &dyn ReferenceSource, pod: &Pod) -> Result<Vec<Service>, ApiCallError> {
+    if pod.spec.as_ref().and_then(|spec| spec.enable_service_links).unwrap_or(true) {
+        return source.services(pod.metadata.namespace.as_deref().unwrap_or_default()).await;
+    }
+    Ok(source.service("default", "kubernetes").await?.into_iter().collect())
 }
 
 /// Reads what is wanted, one request per object. What does not exist is absent, and no failure.

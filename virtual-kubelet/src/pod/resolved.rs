@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, EnvVar, EphemeralContainer, Pod};
 
 use super::environment::{self, EnvironmentError, NodeFacts, Note};
-use super::references::{ReferenceSource, References, Wanted};
+use super::references::{ReferenceSource, References, Wanted, services_for};
 use super::{PodId, service_variables};
 use crate::api_call::ApiCallError;
 
@@ -49,7 +49,7 @@ pub(super) async fn resolve(
         spec.ephemeral_containers.iter().flatten().map(as_container).for_each(|container| want(&container));
     }
     let references = read(source, pod, &namespace, wanted, notes).await?;
-    let services = service_variables::of(pod, &source.services(&namespace).await?);
+    let services = service_variables::of(pod, &services_for(source, pod).await?);
     Ok(Arc::new(filled(pod, node, &references, &services, notes)?))
 }
 

@@ -189,7 +189,8 @@ async fn order(site: &Site, pod: &Pod, container: &Container, image: &Image, dir
     let config = |error: String| StartError::Config(error);
     let references = references::fetch(&site.client, &id.namespace, &environment::wanted(container)).await;
     let references = references.map_err(|error| config(error.to_string()))?;
-    let services = references::services(&site.client, &id.namespace).await.map_err(|error| config(error.to_string()))?;
+    let source = references::ApiReferences::new(site.client.clone());
+    let services = references::services_for(&source, pod).await.map_err(|error| config(error.to_string()))?;
     let services = service_variables::of(pod, &services);
     let own = environment::resolve(container, pod, &site.node, &references, &services).map_err(|error| config(error.to_string()))?;
     let hostname = pod.spec.as_ref().and_then(|spec| spec.hostname.clone()).unwrap_or_else(|| id.name.clone());
