@@ -60,7 +60,7 @@ pub struct PodControllerConfig<P> {
     /// Where events about pods go; nowhere, by default.
     pub events: Events,
     /// Where `ConfigMaps`, Secrets and services are read that an environment refers to; by name from the API server,
-    /// by default.
+    /// by default; [`WatchedReferences`](super::references::WatchedReferences) read less and notice what comes late.
     pub references: Arc<dyn ReferenceSource>,
     /// What fields such as `status.hostIP` and limits that are not set refer to. Required, unless
     /// [`PodControllerConfig::skip_downward_api_resolution`] is set: an environment with nothing in their place would be wrong.

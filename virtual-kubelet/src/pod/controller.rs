@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::runtime::watcher;
-use tokio::sync::mpsc;
+use tokio::sync::watch::error::RecvError;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -123,6 +124,7 @@ struct Work<P> {
     performer: Arc<Performer<P>>,
     filter: super::PodEventFilterFunc,
     policies: [RetryPolicy<PodId>; 3],
+    references: Option<watch::Receiver<u64>>,
     workers: usize,
     records: HashMap<PodId, PodRecord>,
     queue: KeyedQueue<PodId>,
@@ -150,6 +152,14 @@ fn is_older(pod: &Pod, than: &Pod) -> bool {
     matches!((version(pod), version(than)), (Some(a), Some(b)) if a < b)
 }
 
+/// Waits for a change of what pods refer to, for ever where nobody notices any.
+async fn change(references: &mut Option<watch::Receiver<u64>>) -> Result<(), RecvError> {
+    match references {
+        Some(references) => references.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl<P: PodLifecycleHandler> Work<P> {
     fn new(config: &PodControllerConfig<P>, workers: usize) -> Self {
         Self {
@@ -157,6 +167,7 @@ impl<P: PodLifecycleHandler> Work<P> {
             filter: config.pod_event_filter.clone(),
             policies: [&config.sync_pods_from_kubernetes, &config.delete_pods_from_kubernetes, &config.sync_pod_status_from_provider]
                 .map(Clone::clone),
+            references: config.references.changes(),
             workers,
             records: HashMap::new(),
             queue: KeyedQueue::default(),
@@ -216,6 +227,12 @@ impl<P: PodLifecycleHandler> Work<P> {
                     }
                 }
                 id = self.queue.next(), if self.begun => self.begin(&id),
+                Ok(()) = change(&mut self.references) => {
+                    let waiting = self.records.iter().filter(|(_, record)| record.waits_for_references());
+                    for id in waiting.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+                        self.due(id);
+                    }
+                }
                 id = self.ends.next() => {
                     self.ends.done(&id);
                     if let Some(record) = self.records.get_mut(&id) {

@@ -20,6 +20,7 @@ use tokio_util::sync::DropGuard;
 use super::*;
 use crate::pod::Events;
 use crate::pod::environment::NodeFacts;
+use crate::pod::references::WatchedReferences;
 
 /// Longer than anything waits, in a time that passes when nothing else happens.
 const NEVER: Duration = Duration::from_hours(1);
@@ -608,4 +609,33 @@ async fn a_pod_without_service_links_starts_though_services_cannot_be_listed() {
     let had = world.state().had.values().next().unwrap().0.clone();
     let variables = had.spec.as_ref().unwrap().containers[0].env.clone().unwrap();
     assert!(variables.iter().any(|variable| variable.name == "KUBERNETES_SERVICE_HOST"), "{variables:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_that_comes_late_starts_the_pod_that_waits_for_it_and_is_read_no_more() {
+    let world = World::new();
+    let referring = |name: &str| {
+        let mut object = pod(name);
+        object["spec"]["containers"][0]["env"] =
+            json!([{ "name": "A", "valueFrom": { "configMapKeyRef": { "name": "settings", "key": "a" } } }]);
+        object
+    };
+    world.make(referring("first"));
+    let _controller = world
+        .start(|config| {
+            config.references = Arc::new(WatchedReferences::new(config.client.clone(), config.recoveries.clone()));
+            config.sync_pods_from_kubernetes = RetryPolicy::fixed(Duration::from_mins(5));
+        })
+        .await;
+    world.until("it waits", |state| state.status("first")["reason"] == "EnvironmentNotResolved").await;
+    world.until("what it waits for is watched", |state| state.watches.iter().any(|(kind, _)| *kind == "ConfigMap")).await;
+    let made = Instant::now();
+    let metadata = json!({ "name": "settings", "namespace": "default" });
+    world.make(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { "a": "1" } }));
+    world.until("it runs", |state| state.runs("first")).await;
+    assert!(made.elapsed() < Duration::from_secs(1), "after {:?}", made.elapsed());
+    let reads = world.state().reads.len();
+    world.make(referring("second"));
+    world.until("the second one runs", |state| state.runs("second")).await;
+    assert_eq!(world.state().reads.len(), reads, "it was read again");
 }

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 /// Grace period of a pod that names none.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
+/// Reason of a pod whose environment cannot be made (yet), and of the event that says so.
+pub(super) const NOT_RESOLVED: &str = "EnvironmentNotResolved";
+
 /// What is known of one pod.
 #[derive(Clone, Debug, Default)]
 pub struct PodRecord {
@@ -187,6 +190,12 @@ impl PodRecord {
         self.unshown.as_ref().is_some_and(|unshown| {
             unshown.status == *status && unshown.annotations == self.annotations && unshown.version == server.metadata.resource_version
         })
+    }
+
+    /// Something that its environment refers to was not there.
+    pub(super) fn waits_for_references(&self) -> bool {
+        let status = self.server.as_ref().and_then(|server| server.status.as_ref());
+        self.given.is_none() && status.and_then(|status| status.reason.as_deref()) == Some(NOT_RESOLVED)
     }
 
     /// The provider has told that the pod ends, or has ended.

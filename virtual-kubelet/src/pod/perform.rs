@@ -13,7 +13,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::Value;
 use tokio::time::{Instant, interval_at, sleep_until};
 
-use super::decide::{is_terminal, not_given_status, status_patch, waiting_status};
+use super::decide::{NOT_RESOLVED, is_terminal, not_given_status, status_patch, waiting_status};
 use super::environment::NodeFacts;
 use super::references::ReferenceSource;
 use super::{Events, Operation, PodControllerConfig, PodId, PodLifecycleHandler, resolved};
@@ -26,9 +26,6 @@ const SLOW_CALL: Duration = Duration::from_secs(30);
 /// Time after the grace period of a pod until the provider is asked about one whose end it has not told, and between two such
 /// questions.
 pub(super) const ASK_AFTER: Duration = Duration::from_secs(30);
-
-/// Reason of a pod whose environment cannot be made (yet), and of the event that says so.
-const NOT_RESOLVED: &str = "EnvironmentNotResolved";
 
 /// What came of it.
 pub(super) enum Outcome {

@@ -24,6 +24,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::Client;
 use kube::api::{Api, ListParams};
 
+pub use super::watched::WatchedReferences;
 use crate::api_call::{ApiCallError, within};
 
 /// Names of `ConfigMaps` and Secrets of one namespace.
@@ -106,6 +107,19 @@ pub trait ReferenceSource: Send + Sync + 'static {
             };
             Ok(self.services(namespace).await?.into_iter().find(is_it))
         })
+    }
+
+    /// Changes when something may be there that was not, for a source that notices it: pods whose environment could not be made
+    /// are tried again then. Others are tried again after their pause.
+    ///
+    /// ```
+    /// # use virtual_kubelet::pod::references::ReferenceSource;
+    /// fn notices(source: &dyn ReferenceSource) -> bool {
+    ///     source.changes().is_some()
+    /// }
+    /// ```
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        None
     }
 }
 
