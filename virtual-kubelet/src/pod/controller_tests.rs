@@ -194,7 +194,10 @@ impl World {
             ("GET", None) if path.contains("/configmaps/") => self.change(|state| {
                 state.reads.push(path.to_owned());
                 let found = path.rsplit('/').next().and_then(|name| state.config_maps.get(name)).cloned();
-                found.map_or_else(|| (404, json!({ "code": 404, "message": "not found" })), |found| (200, found))
+                found.map_or_else(
+                    || (404, json!({ "status": "Failure", "reason": "NotFound", "code": 404, "message": "not found" })),
+                    |found| (200, found),
+                )
             }),
             ("GET", None) if path.ends_with("/services") => {
                 (200, json!({ "apiVersion": "v1", "kind": "ServiceList", "metadata": {}, "items": [] }))
@@ -208,13 +211,13 @@ impl World {
                     merge(&mut pod, body);
                     (200, state.put("MODIFIED", pod))
                 }
-                None => (404, json!({ "code": 404, "message": "not found" })),
+                None => (404, json!({ "status": "Failure", "reason": "NotFound", "code": 404, "message": "not found" })),
             }),
             ("DELETE", Some(name)) => self.change(|state| match state.pods.get(name).cloned() {
                 Some(pod) => (200, state.put("DELETED", pod)),
-                None => (404, json!({ "code": 404, "message": "not found" })),
+                None => (404, json!({ "status": "Failure", "reason": "NotFound", "code": 404, "message": "not found" })),
             }),
-            _ => (404, json!({ "code": 404, "message": format!("{method} {path}") })),
+            _ => (404, json!({ "status": "Failure", "reason": "NotFound", "code": 404, "message": format!("{method} {path}") })),
         }
     }
 
