@@ -29,6 +29,9 @@ pub enum FleetError {
     /// A part of the fleet has crashed, and all of it has ended: a fault of this crate.
     #[error("a part of the fleet has crashed: {0}")]
     Crashed(String),
+    /// Another fleet with nodes of the same names, which is named, has taken them over: it took this one for dead.
+    #[error("another fleet has taken over the nodes of these names: {0}")]
+    TakenOver(String),
 }
 
 /// What a fleet consists of.

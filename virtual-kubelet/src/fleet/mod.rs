@@ -23,6 +23,7 @@ mod entry;
 #[cfg(test)]
 mod fake;
 mod faults;
+mod hold;
 mod leases;
 mod limiter;
 mod metrics;
@@ -52,6 +53,7 @@ pub use faults::NodeFault;
 
 use addresses::Pool;
 use faults::Told;
+use hold::Hold;
 use limiter::Limiter;
 use metrics::Metrics;
 use nodes::Keeper;
@@ -141,8 +143,24 @@ impl Fleet {
         self.handle.clone()
     }
 
-    /// Runs the fleet until `cancel`; its Nodes and pods stay in the API as they are then.
+    /// Runs the fleet until `cancel`; its Nodes and pods stay in the API as they are then. Of fleets with one prefix one acts at a
+    /// time: the others wait until it has ended, or for 15 s after it has died. One that was taken for dead ends with
+    /// [`FleetError::TakenOver`].
     pub async fn run(self, cancel: CancellationToken) -> Result<(), FleetError> {
+        let mut hold = Hold::new(self.handle.requests.client(), &self.handle.config.name_prefix);
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            () = hold.acquire() => {}
+        }
+        let ended = tokio::select! {
+            ended = self.act(cancel) => ended,
+            other = hold.keep() => Err(FleetError::TakenOver(other)),
+        };
+        hold.release().await;
+        ended
+    }
+
+    async fn act(self, cancel: CancellationToken) -> Result<(), FleetError> {
         let FleetHandle { config, requests, registered, .. } = self.handle;
         // Whatever ends this, all tasks end with it.
         let _stop = cancel.clone().drop_guard();
