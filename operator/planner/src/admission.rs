@@ -109,9 +109,10 @@ impl Terms<'_> {
             if !free || kind == Kind::Drain {
                 room.take(wants);
             }
-            admission
-                .admitted
-                .push((case.name.to_owned(), Grant { out_before: wants.is_out(), ..grant(snapshot, settings, case, kind, marks) }));
+            admission.admitted.push((
+                case.name.to_owned(),
+                Grant { out_before: out_before(case, kind, wants, settings), ..grant(snapshot, settings, case, kind, marks) },
+            ));
         }
         admission
     }
@@ -198,6 +199,11 @@ fn candidates<'a, 'b>(terms: &Terms<'_>, cases: &'b [Case<'a>], room: &Room<'_>)
         .collect();
     turns.sort_by_key(|(urgency, turn, ..)| (*urgency, *turn));
     turns.into_iter().map(|(_, _, case, kind)| (case, kind)).collect()
+}
+
+/// The node is out, and not because of the revision that is to prove itself.
+fn out_before(case: &Case<'_>, kind: Kind, wants: Wants<'_>, settings: &Settings) -> bool {
+    kind == Kind::Update && wants.is_out() && !case.is_at(&settings.revision)
 }
 
 fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {

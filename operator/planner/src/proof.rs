@@ -16,7 +16,7 @@ use crate::{
     wanted::Case,
 };
 use crds::{
-    ledger::{Course, Kind, Ledger, Suspect},
+    ledger::{Course, Grant, Kind, Ledger, Suspect},
     token::Phase,
 };
 use std::{
@@ -333,11 +333,12 @@ impl Sights {
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
     /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
     fn goes_on(&self, snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
-        let under_way = |case: &&Case<'_>| {
-            let update = case.grant.filter(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
-            update.is_some() && !is_attached(case)
+        let is_update = |case: &Case<'_>, test: fn(&Grant) -> bool| {
+            let updates = |grant: &Grant| grant.kind == Kind::Update && grant.revision == settings.revision && test(grant);
+            case.grant.is_some_and(updates) && !is_attached(case)
         };
-        let was_out = |case: &Case<'_>| case.grant.is_some_and(|grant| grant.out_before) && !is_attached(case);
+        let under_way = |case: &&Case<'_>| is_update(case, |_| true);
+        let was_out = |case: &Case<'_>| is_update(case, |grant| grant.out_before);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
         let counts = |case: &&Case<'_>| runs(case, settings) && !was_out(case) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
         for case in cases.iter().filter(counts) {

@@ -102,6 +102,30 @@ fn nodes_that_were_out_before_their_update_do_not_put_the_proof_off() {
 }
 
 #[test]
+fn a_node_that_the_revision_itself_broke_does_not_leave_its_proof_when_it_gets_another_turn() {
+    let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60}), 3, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 30, |world| on(world, 2) == 2 && world.cluster.ledger().unwrap().grants.is_empty()).unwrap();
+    let wanted = world.cluster.wish.revision_of(2);
+    let node = updated(&world, 2).unwrap();
+    world.change(|cluster| {
+        let broken = cluster.pods.iter_mut().filter(|pod| pod.node == node);
+        broken.for_each(|pod| pod.ready_at = i64::MAX);
+        // More pods for each node: a turn of its own for the one that is out.
+        cluster.edit_wish(|wish| wish.pods = 3);
+    });
+    let mut turns = 0;
+    for _ in 0..150 {
+        world.fair_second(&mut operator);
+        let ledger = world.cluster.ledger().unwrap();
+        turns += usize::from(ledger.grants.contains_key(&node));
+        assert!(!ledger.grants.get(&node).is_some_and(|grant| grant.out_before));
+        assert!(!ledger.course.as_ref().is_some_and(|course| course.revision == wanted && course.proved), "{turns} turns");
+    }
+    assert!(turns > 0, "it had none");
+}
+
+#[test]
 fn a_sound_revision_is_completed_though_pods_are_deleted_and_machines_reboot() {
     let (began, fleet) = (Instant::now(), Fleet { nodes: 100, pods: 3, soak: 2 });
     let (mut world, mut operator) = fleet.at_rest();
