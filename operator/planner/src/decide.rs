@@ -315,9 +315,9 @@ impl<'a> Pass<'a> {
             entry.id == grant.id && case.holds_node() && !case.is_updated() && case.node.is_some_and(|node| node.mark(&entry.key).is_none())
         });
         // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
-        let unmarkable = grant.kind == Kind::Remove
-            && grant.marks.node.is_some()
-            && (case.holders.is_err() || !case.holds_node() && self.rivals.on(case, &grant.marks).is_some());
+        let rivalled = || case.holders.is_err() || !case.holds_node() && self.rivals.on(case, &grant.marks).is_some();
+        let forbidden = |mark: &Annotation| !self.snapshot.node_rights.allows_mark(mark);
+        let unmarkable = grant.marks.node.as_ref().is_some_and(|mark| forbidden(mark) || grant.kind == Kind::Remove && rivalled());
         StepView {
             grant: GrantView {
                 id: grant.id,

@@ -1,7 +1,7 @@
 //! What a resource of a namespace may have the operator write to Nodes. Nodes belong to everybody: who runs the operator says it, by flags.
 
 use crate::{settings::Invalid, snapshot::Snapshot};
-use crds::{IngressDaemonSetSpec, ledger::Annotation, names};
+use crds::{ledger::Annotation, names, node_readiness_gate::GateTaint};
 use std::str::FromStr;
 
 /// Keys of Node annotations and labels that take nodes out of load balancers and do nothing else: those of cloud controllers, which read the
@@ -122,21 +122,23 @@ pub fn refused_mark(snapshot: &Snapshot) -> Option<Invalid> {
     })
 }
 
-/// The taint of the spec is not put on Nodes, because nobody allowed it.
-pub fn refused_taint(snapshot: &Snapshot) -> Option<Invalid> {
+/// The taint of the spec that is not put on Nodes, because nobody allowed it. Pods bear it all the same, for it may be there.
+pub fn forbidden_taint(snapshot: &Snapshot) -> Option<&GateTaint> {
     let resource = &snapshot.resource;
-    let key = &taint_key(&resource.spec).filter(|key| !snapshot.node_rights.allows_taint(&resource.namespace, key))?;
-    let flag = ask_for("--allowed-node-taints", &format!("{}={key}", resource.namespace));
+    let taint = resource.spec.node_readiness_taint.as_ref();
+    taint.filter(|taint| !snapshot.node_rights.allows_taint(&resource.namespace, &taint.key))
+}
+
+/// The same in words.
+pub fn refused_taint(snapshot: &Snapshot) -> Option<Invalid> {
+    let key = &forbidden_taint(snapshot)?.key;
+    let flag = ask_for("--allowed-node-taints", &format!("{}={key}", snapshot.resource.namespace));
     Some(Invalid {
         reason: "TaintNotAllowed",
         message: format!(
-            "nodeReadinessTaint.key is `{key}`, with which resources of this namespace may not taint Nodes, so no node is held: {flag}; or have a NodeReadinessGate made"
+            "nodeReadinessTaint.key is `{key}`, with which resources of this namespace may not taint Nodes, so no node is held, and a taint that is there stays: {flag}; or have a NodeReadinessGate made"
         ),
     })
-}
-
-fn taint_key(spec: &IngressDaemonSetSpec) -> Option<&str> {
-    Some(spec.node_readiness_taint.as_ref()?.key.as_str())
 }
 
 fn ask_for(flag: &str, value: &str) -> String {

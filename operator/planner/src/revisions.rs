@@ -2,6 +2,7 @@
 
 use crate::{
     hold::Hold,
+    node_rights,
     patch::JsonPatch,
     plan::{Action, Plan, Supporting},
     render,
@@ -52,7 +53,8 @@ impl Targets {
         let newest = hash::revision(&spec.template);
         let (template, origin) = effective(snapshot, &newest).map_err(|invalid| vec![invalid])?;
         let resolved = |template: &Arc<Value>| {
-            let GateLinks { taints, conditions, .. } = snapshot.gates.clone();
+            let GateLinks { mut taints, conditions, .. } = snapshot.gates.clone();
+            taints.extend(node_rights::forbidden_taint(snapshot).map(|taint| (taint.key.clone(), taint.effect.as_str().to_owned())));
             resolve_with(spec, template).map(|settings| Settings {
                 gate_taints: taints,
                 gate_conditions: conditions,

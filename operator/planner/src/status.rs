@@ -56,7 +56,7 @@ pub fn status(
 
 /// What the gate says that `nodeReadinessTaint` stands for, or said before it was looked at by this process.
 fn node_readiness(snapshot: &Snapshot, earlier: Option<NodeReadinessGateStatus>) -> Option<NodeReadinessGateStatus> {
-    let allowed = snapshot.resource.spec.node_readiness_taint.is_some() && node_rights::refused_taint(snapshot).is_none();
+    let allowed = snapshot.resource.spec.node_readiness_taint.is_some() && node_rights::forbidden_taint(snapshot).is_none();
     let has_gate = allowed && !snapshot.resource.deleting;
     snapshot.node_readiness.clone().or(earlier).filter(|_| has_gate)
 }

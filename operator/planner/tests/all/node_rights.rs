@@ -68,13 +68,43 @@ fn a_mark_from_before_the_key_was_forbidden_is_taken_away() {
 }
 
 #[test]
+fn a_key_that_is_forbidden_after_a_node_had_its_turn_is_not_written_any_more() {
+    for (marks, leaves) in [(Marks::Node, false), (Marks::Node, true), (Marks::Both, false)] {
+        let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+        if leaves {
+            world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        } else {
+            edit(&mut world, |wish| wish.image = 2);
+        }
+        let granted = |world: &World| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty());
+        world.run_until(&mut operator, 60, granted).unwrap();
+        assert!(!is_marked_anywhere(&world), "it comes with the next write");
+        operator.node_rights = Some(NodeRights::default());
+        world.audit.forbids_node_marks = true;
+        for _ in 0..60 {
+            world.fair_second(&mut operator);
+            assert!(!is_marked_anywhere(&world), "{marks:?} {leaves}");
+        }
+        assert_eq!(world.audit.violations, Vec::<String>::new());
+        assert!(!granted(&world), "{marks:?} {leaves}: {:?}", world.cluster.ledger());
+    }
+}
+
+#[test]
 fn a_taint_that_nobody_allowed_is_a_remark_and_holds_no_rollout_up() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
-    let taint = serde_json::from_value(json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoExecute"})).unwrap();
-    world.change(|cluster| cluster.edit_resource(|resource| resource.spec.node_readiness_taint = Some(taint)));
+    let taint = json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoExecute"});
+    let wanted = Some(serde_json::from_value(taint.clone()).unwrap());
+    world.change(|cluster| cluster.edit_resource(|resource| resource.spec.node_readiness_taint = wanted));
     for (rights, reason) in [(NodeRights::all(), "Accepted"), (NodeRights::default(), "TaintNotAllowed")] {
         operator.node_rights = Some(rights);
         let plan = seconds(&mut world, &mut operator, 2);
         assert_eq!(condition(&plan, "Valid"), Some(("True", reason)));
     }
+    // A kubelet may have put it on: its pods bear it as before, and stay.
+    world.change(|cluster| cluster.edit_node("n0", |node| node["spec"]["taints"] = json!([taint])));
+    for _ in 0..60 {
+        world.fair_second(&mut operator);
+    }
+    assert!(world.cluster.deployments.contains_key("edge-n0") && world.cluster.ledger().unwrap().grants.is_empty());
 }

@@ -21,6 +21,8 @@ pub struct Audit {
     pub violations: Vec<String>,
     /// The detacher's timestamp is expected before any pod changes.
     pub expects_stamp: bool,
+    /// The operator may not write the mark to Nodes: health checks take them out instead.
+    pub forbids_node_marks: bool,
     /// Every grant there ever was.
     pub grants: BTreeMap<u64, (String, Grant)>,
     created: BTreeSet<u64>,
@@ -300,10 +302,10 @@ impl Audit {
 
     fn grace_is_over(&mut self, cluster: &Cluster, (name, uid): (&str, &str), id: u64, grant: &Grant) {
         let claimed = self.claimed_since.get(uid).is_some_and(|since| since + GRACE <= cluster.passed);
-        if grant.marks.deployment && !claimed {
+        if (grant.marks.deployment || self.forbids_node_marks) && !claimed {
             self.fail(cluster, format!("P4: pods of {name} change before the grace of its Deployment is over"));
         }
-        let Some(mark) = &grant.marks.node else { return };
+        let Some(mark) = grant.marks.node.as_ref().filter(|_| !self.forbids_node_marks) else { return };
         let Some(live) = cluster.nodes.get(name).filter(|live| text(live, "/metadata/uid") == grant.node_uid) else { return };
         let key = KEYS.into_iter().find(|key| *key == mark.key).expect("one of the keys");
         let since = self.asked_since.get(&(grant.node_uid.clone(), key)).copied();
