@@ -5,7 +5,7 @@ use crate::{
     plan::{Action, Plan, Supporting},
     render,
     settings::{Invalid, Settings, ready_policy_flag, resolve},
-    snapshot::{DaemonSetFacts, Resource, Snapshot},
+    snapshot::{DaemonSetFacts, NodeFacts, Resource, Snapshot},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, names};
 use serde_json::{Value, json};
@@ -246,8 +246,8 @@ pub fn late_service(snapshot: &Snapshot, settings: &Settings) -> Option<String> 
     ))
 }
 
-/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port has it, else the
-/// older one.
+/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it, else
+/// the older one.
 pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
     let invalid = |message| Some(Invalid { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;
@@ -258,16 +258,23 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
     others.sort_by_key(|other| (other.created, &other.uid));
     for other in others {
         let Ok(theirs) = resolve(&other.spec) else { continue };
-        let comes_first = |port: u16| {
-            let they_serve = other.accepted || other.served.contains(&port);
-            (!they_serve, other.created, &other.uid) < (!is_served(snapshot, port), resource.created, &resource.uid)
+        let uses = |node: &NodeFacts, uid: &str| node.labels.contains_key(&names::member_label(names::uid8(uid)));
+        // Who serves elsewhere does not serve here.
+        let comes_first = |node: &NodeFacts, port: u16| {
+            let they_serve = (other.accepted || other.served.contains(&port)) && uses(node, &other.uid);
+            let we_serve = is_served(snapshot, port) && uses(node, &resource.uid);
+            (!they_serve, other.created, &other.uid) < (!we_serve, resource.created, &resource.uid)
         };
-        let Some(port) = settings.ports.iter().find(|port| theirs.ports.contains(port) && comes_first(**port)) else { continue };
-        let shared = snapshot.nodes.iter().find(|(name, node)| {
+        let ports: Vec<_> = settings.ports.iter().copied().filter(|port| theirs.ports.contains(port)).collect();
+        if ports.is_empty() {
+            continue;
+        }
+        let shared = snapshot.nodes.iter().filter(|(name, node)| {
             eligibility::is_chosen(&resource.spec, settings, name, node, true)
                 && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
         });
-        if let Some((node, _)) = shared {
+        let lost = shared.filter_map(|(name, node)| Some((name, ports.iter().find(|port| comes_first(node, **port))?))).next();
+        if let Some((node, port)) = lost {
             return invalid(format!(
                 "port {port} on node {node} belongs to {}, which had it first: choose another healthCheckNodePort or other nodes",
                 other.key

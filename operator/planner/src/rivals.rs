@@ -1,5 +1,5 @@
 //! Other resources that detach a node by the same key with another value. One of them detaches it: the one that has done so before, with what it
-//! asks for now, else the older one. The other waits, and takes nothing from it.
+//! asks for now, else the one that uses the node, else the older one. The other waits, and takes nothing from it.
 
 use crate::{
     eligibility::is_chosen,
@@ -49,10 +49,12 @@ impl<'a> Rivals<'a> {
             let entry = case.holders.as_ref().ok().and_then(|holders| holders.get(uid8));
             entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
         };
+        let is_member = |uid8: &str| case.node.is_some_and(|node| node.labels.contains_key(&names::member_label(uid8)));
         let comes_first = |rival: &&Rival<'_>| {
-            let age = (rival.resource.created, rival.resource.uid.as_str());
-            let theirs = has_used(names::uid8(&rival.resource.uid), &rival.mark);
-            (!theirs, age) < (!has_used(self.uid8, mark), self.age)
+            let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
+            // One whose spec is refused detaches nothing.
+            rival.resource.accepted
+                && (!has_used(uid8, &rival.mark), !is_member(uid8), age) < (!has_used(self.uid8, mark), !is_member(self.uid8), self.age)
         };
         let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(case)).filter(comes_first);
         // A resource that holds the node with a value that it had before is told by its entry alone.

@@ -2,6 +2,7 @@
 
 use crate::world;
 
+use crds::names::member_label;
 use planner::{
     Action, Plan, Snapshot, decide,
     plan::Supporting,
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 use world::{
     World,
+    cluster::UID8,
     operator::Operator,
     wish::{Marks, Wish},
 };
@@ -168,6 +170,15 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
         accepted,
         served: served.iter().copied().collect(),
     };
+    let uses = |snapshot: &mut Snapshot, uid8: &str, uses: bool| {
+        for node in Arc::make_mut(&mut snapshot.nodes).values_mut() {
+            let labels = &mut Arc::make_mut(node).labels;
+            labels.remove(&member_label(uid8));
+            if uses {
+                labels.insert(member_label(uid8), String::new());
+            }
+        }
+    };
     let (older, newer) = (snapshot.resource.created - 1, snapshot.resource.created + 1);
     let cases = [
         // Neither serves: the older one has it.
@@ -187,7 +198,10 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
         (other(newer, true, &[PORT]), true, true),
     ];
     for (index, (other, serves, wanted)) in cases.into_iter().enumerate() {
+        let uses_nodes = other.accepted || !other.served.is_empty();
         let mut snapshot = Snapshot { others: vec![other], ..snapshot.clone() };
+        uses(&mut snapshot, UID8, serves);
+        uses(&mut snapshot, "ffffffff", uses_nodes);
         if serves {
             snapshot.resource.status.as_mut().unwrap().conditions.clone_from(&accepted);
         }
@@ -195,4 +209,10 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
         assert_eq!(is_valid, wanted, "{index}: {message}");
         assert!(is_valid || reason == "HealthCheckPortConflict" && message.contains("tenant/late"), "{index}: {reason} {message}");
     }
+    // An older one that serves the port elsewhere, and asks for this node, too, does not serve it here.
+    let mut snapshot = Snapshot { others: vec![other(older, true, &[PORT])], ..snapshot.clone() };
+    snapshot.resource.status.as_mut().unwrap().conditions.clone_from(&accepted);
+    uses(&mut snapshot, UID8, true);
+    uses(&mut snapshot, "ffffffff", false);
+    assert!(valid(&snapshot).0, "{}", valid(&snapshot).2);
 }

@@ -304,6 +304,9 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     snapshot.others = vec![other("")];
     assert_eq!(granted(&snapshot), (all.clone(), false, false), "the same value");
     snapshot.others = vec![other("another")];
+    assert_eq!(granted(&snapshot), (all.clone(), false, false), "another value, of an older resource that does not use the node");
+    let node = Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut("n1").unwrap());
+    node.labels.insert(names::member_label("ffffffff"), String::new());
     assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "another value");
     // A newer one waits itself.
     snapshot.others[0].created = i64::MAX;
@@ -321,6 +324,8 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     assert_eq!(granted(&snapshot), (all, false, false), "an older resource that has never used it");
     hold(&mut snapshot, "ffffffff", entry(EntryPhase::Attached, "another"));
     assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "both have used it");
+    snapshot.others[0].accepted = false;
+    assert!(!granted(&snapshot).1, "one that is refused detaches nothing");
     // The other one was given another value meanwhile, and still holds the node with the former.
     snapshot.others = vec![other("")];
     hold(&mut snapshot, "ffffffff", entry(EntryPhase::Detached, "former"));
