@@ -17,7 +17,7 @@ use crate::{
 use crds::PodReadinessGate;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{Patch, PatchParams},
@@ -81,6 +81,10 @@ pub struct Engine {
     listed: bool,
     /// Pods that are to be looked at.
     due: BTreeSet<Key>,
+    /// Gates came, went or changed since they were taken in: thousands may at once.
+    refresh_due: bool,
+    /// Pods that are to be asked came, went or changed.
+    asked_due: bool,
     /// The namespace that had its turn last.
     served: String,
     under_way: BTreeSet<Key>,
@@ -116,6 +120,8 @@ impl Engine {
             known: Readable::default(),
             listed: false,
             due: BTreeSet::new(),
+            refresh_due: false,
+            asked_due: false,
             served: String::new(),
             under_way: BTreeSet::new(),
             failures: BTreeMap::new(),
@@ -160,17 +166,15 @@ impl Engine {
                 self.refresh();
             }
             Ok(Event::Apply(gate)) => {
+                let version = |meta: &ObjectMeta| (meta.uid.clone(), meta.generation, meta.deletion_timestamp.is_some());
+                let before = self.known.objects.get(&key(&gate)).map(|known| version(&known.metadata));
+                // A status that was written, by this loop most likely, changes nothing.
+                self.refresh_due |= gate.0.as_ref().map_or(true, |gate| before != Some(version(&gate.metadata)));
                 self.known.take(key(&gate), gate);
-                self.refresh();
             }
             Ok(Event::Delete(gate)) => {
-                let key = key(&gate);
-                self.known.remove(&key);
-                self.refresh();
-                // Pods that wait for its condition wait for nobody.
-                for resource in self.observer.resources().iter().filter(|found| found.namespace().as_ref() == Some(&key.0)) {
-                    self.observer.dirty().mark(key.0.clone(), resource.name_any());
-                }
+                self.known.remove(&key(&gate));
+                self.refresh_due = true;
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {
                 if !self.listed {
@@ -201,6 +205,10 @@ impl Engine {
             known.has_all = self.known.unreadable.is_empty();
             let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), Arc::new(self::gate(object)))).collect();
             let changed = known.world.take_gates(gates);
+            // Pods may wait for the condition of one that is gone, and for nobody.
+            for resource in self.observer.resources().iter().filter(|found| found.namespace().is_some_and(|own| changed.contains(&own))) {
+                self.observer.dirty().mark(resource.namespace().unwrap_or_default(), resource.name_any());
+            }
             if !changed.is_empty() {
                 self.reporter.due();
                 self.due.extend(known.world.pods.keys().filter(|key| changed.contains(&key.0)).cloned());
@@ -271,20 +279,20 @@ impl Engine {
         if changes.sight {
             self.reporter.due();
         }
-        if !changes.pods.is_empty() {
-            // Another address is asked, and one that is gone no longer.
-            self.sources.adjust_asked();
-        }
         let known = self.hub.known();
         let world = &known.world;
+        // Another address is asked, and one that is gone no longer.
+        let namespaces: BTreeSet<_> = changes.pods.iter().map(|key| key.0.as_str()).collect();
+        let asks = |gate: &Arc<Gate>| gate.spec.source.http.is_some() && namespaces.contains(gate.namespace.as_str());
+        self.asked_due |= !namespaces.is_empty() && world.gates.values().any(asks);
         if !changes.nodes.is_empty() && world.gates.values().any(|gate| gate.follows_nodes()) {
             let on_them = world.pods.iter().filter(|(_, pod)| changes.nodes.contains(&pod.node));
             self.due.extend(on_them.map(|(key, _)| key.clone()));
         }
-        for followed in &changes.followed {
-            for gate in world.gates.values().filter(|gate| follows(gate, followed)) {
-                self.due.extend(world.pods_of(gate).map(|(key, _)| key.clone()));
-            }
+        // Each gate once, however many of what it follows has changed.
+        let has_news = |gate: &&Arc<Gate>| changes.followed.iter().any(|followed| follows(gate, followed));
+        for gate in world.gates.values().filter(|_| !changes.followed.is_empty()).filter(has_news) {
+            self.due.extend(world.pods_of(gate).map(|(key, _)| key.clone()));
         }
         self.due.extend(changes.pods);
     }
@@ -379,6 +387,12 @@ impl Engine {
 
     fn tick(&mut self, reports: &Reports) {
         let now = Instant::now();
+        if std::mem::take(&mut self.refresh_due) {
+            self.refresh();
+        }
+        if std::mem::take(&mut self.asked_due) {
+            self.sources.adjust_asked();
+        }
         self.due.extend(self.failures.iter().filter(|(_, (_, until))| *until <= now).map(|(key, _)| key.clone()));
         if self.admission.has_news() {
             self.reporter.due();

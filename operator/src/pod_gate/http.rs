@@ -14,7 +14,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{net::TcpStream, sync::Semaphore};
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 
 /// How many times in a row a server that has answered before must not answer to count as one that does not: as often as a
 /// kubelet's probe must fail by default.
@@ -28,9 +31,8 @@ pub async fn follow_answers(hub: Arc<Hub>, asking: Arc<Semaphore>, target: Targe
     loop {
         ticks.tick().await;
         // Closed by nobody.
-        let Ok(permit) = asking.acquire().await else { return };
-        let seen = ask(&target).await;
-        drop(permit);
+        let Ok(permit) = Arc::clone(&asking).acquire_owned().await else { return };
+        let seen = ask(&target, permit).await;
         if let Some(news) = answering.after(seen) {
             hub.answer(&target, news.map_err(|why| format!("{} does not answer: {why}", target.url)));
         }
@@ -59,17 +61,21 @@ impl Answering {
 }
 
 /// The status that a server answers now.
-async fn ask(target: &Target) -> Result<u16, String> {
+async fn ask(target: &Target, permit: OwnedSemaphorePermit) -> Result<u16, String> {
     let timeout = Duration::from_millis(target.timeout);
-    tokio::time::timeout(timeout, ask_at_length(&target.url)).await.unwrap_or_else(|_| Err(format!("nothing within {timeout:?}")))
+    tokio::time::timeout(timeout, ask_at_length(&target.url, permit)).await.unwrap_or_else(|_| Err(format!("nothing within {timeout:?}")))
 }
 
-async fn ask_at_length(url: &str) -> Result<u16, String> {
+async fn ask_at_length(url: &str, permit: OwnedSemaphorePermit) -> Result<u16, String> {
     let uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
     let host = uri.host().ok_or("no host")?.trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = uri.port_u16().unwrap_or(80);
-    let found = tokio::net::lookup_host((host.as_str(), port)).await.map_err(|error| error.to_string())?;
-    let (allowed, refused): (Vec<_>, Vec<_>) = found.partition(|address| may_be_asked(address.ip()));
+    // A thread looks the name up, and nobody can stop it: for as long as it does, the namespace has one place less.
+    let name = host.clone();
+    let lookup = async move { (tokio::net::lookup_host((name.as_str(), port)).await.map(Iterator::collect::<Vec<_>>), permit) };
+    let (found, _permit) = tokio::spawn(lookup).await.map_err(|error| error.to_string())?;
+    let found = found.map_err(|error| error.to_string())?;
+    let (allowed, refused): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| may_be_asked(address.ip()));
     if allowed.is_empty() && !refused.is_empty() {
         return Err("addresses of the operator's own machine, of its link and of the cloud's metadata are not asked".into());
     }

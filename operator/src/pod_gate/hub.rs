@@ -69,12 +69,20 @@ pub struct Slices {
     pub listed: bool,
     /// Service and ready endpoints of each, by name.
     pub of: BTreeMap<String, (String, usize)>,
+    /// Why they cannot be seen.
+    pub broken: Option<String>,
 }
 
 impl Slices {
     /// Ready endpoints of a Service; `None` before they were listed.
     pub fn ready(&self, service: &str) -> Option<usize> {
         self.listed.then(|| self.of.values().filter(|(of, _)| of == service).map(|(_, ready)| ready).sum())
+    }
+
+    /// What a gate that follows a Service knows of it.
+    pub fn source(&self, service: &str) -> Source<usize> {
+        let broken = self.broken.as_ref().map(|why| format!("endpoints of Service {service} cannot be seen: {why}"));
+        Source { found: self.ready(service), broken }
     }
 }
 
@@ -184,7 +192,9 @@ impl Hub {
     /// Conditions that gates of a namespace keep; `None` while there may be others.
     pub fn kept(&self, namespace: &str) -> Option<BTreeSet<String>> {
         let known = self.known();
-        let of_namespace = known.world.gates.values().filter(|gate| gate.namespace == namespace && !gate.deleting);
+        // What nothing is done for waits; nobody else opens it.
+        let all = known.world.gates.values().chain(known.world.surplus.values());
+        let of_namespace = all.filter(|gate| gate.namespace == namespace && !gate.deleting);
         known.has_all.then(|| of_namespace.map(|gate| gate.spec.condition_type.clone()).collect())
     }
 
@@ -193,27 +203,18 @@ impl Hub {
         self.known().replicas.keys().cloned().collect()
     }
 
-    /// Changes what is known of the endpoints of a namespace.
-    pub(super) fn slices(&self, namespace: &str, change: impl FnOnce(&mut Slices)) {
+    /// Changes what is known of the endpoints of a namespace; `service`: of this one alone.
+    pub(super) fn slices(&self, namespace: &str, service: Option<&str>, change: impl FnOnce(&mut Slices)) {
         let mut known = self.known();
-        let Some(slices) = known.slices.get_mut(namespace) else { return };
+        let Known { slices, world, .. } = &mut *known;
+        let Some(slices) = slices.get_mut(namespace) else { return };
         change(slices);
-        self.services(&mut known, namespace, None);
-    }
-
-    /// Endpoints of a namespace cannot be seen, and why, or can be again.
-    pub(super) fn slices_broken(&self, namespace: &str, why: Option<&str>) {
-        self.services(&mut self.known(), namespace, why);
-    }
-
-    /// What follows for the Services that gates of a namespace name.
-    fn services(&self, known: &mut Known, namespace: &str, broken: Option<&str>) {
-        let Some(slices) = known.slices.get(namespace) else { return };
-        for (key, source) in known.world.services.iter_mut().filter(|(key, _)| key.0 == namespace) {
-            let seen = match (broken, slices.ready(&key.1)) {
-                (Some(why), _) => Err(format!("endpoints of Service {} cannot be seen: {why}", key.1)),
-                (None, Some(ready)) => Ok(ready),
-                (None, None) => continue,
+        let of_namespace = world.services.range_mut((namespace.to_owned(), String::new())..).take_while(|(key, _)| key.0 == namespace);
+        for (key, source) in of_namespace.filter(|(key, _)| service.is_none_or(|service| key.1 == service)) {
+            let seen = match slices.source(&key.1) {
+                Source { broken: Some(why), .. } => Err(why),
+                Source { found: Some(ready), .. } => Ok(ready),
+                Source { found: None, broken: None } => continue,
             };
             if note(source, seen) {
                 self.follow(Followed::Service(key.clone()));
@@ -286,7 +287,7 @@ mod tests {
     fn endpoints_of_a_service_are_those_of_all_its_slices_once_they_were_listed() {
         let of = [("a1", "a", 2), ("a2", "a", 1), ("b1", "b", 5)];
         let of = of.map(|(slice, service, ready)| (slice.to_owned(), (service.to_owned(), ready))).into();
-        let mut slices = Slices { listed: false, of };
+        let mut slices = Slices { listed: false, of, broken: None };
         assert_eq!(slices.ready("a"), None);
         slices.listed = true;
         assert_eq!([slices.ready("a"), slices.ready("b"), slices.ready("c")], [Some(3), Some(5), Some(0)]);

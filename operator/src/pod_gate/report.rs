@@ -87,7 +87,9 @@ impl Reporter {
             let seen = pods.filter_map(|(pod, _)| Some((pod.1.as_str(), views.get(pod)?.get(&gate.name)?)));
             let before = self.reported.get(&gate.uid).or(object.status.as_ref()).cloned().unwrap_or_default();
             let after = status(world, gate, &before.conditions, seen, admission.condition(gate), now);
-            shown.extend(counts(gate, &after));
+            if world.gates.contains_key(key) {
+                shown.extend(counts(gate, &after));
+            }
             if gate.deleting || after == before {
                 continue;
             }

@@ -101,8 +101,8 @@ impl Sources {
         }
         known.world.services.retain(|key, _| wanted.contains(key));
         for key in wanted {
-            let found = known.slices.get(&key.0).and_then(|slices| slices.ready(&key.1));
-            known.world.services.entry(key).or_insert(Source { found, broken: None });
+            let seen = known.slices.get(&key.0).map(|slices| slices.source(&key.1)).unwrap_or_default();
+            known.world.services.entry(key).or_insert(seen);
         }
         let wanted = known.world.wanted_objects();
         settle(&mut self.objects, &mut known.world.objects, wanted, |key| {
@@ -120,27 +120,27 @@ impl Sources {
     }
 
     fn adjust_answers(&mut self, hub: &Arc<Hub>, known: &mut Known) {
-        let (wanted, surplus) = at_most(ASKED, known.world.wanted_answers());
-        self.asking.retain(|namespace, _| wanted.iter().any(|target| target.namespace == *namespace));
+        let (wanted, surplus) = at_most(ASKED, known.world.wanted_answers(), |target| self.answers.contains_key(target));
+        let namespaces: BTreeSet<_> = wanted.iter().map(|target| target.namespace.as_str()).collect();
+        self.asking.retain(|namespace, _| namespaces.contains(namespace.as_str()));
         settle(&mut self.answers, &mut known.world.answers, wanted, |target| {
             let asking = self.asking.entry(target.namespace.clone()).or_insert_with(|| Arc::new(Semaphore::new(ASKED_AT_ONCE)));
             self.tasks.spawn(follow_answers(Arc::clone(hub), Arc::clone(asking), target))
         });
+        known.world.answers.retain(|target, _| self.answers.contains_key(target));
         let why = format!("gates of this namespace ask more than {ASKED} addresses");
         known.world.answers.extend(surplus.into_iter().map(|target| (target, Source { found: None, broken: Some(why.clone()) })));
     }
 }
 
-/// What is asked, at most so many of each namespace, and the others.
-fn at_most(most: usize, targets: BTreeSet<Target>) -> (BTreeSet<Target>, BTreeSet<Target>) {
-    // They are in the order of their namespaces.
-    let (mut namespace, mut count) = (String::new(), 0);
-    targets.into_iter().partition(|target| {
-        if target.namespace != namespace {
-            (namespace, count) = (target.namespace.clone(), 0);
-        }
-        count += 1;
-        count <= most
+/// What is asked, at most so many of each namespace, those first that are asked already; and the others.
+fn at_most(most: usize, targets: BTreeSet<Target>, is_asked: impl Fn(&Target) -> bool) -> (BTreeSet<Target>, BTreeSet<Target>) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let (asked, new): (Vec<_>, Vec<_>) = targets.into_iter().partition(is_asked);
+    asked.into_iter().chain(new).partition(|target| {
+        let count = counts.entry(target.namespace.clone()).or_default();
+        *count += 1;
+        *count <= most
     })
 }
 
@@ -229,16 +229,23 @@ async fn follow_slices(client: Client, hub: Arc<Hub>, namespace: String) {
         let service = slice.labels().get(SERVICE_LABEL).cloned().unwrap_or_default();
         (slice.name_any(), (service, facts::ready_endpoints(slice)))
     };
-    let seen = |event: Event<EndpointSlice>| {
-        hub.slices(&namespace, |slices| match event {
-            Event::Init => listing.clear(),
-            Event::InitApply(slice) => listing.extend([facts(&slice)]),
-            Event::InitDone => *slices = Slices { listed: true, of: std::mem::take(&mut listing) },
-            Event::Apply(slice) => slices.of.extend([facts(&slice)]),
-            Event::Delete(slice) => drop(slices.of.remove(&slice.name_any())),
-        });
+    let seen = |event: Event<EndpointSlice>| match event {
+        Event::Init => listing.clear(),
+        Event::InitApply(slice) => listing.extend([facts(&slice)]),
+        Event::InitDone => {
+            let of = std::mem::take(&mut listing);
+            hub.slices(&namespace, None, |slices| *slices = Slices { listed: true, of, broken: None });
+        }
+        Event::Apply(slice) => {
+            let (name, (service, ready)) = facts(&slice);
+            hub.slices(&namespace, Some(&service.clone()), |slices| drop(slices.of.insert(name, (service, ready))));
+        }
+        Event::Delete(slice) => {
+            let (name, (service, _)) = facts(&slice);
+            hub.slices(&namespace, Some(&service), |slices| drop(slices.of.remove(&name)));
+        }
     };
-    let broken = |broken: Option<String>| hub.slices_broken(&namespace, broken.as_deref());
+    let broken = |broken: Option<String>| hub.slices(&namespace, None, |slices| slices.broken = broken);
     follow(api, config(), seen, broken).await;
 }
 
@@ -452,8 +459,8 @@ mod tests {
             timeout: 100,
         };
         let targets = (1..=5).map(|index| target("a", index)).chain([target("b", 1), target("c", 1)]).collect();
-        let (asked, surplus) = at_most(2, targets);
-        assert_eq!(asked, BTreeSet::from([target("a", 1), target("a", 2), target("b", 1), target("c", 1)]));
+        let (asked, surplus) = at_most(2, targets, |asked| *asked == target("a", 4));
+        assert_eq!(asked, BTreeSet::from([target("a", 1), target("a", 4), target("b", 1), target("c", 1)]), "what is asked already stays");
         assert_eq!(surplus.len(), 3);
     }
 }
