@@ -147,15 +147,19 @@ impl Index {
     }
 
     /// A consistent list of version `at` over the keys in `scope`: newer entries stay.
-    pub fn reconcile_list<K: Observed>(&mut self, objects: Vec<Cut<K>>, at: u64, scope: impl Fn(&Key) -> bool) {
+    pub fn reconcile_list<K: Observed>(&mut self, objects: Vec<Cut<K>>, at: u64, seen: u64, scope: impl Fn(&Key) -> bool) {
         let listed: BTreeSet<&Key> = objects.iter().map(|object| &object.key).collect();
-        for (gone, known) in K::entries(self).into_iter().filter(|(known, _)| scope(known) && !listed.contains(known)) {
-            if known <= at {
-                K::remove(self, &gone);
+        let entries: BTreeMap<_, _> = K::entries(self).into_iter().collect();
+        for (gone, known) in entries.iter().filter(|(known, _)| scope(known) && !listed.contains(known)) {
+            if *known <= at {
+                K::remove(self, gone);
             }
         }
         for object in objects {
-            self.apply(object);
+            // What the watch has shown, and is not there any more, was deleted while pages were read.
+            if entries.contains_key(&object.key) || object.version > seen {
+                self.apply(object);
+            }
         }
     }
 

@@ -200,9 +200,11 @@ impl Observer {
     pub async fn relist(&self, client: &Client, namespace: &str) -> kube::Result<()> {
         let deployments = Api::<Lean<Deployment>>::namespaced(client.clone(), namespace);
         let (deployments, at) = self.pages(&deployments, crds::names::RESOURCE_LABEL).await?;
-        self.index().reconcile_list(deployments, at, |key| key.0 == namespace);
+        let seen = self.seen(Kind::Deployments);
+        self.index().reconcile_list(deployments, at, seen, |key| key.0 == namespace);
         let (nodes, at) = self.pages(&Api::<Lean<Node>>::all(client.clone()), "").await?;
-        self.index().reconcile_list(nodes, at, |_| true);
+        let seen = self.seen(Kind::Nodes);
+        self.index().reconcile_list(nodes, at, seen, |_| true);
         Ok(())
     }
 

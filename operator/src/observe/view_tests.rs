@@ -116,14 +116,11 @@ fn an_event_that_is_older_than_what_is_known_changes_nothing() {
     assert_eq!(snapshot(&observer).unwrap().deployments["a"].generation, 7);
 }
 
-#[tokio::test]
-async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_nothing_else() {
-    let others = [deployment("edge", "gone", "5", UID), deployment("edge", "newer", "50", UID), deployment("other", "c", "5", UID)];
-    let observer = observer(vec![node("a", "5"), node("gone", "6"), node("newer", "60")], others.to_vec(), Vec::new());
+/// Lists with an API server that answers with these pages, the first of Deployments, each with what follows it; the requests.
+async fn relist(observer: &Observer, pages: Vec<(Value, &str)>) -> Vec<String> {
     let (service, mut server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
     let serve = async {
         let mut asked = Vec::new();
-        let pages = [(json!([deployment("edge", "a", "20", UID)]), ""), (json!([node("a", "21")]), "more"), (json!([node("b", "22")]), "")];
         for (items, more) in pages {
             let (request, reply) = server.next_request().await.unwrap();
             asked.push(request.uri().to_string());
@@ -136,11 +133,30 @@ async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_n
     let client = Client::new(service, "default");
     let (relisted, asked) = tokio::join!(observer.relist(&client, "edge"), serve);
     relisted.unwrap();
+    asked
+}
+
+#[tokio::test]
+async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_nothing_else() {
+    let others = [deployment("edge", "gone", "5", UID), deployment("other", "c", "5", UID)];
+    let observer = observer(vec![node("a", "5"), node("gone", "6")], others.to_vec(), Vec::new());
+    let pages = vec![(json!([deployment("edge", "a", "20", UID)]), ""), (json!([node("a", "21")]), "more"), (json!([node("b", "22")]), "")];
+    let asked = relist(&observer, pages).await;
     assert!(asked.iter().all(|uri| !uri.contains("resourceVersion=0")), "no answer from a cache: {asked:?}");
     assert!(asked.iter().all(|uri| uri.contains("limit=")) && asked[2].contains("continue=more"), "page by page: {asked:?}");
-    assert!(observer.index().deployments.keys().map(|(namespace, _)| namespace.as_str()).eq(["edge", "edge", "other"]));
-    assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a", "newer"]));
-    assert!(observer.nodes().keys().eq(["a", "b", "newer"]));
+    assert!(observer.index().deployments.keys().map(|(namespace, _)| namespace.as_str()).eq(["edge", "other"]));
+    assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a"]));
+    assert!(observer.nodes().keys().eq(["a", "b"]));
+}
+
+#[tokio::test]
+async fn a_list_that_the_watch_has_overtaken_takes_out_nothing_new_and_brings_back_nothing_that_is_gone() {
+    let observer = observer(vec![node("newer", "60"), node("c", "5")], vec![deployment("edge", "newer", "50", UID)], Vec::new());
+    // By version 40 there were these, which the watch has shown to be deleted since.
+    let pages = vec![(json!([deployment("edge", "a", "20", UID)]), ""), (json!([node("a", "21"), node("c", "5")]), "")];
+    relist(&observer, pages).await;
+    assert!(snapshot(&observer).unwrap().deployments.keys().eq(["newer"]));
+    assert!(observer.nodes().keys().eq(["c", "newer"]));
 }
 
 #[test]
