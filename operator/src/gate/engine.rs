@@ -58,6 +58,8 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 const ROOM_FOR: Duration = Duration::from_secs(1);
 /// So many refusals of patches of one node in a row are told in the status of its gates: one or two are the course of things.
 const TOLD_AFTER: u32 = 5;
+/// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights yet.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// First and longest wait after a failed patch; doubled in between, and up to twice that, by chance.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
@@ -90,6 +92,8 @@ pub struct Engine {
     /// Gates as they were read last, by name; one that cannot be decoded any more keeps what it said.
     known: Readable<String, NodeReadinessGate>,
     listed: bool,
+    /// Since when gates must not be listed.
+    refused: Option<tokio::time::Instant>,
     /// What was listed is what the hub knows: without its gates, records of theirs would seem to be left behind.
     refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
@@ -153,6 +157,7 @@ impl Engine {
             metrics: options.metrics,
             known: Readable::default(),
             listed: false,
+            refused: None,
             refreshed: false,
             unsatisfiable: BTreeMap::new(),
             in_force: BTreeMap::new(),
@@ -252,6 +257,10 @@ impl Engine {
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
                 tracing::error!(message = status.message, "NodeReadinessGates cannot be listed: install deploy/10-rbac.yaml");
+                let since = *self.refused.get_or_insert_with(tokio::time::Instant::now);
+                if since.elapsed() < REFUSED_FOR {
+                    return;
+                }
                 self.cannot_list(Some(format!("{}; install deploy/10-rbac.yaml of this release", status.message)));
             }
             Err(error) => tracing::warn!(%error, "watch of NodeReadinessGates failed; trying again"),
