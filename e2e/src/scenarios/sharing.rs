@@ -181,7 +181,7 @@ async fn contradict(bed: &Bed) -> Result<()> {
 /// A node that joins has a taint for each of the two, which wait for replicas that must not wait for each other.
 async fn each_keeps_new_nodes_tainted(bed: &mut Bed) -> Result<()> {
     const JOINS: &str = "n5";
-    let key = |name: &str| format!("example.com/{name}-serves");
+    let key = |name: &str| format!("readiness.k8s.io/{name}");
     for name in SHARING {
         product::change_named(bed, name, json!({ "nodeReadinessTaint": { "key": key(name), "effect": "NoSchedule" } })).await?;
     }
