@@ -269,11 +269,11 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
         if ports.is_empty() {
             continue;
         }
-        let shared = snapshot.nodes.iter().filter(|(name, node)| {
+        let mut shared = snapshot.nodes.iter().filter(|(name, node)| {
             eligibility::is_chosen(&resource.spec, settings, name, node, true)
                 && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
         });
-        let lost = shared.filter_map(|(name, node)| Some((name, ports.iter().find(|port| comes_first(node, **port))?))).next();
+        let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|port| comes_first(node, **port))?)));
         if let Some((node, port)) = lost {
             return invalid(format!(
                 "port {port} on node {node} belongs to {}, which had it first: choose another healthCheckNodePort or other nodes",
