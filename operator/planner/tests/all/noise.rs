@@ -126,6 +126,28 @@ fn a_node_that_the_revision_itself_broke_does_not_leave_its_proof_when_it_gets_a
 }
 
 #[test]
+fn a_node_that_fell_once_is_suspect_for_a_minute_and_one_that_fell_twice_for_ten() {
+    for (falls, least, most) in [(1, 60, 75), (2, 600, 615)] {
+        let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60, "maxFlaps": 5}), 3, 3);
+        edit(&mut world, |wish| wish.image = 2);
+        world.run_until(&mut operator, 60, |world| on(world, 2) == 3 && world.cluster.ledger().unwrap().grants.is_empty()).unwrap();
+        for _ in 0..falls {
+            world.change(|cluster| {
+                let now = cluster.now;
+                let pod = cluster.pods.iter_mut().find(|pod| pod.node == "n0" && pod.is_active()).unwrap();
+                pod.ready_at = now + START;
+                pod.crash();
+            });
+            for _ in 0..20 {
+                world.fair_second(&mut operator);
+            }
+        }
+        let seconds = (20..1000).find(|_| world.fair_second(&mut operator).unwrap().sights.suspect("n0").is_none());
+        assert!(seconds.is_some_and(|seconds| (least..=most).contains(&seconds)), "{falls} falls: {seconds:?} s after the last");
+    }
+}
+
+#[test]
 fn a_sound_revision_is_completed_though_pods_are_deleted_and_machines_reboot() {
     let (began, fleet) = (Instant::now(), Fleet { nodes: 100, pods: 3, soak: 2 });
     let (mut world, mut operator) = fleet.at_rest();
