@@ -109,10 +109,7 @@ impl Terms<'_> {
             if !free || kind == Kind::Drain {
                 room.take(wants);
             }
-            admission.admitted.push((
-                case.name.to_owned(),
-                Grant { out_before: out_before(case, kind, wants, settings), ..grant(snapshot, settings, case, kind, marks) },
-            ));
+            admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks, wants)));
         }
         admission
     }
@@ -201,12 +198,7 @@ fn candidates<'a, 'b>(terms: &Terms<'_>, cases: &'b [Case<'a>], room: &Room<'_>)
     turns.into_iter().map(|(_, _, case, kind)| (case, kind)).collect()
 }
 
-/// The node is out, and not because of the revision that is to prove itself.
-fn out_before(case: &Case<'_>, kind: Kind, wants: Wants<'_>, settings: &Settings) -> bool {
-    kind == Kind::Update && wants.is_out() && !case.is_at(&settings.revision)
-}
-
-fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks) -> Grant {
+fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks, wants: Wants<'_>) -> Grant {
     Grant {
         id: 0,
         node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
@@ -218,6 +210,8 @@ fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, 
         marks,
         domain: settings.topology.as_ref().map(|topology| case.domain(topology).to_owned()),
         granted_at: snapshot.now,
+        // Not where it is out because of the revision that is to prove itself.
+        out_before: kind == Kind::Update && wants.is_out() && !case.is_at(&settings.revision),
         ..Grant::default()
     }
 }

@@ -258,23 +258,25 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
     others.sort_by_key(|other| (other.created, &other.uid));
     for other in others {
         let Ok(theirs) = resolve(&other.spec) else { continue };
-        let uses = |node: &NodeFacts, uid: &str| node.labels.contains_key(&names::member_label(names::uid8(uid)));
-        // Who serves elsewhere does not serve here.
-        let comes_first = |node: &NodeFacts, port: u16| {
-            let they_serve = (other.accepted || other.served.contains(&port)) && uses(node, &other.uid);
-            let we_serve = is_served(snapshot, port) && uses(node, &resource.uid);
-            (!they_serve, other.created, &other.uid) < (!we_serve, resource.created, &resource.uid)
-        };
-        let ports: Vec<_> = settings.ports.iter().copied().filter(|port| theirs.ports.contains(port)).collect();
+        // Each with whether they and we serve it anywhere.
+        let served = |port: u16| (port, other.accepted || other.served.contains(&port), is_served(snapshot, port));
+        let ports: Vec<_> = settings.ports.iter().filter(|port| theirs.ports.contains(port)).map(|port| served(*port)).collect();
         if ports.is_empty() {
             continue;
         }
+        let they = names::uid8(&other.uid);
+        // Who serves elsewhere does not serve here.
+        let comes_first = |node: &NodeFacts, they_serve: bool, we_serve: bool| {
+            let theirs = they_serve && node.is_used_by(they);
+            let ours = we_serve && node.is_used_by(resource.uid8());
+            (!theirs, other.created, &other.uid) < (!ours, resource.created, &resource.uid)
+        };
         let mut shared = snapshot.nodes.iter().filter(|(name, node)| {
             eligibility::is_chosen(&resource.spec, settings, name, node, true)
                 && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
         });
-        let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|port| comes_first(node, **port))?)));
-        if let Some((node, port)) = lost {
+        let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|(_, they, we)| comes_first(node, *they, *we))?)));
+        if let Some((node, (port, ..))) = lost {
             return invalid(format!(
                 "port {port} on node {node} belongs to {}, which had it first: choose another healthCheckNodePort or other nodes",
                 other.key

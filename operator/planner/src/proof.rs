@@ -205,6 +205,12 @@ fn is_attached(case: &Case<'_>) -> bool {
     case.phase() == Some(Phase::Closed) && !case.holds_node() && !at_work
 }
 
+/// The grant by which the node gets the revision, as long as it is not attached with it.
+fn update_under_way<'a>(case: &Case<'a>, settings: &Settings) -> Option<&'a Grant> {
+    let update = case.grant.filter(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
+    update.filter(|_| !is_attached(case))
+}
+
 /// What its Deployment wants runs, and is ready.
 fn is_whole(case: &Case<'_>) -> bool {
     case.deployment.is_some_and(|deployment| has_ready_pods(deployment, case.pods)) && !case.is_lost()
@@ -333,12 +339,7 @@ impl Sights {
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
     /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
     fn goes_on(&self, snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
-        let is_update = |case: &Case<'_>, test: fn(&Grant) -> bool| {
-            let updates = |grant: &Grant| grant.kind == Kind::Update && grant.revision == settings.revision && test(grant);
-            case.grant.is_some_and(updates) && !is_attached(case)
-        };
-        let under_way = |case: &&Case<'_>| is_update(case, |_| true);
-        let was_out = |case: &Case<'_>| is_update(case, |grant| grant.out_before);
+        let was_out = |case: &Case<'_>| update_under_way(case, settings).is_some_and(|grant| grant.out_before);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
         let counts = |case: &&Case<'_>| runs(case, settings) && !was_out(case) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
         for case in cases.iter().filter(counts) {
@@ -350,7 +351,8 @@ impl Sights {
                 serving += 1;
             }
         }
-        serving > 0 && bad <= noise(running) && cases.iter().filter(under_way).all(was_out)
+        let mut under_way = cases.iter().filter_map(|case| update_under_way(case, settings));
+        serving > 0 && bad <= noise(running) && under_way.all(|grant| grant.out_before)
     }
 
     /// How the proof stands for these nodes.

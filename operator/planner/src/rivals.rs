@@ -49,7 +49,7 @@ impl<'a> Rivals<'a> {
             let entry = case.holders.as_ref().ok().and_then(|holders| holders.get(uid8));
             entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
         };
-        let is_member = |uid8: &str| case.node.is_some_and(|node| node.labels.contains_key(&names::member_label(uid8)));
+        let is_member = |uid8: &str| case.node.is_some_and(|node| node.is_used_by(uid8));
         let comes_first = |rival: &&Rival<'_>| {
             let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
             // One whose spec is refused detaches nothing.
@@ -72,7 +72,7 @@ impl Rival<'_> {
     fn is_on(&self, case: &Case<'_>) -> bool {
         case.node.is_some_and(|node| {
             let chosen = |settings| is_chosen(&self.resource.spec, settings, case.name, node, true);
-            node.labels.contains_key(&names::member_label(names::uid8(&self.resource.uid))) || self.settings.as_ref().is_some_and(chosen)
+            node.is_used_by(names::uid8(&self.resource.uid)) || self.settings.as_ref().is_some_and(chosen)
         })
     }
 }

@@ -6,6 +6,7 @@ use crds::{
     in_place::PodRecord,
     ingress_daemon_set::IngressDaemonSetSpec,
     ledger::Ledger,
+    names,
     node_readiness_gate::{ConditionStatus, GateTaint, NodeReadinessGateStatus},
     status::IngressDaemonSetStatus,
     token::{ParseTokenError, Token},
@@ -219,6 +220,11 @@ pub struct NodeCondition {
 }
 
 impl NodeFacts {
+    /// The resource of this UID, of which these are the first characters, uses the node, as its label says.
+    pub fn is_used_by(&self, uid8: &str) -> bool {
+        self.labels.contains_key(&names::member_label(uid8))
+    }
+
     /// The same, but for what changes with every heartbeat.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let said = |condition: &NodeCondition| NodeCondition { heartbeat: 0, ..condition.clone() };

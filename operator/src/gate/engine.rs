@@ -270,9 +270,7 @@ impl Engine {
     /// Passes over resources say so, or that it is over.
     fn cannot_list(&self, why: Option<String>) {
         if self.hub.cannot_list(why) {
-            for resource in self.observer.resources() {
-                self.observer.dirty().mark(resource.namespace().unwrap_or_default(), resource.name_any());
-            }
+            self.observer.wake(|_| true);
         }
     }
 

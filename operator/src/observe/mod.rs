@@ -129,6 +129,14 @@ impl Observer {
         Arc::clone(&self.dirty)
     }
 
+    /// Has these resources looked at again.
+    pub fn wake(&self, concerns: impl Fn(&IngressDaemonSet) -> bool) {
+        let resources = self.index().resources.clone();
+        for ((namespace, name), _) in resources.into_iter().filter(|(_, resource)| concerns(resource)) {
+            self.dirty.mark(namespace, name);
+        }
+    }
+
     /// Watches that have not listed yet.
     pub fn missing(&self) -> Vec<&'static str> {
         Kind::ALL.into_iter().filter(|kind| !self.listed[*kind as usize].load(Ordering::Acquire)).map(Kind::name).collect()

@@ -182,6 +182,7 @@ fn taken(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {
 }
 
 fn others(index: &Index, uid: &str) -> Vec<OtherResource> {
+    let served = served(index);
     index
         .resources
         .iter()
@@ -192,13 +193,18 @@ fn others(index: &Index, uid: &str) -> Vec<OtherResource> {
             created: other.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
             spec: Arc::new(other.spec.clone()),
             accepted: is_accepted(other.status.as_ref(), other.metadata.generation.unwrap_or(0)),
-            served: served(index, namespace, other.metadata.uid.as_deref().unwrap_or_default()),
+            served: served.get(&(namespace.as_str(), other.metadata.uid.as_deref().unwrap_or_default())).cloned().unwrap_or_default(),
         })
         .collect()
 }
 
-/// Health ports for which a resource has health checkers.
-fn served(index: &Index, namespace: &str, uid: &str) -> BTreeSet<u16> {
-    let of_namespace = index.daemon_sets.range((namespace.to_owned(), String::new())..).take_while(|((known, _), _)| known == namespace);
-    of_namespace.filter(|(_, set)| set.controller.as_deref() == Some(uid)).map(|(_, set)| set.facts.port).collect()
+/// Health ports for which resources have health checkers, by namespace and UID.
+fn served(index: &Index) -> BTreeMap<(&str, &str), BTreeSet<u16>> {
+    let mut served: BTreeMap<_, BTreeSet<u16>> = BTreeMap::new();
+    for ((namespace, _), set) in &index.daemon_sets {
+        if let Some(uid) = set.controller.as_deref() {
+            served.entry((namespace.as_str(), uid)).or_default().insert(set.facts.port);
+        }
+    }
+    served
 }

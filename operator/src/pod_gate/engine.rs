@@ -206,9 +206,7 @@ impl Engine {
             let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), Arc::new(self::gate(object)))).collect();
             let changed = known.world.take_gates(gates);
             // Pods may wait for the condition of one that is gone, and for nobody.
-            for resource in self.observer.resources().iter().filter(|found| found.namespace().is_some_and(|own| changed.contains(&own))) {
-                self.observer.dirty().mark(resource.namespace().unwrap_or_default(), resource.name_any());
-            }
+            self.observer.wake(|resource| resource.namespace().is_some_and(|own| changed.contains(&own)));
             if !changed.is_empty() {
                 self.reporter.due();
                 self.due.extend(known.world.pods.keys().filter(|key| changed.contains(&key.0)).cloned());
@@ -235,9 +233,7 @@ impl Engine {
     /// Passes over resources need not wait any more.
     fn gates_are_known(&self) {
         if !std::mem::replace(&mut self.hub.known().has_gates, true) {
-            for resource in self.observer.resources() {
-                self.observer.dirty().mark(resource.namespace().unwrap_or_default(), resource.name_any());
-            }
+            self.observer.wake(|_| true);
         }
     }
 

@@ -20,7 +20,10 @@ use kube::{
 };
 use planner::{
     gate::world::Source,
-    pod_gate::world::{Conditions, ObjectKey, Target},
+    pod_gate::{
+        World,
+        world::{Conditions, ObjectKey, Target},
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,25 +83,16 @@ impl Sources {
         let hub = Arc::clone(&self.hub);
         let known = &mut *hub.known();
         let wanted = known.world.wanted_pods();
-        for namespace in keep(&mut self.pods, &wanted) {
-            known.replace(&namespace, BTreeMap::new());
-            known.world.pod_sources.remove(&namespace);
-        }
-        for namespace in missing(&self.pods, wanted) {
-            known.world.pod_sources.insert(namespace.clone(), Source::default());
-            let task = self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), namespace.clone()));
-            self.pods.insert(namespace, task);
-        }
+        settle(&mut self.pods, &mut known.world.pod_sources, wanted, |namespace| {
+            self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), namespace))
+        });
+        let World { pods, pod_sources, .. } = &mut known.world;
+        pods.retain(|key, _| pod_sources.contains_key(&key.0));
         let wanted = known.world.wanted_services();
         let namespaces = wanted.iter().map(|(namespace, _)| namespace.clone()).collect();
-        for namespace in keep(&mut self.slices, &namespaces) {
-            known.slices.remove(&namespace);
-        }
-        for namespace in missing(&self.slices, namespaces) {
-            known.slices.insert(namespace.clone(), Slices::default());
-            let task = self.tasks.spawn(follow_slices(self.client.clone(), Arc::clone(&hub), namespace.clone()));
-            self.slices.insert(namespace, task);
-        }
+        settle(&mut self.slices, &mut known.slices, namespaces, |namespace| {
+            self.tasks.spawn(follow_slices(self.client.clone(), Arc::clone(&hub), namespace))
+        });
         known.world.services.retain(|key, _| wanted.contains(key));
         for key in wanted {
             let seen = known.slices.get(&key.0).map(|slices| slices.source(&key.1)).unwrap_or_default();
@@ -145,19 +139,17 @@ fn at_most(most: usize, targets: BTreeSet<Target>, is_asked: impl Fn(&Target) ->
 }
 
 /// A task, and what it has found, for exactly what is wanted.
-fn settle<K: Ord + Clone, T>(
+fn settle<K: Ord + Clone, T: Default>(
     tasks: &mut BTreeMap<K, AbortHandle>,
-    sources: &mut BTreeMap<K, Source<T>>,
+    sources: &mut BTreeMap<K, T>,
     wanted: BTreeSet<K>,
     mut start: impl FnMut(K) -> AbortHandle,
-) where
-    Source<T>: Default,
-{
+) {
     for key in keep(tasks, &wanted) {
         sources.remove(&key);
     }
     for key in missing(tasks, wanted) {
-        sources.insert(key.clone(), Source::default());
+        sources.insert(key.clone(), T::default());
         tasks.insert(key.clone(), start(key));
     }
 }
