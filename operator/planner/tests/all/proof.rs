@@ -725,3 +725,26 @@ fn a_machine_that_is_down_keeps_no_revision_from_being_that_of_all_nodes() {
     world.change(|cluster| cluster.edit_node("n0", |node| node["status"]["ready"] = true.into()));
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
 }
+
+/// A watch of Deployments that lags, after a start of the operator: what the ledger says was reached counts, whatever is seen there.
+#[test]
+fn a_node_that_was_reached_keeps_its_place_though_its_deployment_is_seen_as_it_was_before() {
+    let (mut world, mut operator) = proving(&json!({}), 5, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let seen_by_another = |world: &World| {
+        let mut another = Operator::default();
+        another.catch_up(world);
+        another.snapshot(world).unwrap()
+    };
+    let mut snapshot = seen_by_another(&world);
+    let is_closed = |world: &World| on(world, 2) == 1 && world.cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty());
+    world.run_until(&mut operator, 120, is_closed).unwrap();
+    snapshot.resource = seen_by_another(&world).resource;
+    let (name, uid) = snapshot.nodes.last_key_value().map(|(name, node)| (name.clone(), node.uid.clone())).unwrap();
+    // Not the one whose turn would come first.
+    let status = snapshot.resource.status.as_mut().unwrap();
+    status.rollout.as_mut().unwrap().course.as_mut().unwrap().reached = [(name.clone(), uid)].into();
+    let plan = planner::decide(&snapshot);
+    let granted = plan.status.rollout.unwrap().grants;
+    assert!(granted.keys().all(|node| *node == name), "{granted:?}");
+}
