@@ -488,6 +488,10 @@ pub struct NodeReadinessGateStatus {
     /// Since when the gate is in force; none while it taints no node, for dryRun or Satisfiable=False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
+    /// Taints that the gate has or had, the newest last, at most 16: no other one is taken from a node, whatever an annotation of the Node says, which its kubelet may write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub taints: Vec<GateTaint>,
     /// Numbers of nodes.
     #[serde(default)]
     pub nodes: GateCounts,

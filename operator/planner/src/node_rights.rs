@@ -43,6 +43,11 @@ impl NodeRights {
     pub fn allows_taint(&self, namespace: &str, key: &str) -> bool {
         self.taints.iter().any(|right| right.namespace.as_deref().is_none_or(|named| named == namespace) && right.keys.contain(key))
     }
+
+    /// Some namespace's resources may taint Nodes with this key, by a right that is not about every key.
+    pub fn names_taint(&self, key: &str) -> bool {
+        self.taints.iter().any(|right| right.keys != Keys::All && right.keys.contain(key))
+    }
 }
 
 /// Keys of labels, annotations or taints.

@@ -62,7 +62,7 @@ struct Known {
     offers: Option<Offers>,
     /// UIDs of gates that something is there of.
     present: BTreeSet<String>,
-    /// Why a gate's policy is not there, by UID.
+    /// Why a gate's policy is not there, or is still there, by UID.
     refused: BTreeMap<String, String>,
     /// What is as it was written, and when.
     accepted: Accepted,
@@ -105,6 +105,11 @@ impl Admission {
     pub fn is_present(&self, uid: &str) -> bool {
         let known = self.known();
         known.offers.is_none() || known.present.contains(uid)
+    }
+
+    /// Of a gate that is being deleted: something of it is still there, and why it could not be deleted, if that was tried.
+    pub fn lingers(&self, uid: &str) -> Option<Option<String>> {
+        self.is_present(uid).then(|| self.known().refused.get(uid).cloned())
     }
 
     /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
@@ -250,7 +255,7 @@ impl Keeper {
         let names: BTreeSet<_> = wanted.iter().map(|(_, policy)| policy.name.as_str()).collect();
         let mut done = touched && refused.is_empty();
         for kind in KINDS {
-            done &= self.remove_others(kind, &names, &wish).await;
+            done &= self.remove_others(kind, &names, &wish, &mut refused).await;
         }
         done &= self.keep_webhook(&wish, offers).await;
         self.tell(offers, Some(refused));
@@ -389,20 +394,27 @@ impl Keeper {
     }
 
     /// Deletes what nobody wants, unless its gate may be one that cannot be read. Whether it is all gone.
-    async fn remove_others(&mut self, kind: &'static str, names: &BTreeSet<&str>, wish: &Wish) -> bool {
+    async fn remove_others(
+        &mut self,
+        kind: &'static str,
+        names: &BTreeSet<&str>,
+        wish: &Wish,
+        refused: &mut BTreeMap<String, String>,
+    ) -> bool {
         let spared = |held: &Held| wish.incomplete && !wish.gates.contains_key(&held.uid);
         let others: Vec<_> = self
             .held
             .iter()
             .filter(|((known, name), held)| *known == kind && !names.contains(name.as_str()) && !spared(held))
-            .map(|((_, name), _)| name.clone())
+            .map(|((_, name), held)| (name.clone(), held.uid.clone()))
             .collect();
         let mut done = true;
-        for name in others {
+        for (name, uid) in others {
             match self.api(kind).delete(&name, &DeleteParams::default()).await.map_err(act::classify) {
                 Ok(_) | Err(Error::Conflict) => drop(self.held.remove(&(kind, name))),
                 Err(error) => {
                     tracing::warn!(kind, name, %error, "not deleted; trying again");
+                    refused.insert(uid, format!("{kind} {name}: {error}"));
                     done = false;
                 }
             }

@@ -47,7 +47,7 @@ impl Server {
                 (200, json!({"apiVersion": admission::API, "kind": "List", "metadata": {}, "items": items}))
             }
             "GET" => objects.get(&path).map_or(none, |object| (200, object.clone())),
-            "PATCH" if *self.refuses.lock().unwrap() => {
+            "PATCH" | "DELETE" if *self.refuses.lock().unwrap() => {
                 (403, json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403}))
             }
             "PATCH" => {
@@ -71,7 +71,7 @@ fn gate(name: &str) -> Arc<Gate> {
         "requirements": [{"name": "mark", "nodeAnnotation": {"key": "example.com/ready"}}],
     });
     let (spec, uid) = (serde_json::from_value(spec).unwrap(), format!("{name}-uid"));
-    Arc::new(Gate { name: name.into(), uid, generation: 1, created: 0, deleting: false, spec, completion_annotation: None })
+    Arc::new(Gate { name: name.into(), uid, generation: 1, created: 0, edited: None, deleting: false, spec, completion_annotation: None })
 }
 
 fn wish(gates: &[(&Arc<Gate>, bool)]) -> Wish {
@@ -216,6 +216,24 @@ async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force()
     assert_eq!(said(&admission, &edited), ("Reactive", false));
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edited), ("Reactive", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why_it_could_not_be_deleted() {
+    let server = Server::default();
+    let (mut keeper, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    assert_eq!(admission.lingers(&edge.uid), Some(None));
+    *server.refuses.lock().unwrap() = true;
+    admission.want(wish(&[(&edge, true)]));
+    assert!(!keeper.round(false).await);
+    let why = admission.lingers(&edge.uid).flatten().unwrap();
+    assert!(why.contains("MutatingAdmissionPolicy") && why.contains("no"), "{why}");
+    *server.refuses.lock().unwrap() = false;
+    assert!(keeper.round(false).await);
+    assert_eq!(admission.lingers(&edge.uid), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use crate::{
     webhook::Secrets,
 };
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use crds::{NodeReadinessGate, NodeReadinessGateStatus, node_readiness_gate::InForce};
+use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
@@ -33,9 +33,9 @@ use planner::{
     gate::{
         Clocks, Gate, Transition, World,
         decide::{View, decide},
-        force::in_force,
+        force::{Said, in_force},
         links::links,
-        record::{Cause, records},
+        record::{Cause, annotation_key, records},
         room::Room,
         satisfiable::unsatisfiable,
         world::Key,
@@ -98,7 +98,7 @@ pub struct Engine {
     refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
     /// Since when gates are in force, by UID.
-    in_force: BTreeMap<String, Option<InForce>>,
+    in_force: BTreeMap<String, Said>,
     /// Nodes that came or changed, then all others that are to be looked at.
     urgent: BTreeSet<String>,
     swept: BTreeSet<String>,
@@ -135,8 +135,18 @@ enum Finalizers {
 
 /// What ended.
 enum Ended {
-    Patch { node: String, outcome: Outcome, transitions: Vec<Transition> },
-    Idle { node: String, gates: BTreeSet<String>, idle: Option<bool> },
+    Patch {
+        node: String,
+        outcome: Outcome,
+        transitions: Vec<Transition>,
+        /// See [`NodePlan::unknown`].
+        unknown: BTreeSet<(String, String)>,
+    },
+    Idle {
+        node: String,
+        gates: BTreeSet<String>,
+        idle: Option<bool>,
+    },
 }
 
 type Work = FuturesUnordered<BoxFuture<'static, Ended>>;
@@ -146,6 +156,7 @@ type Writing = FuturesUnordered<BoxFuture<'static, Vec<(report::Write, bool)>>>;
 impl Engine {
     /// Nothing is known yet.
     pub fn new(options: Options) -> Self {
+        options.hub.world().rights = options.observer.node_rights().clone();
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&options.hub)),
             told: announce(options.client.clone(), options.metrics.clone(), Teller::new(options.recorder)),
@@ -317,6 +328,7 @@ impl Engine {
             if changed {
                 world.gates = gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect();
             }
+            self.remember_taints(world, &resources);
             let absent = absent(world, &self.observer);
             let changed = std::mem::replace(&mut world.absent, absent.clone()) != absent || changed;
             std::mem::replace(&mut world.incomplete, incomplete) != incomplete || changed
@@ -328,6 +340,15 @@ impl Engine {
             self.refreshed = true;
             self.sweep();
         }
+    }
+
+    /// Which taints are the operator's own, see [`World::had_taint`].
+    fn remember_taints(&self, world: &mut World, resources: &[Arc<IngressDaemonSet>]) {
+        let of_objects = self.known.objects.values().filter_map(|gate| Some((gate.uid()?, gate.status.clone()?.taints)));
+        let of_resources = resources.iter().filter_map(|resource| fronts::said_of_implied(resource)).map(|(uid, said)| (uid, said.taints));
+        let nodes = self.observer.nodes();
+        let is_recorded = |uid: &str| nodes.values().any(|node| node.annotations.contains_key(&annotation_key(uid)));
+        world.remember_taints(of_objects.chain(of_resources), is_recorded);
     }
 
     /// What gates mean to the resources that they ask for.
@@ -388,17 +409,14 @@ impl Engine {
     fn put_in_force(&mut self) {
         let now = chrono::Utc::now().timestamp();
         let gates: Vec<_> = self.hub.world().gates.values().cloned().collect();
-        let said = |gate: &Gate| {
-            // Without a status nobody has looked at it yet.
-            let of_status = |status: NodeReadinessGateStatus| status.observed_generation.map(|_| status.in_force);
-            self.in_force.get(&gate.uid).cloned().or_else(|| of_status(self.status_before(gate, self.object(gate))))
-        };
+        let said = |gate: &Gate| self.in_force.get(&gate.uid).cloned().or_else(|| Said::of(&self.status_before(gate, self.object(gate))));
         let found = gates.iter().map(|gate| {
             let enforced = !self.unsatisfiable.contains_key(&gate.uid);
-            (gate.uid.clone(), in_force(gate, enforced, said(gate).as_ref().map(Option::as_ref), now))
+            let in_force = in_force(gate, enforced, said(gate).as_ref(), now);
+            (gate.uid.clone(), Said { generation: gate.generation, in_force })
         });
         let found: BTreeMap<_, _> = found.collect();
-        let since = found.iter().filter_map(|(uid, found)| Some((uid.clone(), found.as_ref()?.since.0.as_second())));
+        let since = found.iter().filter_map(|(uid, found)| Some((uid.clone(), found.in_force.as_ref()?.since.0.as_second())));
         self.hub.world().in_force = since.collect();
         self.status_due |= self.in_force != found;
         self.in_force = found;
@@ -450,8 +468,15 @@ impl Engine {
             return;
         };
         self.under_way.insert(name.to_owned());
-        let (client, metrics, node, transitions) = (self.client.clone(), self.metrics.clone(), name.to_owned(), plan.transitions);
-        work.push(async move { Ended::Patch { outcome: act::patch(&client, &metrics, &node, &patch).await, node, transitions } }.boxed());
+        let (client, metrics, node) = (self.client.clone(), self.metrics.clone(), name.to_owned());
+        let (transitions, unknown) = (plan.transitions, plan.unknown);
+        work.push(
+            async move {
+                let outcome = act::patch(&client, &metrics, &node, &patch).await;
+                Ended::Patch { node, outcome, transitions, unknown }
+            }
+            .boxed(),
+        );
     }
 
     fn forget(&mut self, name: &str) {
@@ -476,13 +501,16 @@ impl Engine {
                     self.fail(&node, None);
                 }
             }
-            Ended::Patch { node, outcome, transitions } => {
+            Ended::Patch { node, outcome, transitions, unknown } => {
                 self.under_way.remove(&node);
                 match outcome {
                     Outcome::Done(now) => {
                         self.failures.remove(&node);
                         self.refusals.remove(&node);
                         self.tell(&now, transitions);
+                        for (key, effect) in unknown {
+                            self.let_know(Told::Unknown { node: now.clone(), key, effect });
+                        }
                         self.observer.learn(*now);
                         self.urgent.insert(node);
                     }

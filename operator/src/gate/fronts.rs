@@ -2,7 +2,7 @@
 
 use super::hub::Fronts;
 use crds::{
-    IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec,
+    IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus,
     label_selector::LabelSelector,
     node_readiness_gate::{DuringUpdate, IngressDaemonSetRequirement, Mode, Requirement},
 };
@@ -44,16 +44,33 @@ pub fn implied(resource: &IngressDaemonSet, rights: &NodeRights) -> Option<Gate>
     Some(of(&resource.metadata, format!("{namespace}/{name}"), uid, spec))
 }
 
+/// What the gate that `nodeReadinessTaint` stands for said of itself, also where the field is not set any more, by UID.
+pub fn said_of_implied(resource: &IngressDaemonSet) -> Option<(String, NodeReadinessGateStatus)> {
+    let uid = format!("{IMPLIED}{}", resource.metadata.uid.as_deref()?);
+    Some((uid, resource.status.as_ref()?.node_readiness.clone()?))
+}
+
 fn of(metadata: &ObjectMeta, name: String, uid: String, spec: NodeReadinessGateSpec) -> Gate {
     Gate {
         name,
         uid,
         generation: metadata.generation.unwrap_or(0),
         created: metadata.creation_timestamp.as_ref().map_or(0, crate::observe::seconds),
+        edited: edited(metadata),
         deleting: false,
         spec,
         completion_annotation: None,
     }
+}
+
+/// When somebody but the operator last wrote more than the status of an object.
+fn edited(metadata: &ObjectMeta) -> Option<i64> {
+    let managed = metadata.managed_fields.iter().flatten();
+    let by_others = managed.filter(|entry| {
+        let is_ours = entry.manager.as_deref().is_some_and(|manager| manager.starts_with("ingress-daemonset-operator"));
+        !is_ours && entry.subresource.as_deref().unwrap_or_default().is_empty()
+    });
+    by_others.filter_map(|entry| entry.time.as_ref().map(crate::observe::seconds)).max()
 }
 
 /// All gates, by what names their records.

@@ -14,7 +14,7 @@ use crate::{
     observe::{Guarded, Observed, Observer},
 };
 use anyhow::{Context as _, bail};
-use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus};
+use crds::{NodeReadinessGate, NodeReadinessGateStatus};
 use futures::StreamExt as _;
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::api::{
@@ -31,7 +31,7 @@ use planner::{
     gate::{
         Clocks, Gate, World,
         decide::{Clock, NodePlan, View, decide},
-        force::in_force,
+        force::{Said, in_force},
         links::links,
         record::annotation_key,
         room::Room,
@@ -112,8 +112,8 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
     let shut: BTreeMap<_, _> = world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect();
     let now = chrono::Utc::now().timestamp();
     let since = world.gates.iter().filter_map(|(uid, gate)| {
-        let before = said.get(uid).map(|status| status.in_force.as_ref());
-        Some((uid.clone(), in_force(gate, !shut.contains_key(uid), before, now)?.since.0.as_second()))
+        let before = said.get(uid).and_then(Said::of);
+        Some((uid.clone(), in_force(gate, !shut.contains_key(uid), before.as_ref(), now)?.since.0.as_second()))
     });
     world.in_force = since.collect();
     let pass = Pass {
@@ -166,10 +166,10 @@ fn is_final(error: &anyhow::Error) -> bool {
 struct Unusable(String);
 
 /// What gates have said of themselves, by UID.
-type Said = BTreeMap<String, NodeReadinessGateStatus>;
+type Statuses = BTreeMap<String, NodeReadinessGateStatus>;
 
 /// All nodes, everything that decisions about them read, and what gates said before.
-async fn view(options: &Options) -> anyhow::Result<(Observer, World, Said)> {
+async fn view(options: &Options) -> anyhow::Result<(Observer, World, Statuses)> {
     let client = &options.client;
     let observer = Observer::with(options.node_rights.clone());
     let objects = gates(client).await?;
@@ -183,13 +183,13 @@ async fn view(options: &Options) -> anyhow::Result<(Observer, World, Said)> {
     let readable = objects.iter().filter_map(|object| object.0.as_ref().ok());
     let resources = observer.resources();
     let of_object = |object: &NodeReadinessGate| Some((object.uid()?, object.status.clone()?));
-    let of_resource = |resource: &IngressDaemonSet| {
-        Some((fronts::implied(resource, observer.node_rights())?.uid, resource.status.as_ref()?.node_readiness.clone()?))
-    };
-    let said: Said = readable.clone().filter_map(of_object).chain(resources.iter().filter_map(|resource| of_resource(resource))).collect();
+    let of_resources = resources.iter().filter_map(|resource| fronts::said_of_implied(resource));
+    let said: Statuses = readable.clone().filter_map(of_object).chain(of_resources).collect();
     let gates = fronts::all(readable, resources.iter().map(AsRef::as_ref), &fronts, observer.node_rights());
     let mut world =
         World { incomplete: unreadable, gates: gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect(), ..World::default() };
+    world.rights = options.node_rights.clone();
+    world.remember_taints(said.iter().map(|(uid, status)| (uid.clone(), status.taints.clone())), |_| true);
     world.absent = super::engine::absent(&world, &observer);
     for key in world.wanted_daemon_sets() {
         // By a list, as everything else: the operator needs no right to get one.
@@ -352,6 +352,9 @@ impl Pass {
                         if let Some(gate) = self.world.gates.get(&transition.gate) {
                             self.teller.tell(&self.metrics, &now, gate, transition, 0).await;
                         }
+                    }
+                    for (key, effect) in &plan.unknown {
+                        self.teller.tell_unknown(&self.metrics, &now, key, effect).await;
                     }
                     now
                 }

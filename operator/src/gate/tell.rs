@@ -35,6 +35,15 @@ pub enum Told {
         /// What.
         transition: Transition,
     },
+    /// A record said that a gate had put this taint on a node; no gate is known that did.
+    Unknown {
+        /// The node, as it is now.
+        node: Box<Node>,
+        /// Key of the taint.
+        key: String,
+        /// Its effect.
+        effect: String,
+    },
     /// A condition of a gate has changed.
     Condition {
         /// What the gate is made from.
@@ -73,6 +82,7 @@ pub fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> Sender<
                     }
                     teller.tell(&metrics, &node, &gate, &transition, strangers).await;
                 }
+                Told::Unknown { node, key, effect } => teller.tell_unknown(&metrics, &node, &key, &effect).await,
                 Told::Condition { about, is_trouble, reason, message } => {
                     let type_ = if is_trouble { EventType::Warning } else { EventType::Normal };
                     let event = Event { type_, reason, action: "Gate".into(), note: Some(message), related: None };
@@ -139,6 +149,18 @@ impl Teller {
         };
         tracing::info!(node = node.metadata.name, gate = name, reason, "{words}");
         self.publish(metrics, node, Event { type_, reason: reason.into(), action: "Gate".into(), note: Some(words), related: None }).await;
+    }
+
+    /// An event on a Node whose taint stays although an annotation calls it one of a gate.
+    pub async fn tell_unknown(&self, metrics: &GateMetrics, node: &Node, key: &str, effect: &str) {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let words = format!(
+            "{key}:{effect} stays: an annotation of the Node said that a gate had put it there, and no gate is known that ever had it; if nothing needs it: kubectl taint nodes {name} {key}:{effect}-"
+        );
+        tracing::warn!(node = name, "{words}");
+        let reason = "TaintOfUnknownGate".to_owned();
+        let event = Event { type_: EventType::Warning, reason, action: "Gate".into(), note: Some(words), related: None };
+        self.publish(metrics, node, event).await;
     }
 
     async fn publish<K>(&self, metrics: &GateMetrics, about: &K, event: Event)

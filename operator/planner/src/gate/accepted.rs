@@ -101,7 +101,16 @@ mod tests {
         });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let spec = serde_json::from_value(spec).unwrap();
-        Gate { name: "edge".into(), uid: "0a1b".into(), generation: 1, created: 0, deleting: false, spec, completion_annotation: None }
+        Gate {
+            name: "edge".into(),
+            uid: "0a1b".into(),
+            generation: 1,
+            created: 0,
+            edited: None,
+            deleting: false,
+            spec,
+            completion_annotation: None,
+        }
     }
 
     fn accepted(policies: Vec<Policy>, at: Instant) -> Accepted {

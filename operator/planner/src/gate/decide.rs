@@ -111,6 +111,8 @@ pub struct NodePlan {
     pub clocks: Clocks,
     /// When to look again although nothing changes, unix seconds.
     pub recheck_at: Option<i64>,
+    /// Taints that stay on the node although a record says that a gate had put them there: no gate is known that ever had them.
+    pub unknown: BTreeSet<(String, String)>,
 }
 
 /// Decides about one node. `has_room` says for a gate, by UID, whether another node may lose its release; `unsatisfiable` holds
@@ -151,8 +153,19 @@ pub fn decide(
         judged.push(Judged { gate, subject, finding, judgement, matched });
     }
     yield_to_others(&mut judged);
-    let mut gone = let_orphans_go(world, &records, &mut changes);
-    gone.extend(judged.iter().filter_map(Judged::former_taint));
+    let former = judged.iter().filter_map(|one| Some((one.gate.uid.as_str(), one.former_taint()?)));
+    let (mut gone, mut unknown) = (BTreeSet::new(), BTreeSet::new());
+    for (uid, (key, effect)) in let_orphans_go(world, &records, &mut changes).into_iter().chain(former) {
+        if world.had_taint(uid, &key, &effect) {
+            gone.insert((key, effect));
+        } else {
+            unknown.insert((key, effect));
+        }
+    }
+    unknown.retain(|(key, effect)| {
+        !gone.contains(&(key.clone(), effect.clone())) && node.taints.iter().any(|taint| (&taint.key, &taint.effect) == (key, effect))
+    });
+    plan.unknown = unknown;
     settle_taints(node, &judged, &gone, &mut changes);
     for Judged { gate, subject, finding, judgement, matched } in judged {
         plan.recheck_at = [plan.recheck_at, judgement.recheck_at].into_iter().flatten().min();
@@ -234,13 +247,13 @@ fn note(plan: &mut NodePlan, changes: &mut Changes, gate: &Gate, subject: &Subje
     });
 }
 
-/// Records of gates that are no more: they go, and so do taints that were ours.
-fn let_orphans_go(world: &World, records: &BTreeMap<String, Record>, changes: &mut Changes) -> BTreeSet<(String, String)> {
-    let mut gone = BTreeSet::new();
+/// Records of gates that are no more: they go. The taints that they say were ours, with the UID of the gate.
+fn let_orphans_go<'r>(world: &World, records: &'r BTreeMap<String, Record>, changes: &mut Changes) -> Vec<(&'r str, (String, String))> {
+    let mut gone = Vec::new();
     for (uid, record) in records.iter().filter(|(uid, _)| !world.incomplete && !world.gates.contains_key(*uid)) {
         changes.annotations.insert(annotation_key(uid), None);
         if record.is_held() && record.origin == Origin::Applied {
-            gone.insert((record.key.clone(), record.effect.clone()));
+            gone.push((uid.as_str(), (record.key.clone(), record.effect.clone())));
         }
     }
     gone

@@ -7,7 +7,7 @@
 use super::world::{Gate, World};
 use crate::snapshot::NodeFacts;
 use crds::{
-    hash,
+    NodeReadinessGateStatus, hash,
     node_readiness_gate::{ConditionStatus, InForce},
 };
 use jiff::Timestamp;
@@ -19,17 +19,35 @@ pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// ready: that controller waits for 50 s.
 const FIRST_WORD: i64 = 120;
 
+/// What was said last of a gate's being in force.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Said {
+    /// Generation of the spec that it was said of.
+    pub generation: i64,
+    /// Since when; none while the gate taints no node.
+    pub in_force: Option<InForce>,
+}
+
+impl Said {
+    /// As a status says it; nothing where nobody has looked at the gate yet.
+    pub fn of(status: &NodeReadinessGateStatus) -> Option<Self> {
+        Some(Self { generation: status.observed_generation?, in_force: status.in_force.clone() })
+    }
+}
+
 /// Since when the gate is in force. `before`: what was said of that last; `None` where nothing was ever said of the gate.
 /// `enforced`: it could open.
-pub fn in_force(gate: &Gate, enforced: bool, before: Option<Option<&InForce>>, now: i64) -> Option<InForce> {
+pub fn in_force(gate: &Gate, enforced: bool, before: Option<&Said>, now: i64) -> Option<InForce> {
     if gate.spec.dry_run || !enforced {
         return None;
     }
     let scope = scope(gate);
     let since = match before {
-        Some(Some(known)) if known.scope == scope => return Some(known.clone()),
+        Some(Said { in_force: Some(known), .. }) if known.scope == scope => return Some(known.clone()),
         // Nobody has looked at it yet, and it is as it was made: nodes that came meanwhile are new.
         None if gate.generation <= 1 => gate.created,
+        // It was edited, and nodes that came since then are new, too.
+        Some(Said { generation, .. }) if *generation < gate.generation => gate.edited.map_or(now, |at| at.clamp(gate.created, now)),
         _ => now,
     };
     Some(InForce { since: Time(Timestamp::from_second(since).unwrap_or_default()), scope })

@@ -155,6 +155,11 @@ fn is_label_key(text: &str) -> bool {
     text.split_once('/').map_or_else(|| is_name(text), |(prefix, name)| is_domain(prefix) && is_name(name))
 }
 
+/// Its taint.
+pub fn taint() -> GateTaint {
+    GateTaint { key: TAINT.to_owned(), value: None, effect: Effect::NoSchedule }
+}
+
 /// The gate: every node, for ever, at once. `since`: unix seconds, when this process first read it.
 ///
 /// As with the original a node must be Ready as well, and one that is not gets the taint at once, whatever number of them: there is
@@ -167,18 +172,18 @@ pub fn gate(namespace: &str, name: &str, since: i64, requirements: Vec<Requireme
         failing_for: Some(Duration::from("0s")),
         budget: Some(RetaintBudget { max_nodes: Some(IntOrString::Int(i32::MAX)), per_minute: Some(u32::MAX) }),
     };
-    let taint = GateTaint { key: TAINT.to_owned(), value: None, effect: Effect::NoSchedule };
     Gate {
         name: format!("configmap/{namespace}/{name}"),
         uid: UID.to_owned(),
         generation: 0,
         created: since,
+        edited: None,
         deleting: false,
         spec: NodeReadinessGateSpec {
             mode: Mode::Continuous,
             existing_nodes: Some(ExistingNodes::Gate),
             retaint: Some(at_once),
-            ..NodeReadinessGateSpec::new(taint, with_own_names(all))
+            ..NodeReadinessGateSpec::new(taint(), with_own_names(all))
         },
         completion_annotation: None,
     }

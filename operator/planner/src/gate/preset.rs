@@ -14,6 +14,11 @@ pub const UID: &str = "preset-startup";
 /// Annotation that a released node has, with the unix time.
 pub const COMPLETED: &str = "startup.k8s.io/completedAt";
 
+/// Its taint.
+pub fn taint() -> GateTaint {
+    GateTaint { key: "startup.k8s.io/initializing".into(), value: Some("wait".into()), effect: Effect::NoSchedule }
+}
+
 /// The gate. `namespace`: of the pods; empty for all. `since`: unix seconds; nodes that are older count as released, unless
 /// `backfill` is set and nothing runs on them.
 pub fn startup(namespace: &str, backfill: bool, since: i64) -> Gate {
@@ -30,17 +35,17 @@ pub fn startup(namespace: &str, backfill: bool, since: i64) -> Gate {
     // System pools of AKS: the cluster's own pods must find a place.
     let user_pools =
         LabelRequirement { key: "kubernetes.azure.com/mode".into(), operator: LabelOperator::NotIn, values: vec!["system".into()] };
-    let taint = GateTaint { key: "startup.k8s.io/initializing".into(), value: Some("wait".into()), effect: Effect::NoSchedule };
     let init = Requirement { name: "init".into(), pods: Some(pods), ..Requirement::default() };
     Gate {
         name: format!("preset/{STARTUP}"),
         uid: UID.to_owned(),
         generation: 0,
         created: since,
+        edited: None,
         deleting: false,
         spec: NodeReadinessGateSpec {
             existing_nodes: Some(if backfill { ExistingNodes::GateIfIdle } else { ExistingNodes::Grandfather }),
-            ..NodeReadinessGateSpec::new(taint, vec![init])
+            ..NodeReadinessGateSpec::new(taint(), vec![init])
                 .on(LabelSelector { match_expressions: vec![user_pools], ..LabelSelector::default() })
         },
         completion_annotation: Some(COMPLETED.to_owned()),

@@ -124,7 +124,16 @@ mod tests {
             "requirements": [],
         });
         let spec: NodeReadinessGateSpec = serde_json::from_value(spec).unwrap();
-        Gate { name: "startup".into(), uid: "u".into(), generation: 1, created: 0, deleting: false, spec, completion_annotation: None }
+        Gate {
+            name: "startup".into(),
+            uid: "u".into(),
+            generation: 1,
+            created: 0,
+            edited: None,
+            deleting: false,
+            spec,
+            completion_annotation: None,
+        }
     }
 
     fn ask(request: &Value, gates: &[Gate]) -> (Value, Answered) {

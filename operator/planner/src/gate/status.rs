@@ -4,7 +4,7 @@ use super::{
     decide::View,
     world::{Gate, World, daemon_set_pods},
 };
-use crds::node_readiness_gate::{BlockedRequirement, Effect, GateCounts, InForce, NodeReadinessGateStatus};
+use crds::node_readiness_gate::{BlockedRequirement, Effect, GateCounts, GateTaint, InForce, NodeReadinessGateStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,33 @@ pub struct Circumstances {
     pub in_force: Option<InForce>,
     /// How nodes are tainted as they are created: a word for it, whether it works, and a sentence.
     pub admission: Option<(&'static str, bool, String)>,
+    /// Taints that it has or had.
+    pub taints: Vec<GateTaint>,
+    /// It is being deleted; what it waits for.
+    pub deletion: Option<Deletion>,
+}
+
+/// What the deletion of a gate waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deletion {
+    /// Nodes that have a record of it.
+    pub nodes: u32,
+    /// Its policy or its part of the webhook is still there: until it is gone the gate goes on as before. The answer, where it was refused.
+    pub admission: Option<Option<String>>,
+}
+
+impl Deletion {
+    /// A word for a condition, and what it waits for. `refused`: writes to nodes that were.
+    fn said(&self, refused: Option<&Refused>) -> (&'static str, String) {
+        let waits = match &self.admission {
+            Some(_) => "it acts as before until what taints new nodes is gone".to_owned(),
+            None => format!("{} nodes are to lose what is the gate's", self.nodes),
+        };
+        let policy = self.admission.as_ref().and_then(|why| Some(format!("it cannot be deleted: {}", why.as_ref()?)));
+        let hindrances: Vec<_> = policy.into_iter().chain(refused.map(|refused| refused.said().1)).collect();
+        let reason = if hindrances.is_empty() { "Deleting" } else { "DeletionBlocked" };
+        (reason, std::iter::once(format!("being deleted: {waits}")).chain(hindrances).collect::<Vec<_>>().join("; "))
+    }
 }
 
 /// Writes to nodes that were refused.
@@ -107,8 +134,8 @@ pub fn status<'a>(
     for entry in &mut blocked {
         entry.sample.truncate(each);
     }
-    let in_force = circumstances.in_force.clone();
-    NodeReadinessGateStatus { observed_generation: Some(gate.generation), conditions, in_force, nodes, blocked, summary }
+    let (in_force, taints) = (circumstances.in_force.clone(), circumstances.taints.clone());
+    NodeReadinessGateStatus { observed_generation: Some(gate.generation), conditions, in_force, taints, nodes, blocked, summary }
 }
 
 fn summary(gate: &Gate, nodes: &GateCounts, blocked: &BTreeMap<&str, BlockedRequirement>) -> String {
@@ -147,16 +174,20 @@ fn conditions(
             last_transition_time: since,
         });
     };
-    match (&circumstances.refused, circumstances.unseen.first(), nodes.held) {
-        (Some(refused), ..) => {
+    match (&circumstances.deletion, &circumstances.refused, circumstances.unseen.first(), nodes.held) {
+        (Some(deletion), refused, ..) => {
+            let (reason, message) = deletion.said(refused.as_ref());
+            say("Ready", false, reason, message);
+        }
+        (None, Some(refused), ..) => {
             let (reason, message) = refused.said();
             say("Ready", false, reason, message);
         }
-        (None, Some(unseen), _) => {
+        (None, None, Some(unseen), _) => {
             say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes stay as they are until it can be seen"));
         }
-        (None, None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
-        (None, None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),
+        (None, None, None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
+        (None, None, None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),
     }
     match &circumstances.unsatisfiable {
         Some((reason, message)) => say("Satisfiable", false, reason, message.clone()),
@@ -194,7 +225,13 @@ fn conditions(
         }
     }
     if let Some((reason, works, message)) = &circumstances.admission {
-        say("AdmissionActive", *works, reason, message.clone());
+        let late = match nodes.late {
+            0 => String::new(),
+            late => format!(
+                "; {late} nodes got the taint after they had been created: their labels came later, or they were made before this was in force; pods may have come first, see events TaintedLate"
+            ),
+        };
+        say("AdmissionActive", *works, reason, format!("{message}{late}"));
     }
     conditions
 }

@@ -1,6 +1,7 @@
 //! What was seen: the input of decisions about nodes.
 
-use crate::{snapshot::NodeFacts, texts::Texts};
+use super::{legacy, preset};
+use crate::{node_rights::NodeRights, snapshot::NodeFacts, texts::Texts};
 use crds::{
     label_selector::LabelSelector,
     node_readiness_gate::{GateTaint, NodeReadinessGateSpec, Requirement},
@@ -14,6 +15,9 @@ use std::{
 /// What the UID of a gate begins with that stands for the field `nodeReadinessTaint` of an `IngressDaemonSet`.
 pub const IMPLIED: &str = "ids-";
 
+/// How many taints are remembered of one gate.
+const TAINTS: usize = 16;
+
 /// Namespace and name of an object.
 pub type Key = (String, String);
 
@@ -24,6 +28,10 @@ pub struct World {
     pub incomplete: bool,
     /// The gates, by UID.
     pub gates: BTreeMap<String, Arc<Gate>>,
+    /// Taints that each gate has or had, by its UID, the newest last. Of gates that are gone, too, as long as a Node has a record of them.
+    pub taints: BTreeMap<String, Vec<GateTaint>>,
+    /// What `nodeReadinessTaint` may be, where what a gone resource had is not known any more.
+    pub rights: NodeRights,
     /// Since when each gate is in force, by its UID, unix seconds; one that is not here: since it was made.
     pub in_force: BTreeMap<String, i64>,
     /// Pods, by where they are looked for.
@@ -49,6 +57,8 @@ pub struct Gate {
     pub generation: i64,
     /// When the object was made, seconds since 1970; since when it is in force, see [`super::force`].
     pub created: i64,
+    /// When somebody last wrote more than its status, seconds since 1970; none where this is not told.
+    pub edited: Option<i64>,
     /// It is being deleted.
     pub deleting: bool,
     /// What it says.
@@ -255,6 +265,39 @@ impl World {
     /// Whether registered CSI drivers are to be watched.
     pub fn wants_csi_drivers(&self) -> bool {
         self.gates.values().any(|gate| gate.spec.requirements.iter().any(|requirement| requirement.csi_driver.is_some()))
+    }
+}
+
+impl World {
+    /// Remembers which taints gates have, and had before this process: `said` is what their status says of that, by UID. `is_recorded`:
+    /// whether any Node has a record of a gate.
+    pub fn remember_taints(&mut self, said: impl Iterator<Item = (String, Vec<GateTaint>)>, is_recorded: impl Fn(&str) -> bool) {
+        for (uid, taints) in said {
+            self.taints.entry(uid).or_insert(taints);
+        }
+        for (uid, gate) in self.gates.iter().filter(|(_, gate)| !gate.spec.dry_run) {
+            let GateTaint { key, effect, .. } = &gate.spec.taint;
+            let known = self.taints.entry(uid.clone()).or_default();
+            if known.last().is_none_or(|last| (&last.key, last.effect) != (key, *effect)) {
+                known.retain(|taint| (&taint.key, taint.effect) != (key, *effect));
+                known.push(GateTaint { key: key.clone(), value: None, effect: *effect });
+                known.drain(..known.len().saturating_sub(TAINTS));
+            }
+        }
+        let gates = &self.gates;
+        self.taints.retain(|uid, _| gates.contains_key(uid) || is_recorded(uid));
+    }
+
+    /// Whether a gate has put such taints on nodes, as far as this is known from what only the operator writes. A kubelet may write
+    /// annotations of its own Node, records among them, and may not change its taints: what a record says is no reason to take one away.
+    pub fn had_taint(&self, uid: &str, key: &str, effect: &str) -> bool {
+        let is_it = |taint: &GateTaint| taint.key == key && taint.effect.as_str() == effect;
+        self.taints.get(uid).is_some_and(|known| known.iter().any(is_it))
+            || match uid {
+                legacy::UID => is_it(&legacy::taint()),
+                preset::UID => is_it(&preset::taint()),
+                _ => uid.starts_with(IMPLIED) && self.rights.names_taint(key),
+            }
     }
 }
 

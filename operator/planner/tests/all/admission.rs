@@ -53,7 +53,7 @@ fn spec(node_selector: Option<LabelSelector>, all_nodes: bool) -> NodeReadinessG
 }
 
 fn gate(name: &str, uid: &str, spec: NodeReadinessGateSpec) -> Gate {
-    Gate { name: name.into(), uid: uid.into(), generation: 1, created: 0, deleting: false, spec, completion_annotation: None }
+    Gate { name: name.into(), uid: uid.into(), generation: 1, created: 0, edited: None, deleting: false, spec, completion_annotation: None }
 }
 
 fn says(expression: &str, node: &Json) -> bool {

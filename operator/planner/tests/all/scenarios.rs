@@ -420,6 +420,7 @@ fn tainting() -> GateLinks {
         uid: "u".into(),
         generation: 1,
         created: 0,
+        edited: None,
         deleting: false,
         spec: serde_json::from_value(spec).unwrap(),
         completion_annotation: None,

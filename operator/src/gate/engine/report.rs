@@ -14,7 +14,8 @@ use planner::gate::{
     Gate, World,
     decide::View,
     legacy,
-    status::{Circumstances, Refused, status, unseen},
+    record::annotation_key,
+    status::{Circumstances, Deletion, Refused, status, unseen},
     world::Key,
 };
 use serde_json::{Value, json};
@@ -111,7 +112,10 @@ impl Engine {
         let mut writes = Vec::new();
         for (gate, object, before, status) in statuses {
             match (object, gate.implied_by()) {
-                (Some(object), _) if gate.deleting => writes.extend(self.let_go(&object, &gate.uid)),
+                (Some(object), _) if gate.deleting => {
+                    let done = self.let_go(&object, &gate.uid);
+                    writes.extend(done.or_else(|| self.status_write(gate, &object, &before, status)));
+                }
                 (Some(object), _) => {
                     writes.extend(self.status_write(gate, &object, &before, status));
                 }
@@ -149,11 +153,20 @@ impl Engine {
             unseen: unseen(&world, gate),
             overlaps: overlaps(&world, &self.views, &gate.uid),
             refused: self.refused_of(&gate.uid),
-            in_force: self.in_force.get(&gate.uid).cloned().flatten(),
+            in_force: self.in_force.get(&gate.uid).and_then(|said| said.in_force.clone()),
             admission: self.admission.condition(gate, !self.unsatisfiable.contains_key(&gate.uid), self.object(gate).is_some()),
+            taints: world.taints.get(&gate.uid).cloned().unwrap_or_default(),
+            deletion: self.object(gate).filter(|object| object.metadata.deletion_timestamp.is_some()).map(|_| self.deletion(&gate.uid)),
         };
         // What was not judged yet has nothing to say, and what it said of its being in force is still to be read.
         world.gates.values().filter(|gate| self.in_force.contains_key(&gate.uid)).map(|gate| (Arc::clone(gate), of(gate))).collect()
+    }
+
+    /// What the deletion of a gate waits for.
+    fn deletion(&self, uid: &str) -> Deletion {
+        let key = annotation_key(uid);
+        let nodes = self.observer.nodes().values().filter(|node| node.annotations.contains_key(&key)).count();
+        Deletion { nodes: u32::try_from(nodes).unwrap_or(u32::MAX), admission: self.admission.lingers(uid) }
     }
 
     /// Nodes that could not be written to although the gate asks for it.
@@ -245,7 +258,7 @@ impl Engine {
 
     /// The finalizer goes when no node carries anything of the gate any more.
     fn let_go(&mut self, object: &NodeReadinessGate, uid: &str) -> Option<Write> {
-        let key = planner::gate::record::annotation_key(uid);
+        let key = annotation_key(uid);
         let nodes = self.observer.nodes();
         // Nodes that were tainted at their creation and not seen before are in the sweep that began with the deletion.
         if !self.swept.is_empty() || nodes.values().any(|node| node.annotations.contains_key(&key)) {
@@ -273,7 +286,7 @@ fn news<'c>(before: Option<&[Condition]>, now: &'c [Condition]) -> Vec<&'c Condi
 /// Somebody should look at it.
 fn is_trouble(condition: &Condition) -> bool {
     match condition.type_.as_str() {
-        "Ready" | "Satisfiable" => condition.status == "False",
+        "Ready" | "Satisfiable" => condition.status == "False" && condition.reason != "Deleting",
         "BudgetExhausted" | "TolerationMissing" => condition.status == "True",
         _ => false,
     }
@@ -324,6 +337,7 @@ mod tests {
                 uid: (*uid).to_owned(),
                 generation: 1,
                 created: 0,
+                edited: None,
                 deleting: false,
                 spec: serde_json::from_value(spec).unwrap(),
                 completion_annotation: None,

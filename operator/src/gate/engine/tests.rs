@@ -513,6 +513,66 @@ async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_not
 }
 
 #[tokio::test]
+async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_is_not() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (.., status) = condition(&server, "Ready");
+    assert_eq!(status["taints"], json!([{"key": gate().spec.taint.key, "effect": "NoSchedule"}]), "what it may take from nodes later");
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
+    let mut going = gate();
+    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
+    going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
+    // It finds no policies.
+    tokio::spawn(Keeper::new(engine.client.clone(), Arc::clone(&engine.hub), Arc::clone(&engine.admission), None).run());
+    while engine.admission.is_present("g1") {
+        tokio::task::yield_now().await;
+    }
+    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (ready, reason, status) = condition(&server, "Ready");
+    assert_eq!((ready.as_str(), reason.as_str()), ("False", "DeletionBlocked"), "{status}");
+    server.lock().unwrap().refuses = None;
+    engine.failures.clear();
+    engine.sweep();
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
+    assert_eq!(body["metadata"]["finalizers"], json!([]), "{body}");
+}
+
+#[tokio::test]
+async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    {
+        let mut server = server.lock().unwrap();
+        let node = server.nodes.get_mut("n1").unwrap();
+        let record = json!({"g": "gone", "k": "quarantine", "e": "NoExecute", "s": "held", "o": "applied", "c": "fresh", "t": 1});
+        node["metadata"]["annotations"][annotation_key("gone")] = record.to_string().into();
+        node["spec"]["taints"].as_array_mut().unwrap().push(json!({"key": "quarantine", "effect": "NoExecute"}));
+        engine.observer.learn(serde_json::from_value(node.clone()).unwrap());
+    }
+    engine.sweep();
+    settle(&mut engine).await;
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    let server = server.lock().unwrap();
+    let node = &server.nodes["n1"];
+    assert!(node["metadata"]["annotations"].get(annotation_key("gone")).is_none(), "{node}");
+    assert!(node["spec"]["taints"].as_array().unwrap().iter().any(|taint| taint["key"] == "quarantine"), "{node}");
+    let told = |(method, path, body): &&(String, String, Value)| {
+        method == "POST" && path.starts_with("/apis/events.k8s.io") && body["reason"] == "TaintOfUnknownGate"
+    };
+    assert_eq!(server.requests.iter().filter(told).count(), 1);
+}
+
+#[tokio::test]
 async fn a_gate_that_was_dry_takes_the_nodes_that_are_there_for_existing_ones_also_after_another_start() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &[]).await;
@@ -537,7 +597,7 @@ async fn a_gate_that_was_dry_takes_the_nodes_that_are_there_for_existing_ones_al
     let mut another = with_nodes(&server, &["n1".to_owned()]).await;
     another.known.objects.insert("edge".into(), on);
     another.put_in_force();
-    assert_eq!(another.in_force["g1"].as_ref().map(|known| known.since.0.to_string()), Some(since));
+    assert_eq!(another.in_force["g1"].in_force.as_ref().map(|known| known.since.0.to_string()), Some(since));
 }
 
 #[tokio::test]

@@ -1,9 +1,13 @@
 //! Gates that go, nodes that leave them, and gates that run dry.
 
 use super::life::*;
-use planner::gate::{Gate, record::Origin};
+use crds::node_readiness_gate::{Effect, GateTaint};
+use planner::gate::{
+    Gate, legacy, preset,
+    record::{Origin, annotation_key},
+};
 use serde_json::json;
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 #[test]
 fn a_node_that_leaves_the_selector_loses_only_a_taint_that_was_ours_or_that_the_policy_gives_up() {
@@ -158,4 +162,68 @@ fn a_held_node_gets_the_new_taint_of_its_gate_and_loses_the_former_one_in_one_wr
     adopted.world.gates.insert("a".into(), moved());
     adopted.settle();
     assert_eq!(keys(&adopted), [KEY, "other"]);
+}
+
+/// A node with a taint that is not the operator's, and a record that its kubelet may have written.
+fn isolated(uid: &str, key: &str) -> Life {
+    let mut life = Life::new(vec![gate("a", json!({}))]);
+    warm(&mut life.node);
+    life.settle();
+    life.node.taints.push(taint(key, "NoExecute"));
+    let text = json!({"g": "gate-a", "k": key, "e": "NoExecute", "s": "held", "o": "applied", "c": "fresh", "t": 0}).to_string();
+    let mut annotations: std::collections::BTreeMap<String, String> =
+        life.node.annotations.entries().map(|(key, text)| (key.to_owned(), text.to_owned())).collect();
+    annotations.insert(annotation_key(uid), text);
+    life.node.annotations = annotations.into();
+    life
+}
+
+#[test]
+fn a_record_takes_no_taint_from_a_node_that_no_gate_is_known_to_have_had() {
+    for uid in ["a", "gone", "ids-0a1b", legacy::UID, preset::UID] {
+        let mut life = isolated(uid, "quarantine");
+        let plan = life.pass();
+        assert_eq!(plan.unknown, BTreeSet::from([("quarantine".to_owned(), "NoExecute".to_owned())]), "{uid}");
+        life.settle();
+        assert!(life.node.taints.iter().any(|taint| taint.key == "quarantine"), "{uid}");
+        assert!(uid == "a" || life.record(uid).is_none(), "it is told once: {uid}");
+    }
+}
+
+#[test]
+fn a_record_takes_the_taint_that_its_gate_had_before_as_status_and_rights_say() {
+    let had = GateTaint { key: "former".into(), value: None, effect: Effect::NoExecute };
+    // By the status that an operator wrote before this one started, of a gate that is there or of a resource without the field.
+    for uid in ["a", "gone", "ids-0a1b"] {
+        let mut life = isolated(uid, "former");
+        life.world.taints.clear();
+        life.world.remember_taints([(uid.to_owned(), vec![had.clone()])].into_iter(), |_| true);
+        assert!(life.settle().node.taints.is_empty(), "{uid}");
+    }
+    // Of a resource that is gone, with a right that names keys; one for every key names none.
+    for (right, stays) in [("edge=former", false), ("edge=*", true), ("edge=other", true)] {
+        let mut life = isolated("ids-0a1b", "former");
+        life.world.rights.taints = vec![right.parse().unwrap()];
+        assert_eq!(!life.settle().node.taints.is_empty(), stays, "{right}");
+    }
+}
+
+#[test]
+fn what_taints_a_gate_had_is_remembered_while_it_is_there_or_a_node_has_its_record() {
+    let mut life = Life::new(vec![gate("a", json!({}))]);
+    for number in 0..20 {
+        let moved = gate("a", json!({"taint": {"key": format!("key-{}", number % 18), "effect": "NoSchedule"}}));
+        life.world.gates.insert("a".into(), Arc::new(moved));
+        life.world.remember_taints(std::iter::empty(), |_| false);
+    }
+    let keys: Vec<_> = life.world.taints["a"].iter().map(|taint| taint.key.clone()).collect();
+    assert_eq!((keys.len(), keys.last().map(String::as_str), keys.iter().filter(|key| *key == "key-1").count()), (16, Some("key-1"), 1));
+    life.world.gates.clear();
+    life.world.remember_taints(std::iter::empty(), |uid| uid == "a");
+    assert!(life.world.taints.contains_key("a"));
+    life.world.remember_taints(std::iter::empty(), |_| false);
+    assert!(life.world.taints.is_empty());
+    life.world.gates.insert("dry".into(), Arc::new(gate("dry", json!({"dryRun": true}))));
+    life.world.remember_taints(std::iter::empty(), |_| false);
+    assert!(life.world.taints.is_empty(), "a gate that runs dry has put nothing on any node");
 }

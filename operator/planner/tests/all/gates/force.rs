@@ -5,7 +5,7 @@ use crds::node_readiness_gate::{ConditionStatus, InForce};
 use planner::gate::{
     Gate,
     decide::View,
-    force::{NOT_READY, in_force},
+    force::{NOT_READY, Said, in_force},
     record::Cause,
     status::{Circumstances, Refused, status},
 };
@@ -104,23 +104,30 @@ fn an_update_that_is_under_way_when_a_gate_is_switched_on_is_held_as_on_a_releas
 }
 
 #[test]
-fn a_gate_is_in_force_since_it_was_made_or_switched_on_or_its_nodes_became_others() {
+fn a_gate_is_in_force_since_it_was_made_or_edited_or_could_open() {
     let since = |found: &Option<InForce>| found.as_ref().map(|found| found.since.0.as_second());
+    let said = |generation, in_force: &Option<InForce>| Said { generation, in_force: in_force.clone() };
     let fresh = gate("a", json!({}));
     let first = in_force(&fresh, true, None, NOW);
     assert_eq!(since(&first), Some(1_000), "nobody has looked at it before");
-    let edited = Gate { generation: 2, ..fresh.clone() };
+    let edited = Gate { generation: 2, edited: Some(NOW - 30), ..fresh.clone() };
     assert_eq!(since(&in_force(&edited, true, None, NOW)), Some(NOW), "what it was before nobody knows");
-    assert_eq!(in_force(&edited, true, Some(first.as_ref()), NOW), first, "another spec for the same nodes");
-    let others =
-        Gate { spec: gate("a", json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}})).spec, ..fresh.clone() };
-    let narrowed = in_force(&others, true, Some(first.as_ref()), NOW);
-    assert_eq!(since(&narrowed), Some(NOW));
-    assert_eq!(in_force(&others, true, Some(narrowed.as_ref()), NOW + 60), narrowed, "also after another start of the operator");
+    assert_eq!(in_force(&edited, true, Some(&said(1, &first)), NOW), first, "another spec for the same nodes");
+    assert_eq!(in_force(&fresh, false, Some(&said(1, &first)), NOW), None, "it could never open");
+    assert_eq!(since(&in_force(&fresh, true, Some(&said(1, &None)), NOW)), Some(NOW), "it can open now, and nobody edited it");
+    let others = gate("a", json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}})).spec;
+    let narrowed = Gate { spec: others, ..edited.clone() };
     let dry = gate("a", json!({"dryRun": true}));
     assert_eq!(in_force(&dry, true, None, NOW), None);
-    assert_eq!(in_force(&fresh, false, Some(first.as_ref()), NOW), None, "it could never open");
-    assert_eq!(since(&in_force(&fresh, true, Some(None), NOW)), Some(NOW), "switched on");
+    for (gate, before) in [(&narrowed, &first), (&edited, &None)] {
+        let found = in_force(gate, true, Some(&said(1, before)), NOW);
+        assert_eq!(since(&found), Some(NOW - 30), "nodes that came between the edit and this look are new to it");
+        assert_eq!(in_force(gate, true, Some(&said(2, &found)), NOW + 60), found, "also after another start of the operator");
+        for (edited, counts) in [(None, NOW), (Some(0), 1_000), (Some(NOW + 5), NOW)] {
+            let gate = Gate { edited, ..gate.clone() };
+            assert_eq!(since(&in_force(&gate, true, Some(&said(1, before)), NOW)), Some(counts), "edited at {edited:?}");
+        }
+    }
 }
 
 #[test]

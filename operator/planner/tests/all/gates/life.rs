@@ -34,6 +34,7 @@ pub fn gate(uid: &str, more: Value) -> Gate {
         uid: uid.into(),
         generation: 1,
         created: 1_000,
+        edited: None,
         deleting: false,
         spec: serde_json::from_value(spec).unwrap(),
         completion_annotation: None,
@@ -41,7 +42,10 @@ pub fn gate(uid: &str, more: Value) -> Gate {
 }
 
 fn world(gates: Vec<Gate>) -> World {
-    World { gates: gates.into_iter().map(|gate| (gate.uid.clone(), Arc::new(gate))).collect(), ..World::default() }
+    let gates = gates.into_iter().map(|gate| (gate.uid.clone(), Arc::new(gate))).collect();
+    let mut world = World { gates, ..World::default() };
+    world.remember_taints(std::iter::empty(), |_| true);
+    world
 }
 
 fn node() -> NodeFacts {
@@ -95,6 +99,7 @@ impl Life {
 
     /// Decides and writes, once.
     pub fn pass(&mut self) -> NodePlan {
+        self.world.remember_taints(std::iter::empty(), |_| true);
         let plan = self.plan();
         self.clocks = plan.clocks.clone();
         if let Some(patch) = &plan.patch {

@@ -4,7 +4,7 @@ use super::life::*;
 use planner::gate::{
     NodePlan,
     decide::View,
-    status::{Circumstances, status},
+    status::{Circumstances, Deletion, Refused, status},
 };
 use serde_json::json;
 
@@ -92,4 +92,34 @@ fn nodes_are_counted_by_what_they_are_and_what_no_longer_holds_one_is_no_longer_
     assert_eq!((recovered.nodes.held, recovered.blocked.len(), recovered.summary.as_str()), (0, 0, "2 of 2 nodes released"));
     let gone = said(vec![("n2", &released)]);
     assert_eq!((gone.nodes.matched, gone.nodes.released), (1, 1), "a node that is deleted is not counted");
+}
+
+#[test]
+fn a_gate_that_is_being_deleted_says_what_that_waits_for_and_what_hinders_it() {
+    let view = View { matched: true, held: true, ..View::default() };
+    let refused = Refused { nodes: 1, node: "n1".into(), forbidden: true, message: "no".into() };
+    for (nodes, admission, refused, reason, words) in [
+        (3, None, None, "Deleting", vec!["3 nodes"]),
+        (3, None, Some(refused.clone()), "DeletionBlocked", vec!["3 nodes", "n1 among them", "deploy/10-rbac.yaml"]),
+        (3, Some(None), None, "Deleting", vec!["acts as before"]),
+        (3, Some(Some("policy p: no".to_owned())), None, "DeletionBlocked", vec!["acts as before", "cannot be deleted: policy p: no"]),
+    ] {
+        let circumstances = Circumstances { deletion: Some(Deletion { nodes, admission }), refused, ..Circumstances::default() };
+        let said = status(&gate("a", json!({})), &[], [("n1", &view)].into_iter(), &circumstances, NOW);
+        let ready = said.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", reason));
+        assert!(words.iter().all(|word| ready.message.contains(word)), "{}", ready.message);
+    }
+}
+
+#[test]
+fn that_new_nodes_are_tainted_in_time_is_not_said_without_those_that_were_not() {
+    let said = |late| {
+        let circumstances = Circumstances { admission: Some(("Policy", true, "by a policy".into())), ..Circumstances::default() };
+        let view = View { matched: true, held: true, late, ..View::default() };
+        let said = status(&gate("a", json!({})), &[], [("n1", &view)].into_iter(), &circumstances, NOW);
+        said.conditions.iter().find(|condition| condition.type_ == "AdmissionActive").unwrap().message.clone()
+    };
+    assert_eq!(said(false), "by a policy");
+    assert!(said(true).contains("1 nodes got the taint after they had been created"), "{}", said(true));
 }
