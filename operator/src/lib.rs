@@ -14,6 +14,7 @@ pub mod observe;
 pub mod pod_gate;
 mod readable;
 pub mod reconcile;
+pub mod rights;
 pub mod telemetry;
 pub mod web;
 pub mod webhook;

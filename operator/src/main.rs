@@ -23,6 +23,7 @@ use operator::{
     observe::{Guarded, Observer},
     pod_gate,
     reconcile::{Context, back_off, forget, reconcile},
+    rights::{NoteRefusals, Rights},
     telemetry, web, webhook,
 };
 use std::{process::ExitCode, sync::Arc, time::Duration};
@@ -74,14 +75,14 @@ fn reporter(run: &Run) -> Reporter {
 
 async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
     use_ring()?;
-    gate::cleanup::run(&connect(Duration::from_secs(10)).await?, options).await
+    gate::cleanup::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
 }
 
 /// One look at every node; the code says whether one is held.
 async fn look_once(run: Run, fronts: Fronts) -> anyhow::Result<ExitCode> {
     telemetry::start(run.log_format, &run.log_level)?;
     use_ring()?;
-    let client = connect(Duration::from_secs(run.request_timeout_seconds)).await?;
+    let client = connect(Duration::from_secs(run.request_timeout_seconds), &Arc::default()).await?;
     match gate::cleanup::holder(&client, &run.lease_namespace, &run.lease_name).await {
         Ok(None) => {}
         Ok(Some(holder)) => {
@@ -109,12 +110,12 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let listener = web::listen(run.listen_address, "--listen-address").await?;
     let patience = Duration::from_secs(run.request_timeout_seconds);
-    let client = connect(patience).await?;
+    let metrics = Arc::new(Metrics::default());
+    let client = connect(patience, &metrics.rights).await?;
     // A lost answer must leave time for another try before the lease is lost, too.
-    let lease_client = connect(patience.min(terms.duration / 3)).await?;
+    let lease_client = connect(patience.min(terms.duration / 3), &metrics.rights).await?;
     let (resources, writer) = store();
     let observer = Arc::new(Observer::with(run.node_rights()));
-    let metrics = Arc::new(Metrics::default());
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
     let reporter = reporter(&run);
     let recorder = EventRecorder::new(client.clone(), reporter.clone());
@@ -217,8 +218,8 @@ async fn decide_for_ever(context: Arc<Context>, resources: Store<Guarded>) {
 }
 
 /// A client that waits so long for the beginning of an answer, and does not retry by itself: the next pass does, with what
-/// is true by then.
-async fn connect(patience: Duration) -> anyhow::Result<Client> {
+/// is true by then. `rights` is told what the API server refuses.
+async fn connect(patience: Duration, rights: &Arc<Rights>) -> anyhow::Result<Client> {
     let mut config = Config::infer().await.context("no cluster found: run inside a cluster, or set KUBECONFIG")?;
     config.default_retry = false;
     config.connect_timeout = Some(patience);
@@ -227,7 +228,7 @@ async fn connect(patience: Duration) -> anyhow::Result<Client> {
     // The time that a connection was idle before is no silence.
     config.reset_reader_on_write = true;
     let builder = ClientBuilder::try_from(config).context("client")?;
-    Ok(layered(builder, patience).build())
+    Ok(layered(builder, patience).with_layer(&NoteRefusals(Arc::clone(rights))).build())
 }
 
 fn stop_on_signal() -> anyhow::Result<CancellationToken> {

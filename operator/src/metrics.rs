@@ -4,7 +4,7 @@ mod shown;
 
 pub use shown::Shown;
 
-use crate::{gate::GateMetrics, pod_gate::PodGateMetrics};
+use crate::{gate::GateMetrics, pod_gate::PodGateMetrics, rights::Rights};
 use crds::ledger::Ledger;
 use planner::{
     plan::{Plan, Write},
@@ -17,7 +17,7 @@ use prometheus_client::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// A resource.
@@ -97,6 +97,8 @@ pub struct Metrics {
     passes: Family<Result, Counter>,
     phase_seconds: Family<Phase, Histogram>,
     leader: Gauge,
+    /// Rights that the operator lacks.
+    pub rights: Arc<Rights>,
     /// Those of readiness gates.
     pub gates: GateMetrics,
     /// Those of readiness gates of pods.
@@ -134,9 +136,11 @@ impl Default for Metrics {
         registry.register("phase_duration_seconds", "Time that a node spent in a phase", phase_seconds.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 while this replica acts", leader.clone());
+        let rights = Rights::registered(&mut registry);
         let gates = GateMetrics::registered(&mut registry);
         let pod_gates = PodGateMetrics::registered(&mut registry);
         Self {
+            rights,
             gates,
             pod_gates,
             registry,

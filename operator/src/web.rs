@@ -33,12 +33,14 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, observer: Arc<O
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await.context("web server")
 }
 
-/// Ready when every watch has listed once: a standby with a warm view is ready, too.
+/// Ready when every watch has listed once: a standby with a warm view is ready, too. Rights that are missing are told in either case.
 async fn ready(State(shared): State<Shared>) -> (StatusCode, String) {
     let missing = shared.observer.missing();
-    if missing.is_empty() {
-        (StatusCode::OK, "ok\n".into())
+    let (code, first) = if missing.is_empty() {
+        (StatusCode::OK, "ok".into())
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of: {}\n", missing.join(", ")))
-    }
+        (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of: {}", missing.join(", ")))
+    };
+    let lines: Vec<_> = std::iter::once(first).chain(shared.metrics.rights.missing()).map(|line| line + "\n").collect();
+    (code, lines.concat())
 }
