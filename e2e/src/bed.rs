@@ -47,6 +47,8 @@ pub struct Options {
     pub check: Check,
     /// Delays of the control plane.
     pub timing: Timing,
+    /// The scenario takes rights away: a request that is forbidden does not fail it.
+    pub takes_rights_away: bool,
 }
 
 impl Options {

@@ -173,10 +173,16 @@ impl OperatorProcess {
 
     /// Its metrics.
     pub async fn metrics(&self) -> Result<String> {
-        let mut stream = TcpStream::connect(self.metrics).await.context("connecting to the operator's metrics")?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: metrics\r\nConnection: close\r\n\r\n").await?;
+        self.get("/metrics").await
+    }
+
+    /// What its web server answers, headers included.
+    pub async fn get(&self, path: &str) -> Result<String> {
+        let mut stream = TcpStream::connect(self.metrics).await.context("connecting to the operator's web server")?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: operator\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
-        tokio::time::timeout(Duration::from_mins(1), stream.read_to_string(&mut answer)).await.context("the operator's metrics")??;
+        tokio::time::timeout(Duration::from_mins(1), stream.read_to_string(&mut answer)).await.context("the operator's web server")??;
         Ok(answer)
     }
 

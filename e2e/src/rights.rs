@@ -17,6 +17,9 @@ use crate::{images, scenarios};
 /// The user that the operator's pods are.
 pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator";
 
+/// The operator's `ClusterRole`.
+pub const ROLE: &str = "ingress-daemonset-operator";
+
 /// A fleet of simulated nodes that a scenario starts with the rights of `deploy/virtual-kubelet/fleet.yaml`: what it lacked would fail there.
 const FLEET: &str = "system:serviceaccount:virtual-kubelet:fleet";
 

@@ -32,6 +32,7 @@ mod kubelet_api;
 mod limits;
 mod membership;
 mod migration;
+mod missing_rights;
 mod node_library;
 mod noise;
 mod outages;
@@ -132,6 +133,8 @@ pub const ALL: &[Scenario] = &[
     deletion::WITHOUT_OPERATOR,
     deletion::NAME_TAKEN,
     ownership::NEEDS_FINALIZERS,
+    missing_rights::TO_READ,
+    missing_rights::TO_WRITE,
     health::ANSWERS,
     health::CONTRADICTED,
     handover::NO_CHECK_LOST,

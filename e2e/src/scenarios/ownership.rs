@@ -9,12 +9,10 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     eventually::eventually,
-    rights::OPERATOR,
+    rights::{OPERATOR, ROLE},
     scenario::Scenario,
     scenarios::workload,
 };
-
-const ROLE: &str = "ingress-daemonset-operator";
 
 /// The right is taken away.
 pub const NEEDS_FINALIZERS: Scenario = Scenario {
