@@ -4,13 +4,14 @@ use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes};
-use kube::client::Body;
+use kube::{client::Body, core::Status};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
@@ -64,6 +65,14 @@ impl Rights {
         if before.is_none_or(|at| at.elapsed() >= COUNTS_FOR) {
             tracing::error!(message, "{sentence}");
         }
+    }
+}
+
+/// What a `Status` says, be it JSON or protobuf, in which a text stands as it is.
+fn message(body: &[u8]) -> Cow<'_, str> {
+    match serde_json::from_slice::<Status>(body) {
+        Ok(status) => status.message.into(),
+        Err(_) => String::from_utf8_lossy(body),
     }
 }
 
@@ -134,8 +143,7 @@ where
             }
             let (parts, body) = answer.into_parts();
             let bytes = body.collect().await.map_err(Into::into)?.to_bytes();
-            let status: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default(); // what is no Status names no right
-            rights.note(status["message"].as_str().unwrap_or_default());
+            rights.note(&message(&bytes));
             Ok(Response::from_parts(parts, Either::Right(Full::new(bytes))))
         })
     }
@@ -193,6 +201,17 @@ mod tests {
             async move { Ok::<_, BoxError>(answer) }
         });
         ClientBuilder::new(service, "default").with_layer(&NoteRefusals(Arc::clone(rights))).build()
+    }
+
+    #[test]
+    fn a_refusal_in_protobuf_names_the_right_as_one_in_json_does() {
+        let text = "nodes is forbidden: User \"u\" cannot list resource \"nodes\" in API group \"\" at the cluster scope";
+        let json = json!({"kind": "Status", "message": text, "code": 403}).to_string().into_bytes();
+        let protobuf =
+            [b"k8s\0\x0a\x0c\x0a\x02v1\x12\x06Status\x12\xff\x01\x1a\x60", text.as_bytes(), b"\x22\x09Forbidden\x30\x93\x03"].concat();
+        for body in [json, protobuf] {
+            assert_eq!(lacking(&message(&body)).map(|right| right.resource).as_deref(), Some("nodes"));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -49,6 +49,7 @@ mod room;
 mod serving;
 mod sharing;
 mod tampering;
+mod tenants;
 mod unattended;
 mod upgrade;
 mod windows;
@@ -133,6 +134,7 @@ pub const ALL: &[Scenario] = &[
     deletion::WITHOUT_OPERATOR,
     deletion::NAME_TAKEN,
     ownership::NEEDS_FINALIZERS,
+    tenants::HOSTILE,
     missing_rights::TO_READ,
     missing_rights::TO_WRITE,
     health::ANSWERS,

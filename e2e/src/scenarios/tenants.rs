@@ -1,0 +1,216 @@
+//! A tenant who may edit one namespace, beside another who serves.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{
+    auditor::{Expectations, Kind},
+    bed::{Bed, Options},
+    control_plane,
+    eventually::eventually,
+    load::LoadOptions,
+    scenario::Scenario,
+    scenarios::product,
+    traffic::Traffic,
+};
+
+/// The tenant's namespace and name.
+const TENANT: &str = "tenant";
+/// Objects that it makes of each kind.
+const OBJECTS: usize = 2_000;
+/// Selectors that differ.
+const SELECTORS: usize = 500;
+/// Requests of the tenant at once.
+const AT_ONCE: usize = 16;
+/// A word in everything that the tenant would have on Nodes.
+const OWN: &str = "tenant.example.com";
+
+/// All that the tenant can do.
+pub const HOSTILE: Scenario = Scenario {
+    name: "a_tenant_with_thousands_of_objects_writes_nothing_to_nodes_and_slows_no_rollout_of_another_down",
+    options: || Options { takes_rights_away: true, ..product::four_nodes() },
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(hostile(bed)),
+};
+
+async fn hostile(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, product::rolling_update(1, product::deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
+    let tenant = tenant(bed).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let alone = rollout(bed, "2").await?;
+    bed.say(&format!("a rollout alone: {:.1} s", alone.as_secs_f32()));
+    refused(&tenant).await?;
+    let (sets, gates) = (Api::<IngressDaemonSet>::namespaced(tenant.clone(), TENANT), Api::namespaced(tenant.clone(), TENANT));
+    create(&gates, OBJECTS, gate).await.context("gates of pods")?;
+    create(&sets, OBJECTS, set).await.context("resources")?;
+    bed.say(&format!("the tenant has {OBJECTS} resources and {OBJECTS} gates of pods"));
+    let beside = rollout(bed, "3").await?;
+    bed.say(&format!(
+        "a rollout beside them: {:.1} s, {:.2} × that alone",
+        beside.as_secs_f32(),
+        beside.as_secs_f64() / alone.as_secs_f64()
+    ));
+    for (name, reason) in [("key", "DetachKeyNotAllowed"), ("taint", "TaintNotAllowed")] {
+        said(&sets, name, reason).await?;
+    }
+    told_nothing(&gates).await?;
+    traffic.all_served(bed).await?;
+    for seen in bed.recorder.history().await?.iter().filter(|seen| seen.kind == Kind::Node) {
+        ensure!(!seen.object.to_string().contains(OWN), "something of the tenant is on a Node: {}", seen.object["metadata"]);
+    }
+    Ok(())
+}
+
+/// How long the other's rollout takes.
+async fn rollout(bed: &Bed, version: &str) -> Result<Duration> {
+    let started = Instant::now();
+    product::roll_to(bed, version).await?;
+    product::is_complete(bed, 4, product::ROLLED_OUT).await?;
+    Ok(started.elapsed())
+}
+
+/// A client of somebody who may edit one namespace.
+async fn tenant(bed: &Bed) -> Result<Client> {
+    Api::<Namespace>::all(bed.client.clone())
+        .create(&PostParams::default(), &serde_json::from_value(json!({ "metadata": { "name": TENANT } }))?)
+        .await
+        .context("the tenant's namespace")?;
+    let user = format!("--user={TENANT}");
+    bed.kubectl(&["create", "rolebinding", TENANT, "-n", TENANT, "--clusterrole=edit", &user]).await?;
+    let path = bed.control_plane.kubeconfig_of(TENANT)?;
+    let text = tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))?;
+    let client = control_plane::client(&serde_json::from_str(&text)?).await?;
+    let sets = Api::<IngressDaemonSet>::namespaced(client.clone(), TENANT);
+    eventually(Duration::from_mins(1), "the tenant may make resources", async || {
+        sets.list(&Default::default()).await?;
+        Ok(())
+    })
+    .await?;
+    create(&sets, 1, |_| {
+        foul(
+            "key",
+            &json!({ "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": {
+        "maxUnavailableNodes": 1, "annotateNodeToDetach": { "key": format!("{OWN}/key"), "value": "true" },
+    } } }),
+        )
+    })
+    .await?;
+    create(&sets, 1, |_| foul("taint", &json!({ "nodeReadinessTaint": { "key": format!("{OWN}/taint"), "effect": "NoExecute" } }))).await?;
+    Ok(client)
+}
+
+/// A resource for all nodes that asks for what is not allowed.
+fn foul(name: &str, more: &Value) -> Value {
+    let mut set = set(0);
+    set["metadata"]["name"] = name.into();
+    set["spec"]["nodeSelector"] = json!({ "ingress": "true" });
+    if let (Some(spec), Some(more)) = (set["spec"].as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    set
+}
+
+/// What the API server does not let the tenant do.
+async fn refused(tenant: &Client) -> Result<()> {
+    let gate = json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate", "metadata": { "name": TENANT },
+        "spec": { "allNodes": true, "taint": { "key": format!("{OWN}/gate") }, "requirements": [] },
+    });
+    let made = Api::<NodeReadinessGate>::all(tenant.clone()).create(&PostParams::default(), &serde_json::from_value(gate)?).await;
+    is_forbidden(made.map(drop), "makes a gate of nodes")?;
+    let label = Patch::Merge(json!({ "metadata": { "labels": { format!("{OWN}/label"): "x" } } }));
+    let labelled = Api::<Node>::all(tenant.clone()).patch("n1", &PatchParams::default(), &label).await;
+    is_forbidden(labelled.map(drop), "labels a Node")?;
+    let others = Api::<IngressDaemonSet>::namespaced(tenant.clone(), "default");
+    is_forbidden(others.get(product::NAME).await.map(drop), "reads another's resource")?;
+    let own = Api::<IngressDaemonSet>::namespaced(tenant.clone(), TENANT);
+    let status = Patch::Merge(json!({ "status": { "observedGeneration": 1 } }));
+    is_forbidden(own.patch_status("key", &PatchParams::default(), &status).await.map(drop), "writes a status")
+}
+
+fn is_forbidden(result: kube::Result<()>, what: &str) -> Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+        result => anyhow::bail!("the tenant {what}: {result:?}"),
+    }
+}
+
+/// A resource that chooses no node, by one of many selectors.
+fn set(number: usize) -> Value {
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": { "name": format!("set-{number}"), "namespace": TENANT },
+        "spec": {
+            "nodeSelector": { format!("{OWN}/pool"): format!("p{}", number % SELECTORS) },
+            "template": { "metadata": { "labels": { "app": "x" } }, "spec": { "containers": [{ "name": "c", "image": "busybox:1.36" }] } },
+        },
+    })
+}
+
+/// A gate of pods: of the other's pods by their labels, or of an object of the other's namespace.
+fn gate(number: usize) -> Value {
+    let source = if number == 0 {
+        json!({ "objectCondition": {
+            "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "default", "name": "edge-n1", "type": "Available", "status": "True",
+        } })
+    } else {
+        json!({ "service": { "name": format!("service-{}", number % SELECTORS) } })
+    };
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGate",
+        "metadata": { "name": format!("gate-{number}"), "namespace": TENANT },
+        "spec": {
+            "conditionType": format!("{OWN}/c{number}"), "source": source,
+            "selector": { "matchLabels": { "app": "nginx", "pool": format!("p{}", number % SELECTORS) } },
+        },
+    })
+}
+
+async fn create<K>(api: &Api<K>, count: usize, object: impl Fn(usize) -> Value) -> Result<()>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let objects: Vec<K> = (0..count).map(|number| serde_json::from_value(object(number))).collect::<Result<_, _>>()?;
+    let params = PostParams::default();
+    let created = stream::iter(&objects).map(|object| api.create(&params, object)).buffer_unordered(AT_ONCE);
+    created.try_for_each(|_| async { Ok(()) }).await.map_err(Into::into)
+}
+
+/// A resource says why it is not obeyed.
+async fn said(sets: &Api<IngressDaemonSet>, name: &str, reason: &str) -> Result<()> {
+    eventually(Duration::from_mins(1), &format!("{name} says {reason}"), async || {
+        let conditions = sets.get(name).await?.status.unwrap_or_default().conditions;
+        ensure!(conditions.iter().any(|condition| condition.reason == reason), "{conditions:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Of an object of another namespace a gate learns nothing, and says why; of too many gates those that are left out say so.
+async fn told_nothing(gates: &Api<PodReadinessGate>) -> Result<()> {
+    eventually(Duration::from_mins(1), "gates say that they are not followed", async || {
+        let all = gates.list(&Default::default()).await?.items;
+        let says = |gate: &PodReadinessGate, reason: &str| {
+            let status = gate.status.clone().unwrap_or_default();
+            status.conditions.iter().any(|condition| condition.reason == reason)
+        };
+        let left_out = all.iter().filter(|gate| says(gate, "TooManyGates")).count();
+        ensure!(left_out == OBJECTS - 100, "{left_out} say that there are too many");
+        let first = all.iter().find(|gate| gate.metadata.name.as_deref() == Some("gate-0")).context("no gate-0")?;
+        let status = first.status.clone().unwrap_or_default();
+        ensure!(!format!("{status:?}").contains("MinimumReplicas"), "it learns of the other's Deployment: {status:?}");
+        ensure!(format!("{status:?}").contains("allowed-foreign-objects") || says(first, "TooManyGates"), "{status:?}");
+        Ok(())
+    })
+    .await
+}
