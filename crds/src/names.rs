@@ -30,6 +30,9 @@ pub const RESOURCE_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/resource";
 /// Label of Deployments, their pods and health-checker pods: the per-node Deployment's name, or the health-checker
 /// `DaemonSet`'s, kept from the original. Writer: the operator.
 pub const NODE_LABEL: &str = "ingress-daemonset-node";
+/// Label of a per-node Deployment, kept from the original: the node's name, where it is no longer than a label may be. Nothing is found by
+/// it. Writer: the operator.
+pub const FOR_NODE_LABEL: &str = "ingress-daemon-for-node";
 /// Label of Deployments and pods: hash of the full node name, see [`crate::hash::node_hash`]. Writer: the operator.
 pub const NODE_HASH_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/node-hash";
 /// Annotation of Deployments: the full node name, which may be longer than a label. Writer: the operator.

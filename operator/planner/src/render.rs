@@ -22,6 +22,8 @@ use std::{
 /// Longest object name made of user's names. A Deployment's name becomes a label value (63) and a `ReplicaSet`'s name
 /// adds 11 characters to it.
 const NAME_LENGTH: usize = 52;
+/// Longest value of a label.
+const LABEL_LENGTH: usize = 63;
 /// Bumped when the rendering of the template changes in a way that existing pods need not follow.
 const RENDERING: u32 = 1;
 
@@ -72,6 +74,10 @@ pub fn identity_patch(resource: &Resource, name: &str, node: &str) -> Value {
 pub fn labels(resource: &Resource, name: &str, node: &str) -> BTreeMap<String, String> {
     let mut labels = resource.spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default();
     labels.extend(identity(resource, name, node));
+    // What is longer is in the annotation.
+    if node.len() <= LABEL_LENGTH {
+        labels.insert(names::FOR_NODE_LABEL.to_owned(), node.to_owned());
+    }
     labels
 }
 

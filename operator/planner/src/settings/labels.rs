@@ -34,7 +34,9 @@ pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> 
     let place = "template.metadata.annotations";
     found.extend(annotations.keys().filter_map(|key| bad_key(place, key)).map(|message| Invalid { reason: "InvalidTemplate", message }));
     for (place, map) in [("template.metadata.labels", labels), (place, annotations), ("selector.matchLabels", selector)] {
-        let reserved = map.keys().filter(|key| is_ours(key)).map(|key| format!("{place}: `{key}` is reserved for the operator: remove it"));
+        let on_deployments = place == "selector.matchLabels";
+        let reserved = map.keys().filter(|key| is_ours(key) || on_deployments && *key == names::FOR_NODE_LABEL);
+        let reserved = reserved.map(|key| format!("{place}: `{key}` is reserved for the operator: remove it"));
         found.extend(reserved.map(|message| Invalid { reason: "ReservedKey", message }));
     }
     found.extend(marks_by_what_it_chooses_by(spec));

@@ -216,12 +216,15 @@ fn reserved_keys_and_a_pinned_template_are_refused() {
         (names::NODE_LABEL, true),
         (names::TOKEN_LABEL, true),
         ("ingress-daemonset-hc", true),
+        ("ingress-daemon-for-node", false),
         ("app", false),
         ("ingressdaemonsets.mumoshu.github.iox/a", false),
     ] {
         let spec = spec(|spec| spec["template"]["metadata"] = json!({"labels": {key: "x"}}));
         assert_eq!(reasons(&spec), if reserved { vec!["ReservedKey"] } else { vec![] }, "{key}");
     }
+    let on_deployments = spec(|spec| spec["selector"] = json!({"matchLabels": {"ingress-daemon-for-node": "n1"}}));
+    assert_eq!(reasons(&on_deployments), ["ReservedKey"], "the operator puts it on Deployments, and on nothing else");
     assert_eq!(reasons(&spec(|spec| spec["template"]["spec"]["nodeName"] = "n1".into())), ["InvalidTemplate"]);
     assert_eq!(reasons(&spec(|spec| spec["template"]["spec"]["containers"] = json!([]))), ["InvalidTemplate"]);
 }

@@ -120,6 +120,43 @@ fn the_pods_keep_what_the_user_wrote_and_get_tolerations_and_one_pin_per_term() 
 }
 
 #[test]
+fn a_deployment_names_its_node_in_the_label_of_the_original_and_its_pods_do_not() {
+    let resource = Cluster::new(Wish::new(Marks::Token, 1), 1).resource.unwrap();
+    let labels = render::labels(&resource, "edge-n1", "n1.example.com");
+    assert_eq!(labels.get("ingress-daemon-for-node").map(String::as_str), Some("n1.example.com"));
+    let settings = resolve(&resource.spec).unwrap();
+    let token = crds::token::Token { uid8: "00000000".into(), id: 1, phase: crds::token::Phase::New, since: 0, keep_annotation: false };
+    let template = render::template(&resource, &settings, "edge-n1", "n1.example.com");
+    let deployment = render::deployment(&resource, &settings, "edge-n1", "n1.example.com", &token, &template, 1);
+    assert_eq!(deployment["metadata"]["labels"]["ingress-daemon-for-node"], "n1.example.com");
+    let others = [&deployment["spec"]["selector"]["matchLabels"], &deployment["spec"]["template"]["metadata"]["labels"]];
+    assert!(others.iter().all(|labels| labels.get("ingress-daemon-for-node").is_none()), "{others:?}");
+    let longest = render::labels(&resource, "edge-n1", &"n".repeat(63));
+    assert!(longest.contains_key("ingress-daemon-for-node"));
+    let longer = render::labels(&resource, "edge-n1", &"n".repeat(64));
+    assert!(!longer.contains_key("ingress-daemon-for-node"), "longer than a label may be");
+}
+
+#[test]
+fn a_deployment_without_the_label_of_the_original_gets_it_and_its_pods_stay() {
+    let mut world = World::new(Wish::new(Marks::Token, 1), 2);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+    let before = world.cluster.deployments["edge-n1"]["spec"].clone();
+    let pods = |world: &World| world.cluster.pods.iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>();
+    let running = pods(&world);
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n1", |deployment| {
+            deployment["metadata"]["labels"].as_object_mut().unwrap().remove("ingress-daemon-for-node").unwrap();
+        });
+    });
+    let labelled = |world: &World| world.cluster.deployments["edge-n1"]["metadata"]["labels"]["ingress-daemon-for-node"] == "n1";
+    world.run_until(&mut operator, 60, labelled).unwrap();
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+    assert_eq!((&world.cluster.deployments["edge-n1"]["spec"], pods(&world)), (&before, running));
+}
+
+#[test]
 fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods_without_them_are_no_drift() {
     let mut world = World::new(Wish::new(Marks::Token, 1), 1);
     let mut operator = Operator::default();
