@@ -1,7 +1,7 @@
 //! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
-use crate::{duration::Duration, ledger::Annotation, names, node_readiness_gate::GateTaint};
+use crate::{duration::Duration, label_selector::LabelRequirement, ledger::Annotation, names, node_readiness_gate::GateTaint};
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -80,6 +80,10 @@ pub struct IngressDaemonSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub health_check_node_port: Option<i32>,
+    /// Older spelling of healthCheckNodePort.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub health_check_port: Option<i32>,
     /// The health checker's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_checker: Option<HealthChecker>,
@@ -148,6 +152,10 @@ pub struct Selector {
     #[serde(default)]
     #[schemars(extend("maxProperties" = 64))]
     pub match_labels: BTreeMap<String, String>,
+    /// Older resources may have these. They select nothing, and condition Valid says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub match_expressions: Vec<LabelRequirement>,
 }
 
 /// How pods are pinned to their node.
@@ -297,7 +305,7 @@ pub enum UpdateStrategyType {
         .message("annotateNodeToDetach and labelNodeToDetach must not both be set, a node has one mark: remove the one that nothing looks at"),
     validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || !has(self.annotateNodeToDetach) || self.waitForDetachmentByAnnotatedTimestamp.key != self.annotateNodeToDetach.key")
         .message("waitForDetachmentByAnnotatedTimestamp.key and annotateNodeToDetach.key must differ: the detacher writes one, the operator the other"),
-    validation = Rule::new("!has(self.maxDegradedNodes) || !(self.maxDegradedNodes == 0 || self.maxDegradedNodes == '0%') || (has(self.maxUnavailableNodes) && !(self.maxUnavailableNodes == 0 || self.maxUnavailableNodes == '0%'))")
+    validation = Rule::new("has(self.maxUnavaiableNodes) || !has(self.maxDegradedNodes) || !(self.maxDegradedNodes == 0 || self.maxDegradedNodes == '0%') || (has(self.maxUnavailableNodes) && !(self.maxUnavailableNodes == 0 || self.maxUnavailableNodes == '0%'))")
         .message("maxUnavailableNodes and maxDegradedNodes must not both be 0, or no node could ever be updated: set one of them to 1 or more")
 )]
 pub struct RollingUpdate {
@@ -309,6 +317,14 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_degraded_nodes: Option<IntOrString>,
+    /// Older spelling of maxUnavailableNodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_unavaiable_nodes: Option<IntOrString>,
+    /// Older spelling of maxDegradedNodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    pub max_degaraded_nodes: Option<IntOrString>,
     /// Pods of one node that may be down at once without detachment, number or percentage. Always 100% with detachment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]

@@ -99,6 +99,20 @@ impl Count {
         };
         Ok(Some(count))
     }
+
+    /// A field that has more than one spelling. All that are given must say the same.
+    fn of_spellings<const N: usize>(spellings: [(&str, &Option<IntOrString>); N]) -> Result<Option<Self>, Invalid> {
+        let mut found: Option<(&str, Self)> = None;
+        for (name, value) in spellings {
+            let Some(count) = Self::parse(name, value.as_ref())? else { continue };
+            match found {
+                Some((other, earlier)) if earlier != count => return Err(aliases(other, earlier.to_json(), name, count.to_json())),
+                Some(_) => {}
+                None => found = Some((name, count)),
+            }
+        }
+        Ok(found.map(|(_, count)| count))
+    }
 }
 
 fn not_a_count(field: &str, value: &str) -> Invalid {
@@ -241,12 +255,21 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     let mut errors = Vec::new();
     let mut keep = |result| or_default(&mut errors, result);
     let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
-    let unavailable_nodes = keep(Count::parse("maxUnavailableNodes", rolling.max_unavailable_nodes.as_ref())).unwrap_or(Count::Number(0));
-    let degraded_given = keep(Count::parse("maxDegradedNodes", rolling.max_degraded_nodes.as_ref()));
+    let unavailable_nodes = keep(Count::of_spellings([
+        ("maxUnavailableNodes", &rolling.max_unavailable_nodes),
+        ("maxUnavaiableNodes", &rolling.max_unavaiable_nodes),
+    ]))
+    .unwrap_or(Count::Number(0));
+    let degraded_given =
+        keep(Count::of_spellings([("maxDegradedNodes", &rolling.max_degraded_nodes), ("maxDegaradedNodes", &rolling.max_degaraded_nodes)]));
     let degraded_nodes = degraded_given.unwrap_or(Count::Number(1));
     let min_available = keep(Count::parse("minAvailableNodes", rolling.min_available_nodes.as_ref())).unwrap_or(Count::Number(0));
     let surged = keep(Count::parse("maxSurgedPodsPerNode", rolling.max_surged_pods_per_node.as_ref()));
-    let unavailable_pods = keep(pods_per_node_alias(&rolling));
+    let unavailable_pods = keep(Count::of_spellings([
+        ("maxUnavailablePodsPerNode", &rolling.max_unavailable_pods_per_node),
+        ("maxUnavailablePodsPerNodes", &rolling.max_unavailable_pods_per_nodes),
+        ("maxUnavaiablePodsPerNode", &rolling.max_unavaiable_pods_per_node),
+    ]));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
     if mode == Mode::Degrade && degraded_nodes.is_zero() {
         errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node could ever be updated"));
@@ -260,6 +283,10 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
             reason: "ConflictingStrategy",
             message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins, nodes are detached; set maxDegradedNodes to 0".into(),
         });
+    }
+    remarks.extend(ignored_selector(spec));
+    if mode == Mode::Degrade {
+        remarks.extend(ignored_marks(&rolling));
     }
     let pods_per_node = or_default(&mut errors, pods_per_node(spec));
     let ports = or_default(&mut errors, health_ports(spec));
@@ -275,8 +302,13 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     errors.extend(held_health_port(&pod, &ports));
     let timing = or_default(&mut errors, spec.load_balancer.as_ref().map(Timing::of).transpose());
     remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
-    if mode == Mode::Degrade && !host_ports && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
-        errors.push(both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced"));
+    if mode == Mode::Degrade && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
+        errors.push(if host_ports {
+            let message = "maxUnavailablePodsPerNode must not be 0 where pods hold ports of the host, or no pod could ever be replaced: a new one needs the port of the old one; set it to 1";
+            Invalid { reason: "InvalidSpec", message: message.into() }
+        } else {
+            both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced")
+        });
     }
     let attach_soak = rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from);
     let rollout = or_default(&mut errors, RolloutSettings::of(spec, &rolling, attach_soak));
@@ -326,6 +358,33 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     })
 }
 
+/// What the original's resources may say in `selector` and nothing goes by.
+fn ignored_selector(spec: &IngressDaemonSetSpec) -> Option<Invalid> {
+    let selector = spec.selector.as_ref().filter(|selector| !selector.match_expressions.is_empty());
+    selector.map(|_| Invalid {
+        reason: "SelectorIgnored",
+        message: "selector.matchExpressions selects nothing: pods are found by labels of the operator, and only selector.matchLabels is copied to the Deployments; remove it".into(),
+    })
+}
+
+/// Marks that no update uses, since nodes stay attached.
+fn ignored_marks(rolling: &RollingUpdate) -> Option<Invalid> {
+    let given = [
+        ("annotateDeploymentToDetach", rolling.annotate_deployment_to_detach.is_some()),
+        ("annotateNodeToDetach", rolling.annotate_node_to_detach.is_some()),
+        ("labelNodeToDetach", rolling.label_node_to_detach.is_some()),
+        ("waitForDetachmentByAnnotatedTimestamp", rolling.wait_for_detachment_by_annotated_timestamp.is_some()),
+    ];
+    let marks: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect();
+    (!marks.is_empty()).then(|| Invalid {
+        reason: "MarksIgnored",
+        message: format!(
+            "{}: updates do not use it while maxUnavailableNodes is 0, since nodes stay attached, only nodes that leave are detached; set maxUnavailableNodes to 1 or more, or remove it",
+            marks.join(", ")
+        ),
+    })
+}
+
 fn both_zero(field: &str, other: &str, else_what: &str) -> Invalid {
     let message = format!("{field} and {other} must not both be 0, or {else_what}: set one of them to 1 or more");
     Invalid { reason: "InvalidSpec", message }
@@ -363,14 +422,15 @@ fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, Invalid> {
 }
 
 fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, Invalid> {
-    let ports = match spec.health_check_node_port {
-        None => spec.health_check_node_ports.clone(),
-        Some(port) if spec.health_check_node_ports.is_empty() || spec.health_check_node_ports == [port] => vec![port],
-        Some(port) => {
-            let list = format!("{:?}", spec.health_check_node_ports);
-            return Err(aliases("healthCheckNodePorts", list, "healthCheckNodePort", port));
+    let mut ports = spec.health_check_node_ports.clone();
+    let mut given = "healthCheckNodePorts";
+    for (name, port) in [("healthCheckNodePort", spec.health_check_node_port), ("healthCheckPort", spec.health_check_port)] {
+        match port {
+            Some(port) if ports.is_empty() => (given, ports) = (name, vec![port]),
+            Some(port) if ports != [port] => return Err(aliases(given, format!("{ports:?}"), name, port)),
+            Some(_) | None => {}
         }
-    };
+    }
     let mut valid = Vec::new();
     for port in ports {
         match u16::try_from(port) {
@@ -384,24 +444,6 @@ fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, Invalid> {
         }
     }
     Ok(valid)
-}
-
-fn pods_per_node_alias(rolling: &RollingUpdate) -> Result<Option<Count>, Invalid> {
-    let spellings = [
-        ("maxUnavailablePodsPerNode", &rolling.max_unavailable_pods_per_node),
-        ("maxUnavailablePodsPerNodes", &rolling.max_unavailable_pods_per_nodes),
-        ("maxUnavaiablePodsPerNode", &rolling.max_unavaiable_pods_per_node),
-    ];
-    let mut found: Option<(&str, Count)> = None;
-    for (name, value) in spellings {
-        let Some(count) = Count::parse(name, value.as_ref())? else { continue };
-        match found {
-            Some((other, earlier)) if earlier != count => return Err(aliases(other, earlier.to_json(), name, count.to_json())),
-            Some(_) => {}
-            None => found = Some((name, count)),
-        }
-    }
-    Ok(found.map(|(_, count)| count))
 }
 
 fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl std::fmt::Display) -> Invalid {

@@ -28,6 +28,10 @@ fn settings(spec: &IngressDaemonSetSpec) -> Settings {
     resolve(spec).unwrap()
 }
 
+fn remarks(settings: &Settings) -> Vec<&'static str> {
+    settings.remarks.iter().map(|remark| remark.reason).collect()
+}
+
 #[test]
 fn an_empty_strategy_degrades_one_node_at_a_time() {
     let settings = settings(&spec(|_| {}));
@@ -76,23 +80,75 @@ fn every_spelling_of_the_pod_budget_is_read_and_two_values_are_refused() {
 }
 
 #[test]
-fn one_health_port_or_a_list_but_not_two_different_ones() {
-    let ports = |port: Value, list: Value| {
-        let spec = spec(|spec| {
-            if !port.is_null() {
-                spec["healthCheckNodePort"] = port;
-            }
-            spec["healthCheckNodePorts"] = list;
-        });
-        resolve(&spec).map(|settings| settings.ports).map_err(|problems| problems[0].reason)
-    };
-    assert_eq!(ports(json!(10080), json!([])), Ok(vec![10080]));
-    assert_eq!(ports(Value::Null, json!([10080, 10081])), Ok(vec![10080, 10081]));
-    assert_eq!(ports(json!(10080), json!([10080])), Ok(vec![10080]));
-    assert_eq!(ports(json!(10080), json!([10081])), Err("ConflictingAliases"));
-    for bad in [json!([0]), json!([65536]), json!([-1]), json!([7, 7])] {
-        assert_eq!(ports(Value::Null, bad.clone()), Err("InvalidSpec"), "{bad}");
+fn every_spelling_of_a_budget_of_nodes_is_read_and_two_values_are_refused() {
+    for spelling in ["maxUnavailableNodes", "maxUnavaiableNodes"] {
+        let settings = settings(&rolling(json!({spelling: 2})));
+        assert_eq!((settings.mode, settings.budget), (Mode::Detach, Count::Number(2)), "{spelling}");
     }
+    for spelling in ["maxDegradedNodes", "maxDegaradedNodes"] {
+        let settings = settings(&rolling(json!({spelling: "50%"})));
+        assert_eq!((settings.mode, settings.budget), (Mode::Degrade, Count::Percent(50)), "{spelling}");
+    }
+    for (one, other) in [("maxUnavailableNodes", "maxUnavaiableNodes"), ("maxDegradedNodes", "maxDegaradedNodes")] {
+        assert_eq!(reasons(&rolling(json!({one: 2, other: 2}))), [] as [&str; 0], "{one}");
+        assert_eq!(reasons(&rolling(json!({one: 1, other: 2}))), ["ConflictingAliases"], "{one}");
+        assert_eq!(reasons(&rolling(json!({other: "x"}))), ["InvalidSpec"], "{other}");
+    }
+    assert_eq!(reasons(&rolling(json!({"maxUnavaiableNodes": 0, "maxDegaradedNodes": 0}))), ["InvalidSpec"]);
+}
+
+#[test]
+fn one_health_port_or_a_list_but_not_two_different_ones() {
+    let ports = |ports: Value| {
+        let given = spec(|spec| spec.as_object_mut().unwrap().extend(ports.as_object().unwrap().clone()));
+        resolve(&given).map(|settings| settings.ports).map_err(|problems| problems[0].reason)
+    };
+    for name in ["healthCheckNodePort", "healthCheckPort"] {
+        assert_eq!(ports(json!({name: 10080})), Ok(vec![10080]), "{name}");
+        assert_eq!(ports(json!({name: 10080, "healthCheckNodePorts": [10080]})), Ok(vec![10080]), "{name}");
+        assert_eq!(ports(json!({name: 10080, "healthCheckNodePorts": [10081]})), Err("ConflictingAliases"), "{name}");
+        assert_eq!(ports(json!({name: 0})), Err("InvalidSpec"), "{name}");
+    }
+    assert_eq!(ports(json!({"healthCheckNodePort": 10080, "healthCheckPort": 10080})), Ok(vec![10080]));
+    assert_eq!(ports(json!({"healthCheckNodePort": 10080, "healthCheckPort": 10081})), Err("ConflictingAliases"));
+    let list = |list: Value| ports(json!({"healthCheckNodePorts": list}));
+    assert_eq!(list(json!([10080, 10081])), Ok(vec![10080, 10081]));
+    for bad in [json!([0]), json!([65536]), json!([-1]), json!([7, 7])] {
+        assert_eq!(list(bad.clone()), Err("InvalidSpec"), "{bad}");
+    }
+}
+
+#[test]
+fn expressions_of_the_selector_are_accepted_and_a_remark_says_that_they_select_nothing() {
+    let settings = settings(&spec(|spec| {
+        spec["selector"] =
+            json!({"matchLabels": {"app": "edge"}, "matchExpressions": [{"key": "app", "operator": "In", "values": ["edge"]}]});
+    }));
+    assert_eq!(remarks(&settings), ["SelectorIgnored"]);
+    let message = &settings.remarks[0].message;
+    assert!(message.contains("selector.matchExpressions") && message.contains("matchLabels"), "{message}");
+}
+
+#[test]
+fn marks_are_not_used_for_updates_in_degrade_mode_and_a_remark_says_so() {
+    let marks = json!({
+        "annotateDeploymentToDetach": {}, "annotateNodeToDetach": {"key": "a/b"}, "waitForDetachmentByAnnotatedTimestamp": {"key": "a/c"},
+    });
+    let with = |budget: Value| {
+        let mut given = marks.clone();
+        given.as_object_mut().unwrap().extend(budget.as_object().unwrap().clone());
+        settings(&rolling(given))
+    };
+    let degrades = with(json!({"maxDegradedNodes": 2}));
+    assert_eq!(degrades.update_marks(), crds::ledger::Marks::default());
+    assert_eq!(remarks(&degrades), ["MarksIgnored"]);
+    for word in ["annotateDeploymentToDetach, annotateNodeToDetach, waitForDetachmentByAnnotatedTimestamp", "maxUnavailableNodes"] {
+        assert!(degrades.remarks[0].message.contains(word), "{}", degrades.remarks[0].message);
+    }
+    assert_eq!(remarks(&with(json!({"maxUnavailableNodes": 2}))), [] as [&str; 0]);
+    assert_eq!(remarks(&settings(&rolling(json!({"maxDegradedNodes": 2})))), [] as [&str; 0]);
+    let label = settings(&rolling(json!({"labelNodeToDetach": {"gracePeriodSeconds": 9}})));
+    assert!(label.remarks[0].message.starts_with("labelNodeToDetach"), "{:?}", label.remarks);
 }
 
 #[test]
@@ -205,6 +261,14 @@ fn host_ports_take_one_pod_per_node_and_no_surge() {
         assert_eq!(reasons(&with(pod.clone(), 1, json!({"maxSurgedPodsPerNode": 1}))), ["HostPortConflict"]);
         assert_eq!(reasons(&with(pod.clone(), 1, json!({}))), [] as [&str; 0]);
         assert_eq!(settings(&with(pod.clone(), 1, json!({}))).placement, crds::ingress_daemon_set::Placement::NodeAffinity);
+    }
+    for none in [json!(0), json!("0%")] {
+        let strategy = json!({"maxUnavailablePodsPerNode": none});
+        let said = resolve(&with(explicit.clone(), 1, strategy.clone())).unwrap_err();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].reason == "InvalidSpec" && said[0].message.starts_with("maxUnavailablePodsPerNode must not be 0"), "{said:?}");
+        let detaches = json!({"maxUnavailableNodes": 1, "maxUnavailablePodsPerNode": none});
+        assert_eq!(settings(&with(explicit.clone(), 1, detaches)).max_unavailable_pods, Count::Percent(100));
     }
     let several = with(reuse, 2, json!({}));
     assert_eq!(settings(&several).placement, crds::ingress_daemon_set::Placement::NodeName);
