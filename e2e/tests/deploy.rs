@@ -33,6 +33,14 @@ fn the_operators_pods_give_up_every_privilege() {
 }
 
 #[test]
+fn the_config_maps_that_are_looked_for_are_those_that_the_operator_may_read() {
+    let objects = objects("optional/legacy-configmap.yaml").unwrap();
+    let role = objects.iter().find(|object| object["kind"] == "Role").unwrap();
+    assert_eq!(role["metadata"]["namespace"], planner::gate::legacy::NAMESPACE);
+    assert_eq!(role["rules"][0]["resourceNames"], json!(planner::gate::legacy::NAMES));
+}
+
+#[test]
 fn no_right_is_for_everything() {
     for object in objects("10-rbac.yaml").unwrap() {
         for rule in object["rules"].as_array().into_iter().flatten() {

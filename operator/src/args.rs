@@ -104,9 +104,9 @@ impl Run {
 #[derive(Clone, Debug, Default, Args)]
 pub struct Fronts {
     /// `ConfigMap` of critical pods, as istio-cni-taint reads it: NAMESPACE/NAME; with NAMESPACE alone the first there is of
-    /// node.readiness and istio-cni-taint-configmap. Default: what `TAINT_CONFIGMAP_NAMESPACE` and `TAINT_CONFIGMAP_NAME` say, also
-    /// with hyphens as in `TAINT_CONFIGMAP-NAME`; none if neither is set.
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = ConfigMaps::parse)]
+    /// node.readiness, istio-cni-taint-configmap and istio-cni-taint; without a value, in kube-system. Without the flag: what
+    /// `TAINT_CONFIGMAP_NAMESPACE` and `TAINT_CONFIGMAP_NAME` say, also with hyphens as in `TAINT_CONFIGMAP-NAME`; none if neither is set.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = ConfigMaps::parse, num_args = 0..=1, default_missing_value = legacy::NAMESPACE)]
     pub legacy_configmap: Option<ConfigMaps>,
     /// false: look at every node once, change what is to be changed, print a table and end, with exit code 1 while a node is held
     /// and 2 when it could not be told. Also `TAINT_RUN_AS_DAEMON` or `TAINT_RUN-AS-DAEMON`.
@@ -241,13 +241,17 @@ mod tests {
         let maps = |namespace: &str, names: &[&str]| {
             Some(ConfigMaps { namespace: namespace.into(), names: names.iter().map(ToString::to_string).collect() })
         };
+        let known = ["node.readiness", "istio-cni-taint-configmap", "istio-cni-taint"];
         for (arguments, environment, wanted) in [
             (&[][..], &[][..], None),
             (&["--legacy-configmap=istio-system/pods"], &[("TAINT_CONFIGMAP_NAME", "other")], maps("istio-system", &["pods"])),
-            (&["--legacy-configmap=kube-system"], &[], maps("kube-system", &["node.readiness", "istio-cni-taint-configmap"])),
+            (&["--legacy-configmap=kube-system"], &[], maps("kube-system", &known)),
+            (&["--legacy-configmap"], &[], maps("kube-system", &known)),
+            (&["--legacy-configmap", "--log-format=json"], &[], maps("kube-system", &known)),
+            (&["--legacy-configmap", "istio-system"], &[], maps("istio-system", &known)),
             (&[], &[("TAINT_CONFIGMAP-NAME", "single")], maps("kube-system", &["single"])),
             (&[], &[("TAINT_CONFIGMAP-NAME", "single"), ("TAINT_CONFIGMAP_NAME", "other")], maps("kube-system", &["other"])),
-            (&[], &[("TAINT_CONFIGMAP-NAMESPACE", "istio-system")], maps("istio-system", &["node.readiness", "istio-cni-taint-configmap"])),
+            (&[], &[("TAINT_CONFIGMAP-NAMESPACE", "istio-system")], maps("istio-system", &known)),
             (
                 &[],
                 &[("TAINT_CONFIGMAP-NAMESPACE", "istio-system"), ("TAINT_CONFIGMAP-NAME", "istio-cni-taint-configmap")],

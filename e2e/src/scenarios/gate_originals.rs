@@ -80,7 +80,7 @@ async fn config_map(bed: &mut Bed) -> Result<()> {
     let nodes = node_names(bed);
     let all: Vec<_> = nodes.iter().map(String::as_str).collect();
     apply_yaml(bed, SINGLE).await?;
-    run_with(bed, &["--legacy-configmap=kube-system/istio-cni-taint"]).await?;
+    run_with(bed, &["--legacy-configmap"]).await?;
     held_are(bed, READINESS, &all).await.context("without a critical pod")?;
     bed.say("every node has the taint, none has a critical pod");
 
@@ -204,7 +204,7 @@ async fn once_and_cleaned_up(bed: &Bed, held: &[&str]) -> Result<()> {
     })
     .await?;
     is_held(bed, READINESS, &[]).await?;
-    let missing = operator(bed, &["run", "--run-as-daemon=false", "--legacy-configmap=kube-system"], &[]).await?;
+    let missing = operator(bed, &["run", "--run-as-daemon=false", "--legacy-configmap=kube-public"], &[]).await?;
     ensure!(missing.status.code() == Some(2) && String::from_utf8_lossy(&missing.stderr).contains("there is no ConfigMap"), "{missing:?}");
     bed.say("one pass ends with 1 while a node is held, with 0 when none is, with 2 when it cannot be told");
 
