@@ -65,6 +65,19 @@ fn one_ends_first() -> Value {
 }
 
 #[test]
+fn the_daemon_set_of_a_port_is_named_after_resource_and_port() {
+    let snapshot = snapshot();
+    let body = written(&decide(&snapshot)).unwrap();
+    assert_eq!(
+        (snapshot.resource.name.as_str(), body["kind"].as_str(), body["metadata"]["name"].as_str()),
+        ("edge", Some("DaemonSet"), Some("edge-10080"))
+    );
+    let pod = &body["spec"]["template"]["spec"];
+    assert_eq!(pod["hostNetwork"], true);
+    assert!(pod["containers"][0]["args"].as_array().unwrap().contains(&json!("--port=10080")), "{pod}");
+}
+
+#[test]
 fn a_new_health_checker_starts_before_the_old_one_ends() {
     let mut snapshot = snapshot();
     let first = written(&decide(&snapshot)).unwrap();
