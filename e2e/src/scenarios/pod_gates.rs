@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use crds::{PodReadinessGate, PodReadinessGateStatus, names};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -147,6 +147,7 @@ async fn demo_and_holds(bed: &mut Bed) -> Result<()> {
     the_demo(bed).await?;
     holds(bed).await?;
     restarts(bed).await?;
+    staged(bed).await?;
     conflict(bed).await?;
     injection(bed).await
 }
@@ -282,6 +283,52 @@ async fn restarts(bed: &Bed) -> Result<()> {
     bed.kubectl(&["label", "pod", "shop", "approved=yes", "--overwrite"]).await?;
     is_ready(bed, "shop", true).await?;
     bed.say("a container that starts anew must be approved anew");
+    Ok(())
+}
+
+/// The guide's staged update: a Deployment stops at new pods that nobody has approved.
+async fn staged(bed: &Bed) -> Result<()> {
+    pods(bed).delete("shop", &DeleteParams::default()).await?;
+    let mut shop = Guide::in_file(bed, GUIDE, None, &[])?.named("Deployment", "shop")?;
+    shop["spec"]["replicas"] = 3.into();
+    shop["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = 1.into();
+    shop["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 0.into();
+    shop["spec"]["template"]["spec"]["containers"] = sleeper("", "", &[])["spec"]["containers"].clone();
+    shop["spec"]["template"]["spec"]["volumes"] = sleeper("", "", &[])["spec"]["volumes"].clone();
+    bed.apply(&[shop]).await?;
+    let deployments = Api::<Deployment>::namespaced(bed.client.clone(), "default");
+    let counts = async || {
+        let status = deployments.get("shop").await?.status.context("no status")?;
+        anyhow::Ok((status.updated_replicas.unwrap_or(0), status.available_replicas.unwrap_or(0)))
+    };
+    let approve = async |wanted: (i32, i32)| {
+        eventually(MINUTE, &format!("(updated, available) pods are {wanted:?} once new ones are approved"), async || {
+            // There may be none for the moment.
+            drop(bed.kubectl(&["label", "pod", "-l", "app=shop,approved!=yes", "approved=yes"]).await);
+            let counts = counts().await?;
+            ensure!(counts == wanted, "{counts:?}");
+            Ok(())
+        })
+        .await
+    };
+    approve((3, 3)).await?;
+    bed.kubectl(&["set", "env", "deployment/shop", "VERSION=2"]).await?;
+    eventually(MINUTE, "a pod of the new template is there", async || {
+        let counts = counts().await?;
+        ensure!(counts == (1, 3), "{counts:?}");
+        Ok(())
+    })
+    .await?;
+    throughout(WHILE, "it waits, and all old pods serve", async || {
+        let counts = counts().await?;
+        ensure!(counts == (1, 3), "{counts:?}");
+        Ok(())
+    })
+    .await?;
+    approve((3, 3)).await?;
+    bed.kubectl(&["rollout", "status", "deployment/shop", "--timeout=60s"]).await?;
+    deployments.delete("shop", &DeleteParams::default()).await?;
+    bed.say("a Deployment stopped at the first pod of a new template until somebody approved it");
     Ok(())
 }
 
