@@ -33,27 +33,6 @@ fn the_operators_pods_give_up_every_privilege() {
 }
 
 #[test]
-fn the_sample_of_a_startup_daemon_set_is_what_the_preset_waits_for_and_bears_its_taint() {
-    let sample = &objects("optional/startup-daemonset.yaml").unwrap()[0];
-    assert_eq!((&sample["kind"], &sample["metadata"]["name"]), (&json!("DaemonSet"), &json!("node-startup-init")));
-    let gate = planner::gate::preset::startup("", false, 0);
-    let pods = gate.spec.requirements.iter().find_map(|requirement| requirement.pods.as_ref()).unwrap();
-    let template = &sample["spec"]["template"];
-    assert!(pods.selector.matches(|key| template["metadata"]["labels"][key].as_str()), "{}", template["metadata"]);
-    let taint = &gate.spec.taint;
-    let toleration = json!([{ "key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect }]);
-    assert_eq!(template["spec"]["tolerations"], toleration);
-}
-
-#[test]
-fn the_config_maps_that_are_looked_for_are_those_that_the_operator_may_read() {
-    let objects = objects("optional/legacy-configmap.yaml").unwrap();
-    let role = objects.iter().find(|object| object["kind"] == "Role").unwrap();
-    assert_eq!(role["metadata"]["namespace"], planner::gate::legacy::NAMESPACE);
-    assert_eq!(role["rules"][0]["resourceNames"], json!(planner::gate::legacy::NAMES));
-}
-
-#[test]
 fn no_right_is_for_everything() {
     for object in objects("10-rbac.yaml").unwrap() {
         for rule in object["rules"].as_array().into_iter().flatten() {

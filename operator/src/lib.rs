@@ -16,5 +16,6 @@ mod readable;
 pub mod reconcile;
 pub mod rights;
 pub mod telemetry;
+pub mod turns;
 pub mod web;
 pub mod webhook;

@@ -146,6 +146,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         metrics: Arc::clone(&metrics),
         health_checker_image: run.health_checker_image.clone(),
         memories: tokio::sync::Mutex::default(),
+        turns: operator::turns::Turns::default(),
         failures: std::sync::Mutex::default(),
     });
     let outcome = tokio::select! {

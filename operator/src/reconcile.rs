@@ -6,6 +6,7 @@ use crate::{
     memory::Memory,
     metrics::Metrics,
     observe::{Guarded, Observer},
+    turns::Turns,
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
@@ -48,6 +49,8 @@ pub struct Context {
     pub health_checker_image: String,
     /// By namespace and name.
     pub memories: Mutex<BTreeMap<Key, Arc<Mutex<Memory>>>>,
+    /// Namespaces take turns.
+    pub turns: Turns,
     /// Passes in a row that failed and brought nothing about, by namespace and name.
     pub failures: std::sync::Mutex<BTreeMap<Key, u32>>,
 }
@@ -60,6 +63,10 @@ pub struct Failed(String);
 /// One pass over one resource.
 pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, Failed> {
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
+    let _turn = match context.turns.take(&key.0) {
+        Ok(turn) => turn,
+        Err(again) => return Ok(Requeue::requeue(again)),
+    };
     let memory = Arc::clone(context.memories.lock().await.entry(key.clone()).or_default());
     let mut memory = memory.lock().await;
     let (now, at) = (chrono::Utc::now().timestamp(), Instant::now());

@@ -37,7 +37,7 @@ const OWN: &str = "tenant.example.com";
 
 /// All that the tenant can do.
 pub const HOSTILE: Scenario = Scenario {
-    name: "a_tenant_with_thousands_of_objects_writes_nothing_to_nodes_and_slows_no_rollout_of_another_down",
+    name: "a_tenant_with_thousands_of_objects_writes_nothing_to_nodes_and_a_rollout_of_another_ends_beside_them",
     options: || Options { takes_rights_away: true, ..product::four_nodes() },
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(hostile(bed)),
@@ -198,7 +198,8 @@ async fn said(sets: &Api<IngressDaemonSet>, name: &str, reason: &str) -> Result<
 
 /// Of an object of another namespace a gate learns nothing, and says why; of too many gates those that are left out say so.
 async fn told_nothing(gates: &Api<PodReadinessGate>) -> Result<()> {
-    eventually(Duration::from_mins(1), "gates say that they are not followed", async || {
+    // The statuses of one namespace are written one after the other.
+    eventually(Duration::from_mins(3), "gates say that they are not followed", async || {
         let all = gates.list(&Default::default()).await?.items;
         let says = |gate: &PodReadinessGate, reason: &str| {
             let status = gate.status.clone().unwrap_or_default();

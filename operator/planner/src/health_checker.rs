@@ -257,7 +257,7 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
     let mut others: Vec<_> = snapshot.others.iter().collect();
     others.sort_by_key(|other| (other.created, &other.uid));
     for other in others {
-        let Ok(theirs) = resolve(&other.spec) else { continue };
+        let Ok(theirs) = resolve(&other.resource.spec) else { continue };
         // Each with whether they and we serve it anywhere.
         let served = |port: u16| (port, other.accepted || other.served.contains(&port), is_served(snapshot, port));
         let ports: Vec<_> = settings.ports.iter().filter(|port| theirs.ports.contains(port)).map(|port| served(*port)).collect();
@@ -273,7 +273,7 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
         };
         let mut shared = snapshot.nodes.iter().filter(|(name, node)| {
             eligibility::is_chosen(&resource.spec, settings, name, node, true)
-                && eligibility::is_chosen(&other.spec, &theirs, name, node, true)
+                && eligibility::is_chosen(&other.resource.spec, &theirs, name, node, true)
         });
         let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|(_, they, we)| comes_first(node, *they, *we))?)));
         if let Some((node, (port, ..))) = lost {

@@ -8,6 +8,7 @@
 pub mod admission;
 mod blocked;
 pub mod breaker;
+pub mod claims;
 pub mod clocks;
 pub mod course;
 pub mod decide;

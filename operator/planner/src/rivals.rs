@@ -36,7 +36,7 @@ impl<'a> Rivals<'a> {
         let ours: Vec<_> = settings.and_then(|settings| settings.node_mark.as_ref()).into_iter().chain(granted).collect();
         let known = snapshot.others.iter().filter_map(|resource| {
             let mark = mark_of(resource)?;
-            ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.spec).ok() })
+            ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.resource.spec).ok() })
         });
         let resource = &snapshot.resource;
         Self { known: known.collect(), uid8: resource.uid8(), age: (resource.created, &resource.uid) }
@@ -71,14 +71,14 @@ impl<'a> Rivals<'a> {
 impl Rival<'_> {
     fn is_on(&self, case: &Case<'_>) -> bool {
         case.node.is_some_and(|node| {
-            let chosen = |settings| is_chosen(&self.resource.spec, settings, case.name, node, true);
+            let chosen = |settings| is_chosen(&self.resource.resource.spec, settings, case.name, node, true);
             node.is_used_by(names::uid8(&self.resource.uid)) || self.settings.as_ref().is_some_and(chosen)
         })
     }
 }
 
 fn mark_of(resource: &OtherResource) -> Option<Annotation> {
-    let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+    let rolling = resource.resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
     rolling.node_mark()
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{clocks::Clocks, gate::Gate, node_rights::NodeRights, proof::Sights, stored::StoredSpec, texts::Texts};
 use crds::{
+    IngressDaemonSet,
     holders::Holders,
     in_place::PodRecord,
     ingress_daemon_set::IngressDaemonSetSpec,
@@ -528,8 +529,8 @@ pub struct OtherResource {
     pub uid: String,
     /// Seconds since 1970.
     pub created: i64,
-    /// Its spec.
-    pub spec: Arc<IngressDaemonSetSpec>,
+    /// Itself, without its own status.
+    pub resource: Arc<IngressDaemonSet>,
     /// Its spec, as it is, was found to be valid.
     pub accepted: bool,
     /// Health ports for which it has health checkers.

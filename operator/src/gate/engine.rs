@@ -60,6 +60,9 @@ const ROOM_FOR: Duration = Duration::from_secs(1);
 const TOLD_AFTER: u32 = 5;
 /// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights yet.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// What gates are made from is read again at once, or, where that takes longer than this, after ten times as long: thousands of resources
+/// that come one by one are to cost a tenth of a core.
+const LONG: Duration = Duration::from_millis(5);
 /// First and longest wait after a failed patch; doubled in between, and up to twice that, by chance.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
@@ -94,6 +97,9 @@ pub struct Engine {
     listed: bool,
     /// Since when gates must not be listed.
     refused: Option<tokio::time::Instant>,
+    /// What gates are made from has changed, and is to be read again, not before this time.
+    refresh_due: bool,
+    refresh_after: Instant,
     /// What was listed is what the hub knows: without its gates, records of theirs would seem to be left behind.
     refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
@@ -169,6 +175,8 @@ impl Engine {
             known: Readable::default(),
             listed: false,
             refused: None,
+            refresh_due: false,
+            refresh_after: Instant::now(),
             refreshed: false,
             unsatisfiable: BTreeMap::new(),
             in_force: BTreeMap::new(),
@@ -225,6 +233,7 @@ impl Engine {
     /// What no event brings.
     async fn tick(&mut self, writing: &mut Writing) {
         self.wake_due();
+        self.refresh_if_due().await;
         if self.finalizers == Finalizers::Failed {
             self.keep_finalizers().await;
         }
@@ -287,11 +296,23 @@ impl Engine {
 
     async fn note(&mut self, changes: Changes) {
         self.urgent.extend(changes.nodes);
-        if changes.gates {
-            self.refresh_gates().await;
-        }
+        self.refresh_due |= changes.gates;
+        self.refresh_if_due().await;
         if changes.all {
             self.sweep();
+        }
+    }
+
+    async fn refresh_if_due(&mut self) {
+        let started = Instant::now();
+        if !self.refresh_due || started < self.refresh_after {
+            return;
+        }
+        self.refresh_due = false;
+        self.refresh_gates().await;
+        let took = started.elapsed();
+        if took >= LONG {
+            self.refresh_after = Instant::now() + took * 10;
         }
     }
 

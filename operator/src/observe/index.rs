@@ -11,6 +11,7 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use planner::{
+    claims::{Claim, claims},
     snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, RevisionFacts},
     stored::Specs,
 };
@@ -32,8 +33,16 @@ pub enum Touched {
     Resource(Key),
     /// The one of this namespace whose UID begins so.
     Owner(String, String),
+    /// These.
+    These(BTreeSet<Key>),
     /// All.
     All,
+}
+
+/// What of a namespace is in a map.
+pub(super) fn of_namespace<'m, T>(map: &'m BTreeMap<Key, T>, namespace: &str) -> impl Iterator<Item = (&'m Key, &'m T)> + use<'m, T> {
+    let namespace = namespace.to_owned();
+    map.range((namespace.clone(), String::new())..).take_while(move |((known, _), _)| *known == namespace)
 }
 
 /// An object of one of our resources.
@@ -57,6 +66,14 @@ impl Entry<()> {
     }
 }
 
+/// What tells a resource from what gates were made from before.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MadeFrom {
+    uid: Option<String>,
+    generation: Option<i64>,
+    deleting: bool,
+}
+
 /// What is kept of a `ReplicaSet`.
 #[derive(Clone, Debug, Default)]
 pub struct KeptReplicaSet {
@@ -71,6 +88,8 @@ pub struct KeptReplicaSet {
 pub struct Index {
     pub(super) resources: BTreeMap<Key, Arc<IngressDaemonSet>>,
     pub(super) unreadable: BTreeMap<Key, String>,
+    /// Who claims what of nodes.
+    claimants: BTreeMap<Claim, BTreeSet<Key>>,
     pub(super) nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     pub(super) node_names: BTreeMap<String, String>,
     pub(super) deployments: BTreeMap<Key, Entry<(String, Arc<DeploymentFacts>)>>,
@@ -101,7 +120,7 @@ pub trait Observed: Sized {
 
 /// An object, cut down to what is kept of it.
 pub struct Cut<K: Observed> {
-    key: Key,
+    pub(super) key: Key,
     /// Its resourceVersion.
     pub version: u64,
     kept: K::Kept,
@@ -163,6 +182,65 @@ impl Index {
         }
     }
 
+    /// What gates are made from, of a resource: a status that was written changes nothing of it.
+    pub(super) fn made_from(&self, kind: Kind, key: &Key) -> Option<MadeFrom> {
+        let meta = (kind == Kind::Resources).then(|| self.resources.get(key)).flatten().map(|resource| &resource.metadata);
+        let of = |meta: &ObjectMeta| MadeFrom {
+            uid: meta.uid.clone(),
+            generation: meta.generation,
+            deleting: meta.deletion_timestamp.is_some(),
+        };
+        meta.map(of)
+    }
+
+    /// A resource claims something else than before. Who claims any of it, itself left out.
+    fn take_claims(&mut self, key: &Key, before: Option<&IngressDaemonSet>, after: Option<&IngressDaemonSet>) -> BTreeSet<Key> {
+        let (before, after) = (before.map(claims).unwrap_or_default(), after.map(claims).unwrap_or_default());
+        let mut others = BTreeSet::new();
+        for claim in before.union(&after) {
+            let claimants = self.claimants.entry(claim.clone()).or_default();
+            claimants.remove(key);
+            others.extend(claimants.iter().cloned());
+            if after.contains(claim) {
+                claimants.insert(key.clone());
+            } else if claimants.is_empty() {
+                self.claimants.remove(claim);
+            }
+        }
+        others
+    }
+
+    /// Resources with a health port among those that a Service has got or lost.
+    fn sharing_ports(&self, before: BTreeSet<u16>, after: BTreeSet<u16>) -> Touched {
+        let changed = before.symmetric_difference(&after);
+        Touched::These(changed.filter_map(|port| self.claimants.get(&Claim::Port(*port))).flatten().cloned().collect())
+    }
+
+    /// Resources that claim something that this one claims.
+    pub(super) fn rivals(&self, key: &Key, resource: &IngressDaemonSet) -> BTreeSet<&Key> {
+        let claimants = claims(resource).into_iter().filter_map(|claim| self.claimants.get(&claim));
+        claimants.flatten().filter(|other| *other != key).collect()
+    }
+
+    /// Resources that a change of a Node may concern: those that may choose it now or did so before, and those that have something there.
+    fn concerned_by(&self, name: &str, before: Option<&NodeFacts>, after: Option<&NodeFacts>) -> Touched {
+        let states = || [before, after].into_iter().flatten();
+        let hash = hash::node_hash(name);
+        let there =
+            self.deployments.values().filter(|entry| entry.node_hash == hash || entry.facts.0 == name).map(|entry| entry.uid8.as_str());
+        let pods = self.pods.values().filter(|entry| entry.node_hash == hash).map(|entry| entry.uid8.as_str());
+        let there: BTreeSet<_> = there.chain(pods).collect();
+        let is_concerned = |resource: &IngressDaemonSet| {
+            let uid8 = names::uid8(resource.metadata.uid.as_deref().unwrap_or_default());
+            let selector = &resource.spec.node_selector;
+            let chooses = |node: &NodeFacts| selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+            let holds = |node: &NodeFacts| node.annotations.get(names::HOLDERS_ANNOTATION).is_some_and(|holders| holders.contains(uid8));
+            there.contains(uid8) || states().any(|node| chooses(node) || node.is_used_by(uid8) || holds(node))
+        };
+        let resources = self.resources.iter().filter(|(_, resource)| is_concerned(resource)).map(|(key, _)| key);
+        Touched::These(resources.chain(self.unreadable.keys()).cloned().collect())
+    }
+
     /// A node's name is kept as long as there is the Node, or a Deployment for it.
     fn forget_name(&mut self, node: &str) {
         if !self.nodes.contains_key(node) && !self.deployments.values().any(|entry| entry.facts.0 == node) {
@@ -176,14 +254,11 @@ impl Index {
         match touched {
             Touched::Nothing => Vec::new(),
             Touched::Resource(key) => all().filter(|known| *known == key).cloned().collect(),
-            Touched::Owner(namespace, uid8) => self
-                .resources
-                .iter()
-                .filter(|((known, _), resource)| {
-                    known == namespace && resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8)
-                })
+            Touched::Owner(namespace, uid8) => of_namespace(&self.resources, namespace)
+                .filter(|(_, resource)| resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8))
                 .map(|(key, _)| key.clone())
                 .collect(),
+            Touched::These(keys) => keys.iter().cloned().collect(),
             Touched::All => all().cloned().collect(),
         }
     }
@@ -236,13 +311,18 @@ impl Observed for Guarded {
         match kept.0 {
             Ok(resource) => {
                 index.unreadable.remove(&key);
-                // Another resource's ports and detach annotation may concern every other one.
-                let before = index.resources.insert(key.clone(), Arc::new(resource));
-                let same = before.is_some_and(|before| index.resources.get(&key).is_some_and(|after| before.spec == after.spec));
-                if same { Touched::Resource(key) } else { Touched::All }
+                let resource = Arc::new(resource);
+                let before = index.resources.insert(key.clone(), Arc::clone(&resource));
+                let mut concerned = index.take_claims(&key, before.as_deref(), Some(&resource));
+                if before.is_some_and(|before| before.spec == resource.spec) {
+                    return Touched::Resource(key);
+                }
+                concerned.insert(key);
+                Touched::These(concerned)
             }
             Err(error) => {
-                index.resources.remove(&key);
+                let before = index.resources.remove(&key);
+                index.take_claims(&key, before.as_deref(), None);
                 index.unreadable.insert(key.clone(), error.error);
                 Touched::Resource(key)
             }
@@ -250,9 +330,9 @@ impl Observed for Guarded {
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
-        index.resources.remove(key);
+        let before = index.resources.remove(key);
         index.unreadable.remove(key);
-        Touched::All
+        Touched::These(index.take_claims(key, before.as_deref(), None))
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
@@ -276,15 +356,17 @@ impl Observed for Node {
             index.node_news.insert(name.clone());
         }
         index.node_names.insert(hash::node_hash(&name), name.clone());
+        let touched = if same { Touched::Nothing } else { index.concerned_by(&name, before.map(AsRef::as_ref), Some(&after)) };
         Arc::make_mut(&mut index.nodes).insert(name, Arc::new(after));
-        if same { Touched::Nothing } else { Touched::All }
+        touched
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
-        Arc::make_mut(&mut index.nodes).remove(&key.1);
+        let gone = Arc::make_mut(&mut index.nodes).remove(&key.1);
+        let touched = index.concerned_by(&key.1, gone.as_deref(), None);
         index.node_news.insert(key.1.clone());
         index.forget_name(&key.1);
-        Touched::All
+        touched
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
@@ -432,11 +514,12 @@ impl Observed for Service {
 
     fn insert(key: Key, ports: Vec<u16>, index: &mut Index) -> Touched {
         let before = if ports.is_empty() { index.services.remove(&key) } else { index.services.insert(key, ports.clone()) };
-        if before.unwrap_or_default() == ports { Touched::Nothing } else { Touched::All }
+        index.sharing_ports(before.unwrap_or_default().into_iter().collect(), ports.into_iter().collect())
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
-        if index.services.remove(key).is_some() { Touched::All } else { Touched::Nothing }
+        let gone = index.services.remove(key).unwrap_or_default();
+        index.sharing_ports(gone.into_iter().collect(), BTreeSet::new())
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {

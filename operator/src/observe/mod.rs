@@ -194,7 +194,7 @@ impl Observer {
     pub fn learn(&self, node: Node) {
         let node = Cut::of(node, &mut self.specs());
         let touched = self.index().apply(node);
-        self.tell_gates(Kind::Nodes);
+        self.tell_gates(false);
         self.trigger(&touched);
     }
 
@@ -289,9 +289,8 @@ impl Observer {
                 Event::InitDone => {
                     self.replace(std::mem::take(&mut listing));
                     self.listed[K::KIND as usize].store(true, Ordering::Release);
-                    self.tell_gates(K::KIND);
                     // Whichever is listed last lets gates be made.
-                    self.hub.gates();
+                    self.tell_gates(true);
                     self.trigger(&Touched::All);
                 }
                 Event::Apply(object) => self.apply(object),
@@ -328,9 +327,14 @@ impl Observer {
 
     fn apply<K: Observed + Resource>(&self, object: K) {
         let object = Cut::of(object, &mut self.specs());
-        let version = object.version;
-        let touched = self.index().apply(object);
-        self.tell_gates(K::KIND);
+        let (version, key) = (object.version, object.key.clone());
+        let (touched, is_news) = {
+            let mut index = self.index();
+            let before = index.made_from(K::KIND, &key);
+            let touched = index.apply(object);
+            (touched, index.made_from(K::KIND, &key) != before)
+        };
+        self.tell_gates(is_news);
         self.note(K::KIND, version);
         self.trigger(&touched);
     }
@@ -338,7 +342,7 @@ impl Observer {
     fn delete<K: Observed + Resource>(&self, object: &K) {
         let key = index::key(object.meta());
         let touched = self.index().delete::<K>(&key);
-        self.tell_gates(K::KIND);
+        self.tell_gates(K::KIND == Kind::Resources);
         self.note(K::KIND, version(object.meta().resource_version.as_deref()));
         self.trigger(&touched);
         if K::KIND == Kind::Resources {
@@ -347,14 +351,14 @@ impl Observer {
         }
     }
 
-    /// What gates are made from may have changed.
-    fn tell_gates(&self, kind: Kind) {
+    /// Nodes that have changed; `is_news`: what gates are made from has, too.
+    fn tell_gates(&self, is_news: bool) {
         let news = std::mem::take(&mut self.index().node_news);
         if !news.is_empty() {
             self.hub.pods().nodes(news.iter().cloned());
             self.hub.nodes(news);
         }
-        if kind == Kind::Resources {
+        if is_news {
             self.hub.gates();
         }
     }

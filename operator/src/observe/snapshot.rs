@@ -1,8 +1,11 @@
 //! The snapshot of one resource, cut out of the index.
 
-use super::{facts, index::Index};
+use super::{
+    facts,
+    index::{Index, Key, of_namespace},
+};
 use crate::memory::Memory;
-use crds::{hash, names};
+use crds::{IngressDaemonSet, hash, names};
 use planner::{
     Snapshot,
     clocks::Clocks,
@@ -26,18 +29,18 @@ pub(super) fn build(
     health_checker_image: &str,
     node_rights: &Arc<NodeRights>,
 ) -> Option<Snapshot> {
-    let resource = index.resources.get(&(namespace.to_owned(), name.to_owned()))?;
+    let key = (namespace.to_owned(), name.to_owned());
+    let resource = index.resources.get(&key)?;
     let uid = resource.metadata.uid.clone().unwrap_or_default();
     let uid8 = names::uid8(&uid).to_owned();
     let taken = taken(index, namespace, &uid8);
     let deployments = deployments(index, namespace, name, &uid, &taken);
-    let orphans =
-        index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && entry.controller.is_none());
+    let orphans = of_namespace(&index.replica_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8 && entry.controller.is_none());
     let orphans =
         orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.orphan.clone()))).collect();
     let ledger = resource.ledger();
     let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
-    let daemon_sets = index.daemon_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
+    let daemon_sets = of_namespace(&index.daemon_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8);
     Some(Snapshot {
         now,
         health_checker_image: health_checker_image.to_owned(),
@@ -55,7 +58,7 @@ pub(super) fn build(
             .collect(),
         history: history(index, namespace, &uid),
         port_conflicts: port_conflicts(index, namespace, &uid8),
-        others: others(index, &uid),
+        others: others(index, &key, resource),
         service_ports: Arc::new(
             index
                 .services
@@ -97,7 +100,7 @@ pub(super) fn build(
 ///
 /// The node is the one for which the Deployment's name was made: its label and annotation may have been edited.
 fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BTreeSet<String>) -> BTreeMap<String, Arc<DeploymentFacts>> {
-    let ours = index.deployments.iter().filter(|((known, _), entry)| known == namespace && entry.controller.as_deref() == Some(uid));
+    let ours = of_namespace(&index.deployments, namespace).filter(|(_, entry)| entry.controller.as_deref() == Some(uid));
     ours.filter_map(|((_, object), entry)| {
         let (annotated, facts) = &entry.facts;
         let hashed = index.node_names.get(&entry.node_hash);
@@ -111,7 +114,7 @@ fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BT
 
 /// Names of Deployments that carry our label and are not ours.
 fn labelled_by_others(index: &Index, namespace: &str, uid: &str) -> Vec<String> {
-    let labelled = index.deployments.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == names::uid8(uid));
+    let labelled = of_namespace(&index.deployments, namespace).filter(|(_, entry)| entry.uid8 == names::uid8(uid));
     labelled.filter(|(_, entry)| entry.controller.as_deref() != Some(uid)).map(|((_, name), _)| name.clone()).collect()
 }
 
@@ -123,7 +126,7 @@ fn pods(
 ) -> BTreeMap<String, Vec<PodFacts>> {
     let hashes: BTreeMap<String, &String> = deployments.keys().map(|node| (hash::node_hash(node), node)).collect();
     let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
-    let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8 && !entry.node_hash.is_empty());
+    let ours = of_namespace(&index.pods, namespace).filter(|(_, entry)| entry.uid8 == uid8 && !entry.node_hash.is_empty());
     for (_, entry) in ours {
         if let Some(node) = hashes.get(&entry.node_hash).copied().or_else(|| index.node_names.get(&entry.node_hash)) {
             pods.entry(node.clone()).or_default().push(entry.facts.clone());
@@ -135,7 +138,7 @@ fn pods(
 /// Pods that pull images, by node.
 fn pulls(index: &Index, namespace: &str, uid8: &str) -> BTreeMap<String, Vec<PullFacts>> {
     let mut pulls: BTreeMap<String, Vec<PullFacts>> = BTreeMap::new();
-    let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
+    let ours = of_namespace(&index.pods, namespace).filter(|(_, entry)| entry.uid8 == uid8);
     for pull in ours.filter_map(|(_, entry)| entry.facts.pull.as_deref()) {
         pulls.entry(pull.node.clone()).or_default().push(pull.clone());
     }
@@ -151,7 +154,7 @@ fn replica_sets(
 ) -> BTreeMap<String, Vec<ReplicaSetFacts>> {
     let nodes: BTreeMap<&str, &String> = deployments.iter().map(|(node, deployment)| (deployment.uid.as_str(), node)).collect();
     let mut sets: BTreeMap<String, Vec<ReplicaSetFacts>> = BTreeMap::new();
-    for (_, entry) in index.replica_sets.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8) {
+    for (_, entry) in of_namespace(&index.replica_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8) {
         let Some(facts) = &entry.facts.gated else { continue };
         if let Some(node) = nodes.get(facts.owner.as_str()) {
             sets.entry((*node).clone()).or_default().push(facts.clone());
@@ -161,50 +164,36 @@ fn replica_sets(
 }
 
 fn port_conflicts(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {
-    let ours = index.pods.iter().filter(|((known, _), entry)| known == namespace && entry.uid8 == uid8);
+    let ours = of_namespace(&index.pods, namespace).filter(|(_, entry)| entry.uid8 == uid8);
     ours.filter_map(|(_, entry)| entry.facts.port_conflict.clone()).collect()
 }
 
 fn history(index: &Index, namespace: &str, uid: &str) -> Vec<RevisionFacts> {
-    let ours = index.revisions.iter().filter(|((known, _), entry)| known == namespace && entry.controller.as_deref() == Some(uid));
+    let ours = of_namespace(&index.revisions, namespace).filter(|(_, entry)| entry.controller.as_deref() == Some(uid));
     ours.map(|(_, entry)| entry.facts.clone()).collect()
 }
 
 /// Names that other resources of this kind have given to their objects.
 fn taken(index: &Index, namespace: &str, uid8: &str) -> BTreeSet<String> {
-    let deployments = index.deployments.iter().map(|(key, entry)| (key, &entry.uid8));
-    let daemon_sets = index.daemon_sets.iter().map(|(key, entry)| (key, &entry.uid8));
-    deployments
-        .chain(daemon_sets)
-        .filter(|((known, _), owner)| known == namespace && *owner != uid8)
-        .map(|((_, name), _)| name.clone())
-        .collect()
+    let deployments = of_namespace(&index.deployments, namespace).map(|(key, entry)| (key, &entry.uid8));
+    let daemon_sets = of_namespace(&index.daemon_sets, namespace).map(|(key, entry)| (key, &entry.uid8));
+    deployments.chain(daemon_sets).filter(|(_, owner)| *owner != uid8).map(|((_, name), _)| name.clone()).collect()
 }
 
-fn others(index: &Index, uid: &str) -> Vec<OtherResource> {
-    let served = served(index);
-    index
-        .resources
-        .iter()
-        .filter(|(_, other)| other.metadata.uid.as_deref() != Some(uid))
-        .map(|((namespace, name), other)| OtherResource {
+/// Other resources that claim something that this one claims.
+fn others(index: &Index, key: &Key, resource: &IngressDaemonSet) -> Vec<OtherResource> {
+    let found = index.rivals(key, resource).into_iter().filter_map(|key| Some((key, index.resources.get(key)?)));
+    let other = |((namespace, name), other): (&Key, &Arc<IngressDaemonSet>)| {
+        let uid = other.metadata.uid.clone().unwrap_or_default();
+        let checkers = of_namespace(&index.daemon_sets, namespace).filter(|(_, set)| set.controller.as_ref() == Some(&uid));
+        OtherResource {
             key: format!("{namespace}/{name}"),
-            uid: other.metadata.uid.clone().unwrap_or_default(),
             created: other.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
-            spec: Arc::new(other.spec.clone()),
             accepted: is_accepted(other.status.as_ref(), other.metadata.generation.unwrap_or(0)),
-            served: served.get(&(namespace.as_str(), other.metadata.uid.as_deref().unwrap_or_default())).cloned().unwrap_or_default(),
-        })
-        .collect()
-}
-
-/// Health ports for which resources have health checkers, by namespace and UID.
-fn served(index: &Index) -> BTreeMap<(&str, &str), BTreeSet<u16>> {
-    let mut served: BTreeMap<_, BTreeSet<u16>> = BTreeMap::new();
-    for ((namespace, _), set) in &index.daemon_sets {
-        if let Some(uid) = set.controller.as_deref() {
-            served.entry((namespace.as_str(), uid)).or_default().insert(set.facts.port);
+            served: checkers.map(|(_, set)| set.facts.port).collect(),
+            resource: Arc::clone(other),
+            uid,
         }
-    }
-    served
+    };
+    found.map(other).collect()
 }

@@ -30,7 +30,7 @@ use kube::{
 use planner::{
     gate::world::{Key, Source},
     pod_gate::{
-        Gate,
+        Gate, World,
         decide::{Transition, View, decide},
         world::{Attachment, Target},
     },
@@ -203,7 +203,7 @@ impl Engine {
         let relinked = {
             let mut known = self.hub.known();
             known.has_all = self.known.unreadable.is_empty();
-            let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), Arc::new(self::gate(object)))).collect();
+            let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), kept(&known.world, key, object))).collect();
             let changed = known.world.take_gates(gates);
             // Pods may wait for the condition of one that is gone, and for nobody.
             self.observer.wake(|resource| resource.namespace().is_some_and(|own| changed.contains(&own)));
@@ -266,7 +266,9 @@ impl Engine {
     }
 
     fn note(&mut self, changes: Changes) {
-        if changes.gates {
+        // Once in a tick, however many resources come; the first time at once, since passes wait for it.
+        self.refresh_due |= changes.gates;
+        if !self.hub.known().has_gates && std::mem::take(&mut self.refresh_due) {
             self.refresh();
         }
         if changes.followed.iter().any(|followed| matches!(followed, Followed::Attachment(_))) {
@@ -412,6 +414,16 @@ fn key(gate: &Guarded) -> Key {
 }
 
 /// What a `PodReadinessGate` says.
+/// The same as is known, where nothing of it has changed.
+fn kept(world: &World, key: &Key, object: &PodReadinessGate) -> Arc<Gate> {
+    let same = |gate: &&Arc<Gate>| {
+        (Some(&gate.uid), Some(gate.generation), gate.deleting)
+            == (object.metadata.uid.as_ref(), object.metadata.generation, object.metadata.deletion_timestamp.is_some())
+    };
+    let before = world.gates.get(key).or_else(|| world.surplus.get(key)).filter(same);
+    before.map_or_else(|| Arc::new(gate(object)), Arc::clone)
+}
+
 fn gate(object: &PodReadinessGate) -> Gate {
     Gate {
         namespace: object.namespace().unwrap_or_default(),

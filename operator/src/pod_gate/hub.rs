@@ -183,8 +183,8 @@ impl Hub {
         if !known.has_gates {
             return None;
         }
-        let selects = |gate: &&Arc<Gate>| gate.namespace == namespace && gate.spec.selects(|key| labels.get(key)?.as_str());
-        let asking = known.world.gates.values().filter(|gate| gate.injects());
+        let selects = |gate: &&Arc<Gate>| gate.spec.selects(|key| labels.get(key)?.as_str());
+        let asking = of_namespace(&known.world.gates, namespace).filter(|gate| gate.injects());
         let conditions: BTreeSet<_> = asking.filter(selects).map(|gate| gate.spec.condition_type.clone()).collect();
         Some(conditions.into_iter().collect())
     }
@@ -193,9 +193,8 @@ impl Hub {
     pub fn kept(&self, namespace: &str) -> Option<BTreeSet<String>> {
         let known = self.known();
         // What nothing is done for waits; nobody else opens it.
-        let all = known.world.gates.values().chain(known.world.surplus.values());
-        let of_namespace = all.filter(|gate| gate.namespace == namespace && !gate.deleting);
-        known.has_all.then(|| of_namespace.map(|gate| gate.spec.condition_type.clone()).collect())
+        let all = of_namespace(&known.world.gates, namespace).chain(of_namespace(&known.world.surplus, namespace));
+        known.has_all.then(|| all.filter(|gate| !gate.deleting).map(|gate| gate.spec.condition_type.clone()).collect())
     }
 
     /// `IngressDaemonSets` that gates follow.
@@ -249,6 +248,11 @@ fn note<T: PartialEq>(source: &mut Source<T>, seen: Result<T, String>) -> bool {
     let changed = after.broken != source.broken || after.broken.is_none() && after != *source;
     *source = after;
     changed
+}
+
+fn of_namespace<'m>(gates: &'m BTreeMap<Key, Arc<Gate>>, namespace: &str) -> impl Iterator<Item = &'m Arc<Gate>> + use<'m> {
+    let namespace = namespace.to_owned();
+    gates.range((namespace.clone(), String::new())..).take_while(move |(key, _)| key.0 == namespace).map(|(_, gate)| gate)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

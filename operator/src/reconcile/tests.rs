@@ -21,6 +21,7 @@ fn context() -> (Context, Mock) {
         announcer: Announcer::new(EventRecorder::new(Client::new(silent, "default"), reporter)),
         health_checker_image: "checker:1".into(),
         memories: Mutex::default(),
+        turns: crate::turns::Turns::default(),
         failures: std::sync::Mutex::default(),
     };
     (context, server)

@@ -648,3 +648,30 @@ fn the_sources_of_both_gates_are_lists_that_the_api_server_takes() {
     assert_eq!(of(config_map(&[("config", ISTIO)])), ["pods app=istio in namespace kube-system"]);
     assert!(LabelSelector::default().is_empty());
 }
+
+/// What `deploy/optional` has in a file.
+fn samples(file: &str) -> Vec<Value> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/optional").join(file);
+    serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn the_sample_of_a_startup_daemon_set_is_what_the_preset_waits_for_and_bears_its_taint() {
+    let sample = &samples("startup-daemonset.yaml")[0];
+    assert_eq!((&sample["kind"], &sample["metadata"]["name"]), (&json!("DaemonSet"), &json!("node-startup-init")));
+    let gate = preset::startup("", false, 0);
+    let pods = gate.spec.requirements.iter().find_map(|requirement| requirement.pods.as_ref()).unwrap();
+    let template = &sample["spec"]["template"];
+    assert!(pods.selector.matches(|key| template["metadata"]["labels"][key].as_str()), "{}", template["metadata"]);
+    let taint = &gate.spec.taint;
+    let toleration = json!([{ "key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect }]);
+    assert_eq!(template["spec"]["tolerations"], toleration);
+}
+
+#[test]
+fn the_config_maps_that_are_looked_for_are_those_that_the_operator_may_read() {
+    let objects = samples("legacy-configmap.yaml");
+    let role = objects.iter().find(|object| object["kind"] == "Role").unwrap();
+    assert_eq!(role["metadata"]["namespace"], legacy::NAMESPACE);
+    assert_eq!(role["rules"][0]["resourceNames"], json!(legacy::NAMES));
+}

@@ -2,7 +2,7 @@
 
 use crate::world;
 
-use crds::names::member_label;
+use crds::{IngressDaemonSet, names::member_label};
 use planner::{
     Action, Plan, Snapshot, decide,
     plan::Supporting,
@@ -179,7 +179,7 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
         key: "tenant/late".into(),
         uid: "ffffffff-0000".into(),
         created,
-        spec: Arc::new(snapshot.resource.spec.clone()),
+        resource: Arc::new(IngressDaemonSet::new("late", snapshot.resource.spec.clone())),
         accepted,
         served: served.iter().copied().collect(),
     };

@@ -3,6 +3,7 @@
 use crate::world;
 
 use crds::{
+    IngressDaemonSet,
     holders::{Entry, EntryPhase},
     names,
 };
@@ -324,9 +325,12 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
         key: "default/other".into(),
         uid: "ffffffff-0000".into(),
         created: 1,
-        spec: Arc::new(spec(json!({
-            "nodeSelector": {"shared": "yes"}, "updateStrategy": mark(value), "template": {"spec": {"containers": [{"name": "a"}]}},
-        }))),
+        resource: Arc::new(IngressDaemonSet::new(
+            "other",
+            spec(json!({
+                "nodeSelector": {"shared": "yes"}, "updateStrategy": mark(value), "template": {"spec": {"containers": [{"name": "a"}]}},
+            })),
+        )),
         accepted: true,
         served: BTreeSet::new(),
     };

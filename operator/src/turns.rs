@@ -1,0 +1,83 @@
+//! Namespaces take turns: passes of one are put off while many of its own are under way, so that those of another do not wait for thousands of them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Passes of one namespace under way at once. Each thread decides one at a time; the others wait for answers of the API server.
+const AT_ONCE: usize = 16;
+/// What each pass that was put off adds to the time after which the next one is tried again: as many come a second then as can be decided.
+const EACH: Duration = Duration::from_millis(5);
+/// Least and most of that time.
+const PUT_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Who may pass now.
+#[derive(Debug, Default)]
+pub struct Turns(Mutex<BTreeMap<String, Busy>>);
+
+/// A namespace of which some pass is under way.
+#[derive(Debug, Default)]
+struct Busy {
+    passes: usize,
+    /// Those that were put off meanwhile.
+    put_off: u32,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub struct Turn<'t> {
+    turns: &'t Turns,
+    namespace: String,
+}
+
+impl Turns {
+    /// A turn of the namespace, or after which time to ask for one again.
+    pub fn take(&self, namespace: &str) -> Result<Turn<'_>, Duration> {
+        let mut all = self.lock();
+        let busy = all.entry(namespace.to_owned()).or_default();
+        if busy.passes >= AT_ONCE {
+            busy.put_off = busy.put_off.saturating_add(1);
+            return Err(EACH.saturating_mul(busy.put_off).clamp(PUT_OFF.0, PUT_OFF.1));
+        }
+        busy.passes += 1;
+        drop(all);
+        Ok(Turn { turns: self, namespace: namespace.to_owned() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Busy>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut all = self.turns.lock();
+        if let Some(busy) = all.get_mut(&self.namespace) {
+            busy.passes -= 1;
+            if busy.passes == 0 {
+                all.remove(&self.namespace);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_so_many_turns_whatever_another_has_and_waits_the_longer_the_more_it_asks() {
+        let turns = Turns::default();
+        let taken: Vec<_> = (0..AT_ONCE).filter_map(|_| turns.take("tenant").ok()).collect();
+        assert_eq!(taken.len(), AT_ONCE);
+        let waits: Vec<_> = (0..2_000).filter_map(|_| turns.take("tenant").err()).collect();
+        assert_eq!((waits.first(), waits.last(), waits.len()), (Some(&PUT_OFF.0), Some(&PUT_OFF.1), 2_000));
+        assert!(waits.is_sorted());
+        assert!(turns.take("edge").is_ok());
+        drop(taken);
+        assert!(turns.take("tenant").is_ok());
+        assert!(turns.lock().is_empty(), "nothing is remembered");
+    }
+}
