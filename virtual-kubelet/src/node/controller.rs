@@ -101,12 +101,14 @@ impl<P: NodeProvider> NodeController<P> {
         if node.metadata.name.as_deref().is_none_or(str::is_empty) {
             return Err(NodeControllerError::InvalidOption("the node has no name".into()));
         }
+        let mut settings = Settings::of(options)?;
+        let leases = settings.lease_client.take();
         Ok(Self {
-            api: Api::all(client.clone()),
-            leases: Api::namespaced(client, "kube-node-lease"),
+            leases: leases.unwrap_or_else(|| Api::namespaced(client.clone(), "kube-node-lease")),
+            api: Api::all(client),
             provider,
             node,
-            settings: Settings::of(options)?,
+            settings,
             server: watch::Sender::new(None),
             lifecycle: Lifecycle::default(),
         })
@@ -421,9 +423,10 @@ mod tests {
 
     use http::{Request, Response};
     use kube::client::Body;
+    use serde_json::json;
 
     use super::super::lease::{DEFAULT_LEASE_DURATION, ForeignHolder};
-    use super::super::{MachineFacts, NaiveNodeProvider, new_node};
+    use super::super::{MachineFacts, NaiveNodeProvider, new_node, with_node_enable_lease_v1, with_node_lease_client};
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -451,6 +454,37 @@ mod tests {
         let tries = tries.lock().unwrap();
         let pauses: Vec<_> = tries.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_millis()).collect();
         assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 5000, 5000]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_kept_through_the_client_that_is_given_for_it_and_through_no_other() {
+        let asks = |answer: fn(&str) -> String| {
+            let asked = watch::Sender::new(Vec::new());
+            let noted = asked.clone();
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let path = request.uri().path().to_owned();
+                let body = answer(&path);
+                noted.send_modify(|asked| asked.push(path));
+                async { Ok::<_, Infallible>(Response::new(Body::from(body.into_bytes()))) }
+            });
+            (Client::new(service, "default"), asked)
+        };
+        let (client, asked) = asks(|_| json!({ "metadata": { "name": "n1", "uid": "u", "resourceVersion": "1" } }).to_string());
+        let (heartbeats, beaten) = asks(|_| json!({ "metadata": { "name": "n1", "resourceVersion": "1" } }).to_string());
+        let machine = MachineFacts { name: "n1".into(), ..MachineFacts::default() };
+        let options = [with_node_enable_lease_v1(Duration::ZERO), with_node_lease_client(Api::namespaced(heartbeats, "heartbeats"))];
+        let node = new_node(&machine, Timestamp::UNIX_EPOCH);
+        let nodes = NodeController::new(client, Arc::new(NaiveNodeProvider::default()), node, options).unwrap();
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(nodes.run(cancel.clone()));
+        let mut beats = beaten.subscribe();
+        let beats = beats.wait_for(|beats| beats.len() > 1);
+        let beats = tokio::time::timeout(Duration::from_mins(2), beats).await.expect("it is renewed").unwrap().clone();
+        let path = "/apis/coordination.k8s.io/v1/namespaces/heartbeats/leases/n1";
+        assert!(beats.iter().all(|beat| beat == path), "{beats:?}");
+        assert!(!asked.borrow().iter().any(|path| path.contains("leases")), "{asked:?}");
+        cancel.cancel();
+        running.await.unwrap().unwrap();
     }
 
     #[tokio::test]

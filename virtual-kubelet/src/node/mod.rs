@@ -49,9 +49,10 @@ mod status;
 pub use controller::{NodeController, NodeControllerError};
 pub use lease::{DEFAULT_LEASE_DURATION, DEFAULT_RENEW_INTERVAL_FRACTION, ErrConflictingLeaseControllerConfiguration, ForeignHolder};
 pub use options::{
-    DEFAULT_PING_INTERVAL, DEFAULT_PING_TIMEOUT, DEFAULT_STATUS_UPDATE_INTERVAL, NodeControllerOpt, with_node_enable_lease_v1,
-    with_node_enable_lease_v1_with_renew_interval, with_node_lease_foreign_holder, with_node_ping_interval, with_node_ping_timeout,
-    with_node_reconcile_spec, with_node_status_update_error_handler, with_node_status_update_interval, with_recoveries,
+    DEFAULT_PING_INTERVAL, DEFAULT_PING_TIMEOUT, DEFAULT_STATUS_UPDATE_INTERVAL, ErrorHandler, NodeControllerOpt,
+    with_node_enable_lease_v1, with_node_enable_lease_v1_with_renew_interval, with_node_lease_client, with_node_lease_foreign_holder,
+    with_node_ping_interval, with_node_ping_timeout, with_node_reconcile_spec, with_node_status_update_error_handler,
+    with_node_status_update_interval, with_recoveries,
 };
 pub use provider::{NaiveNodeProvider, NodeProvider, NodeStatusSink};
 pub use status::{APPLIED_KEYS_ANNOTATION, MachineFacts, new_node};

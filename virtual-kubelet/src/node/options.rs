@@ -6,6 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+
 use super::controller::NodeControllerError;
 use super::lease::{DEFAULT_LEASE_DURATION, DEFAULT_RENEW_INTERVAL_FRACTION, ErrConflictingLeaseControllerConfiguration, ForeignHolder};
 use crate::api_call::{ApiCallError, Recoveries};
@@ -17,7 +20,20 @@ pub const DEFAULT_PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two writes of an unchanged status while a lease is kept, unless told otherwise.
 pub const DEFAULT_STATUS_UPDATE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Decides what becomes of a failed write of the status; see [`with_node_status_update_error_handler`].
+/// Decides what becomes of a failed write of the status; see [`with_node_status_update_error_handler`], which takes any function: this is
+/// how one is kept and handed on.
+///
+/// ```
+/// use std::sync::Arc;
+/// use virtual_kubelet::node::{ErrorHandler, NodeControllerOpt, with_node_status_update_error_handler};
+///
+/// /// The same for several nodes.
+/// fn option(handler: ErrorHandler) -> NodeControllerOpt {
+///     with_node_status_update_error_handler(move |error| handler(error))
+/// }
+/// let once_more: ErrorHandler = Arc::new(|_| Box::pin(async { Ok(()) }));
+/// let options = [option(once_more.clone()), option(once_more)];
+/// ```
 pub type ErrorHandler = Arc<dyn Fn(ApiCallError) -> Pin<Box<dyn Future<Output = Result<(), ApiCallError>> + Send>> + Send + Sync>;
 
 /// One option of a node controller. Where two set the same thing the last one wins, except for leases.
@@ -59,6 +75,7 @@ pub(super) struct Settings {
     pub ping_timeout: Duration,
     pub status_interval: Duration,
     pub lease: Option<LeaseSettings>,
+    pub lease_client: Option<Api<Lease>>,
     pub foreign_holder: ForeignHolder,
     pub error_handler: Option<ErrorHandler>,
     pub reconcile_spec: bool,
@@ -72,6 +89,7 @@ impl Default for Settings {
             ping_timeout: DEFAULT_PING_TIMEOUT,
             status_interval: DEFAULT_STATUS_UPDATE_INTERVAL,
             lease: None,
+            lease_client: None,
             foreign_holder: ForeignHolder::default(),
             error_handler: None,
             reconcile_spec: false,
@@ -201,6 +219,28 @@ pub fn with_node_enable_lease_v1_with_renew_interval(duration: Duration, renew_i
             return invalid(format!("a lease of {duration:?} cannot be renewed every {renew_interval:?}"));
         }
         settings.lease = Some(LeaseSettings { duration, renew_interval });
+        Ok(())
+    })
+}
+
+/// Keeps the lease through this client and in its namespace, instead of in `kube-node-lease` through the controller's: with rights of its own, or
+/// past what the Nodes' requests wait for. There is a lease only with one of the two options before.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use k8s_openapi::api::coordination::v1::Lease;
+/// use kube::{Api, Client};
+/// use virtual_kubelet::node::{NodeControllerOpt, with_node_enable_lease_v1, with_node_lease_client};
+///
+/// fn options(heartbeats: Client) -> [NodeControllerOpt; 2] {
+///     let leases = Api::<Lease>::namespaced(heartbeats, "kube-node-lease");
+///     [with_node_enable_lease_v1(Duration::ZERO), with_node_lease_client(leases)]
+/// }
+/// ```
+pub fn with_node_lease_client(leases: Api<Lease>) -> NodeControllerOpt {
+    option(move |settings| {
+        settings.lease_client = Some(leases);
         Ok(())
     })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tracing::{Instrument as _, info_span};
 
 use super::provider::NodeProvider;
 
@@ -33,7 +34,8 @@ impl<P: NodeProvider> Pinger<P> {
     pub async fn ping(&mut self) -> Result<(), String> {
         let running = self.running.get_or_insert_with(|| {
             let provider = self.provider.clone();
-            tokio::spawn(async move { provider.ping().await.map_err(|error| error.to_string()) })
+            let span = info_span!("provider_call", call = "ping", otel.name = "ping");
+            tokio::spawn(async move { provider.ping().await.map_err(|error| error.to_string()) }.instrument(span))
         });
         let Ok(answer) = timeout(self.timeout, running).await else {
             return Err(format!("deadline exceeded: no answer within {:?}", self.timeout));

@@ -277,6 +277,7 @@ impl World {
     /// Notes a call, and does not come back from one that hangs.
     async fn called(&self, call: &str, name: &str) {
         let call = format!("{call} {name}").trim_end().to_owned();
+        tracing::info!("the provider does {call}");
         let hangs = self.change(|state| {
             state.calls.push(call.clone());
             state.hangs.contains(&call)
@@ -641,4 +642,40 @@ async fn a_config_map_that_comes_late_starts_the_pod_that_waits_for_it_and_is_re
     world.make(referring("second"));
     world.until("the second one runs", |state| state.runs("second")).await;
     assert_eq!(world.state().reads.len(), reads, "it was read again");
+}
+
+/// What is logged, as text.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logged {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_a_provider_logs_or_traces_is_in_a_span_that_names_the_call_and_the_pod() {
+    let logged = Logged::default();
+    let writer = logged.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _subscribed = tracing::subscriber::set_default(subscriber);
+    let world = World::new();
+    world.make(pod("web"));
+    let _controller = world.start(|_| {}).await;
+    world.until("it runs", |state| state.runs("web")).await;
+    world.delete("web");
+    world.until("it is forgotten", |state| state.was_called("forget web")).await;
+    let logged = String::from_utf8(logged.0.lock().unwrap().clone()).unwrap();
+    let in_span = |does: &str| logged.lines().find(|line| line.ends_with(&format!("the provider does {does}"))).expect(does).to_owned();
+    for (does, call) in [("create web", "create_pod"), ("delete web", "delete_pod"), ("forget web", "forget_pod")] {
+        let span = format!("provider_call{{call=\"{call}\" otel.name=\"{call}\" namespace=\"default\" pod=\"web\" uid=\"uid-web\"}}");
+        assert!(in_span(does).contains(&span), "{}", in_span(does));
+    }
+    assert!(in_span("list").contains("provider_call{call=\"get_pods\" otel.name=\"get_pods\"}"), "{}", in_span("list"));
 }

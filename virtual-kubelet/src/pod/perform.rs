@@ -12,6 +12,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::Value;
 use tokio::time::{Instant, interval_at, sleep_until};
+use tracing::{Instrument as _, info_span};
 
 use super::decide::{NOT_RESOLVED, is_terminal, not_given_status, status_patch, waiting_status};
 use super::environment::NodeFacts;
@@ -53,9 +54,15 @@ pub(super) enum Outcome {
     },
 }
 
-/// A call of the provider, whose panics are errors like others: they are its own, and end nothing of ours.
-pub(super) async fn caught<T>(name: &str, call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
-    let outcome = AssertUnwindSafe(call).catch_unwind().await;
+/// A call of the provider in a span of its own, whose panics are errors like others: they are its own, and end nothing of ours.
+pub(super) async fn caught<T>(
+    name: &str,
+    id: Option<&PodId>,
+    call: impl Future<Output = Result<T, ProviderError>>,
+) -> Result<T, ProviderError> {
+    let (namespace, pod, uid) = (id.map(|id| &*id.namespace), id.map(|id| &*id.name), id.map(|id| &*id.uid));
+    let span = info_span!("provider_call", call = name, otel.name = name, namespace, pod, uid);
+    let outcome = AssertUnwindSafe(call.instrument(span)).catch_unwind().await;
     outcome.unwrap_or_else(|_| Err(ProviderError::Other(anyhow::anyhow!("the provider panicked in {name}"))))
 }
 
@@ -95,11 +102,12 @@ impl<P: PodLifecycleHandler> Performer<P> {
     async fn call<T>(
         &self,
         name: &str,
+        id: Option<&PodId>,
         pod: Option<&Pod>,
         call: impl Future<Output = Result<T, ProviderError>>,
     ) -> Result<T, ProviderError> {
         let begun = Instant::now();
-        let mut call = std::pin::pin!(caught(name, call));
+        let mut call = std::pin::pin!(caught(name, id, call));
         let mut limit = std::pin::pin!(async {
             match self.call_limit {
                 Some(limit) => sleep_until(begun + limit).await,
@@ -116,7 +124,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
                     return Err(ProviderError::Other(anyhow::anyhow!("the provider has not answered {name} within {waited} s")));
                 }
                 _ = slow.tick() => {
-                    let of = pod.map(|pod| PodId::of(pod).to_string()).unwrap_or_default();
+                    let of = id.map(PodId::to_string).unwrap_or_default();
                     tracing::warn!(call = name, pod = of, "the provider has not answered for {} s", begun.elapsed().as_secs());
                     if let Some(pod) = pod {
                         let message = format!("the provider takes longer than {} s for {name}", SLOW_CALL.as_secs());
@@ -129,11 +137,11 @@ impl<P: PodLifecycleHandler> Performer<P> {
 
     /// The pods of the provider that are `wanted`, with their statuses, which are asked for so many at a time.
     pub async fn pods(&self, wanted: impl Fn(&Pod) -> bool, at_a_time: usize) -> Result<Vec<Had>, ProviderError> {
-        let pods = self.call("get_pods", None, self.provider.get_pods()).await?;
+        let pods = self.call("get_pods", None, None, self.provider.get_pods()).await?;
         let with_status = |pod: Arc<Pod>| {
             async move {
                 let id = PodId::of(&pod);
-                let status = self.call("get_pod_status", Some(&pod), self.provider.get_pod_status(&id)).await;
+                let status = self.call("get_pod_status", Some(&id), Some(&pod), self.provider.get_pod_status(&id)).await;
                 (pod, status.unwrap_or_default())
             }
             .boxed()
@@ -144,7 +152,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
 
     /// Tells the provider that all pods of the node are these.
     pub async fn retain(&self, present: &HashSet<PodId>) -> Result<(), ProviderError> {
-        self.call("retain", None, self.provider.retain(present).map(Ok)).await
+        self.call("retain", None, None, self.provider.retain(present).map(Ok)).await
     }
 
     fn api(&self, id: &PodId) -> Api<Pod> {
@@ -159,8 +167,8 @@ impl<P: PodLifecycleHandler> Performer<P> {
     async fn attempt(&self, id: &PodId, operation: Operation) -> Outcome {
         match operation {
             Operation::Create(pod) => self.create(id, pod).await,
-            Operation::Update(pod) => self.update(pod).await,
-            Operation::Delete(pod, grace) => self.delete(pod, grace).await,
+            Operation::Update(pod) => self.update(id, pod).await,
+            Operation::Delete(pod, grace) => self.delete(id, pod, grace).await,
             Operation::Ask(pod) => self.ask(id, &pod).await,
             Operation::Patch(patch) => match self.patch(id, &patch).await {
                 Ok(pod) => Outcome::Written(Box::new(pod)),
@@ -177,7 +185,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
                 Ok(_) => Outcome::Gone,
                 Err(error) => failed(&error),
             },
-            Operation::Forget => match self.call("forget_pod", None, self.provider.forget_pod(id).map(Ok)).await {
+            Operation::Forget => match self.call("forget_pod", Some(id), None, self.provider.forget_pod(id).map(Ok)).await {
                 Ok(()) => Outcome::Forgotten,
                 Err(error) => failed(&error),
             },
@@ -207,7 +215,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
                 return Outcome::Failed { error, shown, refusal: None };
             }
         };
-        match self.call("create_pod", Some(&pod), self.provider.create_pod(given)).await {
+        match self.call("create_pod", Some(id), Some(&pod), self.provider.create_pod(given)).await {
             Ok(()) => {
                 self.events.normal(&pod, "ProviderCreateSuccess", "Create pod in provider successfully");
                 Outcome::Created(pod)
@@ -221,12 +229,12 @@ impl<P: PodLifecycleHandler> Performer<P> {
         }
     }
 
-    async fn update(&self, pod: Arc<Pod>) -> Outcome {
+    async fn update(&self, id: &PodId, pod: Arc<Pod>) -> Outcome {
         let given = match self.ready(&pod).await {
             Ok(given) => given,
             Err(error) => return failed(&error),
         };
-        match self.call("update_pod", Some(&pod), self.provider.update_pod(given)).await {
+        match self.call("update_pod", Some(id), Some(&pod), self.provider.update_pod(given)).await {
             Ok(()) => {
                 self.events.normal(&pod, "ProviderUpdateSuccess", "Update pod in provider successfully");
                 Outcome::Updated(pod)
@@ -241,8 +249,8 @@ impl<P: PodLifecycleHandler> Performer<P> {
         }
     }
 
-    async fn delete(&self, pod: Arc<Pod>, grace: i64) -> Outcome {
-        match self.call("delete_pod", Some(&pod), self.provider.delete_pod(pod.clone(), grace)).await {
+    async fn delete(&self, id: &PodId, pod: Arc<Pod>, grace: i64) -> Outcome {
+        match self.call("delete_pod", Some(id), Some(&pod), self.provider.delete_pod(pod.clone(), grace)).await {
             Ok(()) => {
                 self.events.normal(&pod, "ProviderDeleteSuccess", "Delete pod in provider successfully");
                 Outcome::EndOrdered(grace)
@@ -257,10 +265,10 @@ impl<P: PodLifecycleHandler> Performer<P> {
 
     async fn ask(&self, id: &PodId, pod: &Pod) -> Outcome {
         let none_when_unknown = |error: ProviderError| if error.is_not_found() { Ok(None) } else { Err(error) };
-        let status = self.call("get_pod_status", Some(pod), self.provider.get_pod_status(id)).await.or_else(none_when_unknown);
+        let status = self.call("get_pod_status", Some(id), Some(pod), self.provider.get_pod_status(id)).await.or_else(none_when_unknown);
         let is_known = match &status {
             // It may have none yet.
-            Ok(None) => self.call("get_pod", Some(pod), self.provider.get_pod(id)).await.map(|pod| pod.is_some()),
+            Ok(None) => self.call("get_pod", Some(id), Some(pod), self.provider.get_pod(id)).await.map(|pod| pod.is_some()),
             _ => Ok(true),
         };
         match (status, is_known) {

@@ -113,7 +113,7 @@ impl<P: PodLifecycleHandler> Inner<P> {
 
     async fn ask(&self, id: &PodId) {
         let Some(creation) = self.known().get(id).map(|known| known.creation) else { return };
-        let answer = match caught("get_pod_status", self.provider.get_pod_status(id)).await {
+        let answer = match caught("get_pod_status", Some(id), self.provider.get_pod_status(id)).await {
             Ok(status) => status,
             Err(error) if error.is_not_found() => None,
             Err(error) => {
