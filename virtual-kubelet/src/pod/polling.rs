@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::{FutureExt as _, StreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::perform::caught;
 use super::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink};
@@ -28,10 +29,16 @@ use crate::errdefs::ProviderError;
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Age from which a pod that the provider does not know has failed, when it was never seen running.
 const MISSING_AFTER: Duration = Duration::from_mins(1);
+/// Questions for statuses that are under way at a time.
+const AT_A_TIME: usize = 16;
+/// Time after which a question without an answer is given up; it is asked again with the others.
+const ANSWERS_WITHIN: Duration = Duration::from_mins(1);
 /// What a process has that was killed: 128 + `SIGKILL`.
 const KILLED: i32 = 137;
 
 /// Makes a [`PodNotifier`] of a provider that is none: its pods' statuses are read every 5 s.
+///
+/// At most 16 pods are asked about at a time, and a question without an answer is given up after a minute.
 ///
 /// A pod that the provider does not know any more has failed (reason `NotFound`); one that is unknown after
 /// [`PodLifecycleHandler::delete_pod`] has ended.
@@ -106,14 +113,15 @@ impl<P: PodLifecycleHandler> Inner<P> {
 
     async fn ask_all(&self) {
         let ids: Vec<PodId> = self.known().iter().filter(|(_, known)| !known.is_over()).map(|(id, _)| id.clone()).collect();
-        for id in ids {
-            self.ask(&id).await;
-        }
+        let questions: Vec<_> = ids.iter().map(|id| self.ask(id).boxed()).collect();
+        stream::iter(questions).for_each_concurrent(AT_A_TIME, |question| question).await;
     }
 
     async fn ask(&self, id: &PodId) {
         let Some(creation) = self.known().get(id).map(|known| known.creation) else { return };
-        let answer = match caught("get_pod_status", Some(id), self.provider.get_pod_status(id)).await {
+        let question = caught("get_pod_status", Some(id), self.provider.get_pod_status(id));
+        let too_late = |_| ProviderError::Other(anyhow::anyhow!("no answer within {} s", ANSWERS_WITHIN.as_secs()));
+        let answer = match timeout(ANSWERS_WITHIN, question).await.map_err(too_late).flatten() {
             Ok(status) => status,
             Err(error) if error.is_not_found() => None,
             Err(error) => {

@@ -201,3 +201,81 @@ async fn a_pod_that_is_created_again_is_told_of_though_it_says_the_same() {
     polling.create_pod(Arc::new(again)).await.unwrap();
     assert_eq!(told(&sink).await, running());
 }
+
+/// `count` pods, each of whose statuses takes a second to tell; those of the first `hung` are never told.
+#[derive(Default)]
+struct Slow {
+    asked: Mutex<HashMap<PodId, u32>>,
+    under_way: Mutex<(usize, usize)>,
+    hung: usize,
+    count: usize,
+}
+
+fn numbered(number: usize) -> Arc<Pod> {
+    let mut pod = Pod::clone(&pod());
+    pod.metadata.uid = Some(format!("{number}"));
+    Arc::new(pod)
+}
+
+impl PodLifecycleHandler for Slow {
+    async fn create_pod(&self, _: Arc<Pod>) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    async fn update_pod(&self, _: Arc<Pod>) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    async fn delete_pod(&self, _: Arc<Pod>, _: i64) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    async fn forget_pod(&self, _: &PodId) {}
+
+    async fn get_pod(&self, _: &PodId) -> Result<Option<Arc<Pod>>, ProviderError> {
+        Ok(None)
+    }
+
+    async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
+        *self.asked.lock().unwrap().entry(id.clone()).or_default() += 1;
+        if id.uid.parse::<usize>().unwrap() < self.hung {
+            return std::future::pending().await;
+        }
+        let count = |more: bool| {
+            let (now, most) = &mut *self.under_way.lock().unwrap();
+            *now = if more { *now + 1 } else { *now - 1 };
+            *most = (*most).max(*now);
+        };
+        count(true);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        count(false);
+        Ok(Some(running()))
+    }
+
+    async fn get_pods(&self) -> Result<Vec<Arc<Pod>>, ProviderError> {
+        Ok((0..self.count).map(numbered).collect())
+    }
+}
+
+async fn polled(provider: Slow) -> Polling<Slow> {
+    let polling = Polling::new(provider);
+    polling.notify_pods(PodStatusSink::default());
+    polling.get_pods().await.unwrap();
+    polling
+}
+
+#[tokio::test(start_paused = true)]
+async fn statuses_are_asked_for_beside_one_another_but_only_so_many_at_a_time() {
+    let polling = polled(Slow { count: 10 * AT_A_TIME, ..Slow::default() }).await;
+    tokio::time::sleep(DEFAULT_POLL_INTERVAL + Duration::from_secs(11)).await;
+    let asked = polling.provider().asked.lock().unwrap().len();
+    assert_eq!((asked, polling.provider().under_way.lock().unwrap().1), (10 * AT_A_TIME, AT_A_TIME));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_never_answered_is_given_up_and_keeps_no_other_pod_from_being_asked_again() {
+    let polling = polled(Slow { count: 2 * AT_A_TIME, hung: AT_A_TIME, ..Slow::default() }).await;
+    tokio::time::sleep(4 * ANSWERS_WITHIN).await;
+    let asked = polling.provider().asked.lock().unwrap();
+    assert!(asked.len() == 2 * AT_A_TIME && asked.values().all(|times| *times >= 3), "{asked:?}");
+}
