@@ -120,3 +120,23 @@ async fn a_fleet_without_the_right_to_its_lease_goes_on_without() {
     hold.acquire().await;
     assert!(!hold.is_kept && tokio::time::timeout(Duration::from_hours(1), hold.keep()).await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_two_fleets_that_begin_at_the_same_moment_one_acts_and_the_other_when_that_has_died() {
+    let world = World::default();
+    let (mut first, mut second) = (Hold::new(world.client(), "sim-"), Hold::new(world.client(), "sim-"));
+    let one_of_them = async {
+        tokio::select! {
+            () = first.acquire() => 0,
+            () = second.acquire() => 1,
+        }
+    };
+    let acting = one_of_them.await;
+    let (acting, mut waiting) = if acting == 0 { (first, second) } else { (second, first) };
+    assert_eq!(world.holder(), acting.holder);
+    // While it renews, the other waits; when it does not any more, the other has the lease, and it knows.
+    let both = async { tokio::join!(acting.keep(), waiting.acquire()) };
+    assert!(tokio::time::timeout(Duration::from_hours(1), both).await.is_err(), "both have it");
+    tokio::time::timeout(2 * LASTS, waiting.acquire()).await.expect("it takes over");
+    assert_eq!((world.holder(), acting.keep().await), (waiting.holder.clone(), waiting.holder.clone()));
+}
