@@ -1,7 +1,8 @@
 //! The subcommand `fleet`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use virtual_kubelet::fleet::{self, Cidr, Fleet, FleetConfig, FleetHandle};
 use virtual_kubelet::simulated::Stages;
 
+use crate::kubelet_api::ApiArgs;
 use crate::{NodeArgs, configured};
 
 #[derive(Args)]
@@ -49,6 +51,12 @@ pub struct FleetArgs {
     /// Where to serve /metrics; nowhere without it.
     #[arg(long, env = "METRICS_ADDRESS", value_name = "IP:PORT")]
     metrics_address: Option<SocketAddr>,
+    /// Address of this machine where the kubelet API of all nodes is served, and which they then say they have; no logs and no exec without
+    /// it. With 0.0.0.0 nodes keep addresses of their own, which have to be routed to this machine.
+    #[arg(long, env = "KUBELET_ADDRESS", value_name = "IP")]
+    kubelet_address: Option<IpAddr>,
+    #[command(flatten)]
+    api: ApiArgs,
 }
 
 pub async fn run(args: FleetArgs) -> Result<()> {
@@ -73,13 +81,17 @@ pub async fn run(args: FleetArgs) -> Result<()> {
         impersonate: args.impersonate,
         node_cidr: args.node_cidr,
         pod_cidr: args.pod_cidr,
+        kubelet: args.kubelet_address.zip(args.api.port()).map(SocketAddr::from),
         ..FleetConfig::new(args.simulate)
     };
     let (nodes, first, last) = (config.nodes, format!("{}0", config.name_prefix), config.nodes.saturating_sub(1));
     let kubeconfig = configured(&args.kubeconfig).await.context("reading the kubeconfig")?;
     let client = fleet::client(&kubeconfig).context("connecting to the API server")?;
-    let fleet = Fleet::new(client, config)?;
+    let fleet = Fleet::new(client.clone(), config)?;
     let (handle, cancel) = (fleet.handle(), CancellationToken::new());
+    if let Some(address) = args.kubelet_address {
+        args.api.serve(client, None, address, None, Arc::new(handle.clone()), cancel.clone()).await?;
+    }
     if let Some(address) = args.metrics_address {
         let listener = TcpListener::bind(address).await;
         let listener = listener.with_context(|| format!("{address} cannot be taken; choose another with --metrics-address"))?;

@@ -1,7 +1,7 @@
 //! The flags of the kubelet API, and how it is served.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
@@ -26,8 +26,8 @@ pub struct ApiArgs {
     /// Port of the kubelet API on the node's address: logs, exec, attach, port-forward, stats. 0 serves none.
     #[arg(long, env = "KUBELET_PORT", default_value_t = 10250)]
     kubelet_port: u16,
-    /// Serving certificate in PEM format, read again each minute; without it one is requested from the cluster (signer kubernetes.io/kubelet-serving), which
-    /// somebody has to approve.
+    /// Serving certificate in PEM format, read again each minute; without it a node requests one from the cluster (signer
+    /// kubernetes.io/kubelet-serving), which somebody has to approve, and a fleet signs its own.
     #[arg(long, env = "TLS_CERT_FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
     /// Private key of the serving certificate.
@@ -47,12 +47,14 @@ impl ApiArgs {
         (self.kubelet_port != 0).then_some(self.kubelet_port)
     }
 
-    /// Serves the API until `stop` is cancelled. Fails when it cannot begin to.
+    /// Serves the API of a node, or of all, until `stop` is cancelled. Without a directory for a certificate that is requested one is made. Fails when it cannot begin
+    /// to.
     pub async fn serve(
         &self,
         client: Client,
-        node: (&str, &str),
-        root: &Path,
+        node: Option<&str>,
+        address: IpAddr,
+        pki: Option<PathBuf>,
         handlers: Arc<dyn PodHandlers>,
         stop: CancellationToken,
     ) -> Result<()> {
@@ -60,8 +62,6 @@ impl ApiArgs {
             tracing::warn!("the kubelet API is off: logs, exec and the like do not work on this node");
             return Ok(());
         };
-        let (name, address) = node;
-        let address: IpAddr = address.parse().context("the node's address is no IP address")?;
         let listener = TcpListener::bind(SocketAddr::new(address, port)).await;
         let listener = listener.with_context(|| format!("listening on {address}:{port} for the kubelet API"))?;
         let report = |text: &str| tracing::warn!("{text}");
@@ -73,22 +73,28 @@ impl ApiArgs {
                 certificate
             }
             (None, None) => {
-                let certificate = ServingCertificate::default();
-                let identity = NodeIdentity { name: name.to_owned(), addresses: vec![address] };
-                let keeping = certificate.clone().keep_requested(client.clone(), identity, root.join("pki"), report);
-                tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
-                certificate
+                let identity = NodeIdentity { name: node.unwrap_or("fleet").to_owned(), addresses: vec![address] };
+                match pki {
+                    None => ServingCertificate::self_signed(&identity)?,
+                    Some(directory) => {
+                        let certificate = ServingCertificate::default();
+                        let keeping = certificate.clone().keep_requested(client.clone(), identity, directory, report);
+                        tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
+                        certificate
+                    }
+                }
             }
             _ => bail!("--tls-cert-file and --tls-private-key-file go together"),
         };
         let auth = match self.kubelet_authentication {
-            Authentication::Webhook if self.client_ca_file.is_none() => {
-                tracing::warn!(
-                    "the kubelet API knows clients by their tokens alone: without --client-ca-file it answers 401 to API servers"
-                );
-                Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: name.to_owned() })))
+            Authentication::Webhook => {
+                if self.client_ca_file.is_none() {
+                    tracing::warn!(
+                        "the kubelet API knows clients by their tokens alone: without --client-ca-file it answers 401 to API servers"
+                    );
+                }
+                Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: node.unwrap_or_default().to_owned() })))
             }
-            Authentication::Webhook => Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: name.to_owned() }))),
             Authentication::None => {
                 tracing::warn!("the kubelet API asks nobody who they are: whoever reaches {address}:{port} may run commands");
                 Auth::None

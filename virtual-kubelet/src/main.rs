@@ -208,8 +208,9 @@ async fn run(args: RunArgs) -> Result<()> {
     let mut config = nodes.pods(provider.clone());
     // The provider resolves it at each start of a container, and tells of its pods by itself.
     (config.skip_downward_api_resolution, config.events) = (true, Events::none());
-    let (handlers, node) = (Arc::new(KubeletHandlers::new(provider.clone())), (args.node_name.as_str(), args.node_ip.as_str()));
-    args.api.serve(client, node, &root, handlers, cancel.clone()).await?;
+    let handlers = Arc::new(KubeletHandlers::new(provider.clone()));
+    let address = args.node_ip.parse().context("the node's address is no IP address")?;
+    args.api.serve(client, Some(&args.node_name), address, Some(root.join("pki")), handlers, cancel.clone()).await?;
     let mut node_task = tokio::spawn(nodes.run(cancel.clone()));
     tokio::select! {
         ended = &mut node_task => return Ok(ended??),

@@ -171,6 +171,7 @@ pub const ALL: &[Scenario] = &[
     kubelet_api::VANISHED,
     fleet::FAULTS,
     fleet::HOLES,
+    fleet::KUBELET,
     fleet::OUTAGES,
     plugin::STEERS,
     gate_admission::POLICIES,

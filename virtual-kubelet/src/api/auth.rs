@@ -166,7 +166,7 @@ pub trait Reviews: Send + Sync + 'static {
 pub struct ApiReviews {
     /// Access with the right to create both.
     pub client: Client,
-    /// The node, to which access is asked for.
+    /// The node, to which access is asked for; empty where all nodes are served: then access to all of them is.
     pub node: String,
 }
 
@@ -194,7 +194,7 @@ impl Reviews for ApiReviews {
                 version: Some("v1".into()),
                 resource: Some("nodes".into()),
                 subresource: Some(access.subresource.into()),
-                name: Some(self.node.clone()),
+                name: Some(self.node.clone()).filter(|node| !node.is_empty()),
                 ..ResourceAttributes::default()
             };
             let spec = SubjectAccessReviewSpec {

@@ -96,6 +96,25 @@ impl ServingCertificate {
         Ok(this)
     }
 
+    /// A new one, made in memory, which nobody else has signed: API servers take it unless they are given an authority for kubelets
+    /// (`--kubelet-certificate-authority`). Fails for a name that no certificate can have.
+    ///
+    /// ```
+    /// use virtual_kubelet::api::{NodeIdentity, ServingCertificate};
+    ///
+    /// let identity = NodeIdentity { name: "n1".into(), addresses: vec!["198.18.0.1".parse()?] };
+    /// assert!(ServingCertificate::self_signed(&identity)?.is_there());
+    /// # Ok::<_, anyhow::Error>(())
+    /// ```
+    pub fn self_signed(identity: &NodeIdentity) -> Result<Self> {
+        let key = KeyPair::generate()?;
+        let certificate = certificate_params(identity)?.self_signed(&key)?;
+        let private = PrivateKeyDer::try_from(key.serialize_der()).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let this = Self::default();
+        this.set(CertifiedKey::new(vec![certificate.der().clone()], any_supported_type(&private)?));
+        Ok(this)
+    }
+
     /// Takes certificate and key from the files, which it reads once a minute, whenever they have changed. What cannot be used is told to `report`, and the
     /// certificate before stays. Never returns.
     pub async fn keep_files(self, certificate: PathBuf, key: PathBuf, report: impl Fn(&str)) {
@@ -226,16 +245,20 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
     std::io::Write::write_all(&mut file, text.as_bytes()).with_context(|| format!("writing {}", path.display()))
 }
 
-/// The request of a node for a certificate, and its private key.
-fn signing_request(identity: &NodeIdentity) -> Result<(CertificateSigningRequest, String)> {
+fn certificate_params(identity: &NodeIdentity) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(vec![identity.name.clone()])?;
     params.subject_alt_names.extend(identity.addresses.iter().copied().map(SanType::IpAddress));
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, "system:nodes");
     subject.push(DnType::CommonName, format!("system:node:{}", identity.name));
     params.distinguished_name = subject;
+    Ok(params)
+}
+
+/// The request of a node for a certificate, and its private key.
+fn signing_request(identity: &NodeIdentity) -> Result<(CertificateSigningRequest, String)> {
     let key = KeyPair::generate()?;
-    let request = params.serialize_request(&key)?.pem()?;
+    let request = certificate_params(identity)?.serialize_request(&key)?.pem()?;
     let spec = CertificateSigningRequestSpec {
         request: ByteString(request.into_bytes()),
         signer_name: SIGNER.into(),

@@ -1,6 +1,7 @@
 //! What a fleet consists of; no I/O.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -79,6 +80,10 @@ pub struct FleetConfig {
     pub node_cidr: Cidr,
     /// Addresses that pods say they have.
     pub pod_cidr: Cidr,
+    /// Where API servers reach the kubelet API of all nodes, if somebody serves it ([`FleetHandle`](super::FleetHandle) shows how). Every
+    /// Node then has this address and port. With an unspecified address (`0.0.0.0`) each keeps its own of [`Self::node_cidr`], which has to be
+    /// routed to this machine.
+    pub kubelet: Option<SocketAddr>,
 }
 
 impl FleetConfig {
@@ -100,6 +105,7 @@ impl FleetConfig {
             lease_duration: DEFAULT_LEASE_DURATION,
             node_cidr: Cidr::of_nodes(),
             pod_cidr: Cidr::of_pods(),
+            kubelet: None,
         }
     }
 
@@ -134,6 +140,9 @@ impl FleetConfig {
                 }
                 Some(_) => {}
             }
+        }
+        if self.kubelet.is_some_and(|kubelet| kubelet.port() == 0) {
+            return invalid("port 0 is no port of the kubelet API: write another one, or no address of it".into());
         }
         self.check_taints()?;
         if self.lease_duration < Duration::from_secs(1) || self.lease_duration > Duration::from_hours(24) {
@@ -179,6 +188,9 @@ impl FleetConfig {
     }
 
     pub(super) fn node_ip(&self, index: u32) -> String {
+        if let Some(shared) = self.kubelet.filter(|kubelet| !kubelet.ip().is_unspecified()) {
+            return shared.ip().to_string();
+        }
         self.node_cidr.nth(index).map(|address| address.to_string()).unwrap_or_default()
     }
 
@@ -196,6 +208,7 @@ impl FleetConfig {
             cpu: self.cpu.clone(),
             memory: self.memory.clone(),
             pods: self.pods.clone(),
+            kubelet_port: self.kubelet.map(|kubelet| kubelet.port()),
             container_runtime_version: concat!("simulated://", env!("CARGO_PKG_VERSION")).into(),
             ..MachineFacts::default()
         };
@@ -269,6 +282,26 @@ mod tests {
         };
         assert_eq!([0, 1, 2, 3].map(zone), ["a", "b", "c", "a"]);
         assert!(config.check().is_ok());
+    }
+
+    #[test]
+    fn nodes_share_the_address_of_the_kubelet_api_unless_their_own_lead_to_it() {
+        let told = |kubelet: Option<&str>| {
+            let config = FleetConfig { kubelet: kubelet.map(|text| text.parse().unwrap()), ..FleetConfig::new(2) };
+            assert_eq!(config.check(), Ok(()));
+            let status = config.node(1, Timestamp::UNIX_EPOCH).status.unwrap();
+            let port = status.daemon_endpoints.unwrap().kubelet_endpoint.map(|endpoint| endpoint.port);
+            (status.addresses.unwrap()[0].address.clone(), port)
+        };
+        let own = config_ip(1);
+        assert_eq!(told(None), (own.clone(), None));
+        assert_eq!(told(Some("192.0.2.7:10250")), ("192.0.2.7".to_owned(), Some(10250)));
+        assert_eq!(told(Some("0.0.0.0:10251")), (own, Some(10251)));
+        assert!(refused(|config| config.kubelet = Some("192.0.2.7:0".parse().unwrap())).contains("port 0"));
+    }
+
+    fn config_ip(index: u32) -> String {
+        FleetConfig::new(2).node_ip(index)
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub(super) struct Entry {
     /// When it became due that something is written.
     pub due_since: Option<Instant>,
     pub wake: Option<Instant>,
+    /// When somebody last wanted to see a container of it.
+    pub looked_at: Option<Instant>,
     /// Which list showed it last.
     pub list: u32,
 }
@@ -153,6 +155,7 @@ impl Entry {
             not_before: None,
             due_since: None,
             wake: None,
+            looked_at: None,
             list: 0,
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::shard::Look;
 use crate::simulated::{ANNOTATION_PREFIX, Delay, PodFault};
 
 /// Longest time that is believed of a fault, so that the clock can tell its end.
@@ -33,13 +34,15 @@ pub enum NodeFault {
     KubeletRestart,
 }
 
-/// What a call asks for.
+/// What a call asks for, or asks.
 #[derive(Debug)]
 pub(super) enum Told {
     /// Of a node.
     Node(u32, NodeFault),
     /// Of the pods of this namespace and name.
     Pod(Arc<str>, Arc<str>, Option<PodFault>),
+    /// What a container went through.
+    Look(Look),
 }
 
 /// What a node's annotations ask for.

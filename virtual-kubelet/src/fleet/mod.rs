@@ -24,6 +24,7 @@ mod entry;
 mod fake;
 mod faults;
 mod hold;
+mod kubelet;
 mod leases;
 mod limiter;
 mod metrics;
@@ -112,6 +113,31 @@ pub struct Fleet {
 /// handle.registered().await;
 /// handle.drop_watches(std::time::Duration::from_secs(10));
 /// assert!(handle.scrape().contains("virtual_kubelet_nodes_registered"));
+/// # }
+/// ```
+///
+/// It also answers the kubelet API, of all nodes at once, at the address that [`FleetConfig::kubelet`] tells:
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use axum::middleware::from_fn_with_state;
+/// use tokio::net::TcpListener;
+/// use tokio_util::sync::CancellationToken;
+/// use virtual_kubelet::api::{self, Api, ApiReviews, Auth, NodeIdentity, ServingCertificate, WebhookAuth};
+/// use virtual_kubelet::fleet::{Fleet, FleetConfig};
+///
+/// # async fn example(client: kube::Client, authority: &std::path::Path, stop: CancellationToken) -> anyhow::Result<()> {
+/// let address = "192.0.2.7:10250".parse()?;
+/// let fleet = Fleet::new(client.clone(), FleetConfig { kubelet: Some(address), ..FleetConfig::new(1_000) })?;
+/// let certificate = ServingCertificate::self_signed(&NodeIdentity { name: "fleet".into(), addresses: vec![address.ip()] })?;
+/// // Without the name of a node: whoever may use those of all.
+/// let auth = Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: String::new() })));
+/// let routes = api::router(&Api::new(Arc::new(fleet.handle()), stop.clone()), false).layer(from_fn_with_state(auth, api::authorize));
+/// let (listener, tls) = (TcpListener::bind(address).await?, api::tls(Arc::new(certificate), Some(authority))?);
+/// tokio::spawn(api::serve(listener, tls, routes, stop.clone()));
+/// fleet.run(stop).await?;
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]

@@ -430,7 +430,8 @@ impl Keeper {
         self.nodes[index as usize].met = true;
         let server = node.into_node();
         let record = &mut self.nodes[index as usize];
-        if needs_repair(&self.config.node(index, Timestamp::now()), &server) {
+        let ours = self.config.node(index, Timestamp::now());
+        if needs_repair(&ours, &server) || (self.config.kubelet.is_some() && kubelet_of(&ours) != kubelet_of(&server)) {
             record.deviates = Some(Box::new(server));
             // Who is late with its lease is with the rest, too: a status is a sign of life like a renewal.
             if !record.busy && record.failures == 0 && record.late().is_zero() {
@@ -440,6 +441,14 @@ impl Keeper {
             record.deviates = None;
         }
     }
+}
+
+/// Where the API server looks for the node's kubelet API.
+fn kubelet_of(node: &Node) -> Option<(Option<&str>, i32)> {
+    let status = node.status.as_ref()?;
+    let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP");
+    let port = status.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref()?.port;
+    Some((address.map(|address| address.address.as_str()), port))
 }
 
 /// Says that the node's status is as it was.

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use http::Method;
 use jiff::Timestamp;
 use serde::de::IgnoredAny;
@@ -22,8 +23,10 @@ use super::occurrences::Occurrences;
 use super::requests::{Call, Failure, Requests, Written, bytes};
 use super::slim::SlimPod;
 use super::watch::Event;
+use crate::api::{ContainerTarget, HandlerError};
 use crate::api_call::retry_delay;
-use crate::simulated::{Plan, PodFault, SimulatedPod, Templates, pod_seed};
+use crate::errdefs::ProviderError;
+use crate::simulated::{ContainerLog, Plan, PodFault, SimulatedPod, Templates, pod_seed};
 
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -33,6 +36,8 @@ const ADDRESS_RETRY: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(1);
 /// Timers that count no more are kept up to so many beyond twice the number of pods.
 const STALE_TIMERS: usize = 1024;
+/// How long a pod that somebody looks at is still shown when it has left the API: who follows a log sees its end.
+const SHOWN_AFTER: Duration = Duration::from_secs(5);
 /// Messages that are taken in before requests are started again.
 const BATCH: usize = 64;
 
@@ -47,6 +52,26 @@ pub(super) enum Order {
     ForgetReadiness(u32, Duration),
     /// A call asks for a fault of the pods of this namespace and name, or takes it back.
     PodFault(Arc<str>, Arc<str>, Option<PodFault>),
+    /// Somebody wants to see a container.
+    Look(Look),
+}
+
+/// Which container somebody wants to see, and who.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    pub target: ContainerTarget,
+    pub reply: mpsc::Sender<Result<View, HandlerError>>,
+}
+
+/// What there is to see of a container.
+#[derive(Debug)]
+pub(super) struct View {
+    /// The pod's.
+    pub uid: Uid,
+    pub log: ContainerLog,
+    pub is_running: bool,
+    /// What commands print, if they are answered.
+    pub exec: Option<Arc<str>>,
 }
 
 /// A pod that found no address.
@@ -78,6 +103,8 @@ pub(super) struct Shard {
     writes: Arc<Limiter>,
     addresses: Arc<Mutex<Pool>>,
     pods: HashMap<Uid, Box<Entry>>,
+    /// Those that have left the API while somebody looked at them, and when.
+    left: Vec<(Instant, Uid, Box<Entry>)>,
     queue: VecDeque<Uid>,
     /// An entry whose moment is not the pod's `wake` counts no more. Those are thrown away when they are most of all.
     timers: BinaryHeap<Reverse<(Instant, Uid)>>,
@@ -102,6 +129,7 @@ impl Shard {
             writes,
             addresses,
             pods: HashMap::new(),
+            left: Vec::new(),
             queue: VecDeque::new(),
             timers: BinaryHeap::new(),
             templates: Templates::default(),
@@ -166,6 +194,10 @@ impl Shard {
                 }
             }
             Order::PodFault(namespace, name, fault) => self.strike(&namespace, &name, fault),
+            Order::Look(Look { target, reply }) => {
+                // Whoever asked may wait no longer.
+                let _ = reply.try_send(self.view(&target));
+            }
             Order::ForgetReadiness(node, unready) => {
                 let now = Timestamp::now();
                 for uid in self.pods_of(node) {
@@ -208,6 +240,28 @@ impl Shard {
                 self.plan(&uid);
             }
         }
+    }
+
+    /// What there is to see of a container. Of several pods of one name the newest counts.
+    fn view(&mut self, ContainerTarget { pod, container }: &ContainerTarget) -> Result<View, HandlerError> {
+        let has_name = |entry: &Entry| *entry.name == *pod.name && *entry.namespace == *pod.namespace;
+        self.left.retain(|(at, ..)| at.elapsed() < SHOWN_AFTER);
+        let left = self.left.iter_mut().map(|(_, uid, entry)| (&*uid, entry)).filter(|_| pod.uid.is_some());
+        let is_meant = |uid: &Uid, entry: &Entry| has_name(entry) && pod.uid.as_deref().is_none_or(|meant| *meant == **uid);
+        let found = self.pods.iter_mut().chain(left).filter(|(uid, entry)| is_meant(uid, entry));
+        let found = found.max_by_key(|(_, entry)| entry.machine.as_ref().map(SimulatedPod::start_time));
+        let (uid, entry) = found.ok_or_else(|| HandlerError::not_found(format!("pod \"{}\" does not exist", pod.name)))?;
+        entry.looked_at = Some(Instant::now());
+        if self.silent.contains(&entry.node) {
+            let why = anyhow!("node {} is lost, as a fault asks for", self.config.node_name(entry.node));
+            return Err(ProviderError::Other(why).into());
+        }
+        let machine = entry.machine.as_ref().ok_or_else(|| {
+            HandlerError::not_found(format!("pod \"{}\" had ended before this fleet began: what it went through is not known", pod.name))
+        })?;
+        let log = machine.log(container);
+        let log = log.ok_or_else(|| HandlerError::not_found(format!("container {container} not found in pod {}", pod.name)))?;
+        Ok(View { uid: uid.clone(), log, is_running: machine.is_running(container), exec: machine.exec() })
     }
 
     fn pods_of(&self, node: u32) -> Vec<Uid> {
@@ -302,10 +356,14 @@ impl Shard {
     /// The pod has left the API.
     fn forget(&mut self, uid: &str) {
         self.homeless.remove(uid);
-        if let Some(entry) = self.pods.remove(uid) {
+        if let Some((uid, entry)) = self.pods.remove_entry(uid) {
             self.requests.metrics.pods.dec();
             if let Some(address) = entry.pod_ip {
                 self.addresses().release(address);
+            }
+            self.left.retain(|(at, ..)| at.elapsed() < SHOWN_AFTER);
+            if entry.looked_at.is_some_and(|at| at.elapsed() < SHOWN_AFTER) {
+                self.left.push((Instant::now(), uid, entry));
             }
             self.prune_timers();
         }

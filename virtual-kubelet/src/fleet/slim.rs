@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus, PodStatus};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
@@ -80,12 +80,14 @@ pub(super) struct SlimPod {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct SlimNodeStatus {
     #[serde(default)]
     conditions: Vec<NodeCondition>,
     /// Those of others must stay.
     #[serde(default)]
     addresses: Vec<NodeAddress>,
+    daemon_endpoints: Option<NodeDaemonEndpoints>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -98,8 +100,8 @@ pub(super) struct SlimNode {
 
 impl SlimNode {
     pub fn into_node(self) -> Node {
-        let status =
-            NodeStatus { conditions: Some(self.status.conditions), addresses: Some(self.status.addresses), ..NodeStatus::default() };
+        let SlimNodeStatus { conditions, addresses, daemon_endpoints } = self.status;
+        let status = NodeStatus { conditions: Some(conditions), addresses: Some(addresses), daemon_endpoints, ..NodeStatus::default() };
         Node { metadata: self.metadata, spec: None, status: Some(status) }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::history::History;
 use super::template::ContainerTemplate;
 use crate::process::backoff::{Backoff, printed};
 use crate::process::status::{ContainerRecord, Role, State, Termination};
@@ -89,6 +90,7 @@ pub(super) struct Container {
     pub end: Option<(Timestamp, i32, Why)>,
     pub backoff: Backoff,
     pub pull_backoff: Option<Box<Backoff>>,
+    pub history: History,
 }
 
 impl Container {
@@ -106,6 +108,7 @@ impl Container {
             end: None,
             backoff: Backoff::default(),
             pull_backoff: None,
+            history: History::default(),
         }
     }
 

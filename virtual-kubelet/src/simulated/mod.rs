@@ -2,6 +2,7 @@
 
 mod container;
 mod delay;
+mod history;
 mod pod;
 mod stages;
 mod status;
@@ -10,6 +11,7 @@ mod template;
 pub use delay::{Delay, DelayError};
 pub use stages::{ANNOTATION_PREFIX, PodFault, Stages, StagesError};
 
+pub(crate) use history::ContainerLog;
 pub(crate) use pod::{SimulatedPod, pod_seed};
 pub(crate) use stages::Plan;
 pub(crate) use status::Whereabouts;

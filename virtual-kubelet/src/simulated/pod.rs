@@ -5,6 +5,7 @@
 
 mod adopt;
 mod changes;
+mod log;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::container::{Container, End, Phase, Step, Wait, Why};
 use super::delay::Delay;
+use super::history::Event;
 use super::stages::{Plan, PodFault};
 use super::template::Template;
 use crate::process::status::{Role, restarts};
@@ -124,12 +126,14 @@ impl SimulatedPod {
             Step::Pulled if self.plan.fault == Some(PodFault::ImagePullError) => {
                 let container = &mut self.containers[index];
                 container.wait(Wait::PullFailed);
+                container.history.note(at, Event::PullFailed);
                 container.pull_backoff.get_or_insert_default().repeat(at, at);
                 container.next = Some((later(at, SYNC), Step::PullBackOff));
             }
             Step::Pulled => {
-                self.containers[index].pulled = true;
-                self.containers[index].pull_backoff = None;
+                let container = &mut self.containers[index];
+                (container.pulled, container.pull_backoff) = (true, None);
+                container.history.note(at, Event::Pulled);
                 self.make(index, at);
             }
             Step::PullBackOff => {
@@ -141,7 +145,10 @@ impl SimulatedPod {
             }
             Step::Pull => self.make(index, at),
             Step::Started => self.started(index, at),
-            Step::Ready => self.containers[index].ready = true,
+            Step::Ready => {
+                self.containers[index].ready = true;
+                self.containers[index].history.note(at, Event::Ready);
+            }
             Step::AfterEnd => self.after_end(index, at),
             Step::Again => {
                 let container = &mut self.containers[index];
@@ -154,8 +161,9 @@ impl SimulatedPod {
 
     /// Pulls or starts.
     fn make(&mut self, index: usize, at: Timestamp) {
-        if self.plan.error.is_some() {
+        if let Some(error) = &self.plan.error {
             self.containers[index].wait(Wait::Misconfigured);
+            self.containers[index].history.note(at, Event::Refused(error.as_str().into()));
             return;
         }
         if self.containers[index].phase == Phase::Waiting(Wait::Misconfigured) {
@@ -164,6 +172,8 @@ impl SimulatedPod {
         let next = if self.containers[index].pulled {
             (later(at, self.delay(index, Stage::Start, self.plan.start)), Step::Started)
         } else {
+            let image = self.template.containers[index].image.clone();
+            self.containers[index].history.note(at, Event::Pulling(image));
             (later(at, self.delay(index, Stage::Pull, self.plan.pull)), Step::Pulled)
         };
         self.containers[index].next = Some(next);
@@ -177,6 +187,7 @@ impl SimulatedPod {
         container.runs = container.runs.saturating_add(1);
         container.phase = Phase::Running { since: at };
         container.replaced = false;
+        container.history.note(at, Event::Started(container.runs));
         (container.id, container.image, container.ready) = (Some(id.into()), image, false);
         self.arm_end(index, at);
         self.arm_ready(index, at);
@@ -220,6 +231,7 @@ impl SimulatedPod {
         };
         container.phase = Phase::Ended(Box::new(End { code, started_at, finished_at: at, id: container.id.clone() }));
         (container.ready, container.next) = (initialized, None);
+        container.history.note(at, Event::Ended(code, why));
         match why {
             Why::Replaced => {
                 container.replaced = true;
@@ -244,6 +256,7 @@ impl SimulatedPod {
         match container.backoff.wait(failed_at) {
             Some((until, pause)) if until > at => {
                 container.wait(Wait::CrashLoop(pause));
+                container.history.note(at, Event::BackOff(pause));
                 container.next = Some((until, Step::Again));
             }
             _ => {

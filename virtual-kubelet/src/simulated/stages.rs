@@ -65,6 +65,7 @@ struct Rule {
     run: Option<Delay>,
     exit_code: i32,
     fault: Option<PodFault>,
+    exec: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -92,6 +93,8 @@ pub(crate) struct Plan {
     pub exit_code: i32,
     /// What goes wrong.
     pub fault: Option<PodFault>,
+    /// What every command in its containers prints; commands are refused when absent.
+    pub exec: Option<Arc<str>>,
     /// What is wrong with the pod's annotations: no container of it is made.
     pub error: Option<String>,
 }
@@ -107,6 +110,7 @@ impl From<&Rule> for Plan {
             run: rule.run,
             exit_code: rule.exit_code,
             fault: rule.fault,
+            exec: rule.exec.as_deref().map(Into::into),
             error: None,
         }
     }
@@ -198,7 +202,8 @@ impl Plan {
             "run" => self.run = Some(delay()?),
             "exit-code" => self.exit_code = value.parse().map_err(|_| format!("`{value}` is no exit code"))?,
             "fault" => self.fault = Some(value.parse()?),
-            _ => return Err("there is none of this name; there are pull, start, init, ready, stop, run, exit-code and fault".into()),
+            "exec" => self.exec = Some(value.into()),
+            _ => return Err("there is none of this name; there are pull, start, init, ready, stop, run, exit-code, fault and exec".into()),
         }
         Ok(())
     }

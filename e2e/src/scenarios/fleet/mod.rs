@@ -3,6 +3,7 @@
 mod faults;
 mod holes;
 pub(super) mod in_place;
+mod kubelet;
 mod outages;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -46,6 +47,14 @@ pub const HOLES: Scenario = Scenario {
     options: Options::default,
     expected: Expectations::default,
     body: |bed| Box::pin(holes::run(bed)),
+};
+
+/// What `kubectl` is told of simulated pods; two processes with one fleet.
+pub const KUBELET: Scenario = Scenario {
+    name: "kubectl_reads_logs_of_simulated_pods_also_from_the_process_that_takes_a_fleet_over",
+    options: Options::default,
+    expected: Expectations::default,
+    body: |bed| Box::pin(kubelet::run(bed)),
 };
 
 /// An API server that stands still under a thousand nodes.

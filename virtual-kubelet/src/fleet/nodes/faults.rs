@@ -39,11 +39,11 @@ impl Keeper {
             Told::Node(index, fault) => (index, fault),
             Told::Pod(namespace, name, fault) => {
                 let share = share_of(&namespace, &name, self.shards.len());
-                if let Some(shard) = self.shards.get(share) {
-                    // A shard that has ended ends with the fleet.
-                    let _ = shard.send(Order::PodFault(namespace, name, fault)).await;
-                }
-                return;
+                return self.tell_one(share, Order::PodFault(namespace, name, fault)).await;
+            }
+            Told::Look(look) => {
+                let share = share_of(&look.target.pod.namespace, &look.target.pod.name, self.shards.len());
+                return self.tell_one(share, Order::Look(look)).await;
             }
         };
         let Some(record) = self.nodes.get_mut(index as usize) else { return };
@@ -82,6 +82,13 @@ impl Keeper {
             self.work.insert(index, now, now);
         }
         self.tell(Order::Silence(index, lost)).await;
+    }
+
+    async fn tell_one(&self, share: usize, order: Order) {
+        if let Some(shard) = self.shards.get(share) {
+            // A shard that has ended ends with the fleet.
+            let _ = shard.send(order).await;
+        }
     }
 
     async fn tell(&self, order: Order) {

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 
 use super::SimulatedPod;
-use crate::simulated::container::{Container, End, Phase, Step};
+use crate::simulated::container::{Container, End, Phase, Step, Why};
+use crate::simulated::history::Event;
 use crate::simulated::stages::Plan;
 use crate::simulated::template::Template;
 
@@ -46,15 +47,21 @@ impl SimulatedPod {
         container.runs = u32::try_from(shown.restart_count).unwrap_or_default().saturating_add(1);
         container.last = end(&shown.last_state);
         container.ready = shown.ready;
+        // All that is known of what went before.
+        if let Some(last) = &container.last {
+            container.history.note(last.finished_at, Event::Ended(last.code, Why::Own));
+        }
         if let Some(running) = shown.state.as_ref().and_then(|state| state.running.as_ref()) {
             let since = running.started_at.as_ref().map_or(now, |time| time.0);
             container.phase = Phase::Running { since };
+            container.history.note(since, Event::Started(container.runs));
             self.arm_end(index, since);
             if !self.containers[index].ready {
                 self.arm_ready(index, now);
             }
         } else if let Some(end) = end(&shown.state) {
             let code = end.code;
+            container.history.note(end.finished_at, Event::Ended(code, Why::Own));
             container.phase = Phase::Ended(end);
             if self.runs_again(index, code) {
                 self.containers[index].next = Some((now, Step::AfterEnd));

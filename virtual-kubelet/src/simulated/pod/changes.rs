@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::{SimulatedPod, Stage, later};
 use crate::process::status::Role;
 use crate::simulated::container::{KILLED, Phase, Wait, Why};
+use crate::simulated::history::Event;
 use crate::simulated::stages::{Plan, PodFault};
 use crate::simulated::template::Template;
 
@@ -46,7 +47,7 @@ impl SimulatedPod {
                 self.arm_end(index, if self.plan.fault == before.fault { since } else { now });
             }
             if self.plan.fault == Some(PodFault::NeverReady) {
-                (self.containers[index].ready, self.containers[index].next) = (false, None);
+                self.lose_readiness(index, now);
             } else if !self.containers[index].ready && self.containers[index].next.is_none() {
                 self.arm_ready(index, now);
             }
@@ -117,6 +118,9 @@ impl SimulatedPod {
                 if !of_sidecars {
                     last = last.max(at);
                 }
+                if first {
+                    self.containers[index].history.note(now, Event::Stopping);
+                }
                 self.containers[index].end = Some((at, code, Why::Stopped));
             }
         }
@@ -126,6 +130,14 @@ impl SimulatedPod {
         true
     }
 
+    fn lose_readiness(&mut self, index: usize, now: Timestamp) {
+        let container = &mut self.containers[index];
+        container.next = None;
+        if std::mem::take(&mut container.ready) {
+            container.history.note(now, Event::Unready);
+        }
+    }
+
     /// The node's agent starts again and has forgotten what was ready: nothing is for `unready`, and then as after a start.
     pub fn forget_readiness(&mut self, now: Timestamp, unready: Duration) -> bool {
         self.restarts_of_agent = self.restarts_of_agent.saturating_add(1);
@@ -133,7 +145,7 @@ impl SimulatedPod {
         for index in 0..self.containers.len() {
             if self.containers[index].is_running() && self.role(index) != Role::Init && self.deadline.is_none() {
                 changed = true;
-                (self.containers[index].ready, self.containers[index].next) = (false, None);
+                self.lose_readiness(index, now);
                 self.arm_ready(index, later(now, unready));
             }
         }
