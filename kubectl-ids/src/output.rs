@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// How text is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,14 +32,10 @@ impl Style {
 
     /// A word in the colour of its meaning.
     pub fn paint(self, word: &str, tone: Tone) -> String {
-        let code = match tone {
-            Tone::Plain => return word.to_owned(),
-            Tone::Good => 32,
-            Tone::Busy => 36,
-            Tone::Waiting => 33,
-            Tone::Bad => 31,
-        };
-        if self.colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+        match tone.begin().filter(|_| self.colour) {
+            Some(begin) => format!("{begin}{word}{END}"),
+            None => word.to_owned(),
+        }
     }
 }
 
@@ -55,6 +52,24 @@ pub enum Tone {
     Waiting,
     /// Somebody should look.
     Bad,
+}
+
+/// Ends every colour.
+const END: &str = "\x1b[0m";
+
+impl Tone {
+    const ALL: [Self; 5] = [Self::Plain, Self::Good, Self::Busy, Self::Waiting, Self::Bad];
+
+    /// What a terminal begins its colour by.
+    fn begin(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Good => Some("\x1b[32m"),
+            Self::Busy => Some("\x1b[36m"),
+            Self::Waiting => Some("\x1b[33m"),
+            Self::Bad => Some("\x1b[31m"),
+        }
+    }
 }
 
 /// The tone of a node's phase.
@@ -93,9 +108,9 @@ pub fn table(style: Style, header: &[&str], rows: Vec<Vec<String>>, toned: Optio
     text
 }
 
-/// The line with the word at this column painted. Names of nodes and phases have no wide characters.
+/// The line with the word at this column of the terminal painted.
 fn paint_at(style: Style, line: &str, at: usize, tone: fn(&str) -> Tone) -> Option<String> {
-    let (before, rest) = (line.get(..at)?, line.get(at..)?);
+    let (before, rest) = line.char_indices().map(|(index, _)| line.split_at(index)).find(|(before, _)| before.width() == at)?;
     let word = rest.split_whitespace().next().filter(|word| rest.starts_with(word))?;
     Some(format!("{before}{}{}", style.paint(word, tone(word)), rest.strip_prefix(word)?))
 }
@@ -132,11 +147,10 @@ const REPLACED: char = '\u{fffd}';
 /// Without characters that a terminal obeys: names, conditions and answers of servers come from whoever may write them. Lines, and the
 /// colours that this program writes itself, stay.
 pub fn harmless(text: &str) -> String {
-    const COLOURS: [&str; 5] = ["\x1b[0m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(character) = rest.chars().next() {
-        let colour = COLOURS.into_iter().find(|colour| rest.starts_with(colour));
+        let colour = Tone::ALL.into_iter().filter_map(Tone::begin).chain([END]).find(|colour| rest.starts_with(colour));
         let taken = colour.map_or(character.len_utf8(), str::len);
         match colour {
             Some(colour) => kept.push_str(colour),
@@ -153,9 +167,15 @@ fn is_obeyed(character: char) -> bool {
     turns || character.is_control() && !matches!(character, '\n' | '\t')
 }
 
-/// Of something that is one cell, or a part of a line: in one line, too.
+/// Of something that is one cell, or a part of a line: in one line, and as wide as its characters.
 fn in_one_line(text: &str) -> String {
-    text.chars().map(|character| if is_obeyed(character) || character == '\n' { REPLACED } else { character }).collect()
+    let shown = |character| match character {
+        '\t' => ' ',
+        '\n' => REPLACED,
+        _ if is_obeyed(character) => REPLACED,
+        _ => character,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// Prints text; a reader that has gone away, such as `head`, ends the program quietly.
@@ -216,7 +236,10 @@ impl Screen {
     }
 }
 
-/// The first characters of a line; colours take no room, and are ended.
+/// Most columns of a tab.
+const TAB: usize = 8;
+
+/// The first characters of a line; colours and accents take no room, some characters take two columns. Colours are ended.
 fn cut(line: &str, columns: usize) -> String {
     let (mut width, mut escape, mut coloured) = (0, false, false);
     let mut kept = String::new();
@@ -225,13 +248,16 @@ fn cut(line: &str, columns: usize) -> String {
             '\x1b' => (escape, coloured) = (true, true),
             'm' if escape => escape = false,
             _ if escape => {}
-            _ if width + 1 >= columns => {
-                if coloured {
-                    kept.push_str("\x1b[0m");
+            _ => {
+                let wide = if character == '\t' { TAB } else { character.width().unwrap_or(0) };
+                if width + wide >= columns {
+                    if coloured {
+                        kept.push_str(END);
+                    }
+                    return kept;
                 }
-                return kept;
+                width += wide;
             }
-            _ => width += 1,
         }
         kept.push(character);
     }
@@ -279,6 +305,27 @@ mod tests {
         assert!(on_terminal.contains("n1    \x1b[31mBlocked\x1b[0m  Blocked is"), "{on_terminal}");
         let piped = table(Style::default(), &["NODE", "PHASE", "MESSAGE"], rows(), Some((1, tone)));
         assert_eq!(piped, "NODE  PHASE    MESSAGE\nn1    Blocked  Blocked is not a colour here\n");
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_in_tables_and_on_screens() {
+        let rows = vec![
+            vec!["世界".into(), "Blocked".into(), "Blocked".into()],
+            vec!["n1".into(), "Idle".into(), "a\tb".into()],
+            vec!["e\u{301}".into(), "Waiting".into(), String::new()],
+        ];
+        let shown = table(TERMINAL, &["NODE", "PHASE", "MESSAGE"], rows, Some((1, tone_of as fn(&str) -> Tone)));
+        let lines: Vec<_> = shown.lines().collect();
+        let wanted = [
+            "NODE  PHASE    MESSAGE",
+            "世界  \x1b[31mBlocked\x1b[0m  Blocked",
+            "n1    \x1b[32mIdle\x1b[0m     a b",
+            "e\u{301}     \x1b[33mWaiting\x1b[0m",
+        ];
+        assert_eq!(lines, wanted);
+        assert_eq!(cut("世界世界", 8), "世界世", "the last column stays free, and no character is halved");
+        assert_eq!(cut("世界", 5), "世界");
+        assert_eq!(cut("e\u{301}e\u{301}x", 3), "e\u{301}e\u{301}", "an accent takes no column");
     }
 
     #[test]
