@@ -4,10 +4,14 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result};
 use chrono::{SecondsFormat, Utc};
+use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use kube::{
     ResourceExt as _,
-    runtime::{WatchStreamExt as _, watcher},
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
 };
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
@@ -34,7 +38,7 @@ pub async fn status(cluster: &Cluster, options: &Status, style: Style) -> Result
         return Ok(ExitCode::SUCCESS);
     }
     let mut following = Following { options, style, screen: Screen::default(), before: None };
-    follow(cluster, &resource.name_any(), &mut following).await
+    follow(cluster, &resource, &mut following).await
 }
 
 fn show(view: &View, format: Format, style: Style) -> Result<()> {
@@ -74,6 +78,18 @@ impl Following<'_> {
         Ok(())
     }
 
+    /// Says that the resource is there no more. Programs that read one object a line find it beside them.
+    fn gone(&mut self, name: &str) -> Result<()> {
+        let said = format!("{name} is gone: it was deleted");
+        match (self.options.output, self.style.size) {
+            (Format::Json, _) => remark(&said),
+            (Format::Table, Some(size)) => self.screen.show(&said, size)?,
+            (Format::Table, None) => print(&format!("{}  {said}\n", Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true)))?,
+        }
+        self.before = None;
+        Ok(())
+    }
+
     /// How it ends, when it does.
     fn outcome(&self, view: &View) -> Option<ExitCode> {
         if !self.options.until_complete {
@@ -87,9 +103,65 @@ impl Following<'_> {
     }
 }
 
-async fn follow(cluster: &Cluster, name: &str, following: &mut Following<'_>) -> Result<ExitCode> {
+/// What a watch shows of one resource.
+#[derive(Debug, Default)]
+struct Watched {
+    /// UID of the one that was shown last.
+    uid: Option<String>,
+    /// What a list has shown, while it lasts.
+    listed: Option<IngressDaemonSet>,
+}
+
+/// What is new of it.
+#[derive(Debug)]
+enum News {
+    Nothing,
+    Changed(Box<IngressDaemonSet>),
+    /// It is gone.
+    Gone,
+    /// It is gone, and this one was made under its name.
+    Replaced(Box<IngressDaemonSet>),
+}
+
+impl Watched {
+    fn see(&mut self, event: Event<IngressDaemonSet>) -> News {
+        match event {
+            Event::Init => {
+                self.listed = None;
+                News::Nothing
+            }
+            Event::InitApply(resource) => {
+                self.listed = Some(resource);
+                News::Nothing
+            }
+            // What was deleted while nothing was watched is missing in the next list.
+            Event::InitDone => match self.listed.take() {
+                Some(resource) => self.shown(resource),
+                None => self.gone(),
+            },
+            Event::Apply(resource) => self.shown(resource),
+            // Of one that another one has replaced already, nothing is shown.
+            Event::Delete(resource) if self.uid == resource.metadata.uid => self.gone(),
+            Event::Delete(_) => News::Nothing,
+        }
+    }
+
+    fn gone(&mut self) -> News {
+        self.uid.take().map_or(News::Nothing, |_| News::Gone)
+    }
+
+    fn shown(&mut self, resource: IngressDaemonSet) -> News {
+        let before = std::mem::replace(&mut self.uid, resource.metadata.uid.clone());
+        let resource = Box::new(resource);
+        if before.is_some() && before != self.uid { News::Replaced(resource) } else { News::Changed(resource) }
+    }
+}
+
+async fn follow(cluster: &Cluster, resource: &IngressDaemonSet, following: &mut Following<'_>) -> Result<ExitCode> {
+    let name = resource.name_any();
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = watcher(cluster.resources(), config).default_backoff().applied_objects().boxed();
+    let mut events = watcher(cluster.resources(), config).default_backoff().boxed();
+    let mut watched = Watched { uid: resource.metadata.uid.clone(), ..Watched::default() };
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let timeout = following.options.timeout;
@@ -100,17 +172,29 @@ async fn follow(cluster: &Cluster, name: &str, following: &mut Following<'_>) ->
     let mut view: Option<View> = None;
     loop {
         tokio::select! {
-            event = events.next() => match event.context("the watch ended")? {
-                Ok(resource) if resource.metadata.deletion_timestamp.is_some() && following.options.until_complete => {
-                    remark(&format!("{name} is being deleted"));
-                    return Ok(ExitCode::FAILURE);
+            event = events.next() => {
+                let news = match event.context("the watch ended")? {
+                    Ok(event) => watched.see(event),
+                    Err(error) => {
+                        remark(&format!("the watch failed, trying again: {error}"));
+                        continue;
+                    }
+                };
+                if matches!(news, News::Gone | News::Replaced(_)) {
+                    view = None;
+                    following.gone(&name)?;
                 }
-                Ok(resource) => view = Some(View::of(&resource)),
-                Err(error) => {
-                    remark(&format!("the watch failed, trying again: {error}"));
-                    continue;
+                match news {
+                    // Another one under its name is not what was waited for, either.
+                    News::Gone | News::Replaced(_) if following.options.until_complete => return Ok(ExitCode::FAILURE),
+                    News::Changed(resource) if resource.metadata.deletion_timestamp.is_some() && following.options.until_complete => {
+                        remark(&format!("{name} is being deleted"));
+                        return Ok(ExitCode::FAILURE);
+                    }
+                    News::Changed(resource) | News::Replaced(resource) => view = Some(View::of(&resource)),
+                    News::Gone | News::Nothing => {}
                 }
-            },
+            }
             _ = ticks.tick(), if following.style.size.is_some() => {}
             _ = &mut interrupt => return Ok(ExitCode::SUCCESS),
             () = &mut end => {
@@ -123,5 +207,56 @@ async fn follow(cluster: &Cluster, name: &str, following: &mut Following<'_>) ->
         if let Some(outcome) = following.outcome(view) {
             return Ok(outcome);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn resource(uid: &str) -> IngressDaemonSet {
+        let object = json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+            "metadata": {"name": "edge", "namespace": "web", "uid": uid}, "spec": {"template": {}},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// What is said of these events by somebody who has seen the resource of UID 1.
+    fn said(events: impl IntoIterator<Item = Event<IngressDaemonSet>>) -> Vec<String> {
+        let mut watched = Watched { uid: Some("1".into()), ..Watched::default() };
+        let word = |news| match news {
+            News::Nothing => None,
+            News::Changed(resource) => Some(format!("shows {}", resource.metadata.uid.unwrap_or_default())),
+            News::Gone => Some("gone".to_owned()),
+            News::Replaced(resource) => Some(format!("gone, shows {}", resource.metadata.uid.unwrap_or_default())),
+        };
+        events.into_iter().filter_map(|event| word(watched.see(event))).collect()
+    }
+
+    fn list(uids: &[&str]) -> Vec<Event<IngressDaemonSet>> {
+        let listed = uids.iter().map(|uid| Event::InitApply(resource(uid)));
+        std::iter::once(Event::Init).chain(listed).chain([Event::InitDone]).collect()
+    }
+
+    #[test]
+    fn a_resource_that_was_deleted_is_said_to_be_gone_once_and_is_shown_no_more() {
+        let events = list(&["1"]).into_iter().chain([Event::Apply(resource("1")), Event::Delete(resource("1"))]).chain(list(&[]));
+        assert_eq!(said(events), ["shows 1", "shows 1", "gone"]);
+    }
+
+    #[test]
+    fn a_resource_that_was_deleted_while_nobody_watched_is_gone_too() {
+        assert_eq!(said(list(&[])), ["gone"]);
+        assert_eq!(said(list(&["1"]).into_iter().chain(list(&[]))), ["shows 1", "gone"]);
+    }
+
+    #[test]
+    fn one_that_is_made_under_its_name_is_another_one() {
+        let again = [Event::Delete(resource("1")), Event::Apply(resource("2"))];
+        assert_eq!(said(list(&["1"]).into_iter().chain(again)), ["shows 1", "gone", "shows 2"]);
+        assert_eq!(said(list(&["2"])), ["gone, shows 2"]);
+        assert_eq!(said(list(&["2"]).into_iter().chain([Event::Delete(resource("1"))])), ["gone, shows 2"]);
     }
 }
