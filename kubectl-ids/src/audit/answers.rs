@@ -33,12 +33,15 @@ pub struct Doors(Arc<Mutex<BTreeMap<String, Door>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Door {
+    /// The resource that it is for, by the first 8 characters of its UID: names come again.
+    resource: String,
     pod: String,
     port: u16,
 }
 
 enum Heard {
-    Answer(Answer),
+    /// Of a health checker of this resource.
+    Answer(String, Answer),
     Forbidden,
     Nothing,
 }
@@ -71,7 +74,7 @@ impl Doors {
             let mut asked: FuturesUnordered<_> = round.iter().map(|(_, door)| ask(client, namespace, door)).collect();
             while let Some(heard) = asked.next().await {
                 match heard {
-                    Heard::Answer(answer) => channel.send(Event::Heard(answer)),
+                    Heard::Answer(resource, answer) => channel.send(Event::Heard(resource, answer)),
                     Heard::Forbidden => {
                         let remark = "you may not get pods/proxy: what health checkers answer is not judged (P10)";
                         channel.send(Event::Remark(remark.to_owned()));
@@ -93,16 +96,18 @@ impl Doors {
 
 /// Where a pod of a health checker answers, once it runs.
 fn door(pod: &Value) -> Option<Door> {
-    pod["metadata"]["labels"][names::HEALTH_CHECKER_LABEL].as_str()?;
+    let labels = &pod["metadata"]["labels"];
+    labels[names::HEALTH_CHECKER_LABEL].as_str()?;
     if pod["status"]["phase"] != "Running" || !pod["metadata"]["deletionTimestamp"].is_null() {
         return None;
     }
     let arguments = pod["spec"]["containers"][0]["args"].as_array()?;
     let port = arguments.iter().find_map(|argument| argument.as_str()?.strip_prefix("--port="))?;
-    Some(Door { pod: pod["metadata"]["name"].as_str()?.to_owned(), port: port.parse().ok()? })
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    Some(Door { resource: text(&labels[names::RESOURCE_LABEL])?, pod: text(&pod["metadata"]["name"])?, port: port.parse().ok()? })
 }
 
-async fn ask(client: &Client, namespace: &str, Door { pod, port }: &Door) -> Heard {
+async fn ask(client: &Client, namespace: &str, Door { resource, pod, port }: &Door) -> Heard {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/");
     let Ok(request) = Request::get(path).body(Body::empty()) else { return Heard::Nothing };
     let answer = async {
@@ -113,7 +118,7 @@ async fn ask(client: &Client, namespace: &str, Door { pod, port }: &Door) -> Hea
     };
     let Ok(Some((status, body))) = timeout(PATIENCE, answer).await else { return Heard::Nothing };
     match Answer::read(Utc::now(), *port, status, &body) {
-        Some(answer) => Heard::Answer(answer),
+        Some(answer) => Heard::Answer(resource.clone(), answer),
         // The API server's own word: a health checker knows 200 and 503.
         None if status == 403 => Heard::Forbidden,
         None => Heard::Nothing,
@@ -127,7 +132,7 @@ mod tests {
 
     fn pod(uid: &str) -> Value {
         json!({
-            "metadata": { "name": format!("pod-{uid}"), "uid": uid, "labels": { names::HEALTH_CHECKER_LABEL: "edge" } },
+            "metadata": { "name": format!("pod-{uid}"), "uid": uid, "labels": { names::HEALTH_CHECKER_LABEL: "edge", names::RESOURCE_LABEL: "0a1b2c3d" } },
             "spec": { "containers": [{ "args": ["run", "--port=10080"] }] },
             "status": { "phase": "Running" },
         })
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_health_checkers_that_run_and_stay_are_asked() {
-        assert_eq!(door(&pod("a")), Some(Door { pod: "pod-a".to_owned(), port: 10080 }));
+        assert_eq!(door(&pod("a")), Some(Door { resource: "0a1b2c3d".to_owned(), pod: "pod-a".to_owned(), port: 10080 }));
         for (pointer, value) in [
             ("/metadata/labels", json!({})),
             ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),

@@ -33,6 +33,7 @@ pub struct Judge {
 
 #[derive(Debug)]
 struct Case {
+    namespace: String,
     name: String,
     audit: Audit<'static>,
     /// What every spec allows under which something was begun that is not over.
@@ -87,9 +88,11 @@ impl Judge {
         found
     }
 
-    /// An answer of a health checker; it is judged when all is known that it can rest on.
-    pub fn hear(&mut self, answer: Answer) {
-        if let Some(case) = self.cases.values_mut().find(|case| case.name == answer.resource.1) {
+    /// An answer of a health checker of the resource whose UID begins like this; it is judged when all is known that it can rest on. One that
+    /// speaks of another resource came from somebody else on the same port of the node.
+    pub fn hear(&mut self, uid8: &str, answer: Answer) {
+        let speaks_of = |case: &&mut Case| (&case.namespace, &case.name) == (&answer.resource.0, &answer.resource.1);
+        if let Some(case) = self.cases.get_mut(uid8).filter(speaks_of) {
             self.heard += 1;
             case.audit.hear(answer);
         }
@@ -139,7 +142,8 @@ impl Judge {
         }
         let mut audit = Audit::owned(now.clone());
         self.shared.values().for_each(|observation| audit.take_in(observation));
-        self.cases.insert(uid8, Case { name, audit, allowed: now });
+        let namespace = resource.metadata.namespace.unwrap_or_default();
+        self.cases.insert(uid8, Case { namespace, name, audit, allowed: now });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Histories that begin half-way.
 
-use auditor::{Kind, Observation, Property};
+use auditor::{Answer, Kind, Observation, Property};
 use chrono::{DateTime, TimeDelta, Utc};
 use crds::names;
 use serde_json::{Value, json};
@@ -223,4 +223,33 @@ fn what_belongs_to_one_resource_is_laid_at_no_other_ones_door() {
     let found = judge.judge(&seen(13, 1002, Kind::Deployment, of_dns("b")), false);
     let found: Vec<_> = found.iter().map(|finding| (finding.resource.as_str(), finding.violation.property)).collect();
     assert_eq!(found, [("dns", Property::NoBypass)]);
+}
+
+/// A health checker says of a resource of this namespace and name that it has no Deployment on n2.
+fn answer(namespace: &str, name: &str) -> Answer {
+    let body = json!({
+        "service": { "namespace": namespace, "name": name }, "node": "n2", "serviceProxyHealthy": false, "reason": "DeploymentMissing",
+        "desired": 0, "localEndpoints": 0, "viewAgeSeconds": 0,
+    });
+    Answer::read(at(1020), 10080, 503, &body.to_string()).expect("an answer")
+}
+
+#[test]
+fn an_answer_is_judged_with_the_resource_of_its_health_checker_and_no_other_one_of_that_name() {
+    let mut judge = half_way(1, 8);
+    // Deleted and made again under its name: the former one is still judged.
+    judge.judge(&seen(11, 1001, Kind::IngressDaemonSet, resource("edge", "00000000", 1, 8, json!({}))), false);
+    for (uid8, namespace, name, heard) in [
+        (UID8, "web", "edge", 1),
+        ("00000000", "web", "edge", 2),
+        ("ffffffff", "web", "edge", 2),
+        (UID8, "dns", "edge", 2),
+        (UID8, "web", "dns", 2),
+    ] {
+        judge.hear(uid8, answer(namespace, name));
+        assert_eq!(judge.heard, heard, "{uid8} {namespace}/{name}");
+    }
+    // Each among its own: the former one has a Deployment there, the new one has none.
+    let accused: Vec<_> = judge.judge_answers(at(1100)).into_iter().map(|finding| finding.violation.property).collect();
+    assert_eq!(accused, [Property::HealthVerdict]);
 }

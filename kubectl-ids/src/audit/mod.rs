@@ -53,7 +53,8 @@ enum Event {
     Listed(Kind),
     Watching(Kind),
     NotWatching(Kind, String),
-    Heard(Answer),
+    /// Of a health checker of the resource whose UID begins like this.
+    Heard(String, Answer),
     Remark(String),
 }
 
@@ -150,7 +151,7 @@ impl Audit {
                 Some(Event::Listed(kind)) => {
                     listing.remove(&kind);
                 }
-                Some(Event::BeganAnew(..) | Event::Heard(_) | Event::Remark(_) | Event::Watching(_) | Event::NotWatching(..)) => {}
+                Some(Event::BeganAnew(..) | Event::Heard(..) | Event::Remark(_) | Event::Watching(_) | Event::NotWatching(..)) => {}
                 None => bail!("the watches ended"),
             }
         }
@@ -217,7 +218,7 @@ impl Audit {
                     self.remarks.push(format!("{} cannot be watched: {error}; what happens meanwhile is not judged", kind.as_str()));
                 }
             }
-            Event::Heard(answer) => self.judge.hear(answer),
+            Event::Heard(resource, answer) => self.judge.hear(&resource, answer),
             Event::Remark(remark) => self.remarks.push(remark),
         }
     }
