@@ -34,6 +34,8 @@ struct News {
 #[derive(Debug, Default)]
 pub struct Hub {
     news: Mutex<News>,
+    /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks.
+    heard: AtomicBool,
     wake: Notify,
     world: Mutex<World>,
     judged: AtomicBool,
@@ -78,13 +80,18 @@ impl Hub {
 
     /// Something about a node has changed.
     pub fn node(&self, name: &str) {
-        lock(&self.news).nodes.insert(name.to_owned());
-        self.wake.notify_one();
+        self.nodes([name.to_owned()]);
     }
 
     /// Something about these nodes has changed.
     pub fn nodes(&self, names: impl IntoIterator<Item = String>) {
-        lock(&self.news).nodes.extend(names);
+        let mut news = lock(&self.news);
+        if self.heard.load(Ordering::Acquire) {
+            news.nodes.extend(names);
+        } else {
+            news.all = true;
+        }
+        drop(news);
         self.wake.notify_one();
     }
 
@@ -106,6 +113,7 @@ impl Hub {
         loop {
             {
                 let mut news = lock(&self.news);
+                self.heard.store(true, Ordering::Release);
                 if news.all || news.gates || !news.nodes.is_empty() {
                     let news = std::mem::take(&mut *news);
                     return Changes { nodes: news.nodes, all: news.all, gates: news.gates };

@@ -113,6 +113,7 @@ fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
         serde_json::from_value(node).unwrap()
     };
     let observer = Observer::default();
+    assert!(observer.hub().changes().now_or_never().is_none(), "from now on somebody takes news");
     let is_news = |node| {
         observer.learn(node);
         // Nothing to wait for: what is known is told at once.
@@ -126,4 +127,24 @@ fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
     assert!(is_news(node(6, &|_| {})));
     assert!(is_news(node(7, &|node| node["metadata"]["labels"] = json!({"role": "edge"}))));
     assert!(is_news(node(8, &|_| {})), "a label that goes, too");
+}
+
+#[test]
+fn a_standby_keeps_no_news_of_nodes_and_whoever_begins_to_act_looks_at_all_of_them() {
+    let observer = Observer::default();
+    let node = |index: usize| -> Node {
+        serde_json::from_value(json!({"metadata": {"name": node_name(index), "uid": index.to_string()}})).unwrap()
+    };
+    (0..100).for_each(|index| observer.learn(node(index)));
+    let hub = observer.hub();
+    let first = hub.changes().now_or_never().unwrap();
+    assert_eq!((first.nodes.len(), first.all), (0, true));
+    observer.learn(node(100));
+    let next = hub.changes().now_or_never().unwrap();
+    assert_eq!((next.nodes.len(), next.all), (1, false));
+    let pods = Observer::default().hub().pods();
+    pods.nodes([node_name(0)]);
+    assert!(pods.changes().now_or_never().is_none());
+    pods.nodes([node_name(1)]);
+    assert_eq!(pods.changes().now_or_never().unwrap().nodes.len(), 1);
 }

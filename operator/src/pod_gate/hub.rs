@@ -9,7 +9,10 @@ use planner::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::sync::Notify;
 
@@ -123,6 +126,8 @@ pub struct Hub {
     news: Mutex<Changes>,
     wake: Notify,
     known: Mutex<Known>,
+    /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks, and whoever begins looks at every pod.
+    heard: AtomicBool,
 }
 
 impl Hub {
@@ -132,12 +137,13 @@ impl Hub {
     }
 
     /// What has changed; waits until there is something.
-    pub(super) async fn changes(&self) -> Changes {
+    pub(crate) async fn changes(&self) -> Changes {
         loop {
             {
                 let mut news = lock(&self.news);
                 if news.are_some() {
                     return std::mem::take(&mut *news);
+                self.heard.store(true, Ordering::Release);
                 }
             }
             self.wake.notified().await;
@@ -157,7 +163,9 @@ impl Hub {
 
     /// Something about these Nodes has changed.
     pub fn nodes(&self, names: impl IntoIterator<Item = String>) {
-        self.tell(|news| news.nodes.extend(names));
+        if self.heard.load(Ordering::Acquire) {
+            self.tell(|news| news.nodes.extend(names));
+        }
     }
 
     /// `IngressDaemonSets` came, went or changed.
