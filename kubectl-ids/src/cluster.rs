@@ -19,6 +19,7 @@ use operator::{
     gate::{Fronts, fronts},
     memory::Memory,
     observe::{Guarded, Observed, Observer},
+    pages,
 };
 use planner::{
     Snapshot,
@@ -257,16 +258,7 @@ impl View {
 
 /// All objects, page by page.
 async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, labels: &str) -> kube::Result<Vec<K>> {
-    let mut parameters = ListParams::default().labels(labels).limit(PAGE);
-    let mut all = Vec::new();
-    loop {
-        let page = api.list(&parameters).await?;
-        all.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => parameters = parameters.continue_token(&token),
-            None => return Ok(all),
-        }
-    }
+    pages::all(api, ListParams::default().labels(labels), PAGE).await
 }
 
 /// How long a lease has been silent for, when that is too long.

@@ -12,6 +12,7 @@ pub mod memory;
 pub mod metrics;
 pub mod observe;
 pub mod pod_gate;
+pub mod pages;
 mod readable;
 pub mod reconcile;
 pub mod rights;

@@ -11,7 +11,8 @@ use super::{
 use crate::{
     args,
     memory::Memory,
-    observe::{Guarded, Observed, Observer},
+    observe::{Guarded, Observed, Observer, PAGE},
+    pages,
 };
 use anyhow::{Context as _, bail};
 use crds::{NodeReadinessGate, NodeReadinessGateStatus};
@@ -228,7 +229,7 @@ async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    Ok(api.list(&params).await?.items)
+    pages::all(&api, params, PAGE).await
 }
 
 /// Without the definition there are none.

@@ -21,7 +21,7 @@ pub use index::Observed;
 pub use initial::be_recent;
 pub use lean::Lean;
 
-use crate::{beside::beside, gate::Hub, memory::Memory};
+use crate::{beside::beside, gate::Hub, memory::Memory, pages};
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
@@ -31,6 +31,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource,
+    api::ListParams,
     core::DeserializeGuard,
     runtime::{
         reflector::store::Writer,
@@ -222,16 +223,10 @@ impl Observer {
     where
         K: Observed + Resource + Clone + DeserializeOwned + Debug,
     {
-        let mut parameters = kube::api::ListParams::default().labels(labels).limit(PAGE);
+        let parameters = ListParams::default().labels(labels).limit(PAGE);
         let mut listed = Vec::new();
-        loop {
-            let page = api.list(&parameters).await?;
-            listed.extend(self.cut(page.items));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => parameters = parameters.continue_token(&token),
-                None => return Ok((listed, version(page.metadata.resource_version.as_deref()))),
-            }
-        }
+        let list = pages::pages(api, parameters, |page| listed.extend(self.cut(page))).await?;
+        Ok((listed, version(list.resource_version.as_deref())))
     }
 
     /// Follows everything, for ever, and keeps `writer`'s store of the resources themselves.
