@@ -1,9 +1,14 @@
 //! The cluster: the way to it, the resource that is meant, and everything around it at one moment.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, anyhow};
-use crds::{IngressDaemonSet, NodeReadinessGate, names};
+use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate, names};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     coordination::v1::Lease,
@@ -16,15 +21,17 @@ use kube::{
     core::DeserializeGuard,
 };
 use operator::{
+    deployed::{self, Options},
     gate::{Fronts, fronts},
     memory::Memory,
     observe::{Guarded, Observed, Observer},
-    pages,
+    pages, pod_gate,
 };
 use planner::{
     Snapshot,
-    gate::{links::links, world::Key},
+    gate::{self, world::Key},
     node_rights::NodeRights,
+    pod_gate::{World, links::links},
     snapshot::GateLinks,
 };
 use serde::de::DeserializeOwned;
@@ -143,7 +150,9 @@ impl Cluster {
     /// Everything around the resources of the namespace, by one list of each kind. `resource`, where given, stands for the stored
     /// one of its name. What may not be read is left out, with a remark.
     pub async fn observe(&self, resource: Option<&IngressDaemonSet>) -> Result<(View, Vec<String>)> {
-        let (observer, mut remarks) = (Observer::with(NodeRights::all()), Vec::new());
+        let mut remarks = Vec::new();
+        let (rights, fronts) = self.flags(&mut remarks).await?;
+        let observer = Observer::with(rights);
         let (ours, checkers) = (names::RESOURCE_LABEL, names::HEALTH_CHECKER_LABEL);
         let namespace = self.namespace.as_str();
         let pods: Vec<Pod> =
@@ -173,38 +182,105 @@ impl Cluster {
         .await?;
         let services = Request::of("list", "", "services", None);
         self.take_if_allowed::<Service>(&observer, Api::all(self.client.clone()), "", services, &mut remarks).await?;
-        let all = Api::<IngressDaemonSet>::all(self.client.clone()).list(&ListParams::default()).await;
-        let mut resources = match all {
-            Ok(list) => list.items,
-            Err(_) => self.list_resources().await?,
-        };
+        let mut resources = self.all_resources(&mut remarks).await?;
         if let Some(resource) = resource {
             resources.retain(|other| other.namespace() != resource.namespace() || other.name_any() != resource.name_any());
-            resources.push(resource.clone());
+            resources.push(DeserializeGuard(Ok(resource.clone())));
         }
-        let gates = self.gates(&resources, &mut remarks).await?;
-        observer.take::<Guarded>(resources.into_iter().map(|resource| DeserializeGuard(Ok(resource))).collect());
-        Ok((View { observer, gates, timing }, remarks))
+        let readable: Vec<_> = resources.iter().filter_map(|guarded| guarded.0.as_ref().ok()).collect();
+        let pod_gates = self.pod_gates(&mut remarks).await?;
+        let of_nodes = self.node_gates(&readable, &fronts, observer.node_rights(), &pod_gates.world, &mut remarks).await?;
+        observer.take::<Guarded>(resources);
+        Ok((View { observer, of_nodes, pod_gates, timing }, remarks))
+    }
+
+    /// What the operator's flags allow, and gates that they stand for, as its Deployment gives them.
+    async fn flags(&self, remarks: &mut Vec<String>) -> Result<(NodeRights, Fronts)> {
+        let namespace = self.operator_namespace.as_str();
+        let request = Request::of("list", "apps", "deployments", Some(namespace));
+        let found = match list(&Api::<Deployment>::namespaced(self.client.clone(), namespace), deployed::LABELS).await {
+            Ok(found) => match found.as_slice() {
+                [one] => Options::of(one).map_err(|why| format!("Deployment {} in namespace {namespace}: {why}", one.name_any())),
+                [] => Err(format!("there is no operator in namespace {namespace} (--operator-namespace)")),
+                _ => Err(format!("there are several operators in namespace {namespace}")),
+            },
+            Err(error) if is_forbidden(&error) => Err(format!("you may not {request}")),
+            Err(error) => return Err(explain(error, request)),
+        };
+        Ok(match found {
+            Ok(options) => (options.node_rights, fronts::of_command_line(&options.fronts)),
+            Err(why) => {
+                remarks.push(format!(
+                    "the operator's flags are not known: {why}; every key and taint is taken for allowed, and gates of a ConfigMap or a preset are left out"
+                ));
+                (NodeRights::all(), Fronts::default())
+            }
+        })
+    }
+
+    /// The resources of all namespaces: others may use the same nodes. Who may not list them gets those of the namespace.
+    async fn all_resources(&self, remarks: &mut Vec<String>) -> Result<Vec<Guarded>> {
+        let request = Request { namespace: None, ..Request::ours("list", "") };
+        match list(&Api::<Guarded>::all(self.client.clone()), "").await {
+            Ok(listed) => Ok(listed),
+            Err(error) if is_missing(&error) => Err(unknown_kind()),
+            Err(error) if is_forbidden(&error) => {
+                remarks.push("you may not list ingressdaemonsets of other namespaces: they are left out of account, also where they use the same nodes".into());
+                Ok(self.list_resources().await?.into_iter().map(|resource| DeserializeGuard(Ok(resource))).collect())
+            }
+            Err(error) => Err(explain(error, request)),
+        }
     }
 
     /// How readiness gates of nodes bear on the resources. Those of a newer release, which cannot be read, are left out.
-    async fn gates(&self, resources: &[IngressDaemonSet], remarks: &mut Vec<String>) -> Result<BTreeMap<Key, GateLinks>> {
-        let api = Api::<DeserializeGuard<NodeReadinessGate>>::all(self.client.clone());
-        let request = Request::of("list", "ingressdaemonsets.mumoshu.github.io", "nodereadinessgates", None);
-        let listed = match list(&api, "").await {
-            Ok(listed) => listed,
+    async fn node_gates(
+        &self,
+        resources: &[&IngressDaemonSet],
+        fronts: &Fronts,
+        rights: &NodeRights,
+        pod_gates: &World,
+        remarks: &mut Vec<String>,
+    ) -> Result<BTreeMap<Key, GateLinks>> {
+        let (objects, _) = self.gates::<NodeReadinessGate>("nodereadinessgates", remarks).await?;
+        let gates: Vec<_> = fronts::all(objects.iter(), resources.iter().copied(), fronts, rights).into_values().map(Arc::new).collect();
+        // The operator has seen what they wait for.
+        let says_shut = |object: &&NodeReadinessGate| {
+            let conditions = object.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.type_ == "Satisfiable" && condition.status == "False")
+        };
+        let shut: BTreeSet<_> = objects.iter().filter(says_shut).filter_map(kube::ResourceExt::uid).collect();
+        Ok(gate::links::links(&gates, pod_gates.wanted_attachments(), |gate| shut.contains(&gate.uid)))
+    }
+
+    async fn pod_gates(&self, remarks: &mut Vec<String>) -> Result<PodGates> {
+        let (objects, has_all) = self.gates::<PodReadinessGate>("podreadinessgates", remarks).await?;
+        let gates = objects.iter().map(|object| Arc::new(pod_gate::gate(object))).map(|gate| (gate.key(), gate)).collect();
+        let mut world = World::default();
+        world.take_gates(gates);
+        Ok(PodGates { world, has_all })
+    }
+
+    /// Gates of a kind that can be read, and whether these are all.
+    async fn gates<K>(&self, plural: &str, remarks: &mut Vec<String>) -> Result<(Vec<K>, bool)>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let request = Request::of("list", names::GROUP, plural, None);
+        match list(&Api::<DeserializeGuard<K>>::all(self.client.clone()), "").await {
+            Ok(listed) => {
+                let all = listed.len();
+                let readable: Vec<_> = listed.into_iter().filter_map(|guarded| guarded.0.ok()).collect();
+                let has_all = readable.len() == all;
+                Ok((readable, has_all))
+            }
             // Without the definition there are none.
-            Err(error) if is_missing(&error) => Vec::new(),
+            Err(error) if is_missing(&error) => Ok((Vec::new(), true)),
             Err(error) if is_forbidden(&error) => {
                 remarks.push(format!("you may not {request}: they are left out of account"));
-                Vec::new()
+                Ok((Vec::new(), false))
             }
-            Err(error) => return Err(explain(error, request)),
-        };
-        let readable = listed.iter().filter_map(|guarded| guarded.0.as_ref().ok());
-        let gates: Vec<_> =
-            fronts::all(readable, resources.iter(), &Fronts::default(), &NodeRights::all()).into_values().map(Arc::new).collect();
-        Ok(links(&gates, |_| false))
+            Err(error) => Err(explain(error, request)),
+        }
     }
 
     async fn take_if_allowed<K>(
@@ -237,10 +313,18 @@ impl Cluster {
     }
 }
 
+/// Gates of pods.
+struct PodGates {
+    world: World,
+    /// There are no others.
+    has_all: bool,
+}
+
 /// A moment of the cluster.
 pub struct View {
     observer: Observer,
-    gates: BTreeMap<Key, GateLinks>,
+    of_nodes: BTreeMap<Key, GateLinks>,
+    pod_gates: PodGates,
     /// Seconds that pods took to be ready, by the first 8 characters of their resource's UID.
     pub timing: BTreeMap<String, Vec<i64>>,
 }
@@ -252,7 +336,10 @@ impl View {
         let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
         let now = chrono::Utc::now().timestamp();
         let snapshot = self.observer.snapshot(&namespace, &name, &memory, now, "").context("the resource went away")?;
-        Ok(Snapshot { gates: self.gates.get(&(namespace, name)).cloned().unwrap_or_default(), ..snapshot })
+        let of_nodes = self.of_nodes.get(&(namespace.clone(), name)).cloned().unwrap_or_default();
+        let labels = &snapshot.resource.spec.template["metadata"]["labels"];
+        let gates = links(of_nodes, &self.pod_gates.world, self.pod_gates.has_all, &namespace, labels);
+        Ok(Snapshot { gates, ..snapshot })
     }
 }
 
@@ -294,6 +381,10 @@ async fn config(global: &Global) -> Result<Config> {
         anyhow!("the kubeconfig cannot be used: {error}; choose a context with --context ({})", crate::failure::listed(&contexts))
     })
 }
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod observed;
 
 #[cfg(test)]
 mod tests {

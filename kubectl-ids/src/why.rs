@@ -14,7 +14,8 @@ use planner::{
     Snapshot, decide,
     eligibility::is_chosen,
     gate::record::{Record, records},
-    settings::{Settings, resolve},
+    revisions::Targets,
+    settings::Settings,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts},
 };
 
@@ -61,13 +62,18 @@ fn unknown(snapshot: &Snapshot, node: &str) -> String {
 
 /// The status lists a hundred nodes at most, and none that are idle: the same planner decides what the operator would say.
 fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, String)) {
-    let settings = resolve(&snapshot.resource.spec).map(|settings| Settings { gate_taints: snapshot.gates.taints.clone(), ..settings });
-    if let Some(held) = decide(snapshot).held.get(node) {
+    let plan = decide(snapshot);
+    if let Some(held) = plan.held.get(node) {
         return (held.phase.to_owned(), None, (held.hold.reason().to_owned(), held.hold.message()));
     }
     let idle = |reason: &str, message: String| ("Idle".to_owned(), None, (reason.to_owned(), message));
-    let Ok(settings) = settings else {
-        return idle("InvalidSpec", "the spec is not valid (see condition Valid); what runs on the node keeps running".into());
+    let refused = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid" && condition.status == "False");
+    if let Some(refused) = refused {
+        return idle(&refused.reason, format!("{}; what runs on the node keeps running", refused.message));
+    }
+    // As the operator sees it: with what gates and its flags make of the spec.
+    let Ok(Targets { effective: settings, .. }) = Targets::of(snapshot) else {
+        return idle("InvalidSpec", "the spec is not valid; what runs on the node keeps running".into());
     };
     let deployment = snapshot.deployments.get(node);
     match snapshot.nodes.get(node) {

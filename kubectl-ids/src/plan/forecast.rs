@@ -67,6 +67,8 @@ pub struct Left {
 pub struct Forecast {
     /// What is wrong with the spec: nothing would change.
     pub invalid: Vec<String>,
+    /// What is to be known about a spec that is carried out: a word and a sentence, from the condition Valid.
+    pub remark: Option<(String, String)>,
     /// Nodes in order.
     pub turns: Vec<Turn>,
     /// Nodes that are held for as long as nobody acts.
@@ -273,9 +275,14 @@ impl Course {
             self.forecast.revision.clone_from(effective);
         }
         self.forecast.chosen = usize::try_from(last.status.nodes.desired).unwrap_or(0);
-        if self.forecast.invalid.is_empty() {
-            let refused = last.status.conditions.iter().find(|condition| condition.type_ == "Valid" && condition.status == "False");
-            self.forecast.invalid.extend(refused.map(|condition| condition.message.clone()));
+        match last.status.conditions.iter().find(|condition| condition.type_ == "Valid") {
+            Some(refused) if refused.status == "False" && self.forecast.invalid.is_empty() => {
+                self.forecast.invalid.push(format!("{}: {}", refused.reason, refused.message));
+            }
+            Some(valid) if valid.status == "True" && valid.reason != "Accepted" => {
+                self.forecast.remark = Some((valid.reason.clone(), valid.message.clone()));
+            }
+            _ => {}
         }
         let touched: BTreeSet<_> =
             self.forecast.turns.iter().map(|turn| &turn.node).chain(self.forecast.left.iter().map(|left| &left.node)).collect();
@@ -308,6 +315,9 @@ impl Forecast {
         }
         let disrupted = self.turns.iter().filter(|turn| turn.kind.is_some()).count();
         let joining = self.turns.len() - disrupted;
+        if let Some((reason, message)) = &self.remark {
+            writeln!(text, "{}: {message}", style.paint(reason, Tone::Waiting))?;
+        }
         writeln!(text, "Revision   {}", self.revision)?;
         write!(
             text,

@@ -374,7 +374,8 @@ impl Engine {
 
     /// What gates mean to the resources that they ask for.
     fn link(&self) {
-        let links = links(self.hub.world().gates.values(), |gate| self.unsatisfiable.contains_key(&gate.uid));
+        let followed = self.hub.pods().wanted_attachments();
+        let links = links(self.hub.world().gates.values(), followed, |gate| self.unsatisfiable.contains_key(&gate.uid));
         for (namespace, name) in self.hub.link(links) {
             self.observer.dirty().mark(namespace, name);
         }

@@ -1,6 +1,7 @@
 //! What gates are made from: `NodeReadinessGates`, the field `nodeReadinessTaint` of `IngressDaemonSets`, a `ConfigMap`, a preset.
 
-use super::hub::Fronts;
+use super::{hub::Fronts, legacy};
+use crate::args;
 use crds::{
     IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus,
     label_selector::LabelSelector,
@@ -8,7 +9,7 @@ use crds::{
 };
 use kube::{ResourceExt as _, api::ObjectMeta};
 use planner::{
-    gate::{Gate, world::IMPLIED},
+    gate::{Gate, legacy as config_map, world::IMPLIED},
     node_rights::NodeRights,
 };
 use std::collections::BTreeMap;
@@ -71,6 +72,12 @@ fn edited(metadata: &ObjectMeta) -> Option<i64> {
         !is_ours && entry.subresource.as_deref().unwrap_or_default().is_empty()
     });
     by_others.filter_map(|entry| entry.time.as_ref().map(crate::observe::seconds)).max()
+}
+
+/// Gates that such a command line stands for, as far as they bear on resources: what they wait for is pods, so a `ConfigMap` need not be read.
+pub fn of_command_line(options: &args::Fronts) -> Fronts {
+    let named = |at: &args::ConfigMaps| config_map::gate(&at.namespace, &at.names.join(" or "), 0, Vec::new());
+    Fronts { config_map: options.legacy_configmap.as_ref().map(named), preset: legacy::of_preset(options, false, 0), ..Fronts::default() }
 }
 
 /// All gates, by what names their records.

@@ -180,15 +180,11 @@ impl Hub {
             return Some(GateLinks { unreadable: Some(why), ..GateLinks::default() });
         }
         let links = lock(&self.links).as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
-        let conditions = self.pods.conditions(namespace, labels)?;
-        Some(GateLinks { conditions, kept: self.pods.kept(namespace), ..links })
+        self.pods.links(links, namespace, labels)
     }
 
     /// Notes how gates bear on resources; returns the resources for which that has changed.
-    pub(super) fn link(&self, mut links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
-        for key in self.pods.wanted_attachments() {
-            links.entry(key).or_default().watched = true;
-        }
+    pub(super) fn link(&self, links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
         let mut known = lock(&self.links);
         let before = known.as_ref();
         let changed = |key: &&Key| before.is_none_or(|before| before.get(*key) != links.get(*key));

@@ -276,7 +276,7 @@ async fn replicas(options: &Options, observer: &Observer, world: &mut World) -> 
     take::<DaemonSet>(options, observer, ListParams::default().labels(crds::names::HEALTH_CHECKER_LABEL)).await?;
     take::<Service>(options, observer, ListParams::default()).await?;
     let now = chrono::Utc::now().timestamp();
-    let links = links(world.gates.values(), |_| false);
+    let links = links(world.gates.values(), [], |_| false);
     for (key, gates) in links {
         let snapshot = observer.snapshot(&key.0, &key.1, &Memory::default(), now, &options.health_checker_image);
         let Some(mut snapshot) = snapshot else { continue };

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     act::{self, Error},
     gate,
-    observe::{Observer, PAGE, WATCH_SECONDS, seconds},
+    observe::{Observer, PAGE, WATCH_SECONDS},
     readable::Readable,
 };
 use crds::PodReadinessGate;
@@ -413,7 +413,6 @@ fn key(gate: &Guarded) -> Key {
     (gate.namespace().unwrap_or_default(), gate.name_any())
 }
 
-/// What a `PodReadinessGate` says.
 /// The same as is known, where nothing of it has changed.
 fn kept(world: &World, key: &Key, object: &PodReadinessGate) -> Arc<Gate> {
     let same = |gate: &&Arc<Gate>| {
@@ -421,19 +420,7 @@ fn kept(world: &World, key: &Key, object: &PodReadinessGate) -> Arc<Gate> {
             == (object.metadata.uid.as_ref(), object.metadata.generation, object.metadata.deletion_timestamp.is_some())
     };
     let before = world.gates.get(key).or_else(|| world.surplus.get(key)).filter(same);
-    before.map_or_else(|| Arc::new(gate(object)), Arc::clone)
-}
-
-fn gate(object: &PodReadinessGate) -> Gate {
-    Gate {
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
-        uid: object.metadata.uid.clone().unwrap_or_default(),
-        generation: object.metadata.generation.unwrap_or(0),
-        created: object.metadata.creation_timestamp.as_ref().map_or(0, seconds),
-        deleting: object.metadata.deletion_timestamp.is_some(),
-        spec: object.spec.clone(),
-    }
+    before.map_or_else(|| Arc::new(facts::gate(object)), Arc::clone)
 }
 
 fn follows(gate: &Gate, followed: &Followed) -> bool {
@@ -510,7 +497,7 @@ mod tests {
         .unwrap();
         {
             let mut known = engine.hub.known();
-            known.world.gates.insert(("web".into(), "open".into()), Arc::new(gate(&object)));
+            known.world.gates.insert(("web".into(), "open".into()), Arc::new(facts::gate(&object)));
             known.world.pod_sources.insert("web".into(), Source::default());
             known.insert(key.clone(), facts::pod(pod).1);
         }

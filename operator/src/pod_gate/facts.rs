@@ -1,16 +1,30 @@
 //! Objects that gates ask for, cut down to what decisions read.
 
-use crate::observe::version;
+use crate::observe::{seconds, version};
+use crds::PodReadinessGate;
 use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
 use kube::{ResourceExt as _, api::DynamicObject};
 use planner::{
     gate::world::Key,
     pod_gate::{
-        Pod,
+        Gate, Pod,
         world::{Conditions, PodCondition},
     },
 };
 use serde_json::Value;
+
+/// What a `PodReadinessGate` says.
+pub fn gate(object: &PodReadinessGate) -> Gate {
+    Gate {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or(0),
+        created: object.metadata.creation_timestamp.as_ref().map_or(0, seconds),
+        deleting: object.metadata.deletion_timestamp.is_some(),
+        spec: object.spec.clone(),
+    }
+}
 
 /// What is read of a pod, with its namespace and name.
 pub fn pod(pod: core::Pod) -> (Key, Pod) {

@@ -3,9 +3,11 @@
 use planner::{
     gate::world::{Key, ReplicaHealth, Source},
     pod_gate::{
-        Gate, Pod, World,
+        Pod, World,
+        links::links,
         world::{Conditions, ObjectKey, Target},
     },
+    snapshot::GateLinks,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -124,10 +126,10 @@ impl Known {
 #[derive(Debug, Default)]
 pub struct Hub {
     news: Mutex<Changes>,
-    wake: Notify,
-    known: Mutex<Known>,
     /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks, and whoever begins looks at every pod.
     heard: AtomicBool,
+    wake: Notify,
+    known: Mutex<Known>,
 }
 
 impl Hub {
@@ -141,9 +143,9 @@ impl Hub {
         loop {
             {
                 let mut news = lock(&self.news);
+                self.heard.store(true, Ordering::Release);
                 if news.are_some() {
                     return std::mem::take(&mut *news);
-                self.heard.store(true, Ordering::Release);
                 }
             }
             self.wake.notified().await;
@@ -184,25 +186,11 @@ impl Hub {
         }
     }
 
-    /// Conditions that gates ask to have listed in pods of a namespace with these labels, in order; `None` until the gates are
+    /// How gates bear on a resource of a namespace whose pods have these labels, where those of nodes do so; `None` until gates of pods are
     /// known.
-    pub fn conditions(&self, namespace: &str, labels: &serde_json::Value) -> Option<Vec<String>> {
+    pub fn links(&self, of_nodes: GateLinks, namespace: &str, labels: &serde_json::Value) -> Option<GateLinks> {
         let known = self.known();
-        if !known.has_gates {
-            return None;
-        }
-        let selects = |gate: &&Arc<Gate>| gate.spec.selects(|key| labels.get(key)?.as_str());
-        let asking = of_namespace(&known.world.gates, namespace).filter(|gate| gate.injects());
-        let conditions: BTreeSet<_> = asking.filter(selects).map(|gate| gate.spec.condition_type.clone()).collect();
-        Some(conditions.into_iter().collect())
-    }
-
-    /// Conditions that gates of a namespace keep; `None` while there may be others.
-    pub fn kept(&self, namespace: &str) -> Option<BTreeSet<String>> {
-        let known = self.known();
-        // What nothing is done for waits; nobody else opens it.
-        let all = of_namespace(&known.world.gates, namespace).chain(of_namespace(&known.world.surplus, namespace));
-        known.has_all.then(|| all.filter(|gate| !gate.deleting).map(|gate| gate.spec.condition_type.clone()).collect())
+        known.has_gates.then(|| links(of_nodes, &known.world, known.has_all, namespace, labels))
     }
 
     /// `IngressDaemonSets` that gates follow.
@@ -256,11 +244,6 @@ fn note<T: PartialEq>(source: &mut Source<T>, seen: Result<T, String>) -> bool {
     let changed = after.broken != source.broken || after.broken.is_none() && after != *source;
     *source = after;
     changed
-}
-
-fn of_namespace<'m>(gates: &'m BTreeMap<Key, Arc<Gate>>, namespace: &str) -> impl Iterator<Item = &'m Arc<Gate>> + use<'m> {
-    let namespace = namespace.to_owned();
-    gates.range((namespace.clone(), String::new())..).take_while(move |(key, _)| key.0 == namespace).map(|(_, gate)| gate)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

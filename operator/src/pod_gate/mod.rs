@@ -10,5 +10,6 @@ mod report;
 mod sources;
 
 pub use engine::{Engine, Options};
+pub use facts::gate;
 pub use hub::Hub;
 pub use metrics::PodGateMetrics;

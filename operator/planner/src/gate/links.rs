@@ -8,8 +8,13 @@ use std::{
     sync::Arc,
 };
 
-/// How gates bear on each resource that one of them names. `is_shut`: a gate could never open, so it taints no node.
-pub fn links<'a>(gates: impl IntoIterator<Item = &'a Arc<Gate>>, is_shut: impl Fn(&Gate) -> bool) -> BTreeMap<Key, GateLinks> {
+/// How gates of nodes bear on each resource that one of them names. `followed`: resources that gates of pods name. `is_shut`: a gate could
+/// never open, so it taints no node.
+pub fn links<'a>(
+    gates: impl IntoIterator<Item = &'a Arc<Gate>>,
+    followed: impl IntoIterator<Item = Key>,
+    is_shut: impl Fn(&Gate) -> bool,
+) -> BTreeMap<Key, GateLinks> {
     let mut links: BTreeMap<Key, GateLinks> = BTreeMap::new();
     let (mut passing, mut borne) = (BTreeSet::new(), BTreeSet::new());
     for gate in gates {
@@ -36,6 +41,9 @@ pub fn links<'a>(gates: impl IntoIterator<Item = &'a Arc<Gate>>, is_shut: impl F
         // Also those of gates that wait for other resources: of two that keep each other's pods away, none would ever open.
         link.taints = borne.iter().cloned().collect();
         link.passing = passing.iter().cloned().collect();
+    }
+    for key in followed {
+        links.entry(key).or_default().watched = true;
     }
     links
 }

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod decide;
+pub mod links;
 pub mod ownerless;
 pub mod owners;
 pub mod patch;

@@ -10,11 +10,12 @@ use planner::{
         Gate, Pod, PodPlan, World,
         admission::policy,
         decide::{Transition, decide},
+        links::links,
         owners,
         status::status,
         world::{Attachment, GATES_PER_NAMESPACE, ObjectKey, PodCondition, Target},
     },
-    snapshot::{NodeCondition, NodeFacts},
+    snapshot::{GateLinks, NodeCondition, NodeFacts},
 };
 use proptest::{collection, prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -633,4 +634,37 @@ fn of_too_many_gates_of_a_namespace_the_oldest_are_kept_and_the_others_say_so() 
     fewer.remove(&("tenant".into(), "gate-000".into()));
     world.take_gates(fewer);
     assert!(world.gates.contains_key(&("tenant".into(), format!("gate-{GATES_PER_NAMESPACE:03}"))));
+}
+
+#[test]
+fn a_resource_lists_what_gates_of_its_namespace_ask_its_pods_to_and_keeps_what_others_there_keep() {
+    let asking = |name: &str, type_: &str, more: Value| {
+        let mut spec = json!({
+            "conditionType": type_, "source": {"label": {"key": "example"}}, "selector": {"matchLabels": {"app": "web"}},
+            "admission": {"onCreate": "Policy"},
+        });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        gate(name, spec)
+    };
+    let gates = [
+        asking("b", "example.com/b", json!({})),
+        asking("a", "example.com/a", json!({})),
+        asking("a-too", "example.com/a", json!({})),
+        asking("other-pods", "example.com/other-pods", json!({"selector": {"matchLabels": {"app": "dns"}}})),
+        asking("asks-not", "example.com/asks-not", json!({"admission": {"onCreate": "None"}})),
+        Gate { deleting: true, ..asking("goes", "example.com/goes", json!({})) },
+        Gate { namespace: "dns".into(), ..asking("elsewhere", "example.com/elsewhere", json!({})) },
+    ];
+    let mut world = World::default();
+    world.take_gates(gates.into_iter().map(|gate| (gate.key(), Arc::new(gate))).collect());
+    let surplus = asking("surplus", "example.com/surplus", json!({}));
+    world.surplus.insert(surplus.key(), Arc::new(surplus));
+    let of_nodes = GateLinks { watched: true, ..GateLinks::default() };
+    let found = links(of_nodes.clone(), &world, true, "web", &json!({"app": "web"}));
+    assert_eq!(found.conditions, ["example.com/a", "example.com/b"]);
+    let kept = ["a", "asks-not", "b", "other-pods", "surplus"].map(|name| format!("example.com/{name}"));
+    assert_eq!(found.kept, Some(kept.into()));
+    assert!(found.watched, "what gates of nodes mean stays");
+    let unlabelled = links(of_nodes, &world, false, "web", &Value::Null);
+    assert_eq!((unlabelled.conditions.len(), unlabelled.kept), (0, None), "there may be others");
 }

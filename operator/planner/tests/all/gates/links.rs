@@ -2,7 +2,7 @@
 
 use super::life::*;
 use planner::{
-    gate::{Gate, links::links},
+    gate::{Gate, legacy, links::links, preset},
     snapshot::GateLinks,
 };
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn asking(uid: &str, during: &str, more: Value) -> Arc<Gate> {
 }
 
 fn of(gates: &[Arc<Gate>]) -> GateLinks {
-    links(gates, |gate| gate.uid == "shut").remove(&("edge".into(), "web".into())).unwrap_or_default()
+    links(gates, [], |gate| gate.uid == "shut").remove(&("edge".into(), "web".into())).unwrap_or_default()
 }
 
 #[test]
@@ -55,11 +55,32 @@ fn two_resources_whose_gates_are_on_one_node_do_not_keep_each_others_pods_away()
         {"name": "replicas", "ingressDaemonSet": {"namespace": "edge", "name": "dns"}},
     ]});
     let gates = [asking("a", "Hold", json!({})), Arc::new(gate("b", of_other)), Arc::new(gate("c", json!({"taint": {"key": "cni"}})))];
-    let links = links(&gates, |_| false);
+    let links = links(&gates, [], |_| false);
     let taint = |key: &str| (key.to_owned(), "NoSchedule".to_owned());
     for name in ["web", "dns"] {
         let link = &links[&("edge".to_owned(), name.to_owned())];
         assert_eq!(link.taints, [taint("other"), taint(KEY)], "{name}: not the one that waits for something else");
         assert_eq!(link.passing, [taint("cni"), taint("other"), taint(KEY)], "{name}");
     }
+}
+
+#[test]
+fn taints_of_a_config_map_and_of_a_preset_go_by_themselves_like_those_of_objects() {
+    let gates = [
+        asking("a", "Hold", json!({})),
+        Arc::new(legacy::gate("kube-system", "pods", 0, Vec::new())),
+        Arc::new(preset::startup("", false, 0)),
+    ];
+    let own = of(&gates);
+    let keys: Vec<_> = own.passing.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, [legacy::TAINT, KEY, "startup.k8s.io/initializing"]);
+    assert_eq!(own.taints, [(KEY.to_owned(), "NoSchedule".to_owned())], "the resource's pods open neither of the other two");
+}
+
+#[test]
+fn a_resource_that_gates_of_pods_follow_is_watched_whatever_gates_of_nodes_ask_for() {
+    let key = |name: &str| ("edge".to_owned(), name.to_owned());
+    let links = links(&[asking("a", "Hold", json!({}))], [key("web"), key("dns")], |_| false);
+    assert!(links[&key("web")].watched && !links[&key("web")].taints.is_empty());
+    assert_eq!(links[&key("dns")], GateLinks { watched: true, ..GateLinks::default() });
 }
