@@ -8,7 +8,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ async fn tenant(bed: &Bed) -> Result<Client> {
     let client = control_plane::client(&serde_json::from_str(&text)?).await?;
     let sets = Api::<IngressDaemonSet>::namespaced(client.clone(), TENANT);
     eventually(Duration::from_mins(1), "the tenant may make resources", async || {
-        sets.list(&Default::default()).await?;
+        sets.list(&ListParams::default()).await?;
         Ok(())
     })
     .await?;
@@ -200,7 +200,7 @@ async fn said(sets: &Api<IngressDaemonSet>, name: &str, reason: &str) -> Result<
 async fn told_nothing(gates: &Api<PodReadinessGate>) -> Result<()> {
     // The statuses of one namespace are written one after the other.
     eventually(Duration::from_mins(3), "gates say that they are not followed", async || {
-        let all = gates.list(&Default::default()).await?.items;
+        let all = gates.list(&ListParams::default()).await?.items;
         let says = |gate: &PodReadinessGate, reason: &str| {
             let status = gate.status.clone().unwrap_or_default();
             status.conditions.iter().any(|condition| condition.reason == reason)

@@ -304,12 +304,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     let timing = or_default(&mut errors, spec.load_balancer.as_ref().map(Timing::of).transpose());
     remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if mode == Mode::Degrade && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
-        errors.push(if host_ports {
-            let message = "maxUnavailablePodsPerNode must not be 0 where pods hold ports of the host, or no pod could ever be replaced: a new one needs the port of the old one; set it to 1";
-            Invalid { reason: "InvalidSpec", message: message.into() }
-        } else {
-            both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced")
-        });
+        errors.push(no_pod_could_be_replaced(host_ports));
     }
     let attach_soak = rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from);
     let rollout = or_default(&mut errors, RolloutSettings::of(spec, &rolling, attach_soak));
@@ -385,6 +380,14 @@ fn ignored_marks(rolling: &RollingUpdate) -> Option<Invalid> {
             marks.join(", ")
         ),
     })
+}
+
+fn no_pod_could_be_replaced(host_ports: bool) -> Invalid {
+    if !host_ports {
+        return both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced");
+    }
+    let message = "maxUnavailablePodsPerNode must not be 0 where pods hold ports of the host, or no pod could ever be replaced: a new one needs the port of the old one; set it to 1";
+    Invalid { reason: "InvalidSpec", message: message.into() }
 }
 
 fn both_zero(field: &str, other: &str, else_what: &str) -> Invalid {

@@ -16,6 +16,7 @@ use planner::gate::{
     Gate,
     accepted::{Accepted, asked_since},
     admission::{self, Means, Offers, Policy},
+    status::Lingering,
 };
 use serde_json::{Value, json};
 use std::{
@@ -108,8 +109,8 @@ impl Admission {
     }
 
     /// Of a gate that is being deleted: something of it is still there, and why it could not be deleted, if that was tried.
-    pub fn lingers(&self, uid: &str) -> Option<Option<String>> {
-        self.is_present(uid).then(|| self.known().refused.get(uid).cloned())
+    pub fn lingers(&self, uid: &str) -> Option<Lingering> {
+        self.is_present(uid).then(|| self.known().refused.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
     }
 
     /// Whether conditions have changed since this was asked last, if only by the time that has gone by.

@@ -225,11 +225,11 @@ async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
     assert!(keeper.round(true).await);
-    assert_eq!(admission.lingers(&edge.uid), Some(None));
+    assert_eq!(admission.lingers(&edge.uid), Some(Lingering::Waits));
     *server.refuses.lock().unwrap() = true;
     admission.want(wish(&[(&edge, true)]));
     assert!(!keeper.round(false).await);
-    let why = admission.lingers(&edge.uid).flatten().unwrap();
+    let Some(Lingering::Refused(why)) = admission.lingers(&edge.uid) else { panic!("it was refused") };
     assert!(why.contains("MutatingAdmissionPolicy") && why.contains("no"), "{why}");
     *server.refuses.lock().unwrap() = false;
     assert!(keeper.round(false).await);

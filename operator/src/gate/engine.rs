@@ -97,9 +97,7 @@ pub struct Engine {
     listed: bool,
     /// Since when gates must not be listed.
     refused: Option<tokio::time::Instant>,
-    /// What gates are made from has changed, and is to be read again, not before this time.
-    refresh_due: bool,
-    refresh_after: Instant,
+    refresh: Refresh,
     /// What was listed is what the hub knows: without its gates, records of theirs would seem to be left behind.
     refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
@@ -126,6 +124,14 @@ pub struct Engine {
     finalizers: Finalizers,
     /// UIDs of gates that have not got it.
     unfinalized: BTreeSet<String>,
+}
+
+/// When what gates are made from is read again.
+#[derive(Debug)]
+struct Refresh {
+    due: bool,
+    /// Not before this time.
+    after: Instant,
 }
 
 /// Whether gates have their finalizers.
@@ -175,8 +181,7 @@ impl Engine {
             known: Readable::default(),
             listed: false,
             refused: None,
-            refresh_due: false,
-            refresh_after: Instant::now(),
+            refresh: Refresh { due: false, after: Instant::now() },
             refreshed: false,
             unsatisfiable: BTreeMap::new(),
             in_force: BTreeMap::new(),
@@ -296,7 +301,7 @@ impl Engine {
 
     async fn note(&mut self, changes: Changes) {
         self.urgent.extend(changes.nodes);
-        self.refresh_due |= changes.gates;
+        self.refresh.due |= changes.gates;
         self.refresh_if_due().await;
         if changes.all {
             self.sweep();
@@ -305,14 +310,14 @@ impl Engine {
 
     async fn refresh_if_due(&mut self) {
         let started = Instant::now();
-        if !self.refresh_due || started < self.refresh_after {
+        if !self.refresh.due || started < self.refresh.after {
             return;
         }
-        self.refresh_due = false;
+        self.refresh.due = false;
         self.refresh_gates().await;
         let took = started.elapsed();
         if took >= LONG {
-            self.refresh_after = Instant::now() + took * 10;
+            self.refresh.after = Instant::now() + took * 10;
         }
     }
 

@@ -211,8 +211,8 @@ impl Index {
     }
 
     /// Resources with a health port among those that a Service has got or lost.
-    fn sharing_ports(&self, before: BTreeSet<u16>, after: BTreeSet<u16>) -> Touched {
-        let changed = before.symmetric_difference(&after);
+    fn sharing_ports(&self, before: &[u16], after: &[u16]) -> Touched {
+        let changed = before.iter().filter(|port| !after.contains(port)).chain(after.iter().filter(|port| !before.contains(port)));
         Touched::These(changed.filter_map(|port| self.claimants.get(&Claim::Port(*port))).flatten().cloned().collect())
     }
 
@@ -514,12 +514,12 @@ impl Observed for Service {
 
     fn insert(key: Key, ports: Vec<u16>, index: &mut Index) -> Touched {
         let before = if ports.is_empty() { index.services.remove(&key) } else { index.services.insert(key, ports.clone()) };
-        index.sharing_ports(before.unwrap_or_default().into_iter().collect(), ports.into_iter().collect())
+        index.sharing_ports(&before.unwrap_or_default(), &ports)
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
         let gone = index.services.remove(key).unwrap_or_default();
-        index.sharing_ports(gone.into_iter().collect(), BTreeSet::new())
+        index.sharing_ports(&gone, &[])
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {

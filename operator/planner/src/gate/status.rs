@@ -38,8 +38,17 @@ pub struct Circumstances {
 pub struct Deletion {
     /// Nodes that have a record of it.
     pub nodes: u32,
-    /// Its policy or its part of the webhook is still there: until it is gone the gate goes on as before. The answer, where it was refused.
-    pub admission: Option<Option<String>>,
+    /// Its policy or its part of the webhook is still there: until it is gone the gate goes on as before.
+    pub admission: Option<Lingering>,
+}
+
+/// What taints new nodes and is to be deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lingering {
+    /// It was not tried yet, or is on its way.
+    Waits,
+    /// It was refused: the answer.
+    Refused(String),
 }
 
 impl Deletion {
@@ -49,7 +58,10 @@ impl Deletion {
             Some(_) => "it acts as before until what taints new nodes is gone".to_owned(),
             None => format!("{} nodes are to lose what is the gate's", self.nodes),
         };
-        let policy = self.admission.as_ref().and_then(|why| Some(format!("it cannot be deleted: {}", why.as_ref()?)));
+        let policy = match &self.admission {
+            Some(Lingering::Refused(why)) => Some(format!("it cannot be deleted: {why}")),
+            Some(Lingering::Waits) | None => None,
+        };
         let hindrances: Vec<_> = policy.into_iter().chain(refused.map(|refused| refused.said().1)).collect();
         let reason = if hindrances.is_empty() { "Deleting" } else { "DeletionBlocked" };
         (reason, std::iter::once(format!("being deleted: {waits}")).chain(hindrances).collect::<Vec<_>>().join("; "))

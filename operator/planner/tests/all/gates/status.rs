@@ -4,7 +4,7 @@ use super::life::*;
 use planner::gate::{
     NodePlan,
     decide::View,
-    status::{Circumstances, Deletion, Refused, status},
+    status::{Circumstances, Deletion, Lingering, Refused, status},
 };
 use serde_json::json;
 
@@ -101,8 +101,14 @@ fn a_gate_that_is_being_deleted_says_what_that_waits_for_and_what_hinders_it() {
     for (nodes, admission, refused, reason, words) in [
         (3, None, None, "Deleting", vec!["3 nodes"]),
         (3, None, Some(refused.clone()), "DeletionBlocked", vec!["3 nodes", "n1 among them", "deploy/10-rbac.yaml"]),
-        (3, Some(None), None, "Deleting", vec!["acts as before"]),
-        (3, Some(Some("policy p: no".to_owned())), None, "DeletionBlocked", vec!["acts as before", "cannot be deleted: policy p: no"]),
+        (3, Some(Lingering::Waits), None, "Deleting", vec!["acts as before"]),
+        (
+            3,
+            Some(Lingering::Refused("policy p: no".to_owned())),
+            None,
+            "DeletionBlocked",
+            vec!["acts as before", "cannot be deleted: policy p: no"],
+        ),
     ] {
         let circumstances = Circumstances { deletion: Some(Deletion { nodes, admission }), refused, ..Circumstances::default() };
         let said = status(&gate("a", json!({})), &[], [("n1", &view)].into_iter(), &circumstances, NOW);
