@@ -216,6 +216,15 @@ impl Index {
         Touched::These(changed.filter_map(|port| self.claimants.get(&Claim::Port(*port))).flatten().cloned().collect())
     }
 
+    /// Resources of a namespace that wait for a name that another object has.
+    fn without_a_name(&self, namespace: &str) -> impl Iterator<Item = Key> + use<'_> {
+        let waits = |resource: &IngressDaemonSet| {
+            let conditions = resource.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.type_ == "NameConflict" && condition.status == "True")
+        };
+        of_namespace(&self.resources, namespace).filter(move |(_, resource)| waits(resource)).map(|(key, _)| key.clone())
+    }
+
     /// Resources that claim something that this one claims.
     pub(super) fn rivals(&self, key: &Key, resource: &IngressDaemonSet) -> BTreeSet<&Key> {
         let claimants = claims(resource).into_iter().filter_map(|claim| self.claimants.get(&claim));
@@ -332,7 +341,9 @@ impl Observed for Guarded {
     fn remove(index: &mut Index, key: &Key) -> Touched {
         let before = index.resources.remove(key);
         index.unreadable.remove(key);
-        Touched::These(index.take_claims(key, before.as_deref(), None))
+        let mut concerned = index.take_claims(key, before.as_deref(), None);
+        concerned.extend(index.without_a_name(&key.0));
+        Touched::These(concerned)
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {

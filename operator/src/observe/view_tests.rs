@@ -207,6 +207,24 @@ fn another_spec_concerns_those_that_claim_the_same_of_nodes_and_another_status_i
 }
 
 #[test]
+fn a_resource_that_goes_concerns_those_of_its_namespace_that_wait_for_a_name() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    observer.apply::<Guarded>(with_port(80, "i:1"));
+    let mut waiting = serde_json::to_value(resource("web", UID, "i:1").0.unwrap()).unwrap();
+    for (status, concerned) in [("False", vec![]), ("True", vec!["web"])] {
+        waiting["status"] = json!({ "conditions": [{
+            "type": "NameConflict", "status": status, "reason": "r", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] });
+        observer.apply::<Guarded>(of(waiting.clone()));
+        observer.apply::<Guarded>(with_port(80, "i:1"));
+        woken(&observer);
+        observer.delete::<Guarded>(&with_port(80, "i:1"));
+        let woken: Vec<_> = woken(&observer).into_iter().filter(|name| name != "dns").collect();
+        assert_eq!(woken, concerned, "{status}");
+    }
+}
+
+#[test]
 fn a_node_concerns_those_that_may_choose_it_or_have_something_there() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.apply::<Guarded>(with("dns", DNS, "i:1", &json!({ "nodeSelector": { "role": "dns" } })));
