@@ -33,6 +33,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
     use super::*;
+    use crds::ledger::{Annotation, Grant, Marks};
     use serde_json::json;
 
     #[test]
@@ -62,11 +63,9 @@ mod tests {
         ] {
             assert_eq!(of(&spec(more.clone()), None).into_iter().collect::<Vec<_>>(), claimed, "{more}");
         }
-        let grant = json!({
-            "id": 1, "kind": "Update", "nodeUid": "u", "revision": "r", "grantedAt": 0,
-            "marks": {"deployment": false, "node": {"key": "former/key", "value": "true"}},
-        });
-        let ledger: Ledger = serde_json::from_value(json!({"nextId": 2, "grants": {"n1": grant}})).unwrap();
+        let node = Annotation { key: "former/key".into(), value: "true".into() };
+        let grant = Grant { marks: Marks { node: Some(node), ..Marks::default() }, ..Grant::default() };
+        let ledger = Ledger { grants: [("n1".to_owned(), grant)].into(), ..Ledger::default() };
         assert_eq!(of(&spec(json!({})), Some(&ledger)), BTreeSet::from([key("former/key")]));
     }
 }
