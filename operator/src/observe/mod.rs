@@ -322,14 +322,9 @@ impl Observer {
 
     fn apply<K: Observed + Resource>(&self, object: K) {
         let object = Cut::of(object, &mut self.specs());
-        let (version, key) = (object.version, object.key.clone());
-        let (touched, is_news) = {
-            let mut index = self.index();
-            let before = index.made_from(K::KIND, &key);
-            let touched = index.apply(object);
-            (touched, index.made_from(K::KIND, &key) != before)
-        };
-        self.tell_gates(is_news);
+        let version = object.version;
+        let touched = self.index().apply(object);
+        self.tell_gates(K::KIND == Kind::Resources);
         self.note(K::KIND, version);
         self.trigger(&touched);
     }
