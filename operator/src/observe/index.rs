@@ -155,21 +155,19 @@ impl Index {
         }
     }
 
-    /// A consistent list of version `at` over the keys in `scope`: newer entries stay.
-    pub fn reconcile_list<K: Observed>(&mut self, objects: Vec<Cut<K>>, at: u64, seen: u64, scope: impl Fn(&Key) -> bool) {
+    /// A consistent list of version `at` over the keys in `scope`: newer entries stay. The watch brings no news of what this takes in.
+    pub fn reconcile_list<K: Observed>(&mut self, objects: Vec<Cut<K>>, at: u64, seen: u64, scope: impl Fn(&Key) -> bool) -> Vec<Touched> {
         let listed: BTreeSet<&Key> = objects.iter().map(|object| &object.key).collect();
         let entries: BTreeMap<_, _> = K::entries(self).into_iter().collect();
-        for (gone, known) in entries.iter().filter(|(known, _)| scope(known) && !listed.contains(known)) {
-            if *known <= at {
-                K::remove(self, gone);
-            }
-        }
+        let gone = entries.iter().filter(|(known, version)| scope(known) && !listed.contains(known) && **version <= at);
+        let mut touched: Vec<_> = gone.map(|(gone, _)| K::remove(self, gone)).collect();
         for object in objects {
             // What the watch has shown, and is not there any more, was deleted while pages were read.
-            if entries.contains_key(&object.key) || object.version > seen {
-                self.apply(object);
+            if entries.get(&object.key).map_or(object.version > seen, |known| *known < object.version) {
+                touched.push(self.apply(object));
             }
         }
+        touched
     }
 
     /// A resource claims something else than before.

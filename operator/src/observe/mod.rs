@@ -210,10 +210,12 @@ impl Observer {
         let deployments = Api::<Lean<Deployment>>::namespaced(client.clone(), namespace);
         let (deployments, at) = self.pages(&deployments, crds::names::RESOURCE_LABEL).await?;
         let seen = self.seen(Kind::Deployments);
-        self.index().reconcile_list(deployments, at, seen, |key| key.0 == namespace);
+        let mut touched = self.index().reconcile_list(deployments, at, seen, |key| key.0 == namespace);
         let (nodes, at) = self.pages(&Api::<Lean<Node>>::all(client.clone()), "").await?;
         let seen = self.seen(Kind::Nodes);
-        self.index().reconcile_list(nodes, at, seen, |_| true);
+        touched.extend(self.index().reconcile_list(nodes, at, seen, |_| true));
+        self.tell_gates(false);
+        touched.iter().for_each(|touched| self.trigger(touched));
         Ok(())
     }
 

@@ -160,6 +160,29 @@ async fn a_list_that_the_watch_has_overtaken_takes_out_nothing_new_and_brings_ba
 }
 
 #[test]
+fn what_a_consistent_list_shows_before_the_watch_does_is_news_for_whom_it_concerns() {
+    let deployments = [deployment("edge", "a", "5", UID), deployment("edge", "gone", "6", UID)];
+    let observer = observer(vec![node("a", "5")], deployments.to_vec(), Vec::new());
+    let mut fenced = node("a", "21");
+    fenced["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: "{}" });
+    let ours = deployment("edge", "a", "5", UID);
+    let both = json!([ours, deployment("edge", "gone", "6", UID)]);
+    // The list of one resource shows what another one has just written: the watch has nothing new to say of it then.
+    for (deployments, node, concerned) in [
+        (both.clone(), node("a", "5"), vec![]),
+        (both, fenced.clone(), vec!["web"]),
+        (json!([ours]), fenced.clone(), vec!["web"]),
+        (json!([deployment("edge", "a", "30", UID)]), fenced.clone(), vec!["web"]),
+    ] {
+        let listed = relist(&observer, vec![(deployments.clone(), ""), (json!([node]), "")]);
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(listed);
+        assert_eq!(woken(&observer), concerned, "{deployments} {node}");
+    }
+    observer.apply::<Node>(of(fenced));
+    assert_eq!(woken(&observer), Vec::<String>::new());
+}
+
+#[test]
 fn a_resource_that_cannot_be_read_is_not_decided_for_until_it_can() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.apply::<Guarded>(unreadable("web"));
