@@ -33,6 +33,8 @@ pub enum Touched {
     Resource(Key),
     /// The one of this namespace whose UID begins so.
     Owner(String, String),
+    /// These.
+    These(BTreeSet<Key>),
     /// All.
     All,
 }
@@ -62,6 +64,14 @@ impl Entry<()> {
     fn with<T>(self, facts: T) -> Entry<T> {
         Entry { uid8: self.uid8, node_hash: self.node_hash, controller: self.controller, version: self.version, facts }
     }
+}
+
+/// What tells a resource from what gates were made from before.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MadeFrom {
+    uid: Option<String>,
+    generation: Option<i64>,
+    deleting: bool,
 }
 
 /// What is kept of a `ReplicaSet`.
@@ -110,7 +120,7 @@ pub trait Observed: Sized {
 
 /// An object, cut down to what is kept of it.
 pub struct Cut<K: Observed> {
-    key: Key,
+    pub(super) key: Key,
     /// Its resourceVersion.
     pub version: u64,
     kept: K::Kept,
@@ -170,26 +180,72 @@ impl Index {
         touched
     }
 
-    /// A resource claims something else than before.
-    fn take_claims(&mut self, key: &Key, before: Option<&IngressDaemonSet>, after: Option<&IngressDaemonSet>) {
+    /// What gates are made from, of a resource: a status that was written changes nothing of it.
+    pub(super) fn made_from(&self, kind: Kind, key: &Key) -> Option<MadeFrom> {
+        let meta = (kind == Kind::Resources).then(|| self.resources.get(key)).flatten().map(|resource| &resource.metadata);
+        let of = |meta: &ObjectMeta| MadeFrom {
+            uid: meta.uid.clone(),
+            generation: meta.generation,
+            deleting: meta.deletion_timestamp.is_some(),
+        };
+        meta.map(of)
+    }
+
+    /// A resource claims something else than before. Who claims any of it, itself left out.
+    fn take_claims(&mut self, key: &Key, before: Option<&IngressDaemonSet>, after: Option<&IngressDaemonSet>) -> BTreeSet<Key> {
         let (before, after) = (before.map(claims).unwrap_or_default(), after.map(claims).unwrap_or_default());
-        for claim in before.difference(&after) {
-            if let Some(claimants) = self.claimants.get_mut(claim) {
-                claimants.remove(key);
-                if claimants.is_empty() {
-                    self.claimants.remove(claim);
-                }
+        let mut others = BTreeSet::new();
+        for claim in before.union(&after) {
+            let claimants = self.claimants.entry(claim.clone()).or_default();
+            claimants.remove(key);
+            others.extend(claimants.iter().cloned());
+            if after.contains(claim) {
+                claimants.insert(key.clone());
+            } else if claimants.is_empty() {
+                self.claimants.remove(claim);
             }
         }
-        for claim in after {
-            self.claimants.entry(claim).or_default().insert(key.clone());
-        }
+        others
+    }
+
+    /// Resources with a health port among those that a Service has got or lost.
+    fn sharing_ports(&self, before: &[u16], after: &[u16]) -> Touched {
+        let changed = before.iter().filter(|port| !after.contains(port)).chain(after.iter().filter(|port| !before.contains(port)));
+        Touched::These(changed.filter_map(|port| self.claimants.get(&Claim::Port(*port))).flatten().cloned().collect())
+    }
+
+    /// Resources of a namespace that wait for a name that another object has.
+    fn without_a_name(&self, namespace: &str) -> impl Iterator<Item = Key> + use<'_> {
+        let waits = |resource: &IngressDaemonSet| {
+            let conditions = resource.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.type_ == "NameConflict" && condition.status == "True")
+        };
+        of_namespace(&self.resources, namespace).filter(move |(_, resource)| waits(resource)).map(|(key, _)| key.clone())
     }
 
     /// Resources that claim something that this one claims.
     pub(super) fn rivals(&self, key: &Key, resource: &IngressDaemonSet) -> BTreeSet<&Key> {
         let claimants = claims(resource).into_iter().filter_map(|claim| self.claimants.get(&claim));
         claimants.flatten().filter(|other| *other != key).collect()
+    }
+
+    /// Resources that a change of a Node may concern: those that may choose it now or did so before, and those that have something there.
+    fn concerned_by(&self, name: &str, before: Option<&NodeFacts>, after: Option<&NodeFacts>) -> Touched {
+        let states = || [before, after].into_iter().flatten();
+        let hash = hash::node_hash(name);
+        let there =
+            self.deployments.values().filter(|entry| entry.node_hash == hash || entry.facts.0 == name).map(|entry| entry.uid8.as_str());
+        let pods = self.pods.values().filter(|entry| entry.node_hash == hash).map(|entry| entry.uid8.as_str());
+        let there: BTreeSet<_> = there.chain(pods).collect();
+        let is_concerned = |resource: &IngressDaemonSet| {
+            let uid8 = names::uid8(resource.metadata.uid.as_deref().unwrap_or_default());
+            let selector = &resource.spec.node_selector;
+            let chooses = |node: &NodeFacts| selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+            let holds = |node: &NodeFacts| node.annotations.get(names::HOLDERS_ANNOTATION).is_some_and(|holders| holders.contains(uid8));
+            there.contains(uid8) || states().any(|node| chooses(node) || node.is_used_by(uid8) || holds(node))
+        };
+        let resources = self.resources.iter().filter(|(_, resource)| is_concerned(resource)).map(|(key, _)| key);
+        Touched::These(resources.chain(self.unreadable.keys()).cloned().collect())
     }
 
     /// A node's name is kept as long as there is the Node, or a Deployment for it.
@@ -209,6 +265,7 @@ impl Index {
                 .filter(|(_, resource)| resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8))
                 .map(|(key, _)| key.clone())
                 .collect(),
+            Touched::These(keys) => keys.iter().cloned().collect(),
             Touched::All => all().cloned().collect(),
         }
     }
@@ -263,10 +320,12 @@ impl Observed for Guarded {
                 index.unreadable.remove(&key);
                 let resource = Arc::new(resource);
                 let before = index.resources.insert(key.clone(), Arc::clone(&resource));
-                index.take_claims(&key, before.as_deref(), Some(&resource));
-                // Another resource's ports and detach annotation may concern every other one.
-                let same = before.is_some_and(|before| before.spec == resource.spec);
-                if same { Touched::Resource(key) } else { Touched::All }
+                let mut concerned = index.take_claims(&key, before.as_deref(), Some(&resource));
+                if before.is_some_and(|before| before.spec == resource.spec) {
+                    return Touched::Resource(key);
+                }
+                concerned.insert(key);
+                Touched::These(concerned)
             }
             Err(error) => {
                 let before = index.resources.remove(&key);
@@ -280,8 +339,9 @@ impl Observed for Guarded {
     fn remove(index: &mut Index, key: &Key) -> Touched {
         let before = index.resources.remove(key);
         index.unreadable.remove(key);
-        index.take_claims(key, before.as_deref(), None);
-        Touched::All
+        let mut concerned = index.take_claims(key, before.as_deref(), None);
+        concerned.extend(index.without_a_name(&key.0));
+        Touched::These(concerned)
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
@@ -305,15 +365,17 @@ impl Observed for Node {
             index.node_news.insert(name.clone());
         }
         index.node_names.insert(hash::node_hash(&name), name.clone());
+        let touched = if same { Touched::Nothing } else { index.concerned_by(&name, before.map(AsRef::as_ref), Some(&after)) };
         Arc::make_mut(&mut index.nodes).insert(name, Arc::new(after));
-        if same { Touched::Nothing } else { Touched::All }
+        touched
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
-        Arc::make_mut(&mut index.nodes).remove(&key.1);
+        let gone = Arc::make_mut(&mut index.nodes).remove(&key.1);
+        let touched = index.concerned_by(&key.1, gone.as_deref(), None);
         index.node_news.insert(key.1.clone());
         index.forget_name(&key.1);
-        Touched::All
+        touched
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
@@ -461,11 +523,12 @@ impl Observed for Service {
 
     fn insert(key: Key, ports: Vec<u16>, index: &mut Index) -> Touched {
         let before = if ports.is_empty() { index.services.remove(&key) } else { index.services.insert(key, ports.clone()) };
-        if before.unwrap_or_default() == ports { Touched::Nothing } else { Touched::All }
+        index.sharing_ports(&before.unwrap_or_default(), &ports)
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
-        if index.services.remove(key).is_some() { Touched::All } else { Touched::Nothing }
+        let gone = index.services.remove(key).unwrap_or_default();
+        index.sharing_ports(&gone, &[])
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {

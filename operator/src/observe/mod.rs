@@ -324,9 +324,14 @@ impl Observer {
 
     fn apply<K: Observed + Resource>(&self, object: K) {
         let object = Cut::of(object, &mut self.specs());
-        let version = object.version;
-        let touched = self.index().apply(object);
-        self.tell_gates(K::KIND == Kind::Resources);
+        let (version, key) = (object.version, object.key.clone());
+        let (touched, is_news) = {
+            let mut index = self.index();
+            let before = index.made_from(K::KIND, &key);
+            let touched = index.apply(object);
+            (touched, index.made_from(K::KIND, &key) != before)
+        };
+        self.tell_gates(is_news);
         self.note(K::KIND, version);
         self.trigger(&touched);
     }

@@ -206,27 +206,115 @@ fn with_port(port: u16, image: &str) -> Guarded {
 }
 
 #[test]
-fn another_spec_concerns_all_resources_and_another_status_its_own() {
+fn another_spec_concerns_those_that_claim_the_same_of_nodes_and_another_status_its_own() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.apply::<Guarded>(resource("dns", DNS, "i:1"));
-    assert_eq!(woken(&observer), ["dns", "web"]);
-    observer.apply::<Guarded>(resource("dns", DNS, "i:1"));
-    assert_eq!(woken(&observer), ["dns"]);
-    observer.apply::<Guarded>(resource("dns", DNS, "i:2"));
+    observer.apply::<Guarded>(with("web", UID, "i:1", &json!({ "healthCheckNodePorts": [80, 81] })));
+    assert_eq!(woken(&observer), ["web"]);
+    for (port, image, concerned) in [
+        (90, "i:1", vec!["dns"]),
+        (80, "i:1", vec!["dns", "web"]),
+        (80, "i:1", vec!["dns"]),
+        (80, "i:2", vec!["dns", "web"]),
+        (90, "i:2", vec!["dns", "web"]),
+        (90, "i:3", vec!["dns"]),
+    ] {
+        observer.apply::<Guarded>(with_port(port, image));
+        assert_eq!(woken(&observer), concerned, "{port} {image}");
+        let others: Vec<_> = snapshot(&observer).unwrap().others.into_iter().map(|other| other.key).collect();
+        assert_eq!(others, if port == 80 { vec!["edge/dns"] } else { vec![] }, "{port}");
+    }
+    observer.apply::<Guarded>(with_port(81, "i:3"));
+    woken(&observer);
+    observer.delete::<Guarded>(&with_port(81, "i:3"));
     assert_eq!(woken(&observer), ["dns", "web"]);
 }
 
 #[test]
-fn others_are_those_that_claim_the_same_of_nodes_and_not_the_resource_itself() {
+fn a_resource_that_goes_concerns_those_of_its_namespace_that_wait_for_a_name() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.apply::<Guarded>(with("web", UID, "i:1", &json!({ "healthCheckNodePorts": [80, 81] })));
-    for (port, others) in [(90, vec![]), (80, vec!["edge/dns"]), (90, vec![]), (81, vec!["edge/dns"])] {
-        observer.apply::<Guarded>(with_port(port, "i:1"));
-        let found: Vec<_> = snapshot(&observer).unwrap().others.into_iter().map(|other| other.key).collect();
-        assert_eq!(found, others, "{port}");
+    observer.apply::<Guarded>(with_port(80, "i:1"));
+    let mut waiting = serde_json::to_value(resource("web", UID, "i:1").0.unwrap()).unwrap();
+    for (status, concerned) in [("False", vec![]), ("True", vec!["web"])] {
+        waiting["status"] = json!({ "conditions": [{
+            "type": "NameConflict", "status": status, "reason": "r", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] });
+        observer.apply::<Guarded>(of(waiting.clone()));
+        observer.apply::<Guarded>(with_port(80, "i:1"));
+        woken(&observer);
+        observer.delete::<Guarded>(&with_port(80, "i:1"));
+        let woken: Vec<_> = woken(&observer).into_iter().filter(|name| name != "dns").collect();
+        assert_eq!(woken, concerned, "{status}");
     }
-    observer.delete::<Guarded>(&with_port(81, "i:1"));
-    assert!(snapshot(&observer).unwrap().others.is_empty());
+}
+
+#[test]
+fn a_node_concerns_those_that_may_choose_it_or_have_something_there() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    observer.apply::<Guarded>(with("dns", DNS, "i:1", &json!({ "nodeSelector": { "role": "dns" } })));
+    woken(&observer);
+    let node = |labels: Value, annotations: Value| -> Node {
+        of(json!({ "metadata": { "name": "a", "uid": "node-a", "resourceVersion": "5", "labels": labels, "annotations": annotations } }))
+    };
+    let member = names::member_label(names::uid8(DNS));
+    let holders = json!({ names::HOLDERS_ANNOTATION: format!("{{\"{}\":{{}}}}", names::uid8(DNS)) });
+    for (labels, annotations, concerned) in [
+        (json!({}), json!({}), vec!["web"]),
+        (json!({ "role": "dns" }), json!({}), vec!["dns", "web"]),
+        (json!({ "role": "web" }), json!({}), vec!["dns", "web"]),
+        (json!({ "role": "other" }), json!({}), vec!["web"]),
+        (json!({ member: "" }), json!({}), vec!["dns", "web"]),
+        (json!({}), json!({}), vec!["dns", "web"]),
+        (json!({}), holders, vec!["dns", "web"]),
+        (json!({}), json!({}), vec!["dns", "web"]),
+        (json!({ "other": "label" }), json!({}), vec!["web"]),
+    ] {
+        observer.apply::<Node>(node(labels.clone(), annotations));
+        assert_eq!(woken(&observer), concerned, "{labels}");
+    }
+    let mut left = deployment("edge", "a", "6", DNS);
+    left["metadata"]["labels"][names::RESOURCE_LABEL] = names::uid8(DNS).into();
+    observer.apply::<Deployment>(of(left));
+    woken(&observer);
+    observer.delete::<Node>(&node(json!({}), json!({})));
+    assert_eq!(woken(&observer), ["dns", "web"], "it has a Deployment for the node");
+}
+
+#[test]
+fn a_service_concerns_those_that_have_a_health_port_of_its_own() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    observer.apply::<Guarded>(with_port(30_080, "i:1"));
+    woken(&observer);
+    let service = |port: u16| -> Service {
+        of(
+            json!({ "metadata": { "name": "s", "namespace": "a" }, "spec": { "type": "NodePort", "ports": [{ "port": 80, "nodePort": port }] } }),
+        )
+    };
+    for (port, concerned) in [(30_081, vec![]), (30_080, vec!["dns"]), (30_080, vec![]), (30_082, vec!["dns"])] {
+        observer.apply::<Service>(service(port));
+        assert_eq!(woken(&observer), concerned, "{port}");
+    }
+}
+
+#[tokio::test]
+async fn gates_are_told_of_a_resource_that_came_changed_or_went_and_not_of_its_status() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    let told = || async {
+        let hub = observer.hub();
+        tokio::time::timeout(Duration::ZERO, hub.changes()).await.is_ok_and(|changes| changes.gates)
+    };
+    told().await;
+    let version = |generation: i64, observed: i64| {
+        let mut resource = serde_json::to_value(with_port(80, "i:1").0.unwrap()).unwrap();
+        resource["metadata"]["generation"] = generation.into();
+        resource["status"] = json!({ "observedGeneration": observed });
+        of::<Guarded>(resource)
+    };
+    for (generation, observed, is_news) in [(1, 0, true), (1, 1, false), (2, 1, true), (2, 2, false)] {
+        observer.apply::<Guarded>(version(generation, observed));
+        assert_eq!(told().await, is_news, "generation {generation}, observed {observed}");
+    }
+    observer.delete::<Guarded>(&version(2, 2));
+    assert!(told().await);
 }
 
 #[test]
