@@ -35,7 +35,7 @@ pub fn detach(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, mark: &A
     let dropped = holders.get(uid8).filter(|ours| ours.phase == EntryPhase::Detached && ours.key != mark.key).cloned();
     let mut after = holders.clone();
     after.insert(uid8.to_owned(), entry);
-    let mut patch = write(node, &after);
+    let mut patch = write(node, holders, &after);
     if let Some(dropped) = dropped {
         patch = put_back(patch, node, &after, &dropped);
     }
@@ -50,7 +50,7 @@ pub fn unmark(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64
     let Some(ours) = holders.get(uid8).cloned() else { return fence(node, holders, uid8, id, now) };
     let mut after = holders.clone();
     after.insert(uid8.to_owned(), Entry { id, phase: EntryPhase::Attached, previous: None, time: now, ..ours.clone() });
-    let patch = write(node, &after);
+    let patch = write(node, holders, &after);
     if ours.phase == EntryPhase::Detached { put_back(patch, node, &after, &ours) } else { patch }.into_value()
 }
 
@@ -60,14 +60,14 @@ pub fn fence(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64)
     let key = holders.get(uid8).map(|entry| entry.key.clone()).unwrap_or_default();
     let value = holders.get(uid8).map(|entry| entry.value.clone()).unwrap_or_default();
     after.insert(uid8.to_owned(), Entry { id, phase: EntryPhase::Attached, key, value, previous: None, time: now });
-    write(node, &after).into_value()
+    write(node, holders, &after).into_value()
 }
 
 /// Our entry away; whatever it held is put back.
 pub fn remove_entry(node: &NodeFacts, holders: &Holders, uid8: &str) -> Value {
     let mut after = holders.clone();
     let ours = after.remove(uid8);
-    let patch = write(node, &after);
+    let patch = write(node, holders, &after);
     match ours {
         Some(ours) if ours.phase == EntryPhase::Detached => put_back(patch, node, &after, &ours),
         _ => patch,
@@ -90,9 +90,15 @@ pub fn member(node: &NodeFacts, uid8: &str, value: Option<&str>) -> Value {
 }
 
 /// Tests the old annotation and writes the new one.
-fn write(node: &NodeFacts, after: &Holders) -> JsonPatch {
+///
+/// An entry that is there differs from each that was there before, by its id. A missing one does not: before an entry comes, the version
+/// of the Node is tested, or a write from before the last one went would put it on again.
+fn write(node: &NodeFacts, before: &Holders, after: &Holders) -> JsonPatch {
     let at = annotation(names::HOLDERS_ANNOTATION);
     let mut patch = JsonPatch::of(&node.uid);
+    if after.len() > before.len() {
+        patch = patch.test("/metadata/resourceVersion", node.resource_version.as_str());
+    }
     if !node.has_annotations {
         return patch.test("/metadata/annotations", Value::Null).add("/metadata/annotations", serde_json::json!({})).add(&at, text(after));
     }

@@ -309,6 +309,24 @@ fn a_changed_key_does_not_come_off_the_node_while_a_late_update_of_the_old_grant
     survive(0, 1, 0, 0, &events).unwrap();
 }
 
+#[test]
+fn a_mark_that_was_put_on_a_node_without_an_entry_does_not_come_again_after_the_node_has_left() {
+    let (first, second) = (false, true);
+    let events = [
+        Event::Fails(true),
+        Event::Calm(first, 10),
+        Event::Pool(2),
+        Event::Calm(first, 19),
+        Event::RollbackTo(Some(3)),
+        Event::CatchUpAndAct(first),
+        Event::CatchUpAndAct(first),
+        Event::CatchUpAndAct(second),
+        Event::Calm(first, 12),
+        Event::Act { who: second, arrives: 514 },
+    ];
+    survive(3, 2, 2, 0, &events).unwrap();
+}
+
 /// A load balancer hears of a mark when it arrives, not when the operator decided to write it; whoever starts afterwards reads of that
 /// time alone.
 #[test]
