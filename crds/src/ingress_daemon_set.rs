@@ -71,7 +71,7 @@ pub struct IngressDaemonSetSpec {
     /// How pods are pinned to their node. Auto: by nodeName, or by node affinity where pods hold host ports, so that a second pod waits instead of being rejected.
     #[serde(default)]
     pub placement: Placement,
-    /// Ports on every chosen node where the health checker answers the load balancer: 200 if all replicas of the node are ready and no update is scheduled for them, else 503.
+    /// Ports on every chosen node where the health checker answers the load balancer: 200 if all replicas of the node are ready and no update is scheduled for them, else 503. With detachment an update is scheduled from the moment on at which the node gets its place in the budget. With maxUnavailableNodes 0 the node stays attached by definition: 503 only while replicas are not ready, see readyPolicy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(range(min = 1, max = 65535)))]
     #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q == p))").message("must name each port once: remove the one that is there twice"))]
@@ -347,7 +347,7 @@ pub struct RollingUpdate {
     /// Pull the images of a new revision on a node before it is taken out of service for the update.
     #[serde(default)]
     pub pre_pull: bool,
-    /// Annotate the node's Deployment before its pods change; the health check fails from then on.
+    /// Annotate the node's Deployment before its pods change; the health check fails from then on. Where there are health ports it fails without this, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotate_deployment_to_detach: Option<AnnotateDeployment>,
     /// Annotate the Node before its pods change, which asks node-detacher to deregister it.

@@ -219,7 +219,8 @@ pub struct Settings {
 impl Settings {
     /// Marks for a disruption that takes a node out of service altogether.
     pub fn detach_marks(&self) -> Marks {
-        let deployment = self.deployment_annotation.is_some() || self.node_mark.is_none();
+        // Whoever asks a health port is told, whatever else looks at the Node.
+        let deployment = self.deployment_annotation.is_some() || self.node_mark.is_none() || !self.ports.is_empty();
         Marks {
             deployment,
             deployment_keys: self.deployment_annotation.iter().map(|annotation| annotation.key.clone()).collect(),
@@ -330,7 +331,8 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         pod_update: rolling.pod_update,
         pre_pull: rolling.pre_pull,
         deployment_annotation: deployment.map(on_deployment),
-        deployment_grace: seconds(deployment.and_then(|annotation| annotation.grace_period_seconds)),
+        // A health check that fails beside a mark of which something is said keeps nobody waiting.
+        deployment_grace: seconds(deployment.map_or(node, |annotation| annotation.grace_period_seconds)),
         node_mark: rolling.node_mark(),
         node_grace: seconds(node),
         timestamp: rolling.wait_for_detachment_by_annotated_timestamp.as_ref().map(timestamp),

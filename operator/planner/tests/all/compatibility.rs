@@ -152,6 +152,31 @@ fn marks_are_not_used_for_updates_in_degrade_mode_and_a_remark_says_so() {
 }
 
 #[test]
+fn a_node_with_a_health_port_is_marked_for_it_whatever_marks_it_has_besides() {
+    let with = |ports: &[u16], strategy: Value| {
+        settings(&spec(|spec| {
+            spec["healthCheckNodePorts"] = json!(ports);
+            spec["loadBalancer"] = json!({"preset": "AwsNlbLbc"});
+            spec["updateStrategy"] = json!({"rollingUpdate": strategy});
+        }))
+    };
+    let annotated = json!({"maxUnavailableNodes": 2, "annotateNodeToDetach": {"key": "a/b", "gracePeriodSeconds": 90}});
+    let labelled = json!({"maxUnavailableNodes": 2, "labelNodeToDetach": {"gracePeriodSeconds": 90}});
+    for strategy in [annotated, labelled] {
+        let served = with(&[10080], strategy.clone());
+        let marks = served.update_marks();
+        assert!(marks.deployment && marks.deployment_keys.is_empty() && marks.node.is_some(), "{marks:?}");
+        assert_eq!((served.deployment_grace, served.node_grace), (90, 90), "the mark of which nothing is said keeps nobody waiting");
+        assert!(!with(&[], strategy).update_marks().deployment, "nobody would look at it");
+    }
+    let both = json!({
+        "maxUnavailableNodes": 2, "annotateNodeToDetach": {"key": "a/b", "gracePeriodSeconds": 9}, "annotateDeploymentToDetach": {},
+    });
+    assert_eq!(with(&[10080], both).deployment_grace, 80);
+    assert_eq!(with(&[10080], json!({"maxDegradedNodes": 1})).update_marks(), crds::ledger::Marks::default());
+}
+
+#[test]
 fn with_both_budgets_nodes_are_detached_and_a_remark_says_so() {
     let settings = settings(&rolling(json!({"maxUnavailableNodes": 2, "maxDegradedNodes": 1})));
     assert_eq!((settings.mode, settings.budget), (Mode::Detach, Count::Number(2)));

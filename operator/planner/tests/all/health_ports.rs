@@ -35,7 +35,7 @@ const ALL: [&str; 3] = ["n0", "n1", "n2"];
 
 #[test]
 fn no_pod_is_touched_while_a_health_port_is_silent_and_the_resource_says_why() {
-    for marks in [Marks::Token, Marks::Deployment, Marks::Both] {
+    for marks in [Marks::Token, Marks::Deployment, Marks::Both, Marks::Timestamp] {
         let mut world = World::new(Wish::new(marks, 1), 3);
         let mut operator = Operator::default();
         world.run_until(&mut operator, 120, World::is_converged).unwrap();
@@ -58,7 +58,7 @@ fn no_pod_is_touched_while_a_health_port_is_silent_and_the_resource_says_why() {
 }
 
 #[test]
-fn marks_that_no_health_port_knows_ask_it_for_no_leave() {
+fn without_a_health_port_or_detachment_no_port_is_asked_for_leave() {
     for marks in [Marks::Node, Marks::Degrade] {
         let mut world = World::new(Wish::new(marks, 1), 1);
         let mut operator = Operator::default();

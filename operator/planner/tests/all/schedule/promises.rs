@@ -169,6 +169,9 @@ impl Seen<'_> {
 
     /// The grant was read, and its health port, which the load balancer asks, has not answered.
     fn is_unheard(&self, node: &str, grant: &Grant, phase: Phase) -> bool {
+        if !self.snapshot.resource.spec.health_check_node_ports.contains(&HEALTH_PORT.into()) {
+            return false;
+        }
         let token = self.snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
         let marked = token.is_some_and(|token| token.id == grant.id && token.phase == phase);
         let heard = self.snapshot.answers.get(node).is_some_and(|answers| answers.iter().any(|answer| answer.port == HEALTH_PORT));

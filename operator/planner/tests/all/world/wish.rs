@@ -28,7 +28,7 @@ pub enum Marks {
     Token,
     /// An annotation on the Deployment.
     Deployment,
-    /// An annotation on the Node.
+    /// An annotation on the Node, which has no health port.
     Node,
     /// Both.
     Both,
@@ -197,7 +197,7 @@ impl Wish {
             "paused": self.paused,
             "nodeSelector": selector,
             "placement": self.placement,
-            "healthCheckNodePorts": [HEALTH_PORT],
+            "healthCheckNodePorts": if self.marks == Marks::Node { json!([]) } else { json!([HEALTH_PORT]) },
             "template": {"metadata": {"labels": {"app": "edge"}}, "spec": pod},
             "updateStrategy": {"type": if self.on_delete { "OnDelete" } else { "RollingUpdate" }, "rollingUpdate": rolling},
             "rollbackTo": self.rollback_to.map(|revision| json!({"revision": revision})),
