@@ -76,6 +76,15 @@ pub struct Run {
     #[arg(long, env = "MAX_CONNECTIONS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
+    /// File with the key that proves to other health checkers of the resource that this is one. Without it the port is neither given nor
+    /// taken over.
+    #[arg(long, env = "HAND_OVER_KEY", default_value = "/run/hand-over/key")]
+    pub hand_over_key: PathBuf,
+
+    /// Take the port over from a health checker of a release that proves nothing, too. For the update from such a release alone.
+    #[arg(long, env = "TAKE_UNPROVED")]
+    pub take_unproved: bool,
+
     /// Seconds to wait for a port that somebody else has, and does not hand over, before giving up with exit code 3.
     #[arg(long, env = "PORT_PATIENCE", default_value_t = 10)]
     pub port_patience: u32,

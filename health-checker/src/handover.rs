@@ -4,12 +4,18 @@
 //! newcomer asks there, and gets both listening sockets. Connections that wait to be accepted wait in the kernel's socket,
 //! which is the same for old and new, so none is refused or reset at any point.
 //!
+//! Every process in the host's network can ask there, and listen there. So each side proves first that it is a health
+//! checker of the same resource on the same node ([`crate::proof`]).
+//!
 //! The connection over which a newcomer asked stays open for as long as it lives: the *line*. Who has given the sockets
 //! away stops accepting and waits at its end of the line; it keeps its own copies, and goes on at once when the line
 //! breaks, however the newcomer ended. A newcomer that gives the sockets to a third passes on the lines to its
 //! predecessors as well, so that all of them hear the end of the one who holds the port now.
 
-use crate::listener::{BindError, bind_exclusively};
+use crate::{
+    listener::{BindError, bind_exclusively},
+    proof::{self, Exchange, Key, Side},
+};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
 };
@@ -23,17 +29,20 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream as StdUnixStream,
     },
+    path::PathBuf,
     time::Duration,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, Interest},
-    net::{TcpListener, UnixListener, UnixStream},
+    net::{TcpListener, UnixListener, UnixSocket, UnixStream},
     time::{self, Instant},
 };
 use tracing::{info, warn};
 
 /// Changes only when an older process could not understand a newer one.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
+/// Of releases in which nobody proved anything.
+const UNPROVED: u32 = 1;
 /// For the whole exchange. Both sides answer without waiting for anything.
 const EXCHANGE: Duration = Duration::from_secs(2);
 /// Between two attempts to get a port that somebody else has.
@@ -88,11 +97,36 @@ impl fmt::Display for Party {
     }
 }
 
-/// What a newcomer hears. The sockets come with it when it says `gives`.
+/// This process, as a health checker of its resource.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// What it tells others.
+    pub party: Party,
+    /// The node's name.
+    pub node: String,
+    /// File with the key that the resource's health checkers have, and nobody else.
+    pub key: PathBuf,
+    /// Take the port also from a health checker of a release in which nobody proved anything.
+    pub takes_unproved: bool,
+}
+
+impl Member {
+    fn exchange<'a>(&'a self, newcomer: &'a [u8], challenge: &'a [u8], port: u16) -> Exchange<'a> {
+        Exchange { newcomer, challenge, node: &self.node, port }
+    }
+}
+
+/// What a newcomer hears: a refusal, or a challenge and then a gift. The sockets come with it when it says `gives`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Reply {
     holder: Party,
     gives: bool,
+    /// The newcomer is to prove that it belongs here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    challenge: Vec<u8>,
+    /// That the holder belongs here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    proof: Vec<u8>,
 }
 
 /// Somebody has the port and does not give it.
@@ -110,6 +144,15 @@ pub enum Obstacle {
     /// The peer's user is neither this process's nor root.
     #[error("what answers at the door of its holder runs as user {0}, who is not trusted with the health check; use one user for both")]
     OtherUser(u32),
+    /// One of the two has no key, or another one.
+    #[error(
+        "what answers at the door of its holder and this process have not proved to one another that they are health checkers of the \
+         same resource: if it is one, its pod has another key, delete it; else stop that process; `ss -lxp` on the node names it"
+    )]
+    Unproved,
+    /// Without its key this process can neither prove anything nor believe anybody.
+    #[error("the key of this resource's health checkers cannot be read: {0}")]
+    NoKey(String),
     /// Something that is no health checker, or one without hand-over.
     #[error(
         "it is in use by another process: choose another healthCheckNodePort, or stop that process; \
@@ -156,13 +199,13 @@ impl Held {
 /// Where newcomers ask for the port.
 #[derive(Debug)]
 pub struct Door {
-    me: Party,
+    me: Member,
     port: u16,
     listener: Option<UnixListener>,
     /// To predecessors: this process's end of each closes when it ends.
     lines: Vec<StdUnixStream>,
-    /// Who was refused last. It asks again and again, and is named once.
-    refused: Option<Party>,
+    /// Why somebody was refused last. It asks again and again, and is named once.
+    refused: String,
 }
 
 /// To the process that has the port now.
@@ -179,7 +222,7 @@ impl Line {
 
 /// Gets the port: from the process that has it, or by taking it where nobody does. What stands in the way may go away
 /// within `patience`.
-pub async fn take(me: &Party, port: u16, patience: Duration) -> Result<Held, TakeError> {
+pub async fn take(me: &Member, port: u16, patience: Duration) -> Result<Held, TakeError> {
     let deadline = Instant::now() + patience;
     let mut known = None;
     loop {
@@ -198,20 +241,20 @@ pub async fn take(me: &Party, port: u16, patience: Duration) -> Result<Held, Tak
     }
 }
 
-async fn attempt(me: &Party, port: u16) -> Result<Result<Held, Obstacle>, BindError> {
-    let asked = match UnixStream::connect(door_name(port)).await {
-        Ok(stream) => match time::timeout(EXCHANGE, ask(stream, me, port)).await {
-            Ok(Ok(held)) => return Ok(Ok(held)),
-            Ok(Err(obstacle)) => Some(obstacle),
-            Err(_) => Some(Obstacle::NoAnswer(format!("no answer within {EXCHANGE:?}"))),
-        },
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
-        Err(error) => Some(Obstacle::NoAnswer(error.to_string())),
+async fn attempt(me: &Member, port: u16) -> Result<Result<Held, Obstacle>, BindError> {
+    let asked = match ask(me, PROTOCOL, port).await {
+        Err(Obstacle::OtherProtocol(UNPROVED)) if me.takes_unproved => ask(me, UNPROVED, port).await,
+        asked => asked,
+    };
+    let asked = match asked {
+        Ok(Some(held)) => return Ok(Ok(held)),
+        Ok(None) => None,
+        Err(obstacle) => Some(obstacle),
     };
     // Whoever listens at the door of a port without having it shall not keep it from being served.
-    match bind_exclusively(SocketAddr::new(me.address, port)) {
+    match bind_exclusively(SocketAddr::new(me.party.address, port)) {
         Ok(listener) => {
-            Ok(Ok(Held { port: listener, door: Door { me: me.clone(), port, listener: None, lines: Vec::new(), refused: None } }))
+            Ok(Ok(Held { port: listener, door: Door { me: me.clone(), port, listener: None, lines: Vec::new(), refused: String::new() } }))
         }
         Err(BindError::InUse { .. }) => Ok(Err(asked.unwrap_or(Obstacle::Stranger(port)))),
         Err(error) => Err(error),
@@ -222,22 +265,60 @@ fn door_name(port: u16) -> String {
     format!("\0ingress-daemonset-health-checker/{port}")
 }
 
-/// Asks the holder.
-async fn ask(mut stream: UnixStream, me: &Party, port: u16) -> Result<Held, Obstacle> {
+/// Asks whoever listens at the door; `None` where nobody does.
+async fn ask(me: &Member, protocol: u32, port: u16) -> Result<Option<Held>, Obstacle> {
+    let stream = match connect(&door_name(port)).await {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+        Err(error) => return Err(no_answer(error)),
+    };
+    match time::timeout(EXCHANGE, ask_holder(stream, me, protocol, port)).await {
+        Ok(held) => held.map(Some),
+        Err(_) => Err(Obstacle::NoAnswer(format!("no answer within {EXCHANGE:?}"))),
+    }
+}
+
+/// This end of the connection gets a name that nobody could take before.
+async fn connect(door: &str) -> io::Result<UnixStream> {
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(format!("{door}/{:032x}", u128::from_ne_bytes(proof::random()?)))?;
+    socket.connect(door).await
+}
+
+async fn ask_holder(mut stream: UnixStream, me: &Member, protocol: u32, port: u16) -> Result<Held, Obstacle> {
     let user = peer(&stream).map_err(no_answer)?;
     if !is_trusted(user) {
         return Err(Obstacle::OtherUser(user));
     }
-    stream.write_all(&message(me)).await.map_err(no_answer)?;
-    let (reply, sockets) = receive(&stream).await.map_err(no_answer)?;
-    if !reply.gives {
-        return Err(me.refuses(&reply.holder).unwrap_or_else(|| Obstacle::NoAnswer(format!("{} refuses", reply.holder))));
+    stream.write_all(&message(&Party { protocol, ..me.party.clone() })).await.map_err(no_answer)?;
+    let (reply, mut sockets) = receive(&stream).await.map_err(no_answer)?;
+    if !reply.gives && reply.challenge.is_empty() {
+        return Err(me.party.refuses(&reply.holder).unwrap_or_else(|| Obstacle::NoAnswer(format!("{} refuses", reply.holder))));
+    }
+    if protocol == PROTOCOL {
+        sockets = prove(&mut stream, me, &reply.challenge, port).await?;
     }
     let held = unpack(sockets, me, port).map_err(no_answer)?;
     stream.write_all(TAKEN).await.map_err(no_answer)?;
     let Held { port, mut door } = held;
     door.lines.push(stream.into_std().map_err(no_answer)?);
     Ok(Held { port, door })
+}
+
+/// Proves that this process may have the sockets, and gets them from a holder that proves that it may give them.
+async fn prove(stream: &mut UnixStream, me: &Member, challenge: &[u8], port: u16) -> Result<Vec<OwnedFd>, Obstacle> {
+    let key = Key::read(&me.key).map_err(|error| Obstacle::NoKey(error.to_string()))?;
+    let name = name_of(stream.local_addr()).map_err(no_answer)?;
+    let exchange = me.exchange(&name, challenge, port);
+    stream.write_all(&message(&key.prove(Side::Newcomer, &exchange))).await.map_err(no_answer)?;
+    let (reply, sockets) = receive(stream).await.map_err(no_answer)?;
+    let is_proved = reply.gives && key.is_proved(Side::Holder, &exchange, &reply.proof);
+    if is_proved { Ok(sockets) } else { Err(Obstacle::Unproved) }
+}
+
+/// Empty for a socket without a name.
+fn name_of(address: io::Result<tokio::net::unix::SocketAddr>) -> io::Result<Vec<u8>> {
+    Ok(address?.as_abstract_name().unwrap_or_default().to_vec())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as map_err wants it")]
@@ -249,7 +330,7 @@ fn peer(stream: &UnixStream) -> io::Result<u32> {
     stream.peer_cred().map(|credentials| credentials.uid())
 }
 
-/// Everything else of this user could stop this process just as well; root could anyhow.
+/// A first look, so that other users take nobody's time. Any container can be root or have this user: it proves nothing.
 fn is_trusted(user: u32) -> bool {
     user == 0 || user == nix::unistd::geteuid().as_raw()
 }
@@ -281,7 +362,7 @@ async fn receive(stream: &UnixStream) -> io::Result<(Reply, Vec<OwnedFd>)> {
 }
 
 /// Makes sure that the sockets are what they are said to be.
-fn unpack(sockets: Vec<OwnedFd>, me: &Party, port: u16) -> io::Result<Held> {
+fn unpack(sockets: Vec<OwnedFd>, me: &Member, port: u16) -> io::Result<Held> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("it sent {what}"));
     let mut sockets = sockets.into_iter();
     let (Some(listener), Some(door)) = (sockets.next(), sockets.next()) else { return Err(wrong("no sockets")) };
@@ -296,7 +377,7 @@ fn unpack(sockets: Vec<OwnedFd>, me: &Party, port: u16) -> io::Result<Held> {
     let door = std::os::unix::net::UnixListener::from(door);
     door.set_nonblocking(true)?;
     let lines = sockets.map(StdUnixStream::from).collect();
-    let door = Door { me: me.clone(), port, listener: Some(UnixListener::from_std(door)?), lines, refused: None };
+    let door = Door { me: me.clone(), port, listener: Some(UnixListener::from_std(door)?), lines, refused: String::new() };
     Ok(Held { port: TcpListener::from_std(listener)?, door })
 }
 
@@ -308,9 +389,17 @@ impl Door {
             match time::timeout(EXCHANGE, self.answer(stream, port)).await {
                 Ok(Ok(Some(line))) => return line,
                 Ok(Ok(None)) => {}
-                Ok(Err(error)) => warn!(port = self.port, %error, "the port was asked for and not taken"),
-                Err(_) => warn!(port = self.port, "the port was asked for and not taken in time"),
+                Ok(Err(error)) => self.note(&error.to_string()),
+                Err(_) => self.note("not within the time for it"),
             }
+        }
+    }
+
+    /// Somebody asked and did not get the port.
+    fn note(&mut self, why: &str) {
+        if self.refused != why {
+            warn!(port = self.port, why, "the port was asked for and not handed over");
+            why.clone_into(&mut self.refused);
         }
     }
 
@@ -338,24 +427,35 @@ impl Door {
     async fn answer(&mut self, mut stream: UnixStream, port: &TcpListener) -> io::Result<Option<Line>> {
         let user = peer(&stream)?;
         if !is_trusted(user) {
-            warn!(port = self.port, user, "another user asked for the port, and got no answer");
+            self.note(&format!("user {user} is another one"));
             return Ok(None);
         }
+        // A socket gets a name once. It has it before the challenge is made, so that whoever answers the challenge for this
+        // name is at the other end.
+        let name = name_of(stream.peer_addr())?;
         let asker: Party = serde_json::from_slice(&read_line(&mut stream).await?)?;
-        let reply = Reply { gives: self.me.refuses(&asker).is_none(), holder: self.me.clone() };
-        if !reply.gives {
-            stream.write_all(&message(&reply)).await?;
-            if self.refused.as_ref() != Some(&asker) {
-                warn!(port = self.port, %asker, "the port was asked for and refused");
-                self.refused = Some(asker);
-            }
+        let reply = |gives, challenge, proof| message(&Reply { holder: self.me.party.clone(), gives, challenge, proof });
+        if name.is_empty() || self.me.party.refuses(&asker).is_some() {
+            stream.write_all(&reply(false, Vec::new(), Vec::new())).await?;
+            self.note(&format!("{asker} with protocol {} at {} cannot follow", asker.protocol, asker.address));
             return Ok(None);
         }
+        let key = Key::read(&self.me.key)?;
+        let challenge = proof::random()?;
+        let exchange = self.me.exchange(&name, &challenge, self.port);
+        stream.write_all(&reply(false, challenge.to_vec(), Vec::new())).await?;
+        let proof: Vec<u8> = serde_json::from_slice(&read_line(&mut stream).await?)?;
+        if !key.is_proved(Side::Newcomer, &exchange, &proof) {
+            stream.write_all(&reply(false, Vec::new(), Vec::new())).await?;
+            self.note("it does not have the key of this resource's health checkers");
+            return Ok(None);
+        }
+        let reply = reply(true, Vec::new(), key.prove(Side::Holder, &exchange));
         self.forget_broken_lines();
         let Some(door) = &self.listener else { return Ok(None) };
         let mut sockets = vec![port.as_fd(), door.as_fd()];
         sockets.extend(self.lines.iter().map(AsFd::as_fd));
-        send(&stream, &message(&reply), &sockets).await?;
+        send(&stream, &reply, &sockets).await?;
         let taken = read_line(&mut stream).await?;
         if taken != TAKEN {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -403,3 +503,7 @@ async fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     }
     Ok(line)
 }
+
+#[cfg(test)]
+#[path = "handover_tests.rs"]
+mod tests;

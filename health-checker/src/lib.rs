@@ -16,6 +16,7 @@ pub mod objects;
 pub mod port;
 pub mod probe;
 pub mod probers;
+pub mod proof;
 pub mod proxy_protocol;
 pub mod ready;
 pub mod server;

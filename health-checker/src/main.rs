@@ -12,7 +12,7 @@ use health_checker::{
     connections::{Limits, Table},
     evidence::{self, Candidates},
     feed::{self, Source},
-    handover::{self, Party, TakeError},
+    handover::{self, Member, Party, TakeError},
     keeper::{Keeper, Outputs},
     listener::bind_unix,
     metrics::Metrics,
@@ -96,7 +96,12 @@ async fn serve(run: Run) -> Result<()> {
         () = signals.next() => return Ok(()),
     }
     states.send_replace(State::NoPort);
-    let me = Party::new(&run.namespace, &run.ingress_daemonset, &run.resource_uid8, run.bind_address);
+    let me = Member {
+        party: Party::new(&run.namespace, &run.ingress_daemonset, &run.resource_uid8, run.bind_address),
+        node: run.node_name.clone(),
+        key: run.hand_over_key.clone(),
+        takes_unproved: run.take_unproved,
+    };
     let held = tokio::select! {
         held = handover::take(&me, run.port, Duration::from_secs(run.port_patience.into())) => held?,
         () = signals.next() => return Ok(()),

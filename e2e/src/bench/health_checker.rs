@@ -269,7 +269,9 @@ impl Agent {
         let replaced = ["--port=", "--ready-socket=", "--termination-log="];
         command.args(self.arguments.iter().filter(|argument| !replaced.iter().any(|prefix| argument.starts_with(prefix))));
         command.arg(format!("--port={OWN_PORT}")).arg(format!("--ready-socket={}", socket(bed, name).display()));
-        command.env("KUBECONFIG", bed.control_plane.admin_kubeconfig()).env("NODE_NAME", NODE);
+        let key = bed.state().join("hand-over-key");
+        std::fs::write(&key, "sixteen bytes, or more")?;
+        command.env("HAND_OVER_KEY", key).env("KUBECONFIG", bed.control_plane.admin_kubeconfig()).env("NODE_NAME", NODE);
         Process::start(&format!("health-checker-{name}"), &bed.state().join("logs"), command)
     }
 

@@ -23,6 +23,9 @@ use tokio::{
 /// For everything that is to happen at all.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Of the resource's health checkers.
+const KEY: &str = "sixteen bytes, or more";
+
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 /// A process, killed when dropped.
@@ -62,6 +65,7 @@ impl Agent {
         );
         std::fs::write(directory.join("kubeconfig"), kubeconfig).expect("writes");
         std::fs::write(directory.join("termination-log"), "").expect("writes");
+        std::fs::write(directory.join("key"), KEY).expect("writes");
         let child = Command::new(env!("CARGO_BIN_EXE_health-checker"))
             .args(["run", "--namespace=default", "--node-name=n1"])
             .arg(format!("--ingress-daemonset={resource}"))
@@ -72,6 +76,7 @@ impl Agent {
             .args(more)
             .env("BIND_ADDRESS", "127.0.0.1")
             .env("PORT_PATIENCE", "1")
+            .env("HAND_OVER_KEY", directory.join("key"))
             .env("KUBECONFIG", directory.join("kubeconfig"))
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(directory.join("log")).expect("creates"))
@@ -90,6 +95,11 @@ impl Agent {
             }
         };
         timeout(DEADLINE, ready).await.expect("becomes ready in time");
+    }
+
+    /// The file with its key.
+    pub fn key(&self) -> PathBuf {
+        self.directory.join("key")
     }
 
     /// Waits until it has logged these words.

@@ -5,14 +5,16 @@ use crate::{
     api::{Api, UID8},
     load::Load,
 };
+use health_checker::proof::{Exchange, Key, Side};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use std::{
     net::{Ipv4Addr, TcpListener},
     time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::UnixListener,
+    net::{UnixListener, UnixSocket, UnixStream},
     time::timeout,
 };
 
@@ -156,10 +158,49 @@ async fn a_successor_that_asks_and_says_no_more_delays_nobody_for_long() {
     let (api, port) = (Api::start().await, free_port());
     let old = Agent::start(&api, port, &[]);
     old.ready().await;
-    let mute = tokio::net::UnixStream::connect(format!("\0ingress-daemonset-health-checker/{port}")).await.expect("connects");
+    let mute = UnixStream::connect(format!("\0ingress-daemonset-health-checker/{port}")).await.expect("connects");
     let new = Agent::start(&api, port, &["--port-patience=20"]);
     timeout(DEADLINE, new.ready()).await.expect("in time");
     drop(mute);
+}
+
+/// An answer to these words.
+async fn said(stream: &mut UnixStream, words: &Value) -> Value {
+    stream.write_all(format!("{words}\n").as_bytes()).await.expect("is heard");
+    let mut answer = [0; 2048];
+    let read = stream.read(&mut answer).await.expect("is answered");
+    serde_json::from_slice(&answer[..read]).expect("JSON")
+}
+
+/// A connection over which somebody asked by this protocol, and the answer.
+async fn asked(port: u16, protocol: u32) -> (UnixStream, Value) {
+    let door = format!("\0ingress-daemonset-health-checker/{port}");
+    let socket = UnixSocket::new_stream().expect("a socket");
+    socket.bind(format!("{door}/somebody")).expect("binds");
+    let mut stream = socket.connect(door).await.expect("connects");
+    let party = serde_json::json!({"protocol": protocol, "namespace": "default", "name": "edge", "uid8": UID8, "address": "127.0.0.1"});
+    let answer = said(&mut stream, &party).await;
+    (stream, answer)
+}
+
+#[tokio::test]
+async fn another_program_of_the_same_user_does_not_get_the_health_port() {
+    let (api, port) = (Api::start().await, free_port());
+    let mut holder = Agent::start(&api, port, &[]);
+    holder.ready().await;
+    // As former releases asked, and as this one asks, with a proof that somebody made up.
+    let (former, answer) = asked(port, 1).await;
+    assert_eq!(answer["gives"], false, "{answer}");
+    drop(former);
+    let (mut stranger, _) = asked(port, 2).await;
+    let answer = said(&mut stranger, &serde_json::json!(vec![0; 32])).await;
+    assert_eq!(answer["gives"], false, "{answer}");
+    let key = holder.key().with_file_name("another-key");
+    std::fs::write(&key, "sixteen other bytes").expect("writes");
+    let (code, words) = Agent::start(&api, port, &[&format!("--hand-over-key={}", key.display())]).ended().await;
+    assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
+    assert!(words.contains("have not proved to one another"), "{words}");
+    assert!(holder.runs() && ask(port).await.is_ok());
 }
 
 #[tokio::test]
@@ -167,11 +208,13 @@ async fn a_process_that_is_asked_to_end_while_it_hands_over_leaves_to_its_succes
     let (api, port) = (Api::start().await, free_port());
     let mut old = Agent::start(&api, port, &["--shutdown-grace=25"]);
     old.ready().await;
-    let mut successor = tokio::net::UnixStream::connect(format!("\0ingress-daemonset-health-checker/{port}")).await.expect("connects");
-    let me = format!(r#"{{"protocol":1,"namespace":"default","name":"edge","uid8":"{UID8}","address":"127.0.0.1"}}"#);
-    successor.write_all(format!("{me}\n").as_bytes()).await.expect("asks");
-    let mut reply = [0; 512];
-    assert!(successor.read(&mut reply).await.expect("is answered") > 0);
+    let (mut successor, challenge) = asked(port, 2).await;
+    let newcomer = successor.local_addr().expect("bound").as_abstract_name().expect("has a name").to_vec();
+    let challenge: Vec<u8> = serde_json::from_value(challenge["challenge"].clone()).expect("a challenge");
+    let exchange = Exchange { newcomer: &newcomer, challenge: &challenge, node: "n1", port };
+    let proof = Key::read(&old.key()).expect("a key").prove(Side::Newcomer, &exchange);
+    let given = said(&mut successor, &serde_json::json!(proof)).await;
+    assert_eq!(given["gives"], true, "{given}");
     old.signal(Signal::SIGTERM);
     // It says so to its clients once it has noticed.
     while !ask(port).await.expect("answers").contains("connection: close") {}

@@ -10,6 +10,12 @@ use crate::{
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, names};
 use serde_json::{Value, json};
 
+/// Where a health checker finds the key of its resource's health checkers.
+const KEY: &str = "/run/hand-over/key";
+/// Environment variables, not arguments: an older image, which the resource may name, knows neither and ignores them.
+const KEY_VARIABLE: &str = "HAND_OVER_KEY";
+const UNPROVED_VARIABLE: &str = "TAKE_UNPROVED";
+
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
 const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
 
@@ -44,6 +50,10 @@ pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
         let mut body = daemon_set(snapshot, settings, &name, *port);
         if stored.is_some_and(|stored| must_end_first(stored, &body)) {
             body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": 0, "maxUnavailable": 1});
+        } else if stored.is_some_and(follows_unproved)
+            && let Some(variables) = body["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut()
+        {
+            variables.push(json!({"name": UNPROVED_VARIABLE, "value": "true"}));
         }
         let object = Supporting::DaemonSet(name.clone());
         match stored {
@@ -87,6 +97,14 @@ fn must_end_first(stored: &DaemonSetFacts, body: &Value) -> bool {
     address(&stored.spec) != address(&body["spec"]) || !surges && !is_new
 }
 
+/// The pods that run are of a release in which health checkers proved nothing to one another: those that are to come take the
+/// port from them all the same. Once all pods are new, the template follows.
+fn follows_unproved(stored: &DaemonSetFacts) -> bool {
+    let variables = stored.spec.pointer("/template/spec/containers/0/env").and_then(Value::as_array);
+    let has = |name| variables.into_iter().flatten().any(|variable| variable["name"] == name);
+    !has(KEY_VARIABLE) || has(UNPROVED_VARIABLE) && !stored.settled
+}
+
 /// What no owner reference can clean up.
 pub fn clean(snapshot: &Snapshot, plan: &mut Plan) {
     plan.actions.push(Action::Delete { object: Supporting::ClusterRoleBinding(cluster_binding_name(&snapshot.resource)), uid: None });
@@ -100,7 +118,7 @@ fn cluster_binding_name(resource: &Resource) -> String {
     format!("ingress-daemonset-health-checker-{}", resource.uid)
 }
 
-/// The `ServiceAccount`, and its rights: read pods and Deployments of the namespace, and Nodes.
+/// The `ServiceAccount`, and its rights: read pods and Deployments of the namespace, and Nodes; and the Secret.
 fn rights(snapshot: &Snapshot, plan: &mut Plan) {
     let resource = &snapshot.resource;
     let named = resource.spec.health_checker.as_ref().and_then(|checker| checker.service_account_name.clone());
@@ -116,6 +134,10 @@ fn rights(snapshot: &Snapshot, plan: &mut Plan) {
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned(&account)}),
         ));
     }
+    objects.push((
+        Supporting::Secret(account_name(resource)),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": owned(&account_name(resource)), "type": "Opaque"}),
+    ));
     objects.push((
         Supporting::RoleBinding(account_name(resource)),
         json!({
@@ -133,7 +155,7 @@ fn rights(snapshot: &Snapshot, plan: &mut Plan) {
     ));
     for (object, body) in objects {
         // These are not watched: each process writes them once in a while, which repairs what somebody changed.
-        if !snapshot.asserted.contains(&format!("{}={account}", object.key())) {
+        if !snapshot.asserted.contains(&assertion(&object, &body)) {
             plan.actions.push(Action::Apply { object, body: Box::new(body) });
         }
     }
@@ -167,7 +189,7 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
         "imagePullPolicy": checker.image_pull_policy.unwrap_or_else(|| "IfNotPresent".into()),
         "command": ["/health-checker"],
         "args": args,
-        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}, {"name": KEY_VARIABLE, "value": KEY}],
         "readinessProbe": {
             "exec": {"command": ["/health-checker", "check", "--ready-socket=/run/health-checker/ready.sock"]},
             "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 3,
@@ -178,7 +200,10 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
             "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationMessagePath": TERMINATION_LOG,
-        "volumeMounts": [{"name": "run", "mountPath": "/run/health-checker"}],
+        "volumeMounts": [
+            {"name": "run", "mountPath": "/run/health-checker"},
+            {"name": "hand-over", "mountPath": "/run/hand-over", "readOnly": true},
+        ],
     });
     if port < 1024 {
         container["securityContext"]["capabilities"]["add"] = json!(["NET_BIND_SERVICE"]);
@@ -209,7 +234,10 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
                     "tolerations": [{"operator": "Exists"}],
                     "terminationGracePeriodSeconds": 10,
                     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": member}}},
-                    "volumes": [{"name": "run", "emptyDir": {}}],
+                    "volumes": [
+                        {"name": "run", "emptyDir": {}},
+                        {"name": "hand-over", "secret": {"secretName": account_name(resource)}},
+                    ],
                     "containers": [container],
                 },
             },

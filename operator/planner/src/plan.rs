@@ -276,6 +276,8 @@ pub enum Supporting {
     DaemonSet(String),
     /// Its account.
     ServiceAccount(String),
+    /// The key by which it knows others of its resource. It is made with a random value where there is none, and never read or changed.
+    Secret(String),
     /// Its rights in the namespace.
     RoleBinding(String),
     /// Its rights on Nodes.
@@ -290,6 +292,7 @@ impl Supporting {
         match self {
             Self::DaemonSet(name) => format!("DaemonSet/{name}"),
             Self::ServiceAccount(name) => format!("ServiceAccount/{name}"),
+            Self::Secret(name) => format!("Secret/{name}"),
             Self::RoleBinding(name) => format!("RoleBinding/{name}"),
             Self::ClusterRoleBinding(name) => format!("ClusterRoleBinding/{name}"),
             Self::ControllerRevision(name) => format!("ControllerRevision/{name}"),

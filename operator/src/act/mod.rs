@@ -12,10 +12,13 @@ use crate::{
     observe::{Kind, version},
 };
 use crds::{IngressDaemonSet, names};
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
-    core::v1::{Node, Pod, ServiceAccount},
-    rbac::v1::{ClusterRoleBinding, RoleBinding},
+use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
+        core::v1::{Node, Pod, Secret, ServiceAccount},
+        rbac::v1::{ClusterRoleBinding, RoleBinding},
+    },
 };
 use kube::{
     Api, Client, Resource,
@@ -185,6 +188,7 @@ impl Actor<'_> {
                 Ok(Done { written: Some(written(Kind::Nodes, &patched.metadata)), generation: None })
             }
             Action::Reclaim { name, identity, .. } => self.reclaim(name, identity).await,
+            Action::Apply { object: object @ Supporting::Secret(_), body } => self.make_key(object, body).await,
             Action::Apply { object, body } => {
                 let applied = self
                     .dynamic(object)
@@ -290,6 +294,20 @@ impl Actor<'_> {
         }
     }
 
+    /// Makes the Secret with a key that nobody knows. One that is there stays: we have no right to read it, nor to change it.
+    async fn make_key(&self, object: &Supporting, body: &Value) -> Result<Done, Error> {
+        let mut key = [0; 32];
+        let random = rustls::crypto::ring::default_provider().secure_random;
+        random.fill(&mut key).map_err(|_| Error::Transient("no random bytes for a key".into()))?;
+        let mut body = body.clone();
+        body["data"] = json!({"key": ByteString(key.to_vec())});
+        let secret = serde_json::from_value(body).map_err(|error| Error::Invalid(error.to_string()))?;
+        match self.dynamic(object).create(&PostParams::default(), &secret).await {
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Done::default()),
+            created => created.map(|_| Done::default()).map_err(classify),
+        }
+    }
+
     /// Whose object has the name that we wanted.
     async fn who_has(&self, api: &Api<DynamicObject>, name: &str, identity: &Value) -> Error {
         match api.get_opt(name).await {
@@ -343,6 +361,7 @@ impl Actor<'_> {
         match object {
             Supporting::DaemonSet(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<DaemonSet>(&())),
             Supporting::ServiceAccount(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ServiceAccount>(&())),
+            Supporting::Secret(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<Secret>(&())),
             Supporting::RoleBinding(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<RoleBinding>(&())),
             Supporting::ClusterRoleBinding(_) => Api::all_with(client, &ApiResource::erase::<ClusterRoleBinding>(&())),
             Supporting::ControllerRevision(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ControllerRevision>(&())),
@@ -397,6 +416,7 @@ fn name_of(object: &Supporting) -> &str {
     match object {
         Supporting::DaemonSet(name)
         | Supporting::ServiceAccount(name)
+        | Supporting::Secret(name)
         | Supporting::RoleBinding(name)
         | Supporting::ClusterRoleBinding(name)
         | Supporting::ControllerRevision(name) => name,

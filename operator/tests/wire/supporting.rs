@@ -1,11 +1,13 @@
 //! Supporting objects: health checkers, their rights, former revisions.
 
-use crate::{Error, act, failure};
+use crate::{Error, act, carry_out_with, failure};
+use kube::{Client, client::Body};
+use operator::memory::Memory;
 use planner::{Action, plan::Supporting};
 use serde_json::{Value, json};
 
 /// Kinds, each with the path of the object named `x`.
-fn kinds() -> [(Supporting, &'static str); 5] {
+fn kinds() -> [(Supporting, &'static str); 6] {
     let name = || "x".to_owned();
     [
         (Supporting::DaemonSet(name()), "/apis/apps/v1/namespaces/edge/daemonsets/x?"),
@@ -13,6 +15,7 @@ fn kinds() -> [(Supporting, &'static str); 5] {
         (Supporting::RoleBinding(name()), "/apis/rbac.authorization.k8s.io/v1/namespaces/edge/rolebindings/x?"),
         (Supporting::ClusterRoleBinding(name()), "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/x?"),
         (Supporting::ControllerRevision(name()), "/apis/apps/v1/namespaces/edge/controllerrevisions/x?"),
+        (Supporting::Secret(name()), "/api/v1/namespaces/edge/secrets/x?"),
     ]
 }
 
@@ -61,4 +64,38 @@ async fn a_deletion_that_is_forbidden_or_not_answered_is_no_success() {
     assert!(matches!(unanswered, Err(Error::Transient(_))), "{unanswered:?}");
     let refused = delete(400, "BadRequest").await.0;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+}
+
+/// What is sent to make the Secret with the health checkers' key, and what came of it, when the API server answers with this code.
+async fn made(code: u16, reason: &str) -> (String, Value, Result<(), Error>, usize) {
+    let body = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "health-checker-0a1b2c3d"}, "type": "Opaque"});
+    let action = Action::Apply { object: Supporting::Secret("health-checker-0a1b2c3d".into()), body: Box::new(body) };
+    let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let (client, mut memory) = (Client::new(service, "default"), Memory::of("0a1b2c3d-0000"));
+    let serve = async {
+        let (request, reply) = handle.next_request().await.unwrap();
+        let asked = format!("{} {}", request.method(), request.uri());
+        let sent: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
+        let answer = if code == 201 { sent.clone() } else { failure(code, reason, false) };
+        reply.send_response(http::Response::builder().status(code).body(Body::from(serde_json::to_vec(&answer).unwrap())).unwrap());
+        (asked, sent)
+    };
+    let (result, (asked, sent)) = tokio::join!(carry_out_with(&client, &action, &mut memory), serve);
+    (asked, sent, result, memory.asserted_lately().len())
+}
+
+#[tokio::test]
+async fn a_secret_is_made_with_a_key_of_its_own_and_one_that_is_there_stays() {
+    let (asked, first, result, asserted) = made(201, "").await;
+    assert_eq!((asked.as_str(), asserted), ("POST /api/v1/namespaces/edge/secrets?", 1));
+    result.unwrap();
+    let (_, second, result, asserted) = made(409, "AlreadyExists").await;
+    result.unwrap();
+    assert_eq!(asserted, 1, "it is not tried again at once");
+    let key = |sent: &Value| sent["data"]["key"].as_str().unwrap().to_owned();
+    assert_eq!(key(&first).len(), 44, "32 bytes in base64");
+    assert_ne!(key(&first), key(&second));
+    let (_, _, forbidden, asserted) = made(403, "Forbidden").await;
+    assert!(matches!(forbidden, Err(Error::Forbidden(_))), "{forbidden:?}");
+    assert_eq!(asserted, 0);
 }

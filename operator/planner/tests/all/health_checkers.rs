@@ -108,9 +108,64 @@ fn health_checkers_from_before_hand_overs_end_before_new_ones_start() {
     let mut snapshot = snapshot();
     let mut old = written(&decide(&snapshot)).unwrap();
     old["spec"]["updateStrategy"]["rollingUpdate"] = one_ends_first();
-    old["spec"]["template"]["spec"]["containers"][0]["image"] = "checker:0".into();
+    let former = &mut old["spec"]["template"]["spec"]["containers"][0];
+    (former["image"], former["env"]) = ("checker:0".into(), json!([former["env"][0]]));
     store(&mut snapshot, &old, true);
     expect_two_steps(&mut snapshot);
+}
+
+/// Values of an environment variable of the health checker.
+fn variables(body: &Value, name: &str) -> Vec<Value> {
+    let all = body["spec"]["template"]["spec"]["containers"][0]["env"].as_array().into_iter().flatten();
+    all.filter(|variable| variable["name"] == name).map(|variable| variable["value"].clone()).collect()
+}
+
+#[test]
+fn health_checkers_of_a_resource_know_one_another_by_a_key_that_is_made_once_and_before_them() {
+    let mut snapshot = snapshot();
+    let secrets = |plan: &Plan| {
+        let made = |action: &Action| match action {
+            Action::Apply { object: object @ Supporting::Secret(_), body } => Some((object.clone(), (**body).clone())),
+            _ => None,
+        };
+        plan.actions.iter().filter_map(made).collect::<Vec<_>>()
+    };
+    // One that the resource brings has other pods, too.
+    snapshot.resource.spec.health_checker = serde_json::from_value(json!({"serviceAccountName": "default"})).unwrap();
+    snapshot.asserted.clear();
+    let plan = decide(&snapshot);
+    let [(object, secret)] = secrets(&plan).try_into().unwrap();
+    assert_eq!(secret["data"], Value::Null, "the value is no part of a plan");
+    assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], json!(snapshot.resource.uid), "it goes with the resource");
+    let checker = written(&plan).unwrap();
+    let pod = &checker["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"][1]["secret"], json!({"secretName": secret["metadata"]["name"]}), "not optional");
+    let mount = &pod["containers"][0]["volumeMounts"][1];
+    assert_eq!((&mount["name"], &mount["readOnly"]), (&pod["volumes"][1]["name"], &json!(true)));
+    assert_eq!(variables(&checker, "HAND_OVER_KEY"), [json!(format!("{}/key", mount["mountPath"].as_str().unwrap()))]);
+    snapshot.asserted.insert(planner::health_checker::assertion(&object, &secret));
+    assert_eq!(secrets(&decide(&snapshot)), []);
+}
+
+#[test]
+fn health_checkers_take_the_port_from_those_of_a_release_without_keys_once_and_without_a_gap() {
+    let mut snapshot = snapshot();
+    let mut old = written(&decide(&snapshot)).unwrap();
+    assert_eq!(variables(&old, "TAKE_UNPROVED"), [Value::Null; 0]);
+    let former = &mut old["spec"]["template"]["spec"]["containers"][0];
+    former["env"] = json!([former["env"][0]]);
+    store(&mut snapshot, &old, true);
+    let first = written(&decide(&snapshot)).unwrap();
+    assert_eq!((strategy(&first), variables(&first, "TAKE_UNPROVED")), (surge(), vec![json!("true")]));
+    store(&mut snapshot, &first, false);
+    assert_eq!(written(&decide(&snapshot)), None, "a node may still have the former one");
+    store(&mut snapshot, &first, true);
+    let second = written(&decide(&snapshot)).unwrap();
+    assert_eq!((strategy(&second), variables(&second, "TAKE_UNPROVED")), (surge(), vec![]));
+    for settled in [false, true] {
+        store(&mut snapshot, &second, settled);
+        assert_eq!(written(&decide(&snapshot)), None);
+    }
 }
 
 #[test]
