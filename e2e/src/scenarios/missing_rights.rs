@@ -54,13 +54,14 @@ const READ: [Case; 13] = [
 ];
 
 /// What it reads and writes for health checkers, and what it only writes.
-const WRITTEN: [Case; 8] = [
+const WRITTEN: [Case; 9] = [
     ("apps/daemonsets", NotReady),
     ("ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/status", Waits),
     ("ingressdaemonsets.mumoshu.github.io/nodereadinessgates/status", Ends),
     ("ingressdaemonsets.mumoshu.github.io/podreadinessgates/status", Ends),
     ("/pods/status", Waits),
     ("/serviceaccounts", Ends),
+    ("/secrets", Ends),
     ("rbac.authorization.k8s.io/rolebindings", Ends),
     ("events.k8s.io/events", Ends),
 ];
