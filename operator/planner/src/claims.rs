@@ -44,7 +44,7 @@ mod tests {
             serde_json::from_value(spec).unwrap()
         };
         let rolling = |field: &str, key: &str| {
-            let mut mark = json!({"key": key});
+            let mut mark = json!({"key": key, "gracePeriodSeconds": 10});
             if field == "annotateNodeToDetach" {
                 mark["value"] = "true".into();
             }
