@@ -1,4 +1,5 @@
 use super::*;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::copy_bidirectional;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -8,7 +9,10 @@ struct KeyFile(PathBuf);
 
 impl KeyFile {
     fn new(name: &str, key: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("hand-over-{name}-{}", std::process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // Tests that run at once have the same process.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("hand-over-{name}-{}-{number}", std::process::id()));
         std::fs::write(&path, key).expect("writes");
         Self(path)
     }
