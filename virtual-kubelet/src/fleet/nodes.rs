@@ -151,7 +151,8 @@ impl Keeper {
                 () = stop.cancelled() => return,
                 Some(done) = self.done.1.recv() => self.finish(done).await,
                 Some(event) = events.recv() => self.see(event).await,
-                Some(told) = faults.recv() => self.strike(told).await,
+                // Whoever asks a fleet that was told to end is not to be answered by what it still knows.
+                Some(told) = faults.recv() => if stop.is_cancelled() { return } else { self.strike(told).await },
                 slot = self.leases.slot(), if waits.0 => self.renew(slot, Instant::now()),
                 slot = self.writes.slot(), if waits.1 => self.work_on(slot, Instant::now()),
                 Ok(()) = recovered.changed() => self.hurry(),
