@@ -116,13 +116,16 @@ async fn without(bed: &Bed, number: usize, right: &str, rollout: Rollout, rules:
     bed.apply(&gates(number)).await?;
     roll_to(bed, &number.to_string()).await?;
     let (group, resource) = right.split_once('/').context("group/resource")?;
+    // As `kubectl` names it: `daemonsets.apps`, `pods/status`.
+    let (kind, part) = resource.split_at(resource.find('/').unwrap_or(resource.len()));
+    let named = if group.is_empty() { resource.to_owned() } else { format!("{kind}.{group}{part}") };
     let counted = format!("resource=\"{resource}\",group=\"{group}\"");
     let said = eventually(TRIED, "metrics and /readyz say what is missing", async || {
         let metrics = operator.get("/metrics").await?;
         let is_told = metrics.lines().any(|line| line.starts_with("ids_forbidden_requests_total") && line.contains(&counted));
         ensure!(is_told, "nothing was counted for {counted}");
         let ready = operator.get("/readyz").await?;
-        ensure!(ready.contains(resource) && ready.contains("deploy/10-rbac.yaml"), "{ready}");
+        ensure!(ready.contains(&named) && ready.contains("deploy/10-rbac.yaml"), "{ready}");
         ensure!(ready.contains("503 Service Unavailable") == (rollout == NotReady), "{ready}");
         Ok(ready)
     })
