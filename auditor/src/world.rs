@@ -1,6 +1,9 @@
 //! The state of the cluster at one point of the history.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    ops::Bound,
+};
 
 use crds::{
     holders::{EntryPhase, Holders},
@@ -132,7 +135,8 @@ impl World {
 
     /// The resource of which this is the beginning of the UID.
     pub(crate) fn resource(&self, uid8: &str) -> Option<&Value> {
-        self.of(Kind::IngressDaemonSet).find(|resource| names::uid8(resource.uid()) == uid8)
+        let from = self.objects.get(&Kind::IngressDaemonSet)?.range::<str, _>((Bound::Included(uid8), Bound::Unbounded));
+        from.map(|(_, resource)| resource).next().filter(|resource| names::uid8(resource.uid()) == uid8)
     }
 
     /// The grant `id` of a Deployment's node; none when no ledger has it.

@@ -257,16 +257,18 @@ impl Index {
 
     /// The resources that an event concerns.
     pub fn resources_of(&self, touched: &Touched) -> Vec<Key> {
-        let all = || self.resources.keys().chain(self.unreadable.keys());
         match touched {
             Touched::Nothing => Vec::new(),
-            Touched::Resource(key) => all().filter(|known| *known == key).cloned().collect(),
+            Touched::Resource(key) => {
+                let is_there = self.resources.contains_key(key) || self.unreadable.contains_key(key);
+                is_there.then(|| key.clone()).into_iter().collect()
+            }
             Touched::Owner(namespace, uid8) => of_namespace(&self.resources, namespace)
                 .filter(|(_, resource)| resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8))
                 .map(|(key, _)| key.clone())
                 .collect(),
             Touched::These(keys) => keys.iter().cloned().collect(),
-            Touched::All => all().cloned().collect(),
+            Touched::All => self.resources.keys().chain(self.unreadable.keys()).cloned().collect(),
         }
     }
 }
