@@ -6,6 +6,7 @@ use super::{
 };
 use crate::act::{self, Error};
 use crds::{PodReadinessGate, PodReadinessGateStatus};
+use futures::{StreamExt as _, stream};
 use k8s_controller::events::{Event, EventRecorder, EventType};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
@@ -21,6 +22,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
+
+/// Statuses of gates of one namespace that are written at once: few, since what is left of the API server is for those who serve.
+const AT_ONCE: usize = 4;
 
 /// A status that is to be written.
 pub struct Change {
@@ -109,16 +113,13 @@ impl Reporter {
         changes
     }
 
-    /// Writes the status of gates of a namespace, one after the other: other namespaces do not wait for it.
+    /// Writes the status of gates of a namespace, a few at once: other namespaces do not wait for it.
     pub fn write(&mut self, namespace: String, changes: Vec<Change>) -> impl Future<Output = Written> + use<> {
         self.under_way.insert(namespace.clone());
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
         async move {
-            let mut gates = Vec::new();
-            for change in changes {
-                gates.extend(write(&client, &recorder, change).await);
-            }
-            Written { namespace, gates }
+            let writes = stream::iter(changes).map(|change| write(&client, &recorder, change)).buffer_unordered(AT_ONCE);
+            Written { namespace, gates: writes.filter_map(std::future::ready).collect().await }
         }
     }
 
