@@ -17,6 +17,7 @@ pub mod pod_gate;
 mod readable;
 pub mod reconcile;
 pub mod rights;
+pub mod shared;
 pub mod telemetry;
 pub mod turns;
 pub mod web;

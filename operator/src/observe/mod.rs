@@ -21,7 +21,13 @@ pub use index::Observed;
 pub use initial::be_recent;
 pub use lean::Lean;
 
-use crate::{beside::beside, gate::Hub, memory::Memory, pages};
+use crate::{
+    beside::beside,
+    gate::Hub,
+    memory::Memory,
+    pages,
+    shared::{Shared, SharedBy},
+};
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
@@ -109,6 +115,9 @@ pub struct Observer {
     dirty: Arc<Dirty>,
     hub: Arc<Hub>,
     node_rights: Arc<NodeRights>,
+    nodes_listed: Shared,
+    /// By namespace.
+    deployments_listed: SharedBy<String>,
 }
 
 impl Observer {
@@ -207,16 +216,24 @@ impl Observer {
     /// Lists Deployments and Nodes consistently and takes the result for the truth: the cache may be older than what
     /// another process wrote before it died.
     pub async fn relist(&self, client: &Client, namespace: &str) -> kube::Result<()> {
-        let deployments = Api::<Lean<Deployment>>::namespaced(client.clone(), namespace);
-        let (deployments, at) = self.pages(&deployments, crds::names::RESOURCE_LABEL).await?;
-        let seen = self.seen(Kind::Deployments);
-        let mut touched = self.index().reconcile_list(deployments, at, seen, |key| key.0 == namespace);
-        let (nodes, at) = self.pages(&Api::<Lean<Node>>::all(client.clone()), "").await?;
-        let seen = self.seen(Kind::Nodes);
-        touched.extend(self.index().reconcile_list(nodes, at, seen, |_| true));
-        self.tell_gates(false);
-        touched.iter().for_each(|touched| self.trigger(touched));
-        Ok(())
+        let deployments = async || {
+            let (listed, at) =
+                self.pages(&Api::<Lean<Deployment>>::namespaced(client.clone(), namespace), crds::names::RESOURCE_LABEL).await?;
+            let seen = self.seen(Kind::Deployments);
+            let touched = self.index().reconcile_list(listed, at, seen, |key| key.0 == namespace);
+            touched.iter().for_each(|touched| self.trigger(touched));
+            Ok::<_, kube::Error>(())
+        };
+        let nodes = async || {
+            let (listed, at) = self.pages(&Api::<Lean<Node>>::all(client.clone()), "").await?;
+            let seen = self.seen(Kind::Nodes);
+            let touched = self.index().reconcile_list(listed, at, seen, |_| true);
+            self.tell_gates(false);
+            touched.iter().for_each(|touched| self.trigger(touched));
+            Ok::<_, kube::Error>(())
+        };
+        self.deployments_listed.of(namespace).run(deployments).await?;
+        self.nodes_listed.run(nodes).await
     }
 
     /// All objects of one moment, each cut down before the next page is asked for: five thousand Nodes are 90 MiB as they are sent, and five
