@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -50,6 +50,8 @@ async fn hostile(bed: &mut Bed) -> Result<()> {
     let alone = rollout(bed, "2").await?;
     bed.say(&format!("a rollout alone: {:.1} s", alone.as_secs_f32()));
     refused(&tenant).await?;
+    // A gate looks at its object while there is a pod that waits for it.
+    create(&Api::<Pod>::namespaced(tenant.clone(), TENANT), 1, waiting_pod).await.context("a pod")?;
     let (sets, gates) = (Api::<IngressDaemonSet>::namespaced(tenant.clone(), TENANT), Api::namespaced(tenant.clone(), TENANT));
     create(&gates, OBJECTS, gate).await.context("gates of pods")?;
     create(&sets, OBJECTS, set).await.context("resources")?;
@@ -157,6 +159,14 @@ fn set(number: usize) -> Value {
     })
 }
 
+/// A pod of the first gate, for which there is no node.
+fn waiting_pod(_: usize) -> Value {
+    json!({
+        "metadata": { "name": "waiting", "namespace": TENANT, "labels": { "app": "nginx", "pool": "p0" } },
+        "spec": { "nodeSelector": { format!("{OWN}/pool"): "none" }, "containers": [{ "name": "c", "image": "busybox:1.36" }] },
+    })
+}
+
 /// A gate of pods: of the other's pods by their labels, or of an object of the other's namespace.
 fn gate(number: usize) -> Value {
     let source = if number == 0 {
@@ -198,7 +208,6 @@ async fn said(sets: &Api<IngressDaemonSet>, name: &str, reason: &str) -> Result<
 
 /// Of an object of another namespace a gate learns nothing, and says why; of too many gates those that are left out say so.
 async fn told_nothing(gates: &Api<PodReadinessGate>) -> Result<()> {
-    // The statuses of one namespace are written one after the other.
     eventually(Duration::from_mins(3), "gates say that they are not followed", async || {
         let all = gates.list(&ListParams::default()).await?.items;
         let says = |gate: &PodReadinessGate, reason: &str| {
