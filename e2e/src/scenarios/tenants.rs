@@ -163,7 +163,10 @@ fn set(number: usize) -> Value {
 fn waiting_pod(_: usize) -> Value {
     json!({
         "metadata": { "name": "waiting", "namespace": TENANT, "labels": { "app": "nginx", "pool": "p0" } },
-        "spec": { "nodeSelector": { format!("{OWN}/pool"): "none" }, "containers": [{ "name": "c", "image": "busybox:1.36" }] },
+        "spec": {
+            "nodeSelector": { format!("{OWN}/pool"): "none" }, "readinessGates": [{ "conditionType": format!("{OWN}/c0") }],
+            "containers": [{ "name": "c", "image": "busybox:1.36" }],
+        },
     })
 }
 
