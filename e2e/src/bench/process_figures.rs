@@ -46,6 +46,12 @@ impl ProcessFigures {
         self.memory_mib("VmHWM:")
     }
 
+    /// From now on the peak is that of what comes.
+    pub fn forget_peak(&self) -> Result<()> {
+        // proc(5): 5 resets the peak of the resident set.
+        fs::write(self.directory.join("clear_refs"), "5").context("resetting the peak of its memory")
+    }
+
     fn memory_mib(&self, field: &'static str) -> Result<f64> {
         let status = fs::read_to_string(self.directory.join("status")).context("reading what memory it has")?;
         let line = status.lines().find_map(|line| line.strip_prefix(field)).context(field)?;

@@ -140,6 +140,12 @@ impl Cluster {
         self.api().patch(product::NAME, &PatchParams::default(), &patch).await.context("changing the resource").map(drop)
     }
 
+    /// Loses the resource's grant ledger.
+    pub async fn lose_ledger(&self) -> Result<()> {
+        let patch = Patch::Merge(serde_json::json!({ "status": { "rollout": null } }));
+        self.api().patch_status(product::NAME, &PatchParams::default(), &patch).await.context("losing the ledger").map(drop)
+    }
+
     fn api(&self) -> Api<IngressDaemonSet> {
         Api::namespaced(self.server.client.clone(), "default")
     }

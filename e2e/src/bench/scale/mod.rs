@@ -15,6 +15,7 @@
 
 pub(super) mod audit;
 pub(super) mod cluster;
+mod full;
 mod large;
 mod resource;
 mod rollouts;
@@ -74,6 +75,9 @@ async fn steps(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut F
     }
     if settings.large {
         large::run(settings, state, say, findings).await.context("the large fleet")?;
+    }
+    if settings.full {
+        full::run(settings, state, say, findings).await.context("nodes of full size")?;
     }
     Ok(())
 }

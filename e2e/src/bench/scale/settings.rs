@@ -25,6 +25,8 @@ pub struct Settings {
     pub rollouts: bool,
     /// Whether the large fleet is.
     pub large: bool,
+    /// Whether the large fleet is with Nodes as large as real ones.
+    pub full: bool,
 }
 
 impl Settings {
@@ -34,7 +36,7 @@ impl Settings {
     /// - `BED_BENCH_GRACE`: seconds of grace and of soak, for a quick look (the product's default, 10),
     /// - `BED_BENCH_JOIN`: nodes that join a second (`50`),
     /// - `BED_BENCH_REST`: seconds of rest (`300`, in which every kubelet says once how its node is),
-    /// - `BED_BENCH_ONLY`: `rollouts`, `large` or both (`rollouts,large`).
+    /// - `BED_BENCH_ONLY`: `rollouts`, `large`, `full` or some of them (`rollouts,large,full`).
     pub fn read(environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let text = |name: &str, default: &str| environment(name).unwrap_or_else(|| default.to_owned());
         let nodes = text("BED_BENCH_NODES", "1000,5000");
@@ -45,9 +47,12 @@ impl Settings {
         };
         ensure!(rollout_nodes > 2 * super::rollouts::ONE_BY_ONE, "BED_BENCH_NODES={nodes}: too few nodes for a rollout");
         let marks = text("BED_BENCH_MARKS", "deployment,node,both");
-        let only = text("BED_BENCH_ONLY", "rollouts,large");
+        let only = text("BED_BENCH_ONLY", "rollouts,large,full");
         let parts: Vec<_> = only.split(',').map(str::trim).collect();
-        ensure!(parts.iter().all(|part| ["rollouts", "large"].contains(part)), "BED_BENCH_ONLY={only}: there are rollouts and large");
+        ensure!(
+            parts.iter().all(|part| ["rollouts", "large", "full"].contains(part)),
+            "BED_BENCH_ONLY={only}: there are rollouts, large and full"
+        );
         let join_rate = parse("BED_BENCH_JOIN", &text("BED_BENCH_JOIN", "50"))?;
         ensure!(join_rate > 0.0, "BED_BENCH_JOIN={join_rate}: some nodes must join");
         Ok(Self {
@@ -59,6 +64,7 @@ impl Settings {
             rest: Duration::from_secs(parse("BED_BENCH_REST", &text("BED_BENCH_REST", "300"))?),
             rollouts: parts.contains(&"rollouts"),
             large: parts.contains(&"large"),
+            full: parts.contains(&"full"),
         })
     }
 }
@@ -76,7 +82,7 @@ mod tests {
         let settings = Settings::read(|_| None).unwrap();
         assert_eq!((settings.rollout_nodes, settings.large_nodes), (1000, 5000));
         assert_eq!(settings.marks, [Marks::Deployment, Marks::Node, Marks::Both]);
-        assert!(settings.rollouts && settings.large && settings.grace.is_none());
+        assert!(settings.rollouts && settings.large && settings.full && settings.grace.is_none());
     }
 
     #[test]
