@@ -89,6 +89,7 @@ pub const ALL: &[Scenario] = &[
     proof::FLAPS,
     proof::MACHINE_DIES,
     proof::CRASHES_LATE,
+    proof::CRASHES_IN_TIME,
     noise::POWER_CUT,
     noise::REPLACED,
     noise::BACKEND,
