@@ -12,7 +12,11 @@ use crate::{
     load::LoadOptions,
     operator_process::OperatorProcess,
     scenario::Scenario,
-    scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
+    scenarios::{
+        noise::first_attached,
+        product::{self, deployment_mark, four_nodes, rolling_update},
+        proof::{self, DEFAULTS, ONE_NODE, Trial, crashes_after},
+    },
     traffic::Traffic,
 };
 
@@ -68,6 +72,33 @@ async fn late(bed: &mut Bed) -> Result<()> {
     traffic.all_served(bed).await
 }
 
+/// A revision that crashes on the first node while nobody watches.
+pub const CRASHES_UNSEEN: Scenario = Scenario {
+    name: "a_revision_that_crashes_on_one_node_while_the_operator_is_away_reaches_no_other_and_is_rolled_back",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(crashes_unseen(bed)),
+};
+
+/// Its kubelet starts it again ever later: who waits for a third fall beside the unseen ones waits for five minutes.
+const FLAPS: u32 = 2;
+
+async fn crashes_unseen(bed: &mut Bed) -> Result<()> {
+    let more = json!({ "autoRollback": true, "provenAfterSeconds": DEFAULTS, "maxFlaps": FLAPS });
+    proof::serve(bed, product::template("1"), more).await?;
+    let mut operator = OperatorProcess::instead_of_pods(bed).await?;
+    let trial = Trial::begin(bed).await?;
+    product::change(bed, json!({ "template": crashes_after(2)? })).await?;
+    let (node, _) = first_attached(bed).await?;
+    operator.kill().await?;
+    bed.say(&format!("{node} was attached, and the operator is killed"));
+    // Time itself is what the scenario is about: longer than a revision must serve.
+    tokio::time::sleep(AWAY).await;
+    operator.run()?;
+    bed.say("the operator is back");
+    trial.ends(bed, "CrashLoop", ONE_NODE).await
+}
+
 /// Its lives add up to grace periods, soaks and a proof.
 pub const SHORT_LIVES: Scenario = Scenario {
     name: "an_operator_that_is_killed_every_eight_seconds_finishes_a_rollout_with_longer_grace_periods",
@@ -85,6 +116,7 @@ async fn short_lives(bed: &mut Bed) -> Result<()> {
     let from = bed.recorder.history().await?.len();
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let before = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
+    let watch = bed.haproxy.watch().await?;
     product::roll_to(bed, "2").await?;
     let mut lives = 1;
     let over = async || -> Result<bool> {
@@ -102,6 +134,8 @@ async fn short_lives(bed: &mut Bed) -> Result<()> {
     }
     bed.say(&format!("the rollout took {lives} lives of an operator"));
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    // The budget is 2.
+    watch.at_least(NODES.len() - 2).await?;
     nothing_failed(bed, from).await?;
     traffic.all_served(bed).await
 }

@@ -97,6 +97,7 @@ pub const ALL: &[Scenario] = &[
     noise::BACK,
     noise::IGNORED,
     absences::LATE,
+    absences::CRASHES_UNSEEN,
     absences::SHORT_LIVES,
     absences::DEAD_POOL,
     clock::STEPS,
