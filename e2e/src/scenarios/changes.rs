@@ -210,13 +210,22 @@ pub const DEGRADE: Scenario = Scenario {
 async fn degrade(bed: &mut Bed) -> Result<()> {
     let strategy = json!({ "rollingUpdate": { "maxDegradedNodes": 1, "attachSoakSeconds": 1, "maxUnavailablePodsPerNode": 1 } });
     product::serve(bed, strategy, &NODES).await?;
+    // While one pod of a node is replaced the other serves on; its health check wants both.
+    let watch = bed.haproxy.watch().await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to(bed, "2").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    watch.at_least(NODES.len() - 1).await?;
+    traffic.loses_at_most(DEGRADED, bed).await?;
     let from = bed.recorder.history().await?.len();
+    let watch = bed.haproxy.watch().await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailablePodsPerNode": 0, "maxSurgedPodsPerNode": 1 } } }))
         .await?;
     product::roll_to(bed, "3").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    watch.at_least(NODES.len()).await?;
+    traffic.loses_at_most(DEGRADED, bed).await?;
     let history = bed.recorder.history().await?;
     let members = || history[from..].iter().filter(|seen| seen.kind == Kind::Deployment && !is_operator(&seen.object));
     let ready = |seen: &Observation| seen.object["status"]["readyReplicas"].as_u64().unwrap_or(0);
