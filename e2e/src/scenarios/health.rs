@@ -1,6 +1,9 @@
 //! The health checker, as the load balancer sees it.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use crds::names;
@@ -17,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
     control_plane::Timing,
     eventually::{eventually, throughout},
@@ -152,6 +155,7 @@ async fn contradicted(bed: &mut Bed) -> Result<()> {
     pod["containers"][0]["readinessProbe"]["httpGet"]["port"] = LIAR_PORT.into();
     bed.apply(&[configuration, liar]).await?;
     bed.deployment_available("default", "nginx-n1").await?;
+    let from = bed.recorder.history().await?.len();
     product::change(bed, json!({ "healthCheckNodePorts": [product::HEALTH_PORT, LIAR_PORT] })).await?;
     product::roll_to(bed, "2").await?;
     let contradicts = |status: &crds::IngressDaemonSetStatus| {
@@ -159,13 +163,31 @@ async fn contradicted(bed: &mut Bed) -> Result<()> {
         state.is_some_and(|state| state.reason == "HealthPortContradicts" && state.message.contains("port 10081"))
     };
     product::status_says(bed, "n1 is held with the port that contradicts", product::ROLLED_OUT, contradicts).await?;
-    throughout(Duration::from_secs(5), "n1 is held, its pods as they were", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.unwrap_or_default();
-        ensure!(contradicts(&status), "{}", product::summary(&status));
-        Ok(())
-    })
-    .await?;
-    bed.say("n1 is held");
+    // Longer than the grace period.
+    product::status_stays(bed, "n1 is held", Duration::from_secs(5), contradicts).await?;
+    untouched(bed, from).await?;
+    bed.say("n1 is held, its template and its pods as they were");
     bed.kubectl(&["delete", "deployment", "nginx-n1"]).await?;
     product::is_complete(bed, 4, product::ROLLED_OUT).await
+}
+
+/// Neither the template of n1 nor a pod of it has changed since so many observations.
+async fn untouched(bed: &Bed, from: usize) -> Result<()> {
+    let history = bed.recorder.history().await?;
+    let is_ours = |seen: &&Observation| match seen.kind {
+        Kind::Deployment => seen.object["metadata"]["name"] == "edge-n1",
+        Kind::Pod => seen.object["metadata"]["labels"][names::NODE_LABEL] == "edge-n1",
+        _ => false,
+    };
+    let (before, since) = history.split_at(from);
+    let known: BTreeMap<_, _> = before.iter().filter(is_ours).map(|seen| (seen.object["metadata"]["uid"].to_string(), seen)).collect();
+    ensure!(known.len() == 3, "of n1 {} objects were known, not a Deployment and two pods", known.len());
+    for seen in since.iter().filter(is_ours) {
+        let meta = &seen.object["metadata"];
+        let old = known.get(&meta["uid"].to_string()).with_context(|| format!("{} is new", meta["name"]))?;
+        ensure!(!seen.deleted && meta["deletionTimestamp"].is_null(), "{} goes", meta["name"]);
+        let what = if seen.kind == Kind::Pod { "/status/containerStatuses" } else { "/spec/template" };
+        ensure!(seen.object.pointer(what) == old.object.pointer(what), "{} of {} was changed: {}", what, meta["name"], seen.object);
+    }
+    Ok(())
 }
