@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -46,7 +46,7 @@ pub async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
             fs::write(directory.join(format!("{kind}.yaml")), text)?;
         }
     }
-    copy_logs(bed.state(), bed.state(), &directory)?;
+    copy_logs(bed.state(), &directory)?;
     fs::write(directory.join("answers.txt"), written(&bed.recorder.answers()))?;
     match bed.recorder.history().await {
         Ok(history) => write_history(&directory.join("history.jsonl"), &history)?,
@@ -81,24 +81,35 @@ fn write_history(path: &Path, history: &[Observation]) -> Result<()> {
     file.flush().context("writing the history")
 }
 
-/// Copies every log and configuration below `from`, at the same place below `to`. Volumes of pods, keys and etcd's
-/// data stay.
-fn copy_logs(root: &Path, from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
-        let entry = entry?;
-        let (path, kind) = (entry.path(), entry.file_type()?);
-        let name = entry.file_name();
-        if kind.is_dir() {
-            if name != "etcd" && name != "pki" && name != "volumes" {
-                copy_logs(root, &path, to)?;
-            }
-        } else if kind.is_file() && path.extension().is_some_and(|extension| extension == "log" || extension == "cfg") {
-            let target = to.join(path.strip_prefix(root).unwrap_or(&path));
-            if let Some(parent) = target.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            fs::copy(&path, &target).with_context(|| format!("copying {}", path.display()))?;
+/// Copies every log and configuration below `from`, at the same place below `to`.
+fn copy_logs(from: &Path, to: &Path) -> Result<()> {
+    for path in files(from, &["log", "cfg"])? {
+        let target = to.join(path.strip_prefix(from).unwrap_or(&path));
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
         }
+        fs::copy(&path, &target).with_context(|| format!("copying {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Files with these endings below a directory of the bed, but for volumes of pods, keys and etcd's data. What goes meanwhile is left out: so
+/// do directories of pods.
+pub(crate) fn files(from: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries.with_context(|| format!("reading {}", from.display()))?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() && name != "etcd" && name != "pki" && name != "volumes" {
+            found.extend(files(&path, endings)?);
+        } else if kind.is_file() && path.extension().is_some_and(|ending| endings.iter().any(|one| ending == *one)) {
+            found.push(path);
+        }
+    }
+    Ok(found)
 }

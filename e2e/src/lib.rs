@@ -22,6 +22,7 @@ pub mod namespaces;
 pub mod network;
 pub mod node;
 pub mod operator_process;
+pub mod panics;
 pub mod process;
 pub mod recorder;
 pub mod rights;

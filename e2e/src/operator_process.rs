@@ -30,6 +30,9 @@ pub const NAME: &str = "ingress-daemonset-operator";
 /// still for as long as a lease lasts, and no kubelet starts again what ends because it could not renew it.
 pub const SOLE: &str = "--lease-duration-seconds=120";
 
+/// Code of an operator that ends because something keeps it from its work, and wants to be started again. A panic has another one.
+const GAVE_UP: i32 = 1;
+
 /// Until an operator has ended that was asked to: it takes two seconds at most on a machine that is idle.
 const STOPS: Duration = Duration::from_mins(1);
 
@@ -165,10 +168,11 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// Starts it again if it has ended by itself, as its kubelet would: it does so when it cannot renew the lease, which
-    /// happens on a machine that is slow.
+    /// Starts it again if it has ended by itself, as its kubelet would: it does so, with [`GAVE_UP`], when it cannot renew the lease, which
+    /// happens on a machine that is slow. Any other end is a failure.
     pub fn revive(&mut self) -> Result<()> {
-        if self.check().is_err() { self.run() } else { Ok(()) }
+        let process = self.process.as_mut().context("the operator was not started")?;
+        if process.ended()?.and_then(|status| status.code()) == Some(GAVE_UP) { self.run() } else { self.check() }
     }
 
     /// Its metrics.

@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     fs::File,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{ExitStatus, Stdio},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -43,9 +43,14 @@ impl Process {
         &self.name
     }
 
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("looking after {}", self.name))
+    }
+
     /// Fails, with the end of its log, when the process has ended.
     pub fn check(&mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait().with_context(|| format!("looking after {}", self.name))? {
+        if let Some(status) = self.ended()? {
             bail!("{} ended ({status}); the end of its log:\n{}", self.name, self.tail());
         }
         Ok(())

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     auditor::{Expectations, Verdict},
     bed::{Bed, Options},
-    dump, rights, scenarios,
+    dump, panics, rights, scenarios,
 };
 
 /// Those in which machines die, or pods crash late, take six minutes by the clocks of kubelets and control plane. One that waits for what does
@@ -124,6 +124,16 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
         () = tokio::time::sleep(LONGEST) => Err(anyhow::anyhow!("it was not over after {} minutes", LONGEST.as_secs() / 60)),
     };
     let mut outcome = outcome.and_then(|()| bed.check());
+    // A scenario that failed may have left no API to read.
+    if outcome.is_ok() {
+        outcome = bed.recorder.history().await.and_then(|history| panics::in_history(&history));
+    }
+    if let Err(panicked) = panics::in_logs(bed.state()) {
+        outcome = Err(match outcome {
+            Ok(()) => panicked,
+            Err(error) => error.context(format!("{panicked:#}")),
+        });
+    }
     match rights::read(bed.state()) {
         Ok(requests) => {
             // Of a scenario that had the bed to itself it is known what it used.
