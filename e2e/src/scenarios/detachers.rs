@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use crds::IngressDaemonSetStatus;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
-    eventually::{eventually, throughout},
+    eventually::eventually,
     load::LoadOptions,
     node::NodeSpec,
     scenario::Scenario,
@@ -197,13 +197,6 @@ impl Row {
     }
 
     async fn stays(&self, bed: &Bed, what: &str, test: impl Fn(&IngressDaemonSetStatus) -> bool) -> Result<()> {
-        throughout(Duration::from_secs(TIMEOUT + 1), what, async || {
-            let status = product::api(bed).get(self.name).await?.status.context("no status")?;
-            if !test(&status) {
-                bail!("{}", product::summary(&status));
-            }
-            Ok(())
-        })
-        .await
+        product::status_of_stays(bed, self.name, what, Duration::from_secs(TIMEOUT + 1), test).await
     }
 }

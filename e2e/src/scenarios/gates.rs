@@ -243,12 +243,25 @@ pub async fn becomes(bed: &Bed, name: &str, key: &str, tainted: bool, recorded: 
 
 /// A Node keeps a taint, or stays without it.
 async fn stays(bed: &Bed, name: &str, key: &str, tainted: bool) -> Result<()> {
-    throughout(WHILE, &format!("{name} {} {key}", if tainted { "keeps" } else { "stays without" }), async || {
-        let node = nodes(bed).get(name).await?;
-        ensure!(has_taint(&node, key) == tainted, "taints {:?}, records {:?}", taints(&node), records(&node));
+    let what = format!("{name} {} {key}", if tainted { "keeps" } else { "stays without" });
+    nodes_stay(bed, WHILE, &what, |node| {
+        let holds = node.name_any() != name || has_taint(node, key) == tainted;
+        ensure!(holds, "taints {:?}, records {:?}", taints(node), records(node));
         Ok(())
     })
     .await
+}
+
+/// Every Node fulfils `test` for the whole of `period`, by the history: also between two looks.
+async fn nodes_stay(bed: &Bed, period: Duration, what: &str, test: impl Fn(&Node) -> Result<()>) -> Result<()> {
+    let from = bed.recorder.history().await?.len();
+    let all = nodes(bed);
+    throughout(period, what, async || all.list(&ListParams::default()).await?.items.iter().try_for_each(&test)).await?;
+    for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::Node && !seen.deleted) {
+        let node: Node = serde_json::from_value(seen.object.clone()).context("reading a former Node")?;
+        test(&node).with_context(|| format!("it was otherwise for a moment: {what}"))?;
+    }
+    Ok(())
 }
 
 pub async fn says(bed: &Bed, name: &str, what: &str, test: impl Fn(&crds::NodeReadinessGateStatus) -> bool) -> Result<()> {
@@ -543,9 +556,9 @@ async fn could_not_start(bed: &Bed) -> Result<()> {
         says(bed, name, "it could never open", |status| has_condition(status, "Satisfiable", "False", "NotTolerated")).await?;
     }
     node(bed, "s2", &["agent", "helpers"], json!([])).await?;
-    throughout(WHILE, "s2 is not tainted", async || {
-        let untouched = nodes(bed).get("s2").await?;
-        ensure!(!taints(&untouched).iter().any(|taint| taint.key.starts_with("readiness.k8s.io/")), "{:?}", taints(&untouched));
+    nodes_stay(bed, WHILE, "s2 is not tainted", |node| {
+        let holds = node.name_any() != "s2" || !taints(node).iter().any(|taint| taint.key.starts_with("readiness.k8s.io/"));
+        ensure!(holds, "{:?}", taints(node));
         Ok(())
     })
     .await?;

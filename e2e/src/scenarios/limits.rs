@@ -14,7 +14,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     control_plane::Timing,
-    eventually::{eventually, throughout},
+    eventually::eventually,
     scenario::Scenario,
     scenarios::{
         course::{held, recorded},
@@ -68,12 +68,7 @@ async fn told(bed: &mut Bed) -> Result<()> {
         has_condition(status, "Paused", "True", "Paused") && course(status).is_ok()
     })
     .await?;
-    throughout(PAUSE, "nothing is late while it is paused", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(!is_late(&status), "{:?}", status.conditions);
-        Ok(())
-    })
-    .await?;
+    product::status_stays(bed, "nothing is late while it is paused", PAUSE, |status| !is_late(status)).await?;
     product::change(bed, json!({ "paused": false })).await?;
     let late = product::status_says(bed, "no node was finished in time", product::SAID, |status| {
         has_condition(status, "Progressing", "False", "ProgressDeadlineExceeded")

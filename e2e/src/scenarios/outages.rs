@@ -221,10 +221,5 @@ async fn waits_for(bed: &Bed, node: &str, period: Duration) -> Result<()> {
         stuck && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.keys().all(|granted| granted == node))
     };
     product::status_says(bed, "the rollout waits for the node", product::SAID, says).await?;
-    throughout(period, "the rollout waits for the node", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(says(&status), "{}", product::summary(&status));
-        Ok(())
-    })
-    .await
+    product::status_stays(bed, "the rollout waits for the node", period, says).await
 }

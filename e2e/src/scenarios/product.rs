@@ -237,14 +237,25 @@ pub async fn status_of_says(
 
 /// The status fulfils `test` for the whole of `period`, by the history: also between two looks.
 pub async fn status_stays(bed: &Bed, what: &str, period: Duration, test: impl Fn(&crds::IngressDaemonSetStatus) -> bool) -> Result<()> {
+    status_of_stays(bed, NAME, what, period, test).await
+}
+
+/// The same for a resource with another name.
+pub async fn status_of_stays(
+    bed: &Bed,
+    name: &str,
+    what: &str,
+    period: Duration,
+    test: impl Fn(&crds::IngressDaemonSetStatus) -> bool,
+) -> Result<()> {
     let holds = |status: &crds::IngressDaemonSetStatus| -> Result<()> {
-        ensure!(test(status), "{what}: {} {:?}", summary(status), status.conditions);
+        ensure!(test(status), "{name}: {what}: {} {:?}", summary(status), status.conditions);
         Ok(())
     };
     let from = bed.recorder.history().await?.len();
-    throughout(period, what, async || holds(&api(bed).get(NAME).await?.status.context("no status")?)).await?;
+    throughout(period, what, async || holds(&api(bed).get(name).await?.status.context("no status")?)).await?;
     for seen in bed.recorder.history().await?.iter().skip(from) {
-        if seen.kind == Kind::IngressDaemonSet && seen.object["metadata"]["name"] == NAME {
+        if seen.kind == Kind::IngressDaemonSet && seen.object["metadata"]["name"] == name {
             holds(&serde_json::from_value(seen.object["status"].clone()).context("reading a former status")?)?;
         }
     }

@@ -10,7 +10,6 @@ use serde_json::json;
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::Bed,
-    eventually::throughout,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{
@@ -66,12 +65,9 @@ async fn closes(bed: &mut Bed) -> Result<()> {
     .await?;
     ensure!(Utc::now() < opens, "the machine is too slow: the window has opened before {first} was finished");
     ensure!(blocked.nodes.available == 4, "{}", product::summary(&blocked));
-    let rest = (opens - TimeDelta::seconds(3) - Utc::now()).to_std().unwrap_or_default();
-    throughout(rest, "no other node is started, and nothing is late", async || {
-        let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
-        ensure!(finished(&status), "{}", product::summary(&status));
-        ensure!(!status.conditions.iter().any(|condition| condition.reason == "ProgressDeadlineExceeded"), "{:?}", status.conditions);
-        Ok(())
+    let rest = (opens - TimeDelta::seconds(5) - Utc::now()).to_std().unwrap_or_default();
+    product::status_stays(bed, "no other node is started, and nothing is late", rest, |status| {
+        finished(status) && !status.conditions.iter().any(|condition| condition.reason == "ProgressDeadlineExceeded")
     })
     .await?;
     bed.say("it finished, and no other was started");
