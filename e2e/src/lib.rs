@@ -4,6 +4,7 @@
 pub mod bed;
 pub mod bench;
 pub mod certificates;
+pub mod chance;
 pub mod checks;
 pub mod control_plane;
 pub mod demo;

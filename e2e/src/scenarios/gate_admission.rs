@@ -30,6 +30,7 @@ use tokio::net::TcpListener;
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
+    chance,
     eventually::eventually,
     node::NodeSpec,
     operator_process::{self, OperatorProcess},
@@ -299,9 +300,7 @@ async fn references(bed: &Bed) -> Result<()> {
 
 /// Selectors and labels of chance: the API server says of each node what the operator would.
 async fn chance(bed: &Bed) -> Result<()> {
-    let seed = fastrand::u64(..);
-    bed.say(&format!("selectors and labels of chance, seed {seed}"));
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = fastrand::Rng::with_seed(chance::seed(bed)?);
     let selectors: Vec<_> = (0..SELECTORS).map(|_| selector(&mut random)).collect();
     let key = |index: usize| format!("readiness.k8s.io/chance-{index}");
     let mut gates = Vec::new();

@@ -19,6 +19,7 @@ use super::gates::{gate, node, refusals, warm};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
+    chance,
     eventually::eventually,
     scenario::Scenario,
 };
@@ -61,11 +62,14 @@ async fn races(bed: &mut Bed) -> Result<()> {
     futures::stream::iter(made).buffer_unordered(16).try_collect::<Vec<_>>().await?;
     let counts = Arc::new(Counts::default());
     let until = Instant::now() + RACE;
-    let writers: Vec<_> = (0..WRITERS).map(|writer| tokio::spawn(write(bed.client.clone(), writer, until, Arc::clone(&counts)))).collect();
+    // In which order the writers come is not drawn.
+    let mut random = fastrand::Rng::with_seed(chance::seed(bed)?);
+    let writers: Vec<_> =
+        (0..WRITERS).map(|writer| tokio::spawn(write(bed.client.clone(), writer, random.fork(), until, Arc::clone(&counts)))).collect();
     let mut flips = 0;
     while Instant::now() < until {
-        let index = fastrand::usize(0..NODES);
-        warm(bed, &name(index), if fastrand::bool() { "True" } else { "False" }).await?;
+        let index = random.usize(0..NODES);
+        warm(bed, &name(index), if random.bool() { "True" } else { "False" }).await?;
         flips += 1;
     }
     let mut expected = BTreeMap::new();
@@ -120,24 +124,30 @@ fn own(writer: usize, taints: &[Taint]) -> BTreeSet<String> {
 
 /// Reads a Node, changes its own taints and the order of all, writes the whole Node with the version that it read, as most
 /// controllers do. Fails when its own taints are not as it left them. Returns what it left.
-async fn write(client: Client, writer: usize, until: Instant, counts: Arc<Counts>) -> Result<BTreeMap<String, BTreeSet<String>>> {
+async fn write(
+    client: Client,
+    writer: usize,
+    mut random: fastrand::Rng,
+    until: Instant,
+    counts: Arc<Counts>,
+) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let api = Api::<Node>::all(client);
     let mut wrote: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     while Instant::now() < until {
-        let name = name(fastrand::usize(0..NODES));
+        let name = name(random.usize(0..NODES));
         let mut node = api.get(&name).await?;
         let mut taints = taints(&node);
         let found = own(writer, &taints);
         if let Some(left) = wrote.get(&name) {
             ensure!(*left == found, "{name}: writer {writer} left {left:?} and finds {taints:?}");
         }
-        let key = format!("writer-{writer}.example.com/{}", fastrand::u8(0..3));
+        let key = format!("writer-{writer}.example.com/{}", random.u8(0..3));
         let before = taints.len();
         taints.retain(|taint| taint.key != key);
         if taints.len() == before {
             taints.push(Taint { key, effect: "NoSchedule".into(), ..Taint::default() });
         }
-        fastrand::shuffle(&mut taints);
+        random.shuffle(&mut taints);
         let after = own(writer, &taints);
         node.spec.get_or_insert_default().taints = Some(taints);
         counts.writes.fetch_add(1, Ordering::Relaxed);
