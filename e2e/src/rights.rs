@@ -256,6 +256,14 @@ fn lines(texts: &BTreeSet<String>) -> String {
     texts.iter().flat_map(|text| ["  ", text, "\n"]).collect()
 }
 
+/// Forgets what scenarios used that have run.
+pub fn forget() -> Result<()> {
+    match std::fs::remove_dir_all(directory()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("forgetting what former scenarios used"),
+        _ => Ok(()),
+    }
+}
+
 fn directory() -> PathBuf {
     images::repository().join("target/bed/rights")
 }

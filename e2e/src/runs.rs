@@ -11,7 +11,7 @@ use std::{
     fs::File,
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, ExitCode, ExitStatus, Stdio},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -35,6 +35,17 @@ struct Verdict {
     seconds: f32,
     /// What was wrong with it.
     failure: Option<String>,
+}
+
+impl Verdict {
+    /// A bed that printed this verdict last has ended: badly after a good verdict is a failure, too. Whether it is one only now.
+    fn ends(&mut self, end: ExitStatus) -> bool {
+        let only_now = self.failure.is_none() && !end.success();
+        if only_now {
+            self.failure = Some(format!("it had passed, and then its bed ended with {end}"));
+        }
+        only_now
+    }
 }
 
 /// Runs the groups that `make test` consists of, `beds` at once.
@@ -73,11 +84,17 @@ fn run_group(group: &Group) -> Result<Vec<Verdict>> {
             }
         })?;
         let told = verdicts.last().is_some_and(|last| last.failure.is_some()) || verdicts.len() == group.scenarios.len();
-        if !told {
+        if told {
+            if let Some(last) = verdicts.last_mut()
+                && last.ends(end)
+            {
+                say(last, group.name);
+            }
+        } else {
             // It crashed in the scenario after the last verdict.
             let name = group.scenarios.get(verdicts.len()).unwrap_or(scenario).name.to_owned();
             let verdict =
-                Verdict { name, part: group.name.to_owned(), seconds: 0.0, failure: Some(format!("it ended without a verdict: {end}")) };
+                Verdict { name, part: group.name.to_owned(), seconds: 0.0, failure: Some(format!("it ended without a verdict ({end})")) };
             say(&verdict, group.name);
             verdicts.push(verdict);
         }
@@ -86,7 +103,7 @@ fn run_group(group: &Group) -> Result<Vec<Verdict>> {
 }
 
 /// Runs `bed` with these arguments; each line that it prints goes to `line` and to the log of this name. Returns how it ended.
-fn run(log: &str, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<String> {
+fn run(log: &str, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<ExitStatus> {
     let path = log_of(log);
     let directory = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
@@ -113,7 +130,7 @@ fn run(log: &str, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<Stri
         writeln!(file, "{printed}").with_context(|| format!("writing {}", path.display()))?;
         line(&printed);
     }
-    Ok(child.wait().context("waiting for a bed")?.to_string())
+    child.wait().context("waiting for a bed")
 }
 
 /// Where the output of a group, or of a scenario of a soak, is.
@@ -182,6 +199,8 @@ fn table(verdicts: &[Verdict]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     #[test]
@@ -191,6 +210,18 @@ mod tests {
         let failed = read_verdict("FAILED after 4.0 s: a_name: not within 60 s: n1: gone", "traffic").unwrap();
         assert_eq!((failed.name.as_str(), failed.failure.as_deref()), ("a_name", Some("not within 60 s: n1: gone")));
         assert_eq!(read_verdict("  4.0s passed in a wink", "traffic"), None);
+    }
+
+    #[test]
+    fn a_bad_end_after_a_good_verdict_is_a_failure_and_one_after_a_bad_verdict_is_no_other() {
+        let ends = |printed: &str, status| {
+            let mut verdict = read_verdict(printed, "traffic").unwrap();
+            (verdict.ends(ExitStatus::from_raw(status)), verdict.failure)
+        };
+        assert_eq!(ends("passed in 12.3 s: a_name", 0), (false, None));
+        let (only_now, failure) = ends("passed in 12.3 s: a_name", 9);
+        assert!(only_now && failure.unwrap().contains("signal: 9"));
+        assert_eq!(ends("FAILED after 4.0 s: a_name: why", 1 << 8), (false, Some("why".to_owned())));
     }
 
     #[test]

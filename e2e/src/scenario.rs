@@ -136,9 +136,10 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
     }
     match rights::read(bed.state()) {
         Ok(requests) => {
-            // Of a scenario that had the bed to itself it is known what it used.
-            let noted = if sharing == Sharing::Alone { requests.note_down(scenario.name) } else { Ok(()) };
-            outcome = outcome.and(noted);
+            // Of a scenario that had the bed to itself, and came to its end, it is known what it used.
+            if sharing == Sharing::Alone && outcome.is_ok() {
+                outcome = requests.note_down(scenario.name);
+            }
             if !(scenario.options)().takes_rights_away {
                 outcome = outcome.and(requests.expect_none_forbidden());
             }

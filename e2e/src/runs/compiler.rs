@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    path::PathBuf,
+    path::Path,
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -11,7 +11,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::images;
 
@@ -20,10 +20,10 @@ const COMPILERS: usize = 2;
 /// Functions in the file that is compiled: some seconds of work, most of it in the optimizer, which has one thread.
 const FUNCTIONS: usize = 3000;
 
-/// It runs until this is dropped.
+/// It runs until it is stopped.
 pub(super) struct Compiler {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Result<()>>>,
 }
 
 impl Compiler {
@@ -32,30 +32,33 @@ impl Compiler {
         std::fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
         let source = directory.join("source.rs");
         std::fs::write(&source, text()).with_context(|| format!("writing {}", source.display()))?;
-        ensure!(compile(&source, &directory.join("first")), "rustc does not compile {}", source.display());
+        compile(&source, &directory.join("first"))?;
         let stop = Arc::<AtomicBool>::default();
         let threads = (0..COMPILERS).map(|number| {
             let (stop, source, out) = (Arc::clone(&stop), source.clone(), directory.join(number.to_string()));
-            thread::spawn(move || while !stop.load(Ordering::Relaxed) && compile(&source, &out) {})
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    compile(&source, &out)?;
+                }
+                Ok(())
+            })
         });
         Ok(Self { threads: threads.collect(), stop })
     }
-}
 
-impl Drop for Compiler {
-    fn drop(&mut self) {
+    /// Ends it. Fails when it had not run until now on each core.
+    pub(super) fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // It has nothing to say.
-            let _ = thread.join();
-        }
+        self.threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a compiler's thread panicked")))
     }
 }
 
-fn compile(source: &PathBuf, out: &PathBuf) -> bool {
+fn compile(source: &Path, out: &Path) -> Result<()> {
     let mut command = Command::new("rustc");
     command.args(["--crate-type=lib", "--edition=2024", "-Copt-level=3", "-Ccodegen-units=1", "--out-dir"]).arg(out).arg(source);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().context("running rustc")?;
+    ensure!(status.success(), "rustc does not compile {}: {status}", source.display());
+    Ok(())
 }
 
 fn text() -> String {

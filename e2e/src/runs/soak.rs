@@ -17,13 +17,16 @@ use crate::{images, rights, scenarios};
 
 /// The demo's name among scenarios.
 pub(super) const DEMO: &str = "demo";
-/// Programs whose change makes verdicts worth nothing.
+/// Programs whose change makes verdicts worth nothing; so does that of the control plane, and of [`INSTALLED`].
 const PROGRAMS: [&str; 5] = ["bed", "ingress-daemonset-operator", "health-checker", "virtual-kubelet", "kubectl-ids"];
+
+/// Directories of manifests that scenarios install.
+const INSTALLED: [&str; 2] = ["deploy", "crds/manifests"];
 
 /// What a soak consists of. A state of another one is not gone on with.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Plan {
-    /// Digest of the programs.
+    /// Digest of the programs and of what is installed.
     programs: String,
     only: Option<String>,
     repeat: u32,
@@ -49,6 +52,10 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
         _ => State { plan, verdicts: Vec::new() },
     };
     let done = state.verdicts.len();
+    if done == 0 && only.is_none() {
+        // What former runs used says nothing of this one.
+        rights::forget()?;
+    }
     if done > 0 {
         println!("going on after {done} that were run; remove {} to begin anew", super::shown(&path));
     }
@@ -95,11 +102,15 @@ fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
         verdict = read_verdict(line, &part).or(verdict.take());
         line.clone_into(&mut last);
     })?;
-    drop(beside);
+    let disturbed = beside.map_or(Ok(()), Compiler::stop);
     let seconds = started.elapsed().as_secs_f32();
-    let ended_well = end == "exit status: 0";
-    let failure = (!ended_well).then(|| format!("{end}; its last line: {last}"));
-    Ok(verdict.unwrap_or(Verdict { name: name.to_owned(), part, seconds, failure }))
+    let failure = (!end.success()).then(|| format!("{end}; its last line: {last}"));
+    let mut verdict = verdict.unwrap_or(Verdict { name: name.to_owned(), part, seconds, failure });
+    verdict.ends(end);
+    if let (None, Err(error)) = (&verdict.failure, disturbed) {
+        verdict.failure = Some(format!("it passed, but not beside a compiler: {error:#}"));
+    }
+    Ok(verdict)
 }
 
 fn write(path: &PathBuf, state: &State) -> Result<()> {
@@ -111,9 +122,18 @@ fn write(path: &PathBuf, state: &State) -> Result<()> {
 }
 
 fn programs() -> Result<String> {
+    let repository = images::repository();
+    let mut paths = PROGRAMS.iter().map(|name| images::workspace_binary(name)).collect::<Result<Vec<_>>>()?;
+    paths.push(repository.join("target/bed/control-plane"));
+    for directory in INSTALLED {
+        let directory = repository.join(directory);
+        let entries = fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
+        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        files.sort();
+        paths.extend(files);
+    }
     let mut digest = Sha256::new();
-    for name in PROGRAMS {
-        let path = images::workspace_binary(name)?;
+    for path in paths {
         digest.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
     }
     Ok(format!("{:x}", digest.finalize()))
