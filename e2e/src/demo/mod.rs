@@ -67,6 +67,7 @@ pub async fn run(keep: Option<Ports>) -> Result<()> {
         println!("auditor: {violation}");
     }
     ensure!(violations.is_empty(), "the auditor found {} violations", violations.len());
+    ensure!(ours.worst.most <= usize::try_from(BUDGET)?, "{} nodes were out of service at once", ours.worst.most);
     ensure!(ours.outcome.failed() == 0, "{} requests failed", ours.outcome.failed());
     if let Some(ports) = keep {
         stay(&bed, ports).await?;
