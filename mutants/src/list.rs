@@ -77,6 +77,9 @@ impl List {
     }
 
     fn check(&self) -> Result<()> {
+        if let Some(idle) = self.scopes.keys().find(|scope| !self.faults.iter().any(|fault| fault.tests.contains(scope))) {
+            bail!("{idle}: no fault names this scope of scopes.yaml");
+        }
         let mut names = BTreeSet::new();
         for fault in &self.faults {
             if !names.insert(&fault.name) {
