@@ -1,4 +1,4 @@
-//! `docs/rollouts.md` says what is so: its examples are valid and complete, its words are the operator's, its figures come out.
+//! `docs/rollouts.md` and README say what is so: its examples are valid and complete, its words are the operator's, its figures come out.
 
 use crds::{Duration, IngressDaemonSet, manifest, names};
 use planner::{
@@ -82,9 +82,11 @@ fn declared(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_takes_without_a_remark() {
-    let (examples, schema) = (examples(&guide()), schema());
-    assert!(examples.len() >= 12, "{} examples", examples.len());
-    for (line, example) in examples {
+    let (first, schema) = (examples(&file("README.md")), schema());
+    assert_eq!(first.len(), 1, "README shows one resource");
+    let guided = examples(&guide());
+    assert!(guided.len() >= 12, "{} examples", guided.len());
+    for (line, example) in first.into_iter().chain(guided) {
         assert_eq!(example["apiVersion"], format!("{}/{}", names::GROUP, names::VERSION), "line {line}");
         assert_eq!(example["kind"], "IngressDaemonSet", "line {line}");
         let parts: Vec<&String> = example.as_object().unwrap().keys().collect();
