@@ -12,9 +12,9 @@ LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
 	@echo "make check           format, lints, unit and property tests, a part of the model (3 minutes)"
-	@echo "make test            the same in full, and each promise on a real control plane (16 minutes)"
+	@echo "make test            the same in full, and each promise on a real control plane (a quarter of an hour)"
 	@echo "make soak            every scenario alone (hours); SOAK=name for some, REPEAT=20; goes on where it was stopped"
-	@echo "make mutants         breaks the code in 290 places, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
+	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
