@@ -221,7 +221,9 @@ impl Observer {
                 self.pages(&Api::<Lean<Deployment>>::namespaced(client.clone(), namespace), crds::names::RESOURCE_LABEL).await?;
             let seen = self.seen(Kind::Deployments);
             let touched = self.index().reconcile_list(listed, at, seen, |key| key.0 == namespace);
-            touched.iter().for_each(|touched| self.trigger(touched));
+            for touched in touched {
+                self.trigger(&touched);
+            }
             Ok::<_, kube::Error>(())
         };
         let nodes = async || {
@@ -229,7 +231,9 @@ impl Observer {
             let seen = self.seen(Kind::Nodes);
             let touched = self.index().reconcile_list(listed, at, seen, |_| true);
             self.tell_gates(false);
-            touched.iter().for_each(|touched| self.trigger(touched));
+            for touched in touched {
+                self.trigger(&touched);
+            }
             Ok::<_, kube::Error>(())
         };
         self.deployments_listed.of(namespace).run(deployments).await?;

@@ -42,11 +42,10 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     cluster.nodes_are_ready(nodes).await?;
     let client = &cluster.server.client;
     let patches = (0..nodes).map(|index| async move {
-        let path = format!("/api/v1/nodes/{}", objects::node_name(index));
-        let patch =
-            async |path: &str, body: Value| raw::send(client, "PATCH", path, "application/merge-patch+json", body.to_string()).await;
-        patch(&path, json!({ "metadata": { "annotations": annotations() } })).await?;
-        patch(&format!("{path}/status"), json!({ "status": { "images": images(index) } })).await.map(drop)
+        let node = format!("/api/v1/nodes/{}", objects::node_name(index));
+        let send = async |path: &str, body: Value| raw::send(client, "PATCH", path, "application/merge-patch+json", body.to_string()).await;
+        send(&node, json!({ "metadata": { "annotations": annotations() } })).await?;
+        send(&format!("{node}/status"), json!({ "status": { "images": images(index) } })).await.map(drop)
     });
     stream::iter(patches).buffer_unordered(PARALLEL).try_collect::<()>().await.context("telling images of nodes")?;
     let size =
@@ -67,7 +66,7 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     let created = figures.peak_mib()?;
     say(&format!("{nodes} nodes serve; the operator had at most {created:.1} MiB"));
     sleep(CALM).await;
-    let rest = figures.resident_mib()?;
+    let resident = figures.resident_mib()?;
     figures.forget_peak()?;
     cluster.lose_ledger().await?;
     eventually(PATIENCE, "the ledger is there again", async || {
@@ -81,7 +80,7 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     let lost = figures.peak_mib()?;
     findings.add("operator memory, nodes of full size, resource made", created, "MiB", MOST, None);
     findings.add("operator memory, nodes of full size, ledger lost", lost, "MiB", MOST, None);
-    findings.add("operator memory, nodes of full size, at rest", rest, "MiB", MOST, None);
+    findings.add("operator memory, nodes of full size, at rest", resident, "MiB", MOST, None);
     let details = json!({ "nodes": nodes, "bytes of a Node": size, "resources": RESOURCES });
     findings.details.insert("nodes of full size", details);
     cluster.end().await
