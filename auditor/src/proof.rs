@@ -176,7 +176,8 @@ impl Audit<'_> {
         others.map(|(node, _)| node.as_str()).filter(move |node| self.has_stayed(of, node, at) && self.is_surely_up(of, node, at))
     }
 
-    /// P16: nodes are begun that neither have the revision yet nor are out of service anyway, beside as many as may have it.
+    /// P16: nodes are begun that neither have the revision yet nor are out of service anyway, beside as many as may have it; or get it in the
+    /// place that a drain had.
     fn reaches_too_many(&self, before: &Value, after: &Value, at: DateTime<Utc>) -> Option<String> {
         let of = names::uid8(after.uid());
         let (revision, _) = self.has_to_prove(before)?;
@@ -198,8 +199,11 @@ impl Audit<'_> {
             let suspect = suspects.iter().flatten().any(|suspects| suspects.contains_key(node));
             suspect || holders.contains(node) || trial.says.get(node).is_some_and(|(says, _)| *says == revision)
         };
-        let begun = updates(after, Some(&revision)).map(|(node, _)| node).filter(|node| old[*node].is_null() && !has_place(node));
-        let begun: Vec<_> = begun.filter(|node| self.is_surely_up(of, node, at)).collect();
+        // One that is out by its drain is not out anyway: what it had was no place for a revision.
+        let drained = |node: &String| old[node]["kind"] == "Drain";
+        let up = |node: &String| old[node].is_null() && self.is_surely_up(of, node, at);
+        let begun = updates(after, Some(&revision)).map(|(node, _)| node).filter(|node| !has_place(node));
+        let begun: Vec<_> = begun.filter(|node| drained(node) || up(node)).collect();
         let keep: Vec<_> = holders.iter().filter(|node| self.has_stayed(of, node, at)).collect();
         let lost = if goes_on { trial.lost.len() } else { 0 };
         let budget = self.budget_of(of, before, after)?;

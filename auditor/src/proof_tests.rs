@@ -137,6 +137,15 @@ fn a_budget_that_is_raised_makes_room_and_one_that_is_lowered_binds_what_is_begu
 }
 
 #[test]
+fn a_node_whose_drain_is_called_off_gets_no_unproved_revision_in_the_place_that_its_drain_had() {
+    let mut drains = updates(&["n2"]);
+    (drains["n2"]["kind"], drains["n2"]["revision"]) = ("Drain".into(), "".into());
+    let drained = |nodes: &[&str]| given(nodes).see(25, Kind::IngressDaemonSet, proving(json!({}), drains.clone()));
+    assert_eq!(judged(&another(drained(&["n1"]), "n2")), [Property::UnprovedBounded]);
+    assert_eq!(judged(&another(drained(&[]), "n2")), []);
+}
+
+#[test]
 fn what_needs_no_proof_is_given_to_every_node() {
     let other = |change: fn(&mut Value)| judged(&everywhere(another(given(&["n1"]), "n2"), change));
     assert_eq!(other(|_| {}), [Property::UnprovedBounded]);

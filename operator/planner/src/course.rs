@@ -1,11 +1,11 @@
 //! The course of one rollout: which nodes it has reached, which have failed, and whether it moves.
 
 use crate::{
-    clocks,
+    breaker, clocks,
     hold::{Hold, StepState},
     proof::{self, Sights},
     revisions::Targets,
-    settings::{Settings, StepNodes},
+    settings::{Settings, StepNodes, Topology},
     snapshot::Snapshot,
     wanted::{self, Case, Turn},
 };
@@ -45,14 +45,18 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let step = step_state(snapshot, targets, course, cases);
     // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
     let paused = snapshot.resource.spec.paused;
-    let withheld = has_to_prove(targets, course) || targets.is_unproven() && (paused || halt.is_some());
+    let to_prove = has_to_prove(targets, course);
+    let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
     let joins_proven = withheld && targets.at(&targets.proven).is_some();
-    for case in cases.iter_mut().filter(|case| case.chosen) {
+    let without_turn = if to_prove { without_turn(settings, course, cases) } else { BTreeSet::new() };
+    for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
         // A machine that joins is no place to try a revision on.
-        let joins = joins_proven && is_new(case) && case.grant.is_none();
+        let is_given = case.grant.is_some_and(|grant| grant.kind == Kind::Update);
+        let joins = joins_proven && is_new(case) && !is_given;
         if case.is_at(&settings.revision) && !joins {
             continue;
         }
+        let stays = without_turn.contains(&index);
         let out_of_turn = if selective && settings.rollout.on_delete {
             let since = course.map_or(i64::MAX, |course| course.since);
             let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
@@ -71,15 +75,15 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let under_way = changing || given_up || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let unproved = || joins.then_some(if paused { Hold::Paused } else { Hold::JoinsProven });
+        let unproved = || (joins || stays).then(|| if paused { Hold::Paused } else { Hold::JoinsProven });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
         let proven = is_new(case) || changing && !targets.proven.is_empty();
         let kept = if proven { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
         match targets.at(kept) {
             Some(settings) => case.settings = Some(settings),
-            // Without a proven revision a new node cannot wait for one.
-            None if is_new(case) => continue,
+            // Without a proven revision a new node cannot wait for one, nor one without pods for what it ran.
+            None if is_new(case) || stays && case.grant.is_none() => continue,
             None => case.former_unknown = true,
         }
         case.held_back = Some(why);
@@ -89,6 +93,44 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
 /// The revision of the spec has not served long enough.
 fn has_to_prove(targets: &Targets, course: Option<&Course>) -> bool {
     targets.is_unproven() && targets.effective.rollout.proven_after > 0 && !course.is_some_and(|course| course.proved)
+}
+
+/// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
+/// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
+/// that have the revision.
+fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeSet<usize> {
+    let was_reached = |case: &Case<'_>| course.is_some_and(|course| course.reached.contains_key(case.name));
+    let has_it = |case: &Case<'_>| is_granted(case, settings) || case.is_at(&settings.revision) && !is_new(case) || was_reached(case);
+    let chosen = || cases.iter().filter(|case| case.chosen);
+    let mut taken: Vec<&Case<'_>> = chosen().filter(|case| has_it(case)).collect();
+    let has_room = |taken: &[&Case<'_>], case: &Case<'_>| {
+        let domain = settings.topology.as_ref().and_then(|topology| Some((topology, topology.budget?)));
+        let here = |topology: &Topology, other: &Case<'_>| other.domain(topology) == case.domain(topology);
+        taken.len() < settings.budget.of(chosen().count())
+            && domain.is_none_or(|(topology, budget)| {
+                let nodes = chosen().filter(|other| here(topology, other)).count();
+                taken.iter().filter(|other| here(topology, other)).count() < budget.of(nodes)
+            })
+    };
+    let mut stay = BTreeSet::new();
+    let others = cases.iter().enumerate().filter(|(_, case)| case.chosen && !is_new(case) && !case.is_at(&settings.revision));
+    for (index, case) in others {
+        let is_empty = || case.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
+        let stays = match case.grant {
+            None => is_empty(),
+            Some(grant) if grant.kind == Kind::Update || grant.refused.is_some() || grant.released => false,
+            Some(_) if was_reached(case) || case.is_draining() => false,
+            Some(_) if has_room(&taken, case) => {
+                taken.push(case);
+                false
+            }
+            Some(_) => true,
+        };
+        if stays {
+            stay.insert(index);
+        }
+    }
+    stay
 }
 
 fn is_new(case: &Case<'_>) -> bool {

@@ -262,7 +262,7 @@ impl Hold {
                     "serves, but fell {times}: it keeps its place in the budget until it has served {until} s without a break; look at the logs of its pods, correct the template, or roll back"
                 )
             }
-            _ => "a node that joins gets the last revision that all nodes ran, while the newest has not served long enough".into(),
+            _ => "a node that joins or gets its pods back keeps to what nodes ran before, while the newest revision has not served long enough".into(),
         }
     }
 

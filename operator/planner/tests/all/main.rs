@@ -24,6 +24,7 @@ mod in_place_world;
 mod node_rights;
 mod noise;
 mod placement;
+mod places;
 mod pod_gates;
 mod pod_security;
 mod proof;

@@ -465,13 +465,14 @@ impl Audit {
             let begun = earlier(node).is_none_or(|earlier| !is_update(earlier)) && !self.given.contains_key(node);
             // What broke with another revision has a place already, and makes way first.
             let suspect = after.suspects.get(node).is_some_and(|suspect| suspect.revision != course.revision);
-            let held = earlier(node).is_some() || suspect;
             let live = &cluster.nodes[node];
             let pods = || cluster.pods.iter().filter(|pod| pod.node == *node);
-            let serves = pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster.deployment_on(node), live);
+            let is_up = || pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster.deployment_on(node), live);
+            // What a grant for something else has taken out is not out anyway.
+            let serves = earlier(node).is_some() || is_up();
             let others = self.given.len();
             self.given.insert(node.clone(), grant.node_uid.clone());
-            if begun && serves && !held && !broken.contains(node) && live["status"]["ready"] == true && others >= cluster.budget() {
+            if begun && serves && !suspect && !broken.contains(node) && live["status"]["ready"] == true && others >= cluster.budget() {
                 self.fail(cluster, format!("P16: {node} is given a revision that is not proved, beside {:?}", self.given));
             }
         }
