@@ -84,7 +84,7 @@ fn has_failed(rolling: &Value, resource: &Value, grant: &Value) -> bool {
         return false;
     }
     let reasons = course["failed"].as_object().into_iter().flatten().map(|(_, failure)| failure["reason"].as_str().unwrap_or_default());
-    let counted: Vec<_> = reasons.filter(|reason| *reason != "Released").collect();
+    let counted: Vec<_> = reasons.filter(|reason| !matches!(*reason, "Released" | "OutBefore")).collect();
     let most = rolling["maxFailedNodes"].as_u64().unwrap_or(1).max(1);
     counted.contains(&"Restarts") || counted.len() as u64 >= most
 }

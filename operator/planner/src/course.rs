@@ -25,6 +25,8 @@ pub(crate) const RESTARTS: &str = "Restarts";
 pub(crate) const LOST_NODES: &str = "NodesLost";
 /// A person freed the slot.
 pub(crate) const RELEASED: &str = "Released";
+/// The node was out of service when its update was granted: that it is so still says nothing of the revision.
+pub(crate) const OUT_BEFORE: &str = "OutBefore";
 
 /// The stored course, while it is the one of the effective revision.
 pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
@@ -255,9 +257,14 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
         && is_past_steps(targets, course)
 }
 
+/// A failure for this reason counts among those that halt the rollout.
+fn counts(reason: &str) -> bool {
+    reason != RELEASED && reason != OUT_BEFORE
+}
+
 /// Pods of the revision failed.
 fn condemns(failure: &Failure) -> bool {
-    failure.reason != RELEASED && failure.reason != Hold::DetachTimeout.reason()
+    counts(&failure.reason) && failure.reason != Hold::DetachTimeout.reason()
 }
 
 /// Nodes of the step that the partition keeps at what they run.
@@ -312,7 +319,7 @@ impl Halt {
 pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<Halt> {
     let here = course.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
     let gone = gone(course).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
-    let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| *reason != RELEASED).collect();
+    let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| counts(reason)).collect();
     let running = cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)).count();
     let lost = course.lost.len() >= LOST && course.lost.len() > proof::noise(running);
     if lost {

@@ -101,6 +101,8 @@ pub enum Hold {
     Failed {
         /// The word that was noted when it did: it stays while pods change what is wrong with them.
         with: &'static str,
+        /// It was out of service before its update, which is not why.
+        out_before: bool,
         /// Why it is not complete now.
         now: Box<Self>,
     },
@@ -229,10 +231,10 @@ pub enum Hold {
 impl Hold {
     /// The revision failed on a node, for the reason noted then; `now` says why it is not complete.
     pub(crate) fn failed(noted: &str, now: Self) -> Self {
-        // Neither says what is wrong with the pods.
-        let elsewhere = [course::RESTARTS, course::RELEASED].contains(&noted);
+        // None of them says what is wrong with the pods.
+        let elsewhere = [course::RESTARTS, course::RELEASED, course::OUT_BEFORE].contains(&noted);
         let with = failure_word(if elsewhere { now.reason() } else { noted });
-        Self::Failed { with, now: Box::new(now) }
+        Self::Failed { with, out_before: noted == course::OUT_BEFORE, now: Box::new(now) }
     }
 
     fn message_of_proof(&self) -> String {
@@ -357,7 +359,12 @@ impl Hold {
                 "the revision failed on this node before ({reason}); it is tried again when the template changes or the Node's annotation {} does",
                 crds::names::RETRY_ANNOTATION
             ),
-            Self::Failed { with, now } => format!(
+            Self::Failed { with, out_before: true, now } => format!(
+                "does not come up ({with}), as before its update, which is not why: {}; it keeps its place in the budget and counts for no failure: mend the node, or free its place with the Node's annotation {}",
+                now.message(),
+                crds::names::RELEASE_ANNOTATION
+            ),
+            Self::Failed { with, out_before: false, now } => format!(
                 "failed ({with}), and stays as it is: {}; correct the template, or try again with the Node's annotation {}",
                 now.message(),
                 crds::names::RETRY_ANNOTATION

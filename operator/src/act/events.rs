@@ -152,6 +152,6 @@ mod tests {
         let waits = Hold::PodsNotReady { ready: 0, wanted: 2, trouble };
         assert_eq!(warning_of(&waits), Some("ImagePull"));
         assert_eq!(warning_of(&Hold::PodsNotReady { ready: 0, wanted: 2, trouble: None }), None);
-        assert_eq!(warning_of(&Hold::Failed { with: "ImagePull", now: Box::new(waits) }), Some("NodeFailed"));
+        assert_eq!(warning_of(&Hold::Failed { with: "ImagePull", out_before: false, now: Box::new(waits) }), Some("NodeFailed"));
     }
 }

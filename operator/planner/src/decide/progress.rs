@@ -46,8 +46,8 @@ impl Pass<'_> {
             if left > 0 {
                 self.plan.recheck(now.saturating_add(left));
             } else if !course.failed.contains_key(case.name) {
-                let why = self.incomplete(case, case.grant.unwrap_or(&Grant::default()));
-                let failure = course::failure(self.snapshot, case, failure_word(why.reason()));
+                let word = if grant.out_before { course::OUT_BEFORE } else { failure_word(self.incomplete(case, grant).reason()) };
+                let failure = course::failure(self.snapshot, case, word);
                 course::note(&mut course, case, failure);
             }
         }

@@ -259,3 +259,39 @@ fn pods_that_are_ready_and_too_young_say_so_and_a_node_that_is_held_back_says_th
     let plan = seconds(&mut world, &mut operator, 5);
     assert_eq!(reasons(&plan), ["Partition"]);
 }
+
+/// Whatever runs on a node does not become ready.
+fn broken(world: &mut World, node: &str) {
+    world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.node == node).for_each(|pod| pod.ready_at = i64::MAX));
+}
+
+#[test]
+fn a_node_that_was_out_before_its_update_keeps_its_place_and_condemns_no_revision() {
+    for budget in [1, 2] {
+        let course = json!({"provenAfterSeconds": 30, "nodeDeadlineSeconds": 20, "autoRollback": true});
+        let (mut world, mut operator) = at_rest(&course, 4, budget);
+        world.audit.disturbed.insert("n0".to_owned());
+        broken(&mut world, "n0");
+        seconds(&mut world, &mut operator, 3);
+        edit(&mut world, |wish| wish.image = 2);
+        let mut plan = None;
+        for _ in 0..400 {
+            broken(&mut world, "n0");
+            plan = world.fair_second(&mut operator);
+        }
+        let plan = plan.unwrap();
+        assert_eq!(condition(&plan, "RolledBack"), None, "budget {budget}");
+        assert_eq!(plan.held["n0"].phase, "Failed");
+        assert!(plan.held["n0"].hold.message().contains("before its update"), "{}", plan.held["n0"].hold.message());
+        assert_eq!(on(&world, 2), if budget == 1 { 1 } else { 4 });
+        if budget == 1 {
+            assert_eq!(blocked(&plan), Some(("NotReady", "Node/n0")));
+        }
+        world.change(|cluster| {
+            let now = cluster.now;
+            cluster.pods.iter_mut().filter(|pod| pod.node == "n0").for_each(|pod| pod.ready_at = now);
+        });
+        world.run_until(&mut operator, 400, World::is_converged).unwrap();
+        assert_eq!(on(&world, 2), 4);
+    }
+}

@@ -523,8 +523,11 @@ fn shut(cluster: &Cluster, before: Option<&Ledger>, after: &Ledger, grant: &Gran
     let most = rolling.max_failed_nodes.map_or(1, |most| most.max(1) as usize);
     let halts = |ledger: &Ledger| {
         let course = ledger.course.as_ref().filter(|course| course.revision == grant.revision);
-        let counted: Vec<_> =
-            course.into_iter().flat_map(|course| course.failed.values()).filter(|failure| failure.reason != "Released").collect();
+        let counted: Vec<_> = course
+            .into_iter()
+            .flat_map(|course| course.failed.values())
+            .filter(|failure| !matches!(&*failure.reason, "Released" | "OutBefore"))
+            .collect();
         counted.len() >= most || counted.iter().any(|failure| failure.reason == "Restarts")
     };
     (before.is_some_and(halts) && halts(after)).then_some("the revision has failed")
