@@ -51,6 +51,8 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
     let joins_proven = withheld && targets.at(&targets.proven).is_some();
     let without_turn = if to_prove { without_turn(settings, course, cases) } else { BTreeSet::new() };
+    let without_pods = settings.pods_per_node == 0;
+    let waits = if without_pods { Hold::WithoutPods } else { Hold::JoinsProven };
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
         // A machine that joins is no place to try a revision on.
         let is_given = case.grant.is_some_and(|grant| grant.kind == Kind::Update);
@@ -77,7 +79,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let under_way = changing || given_up || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let unproved = || (joins || stays).then(|| if paused { Hold::Paused } else { Hold::JoinsProven });
+        let unproved = || (joins || stays).then(|| if paused { Hold::Paused } else { waits.clone() });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
         let proven = is_new(case) || changing && !targets.proven.is_empty();
@@ -85,7 +87,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         match targets.at(kept) {
             Some(settings) => case.settings = Some(settings),
             // Without a proven revision a new node cannot wait for one, nor one without pods for what it ran.
-            None if is_new(case) || stays && case.grant.is_none() => continue,
+            None if is_new(case) || stays && (case.grant.is_none() || without_pods) => continue,
             None => case.former_unknown = true,
         }
         case.held_back = Some(why);
@@ -99,7 +101,7 @@ fn has_to_prove(targets: &Targets, course: Option<&Course>) -> bool {
 
 /// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
 /// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
-/// that have the revision.
+/// that have the revision. Without any pods nodes could prove nothing, and all keep it.
 fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeSet<usize> {
     let was_reached = |case: &Case<'_>| course.is_some_and(|course| course.reached.contains_key(case.name));
     let has_it = |case: &Case<'_>| is_granted(case, settings) || case.is_at(&settings.revision) && !is_new(case) || was_reached(case);
@@ -119,6 +121,7 @@ fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]
     for (index, case) in others {
         let is_empty = || case.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
         let stays = match case.grant {
+            _ if settings.pods_per_node == 0 => true,
             None => is_empty(),
             Some(grant) if grant.kind == Kind::Update || grant.refused.is_some() || grant.released => false,
             Some(_) if was_reached(case) || case.is_draining() => false,
@@ -247,7 +250,9 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
     let (run, missing): (Vec<_>, Vec<_>) = cases.iter().filter(|case| case.chosen).partition(|case| runs(case));
     let excused = |case: &&Case<'_>| is_skipped(snapshot, case) || case.is_lost();
     let course = stored(targets, ledger);
+    // What has no pods has not run.
     !run.is_empty()
+        && settings.pods_per_node > 0
         && missing.iter().all(excused)
         && missing.len() <= settings.budget.of(run.len() + missing.len())
         && sights.has_proved(settings)
@@ -531,7 +536,7 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases
     // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
     let counts = |case: &Case<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
     let asked_for: Vec<_> = cases.iter().filter(|case| counts(case)).collect();
-    let unproven = (asked_for.is_empty() || selects_none(&step.nodes, cases)) && !promoted;
+    let unproven = (asked_for.is_empty() || settings.pods_per_node == 0 || selects_none(&step.nodes, cases)) && !promoted;
     let reached = asked_for.iter().all(|case| case.is_at(&settings.revision) && case.grant.is_none());
     // In a large step some node is always out of service, or has just been.
     let out = asked_for.iter().filter(|case| case.is_unavailable() || sights.suspect(case.name).is_some()).count();

@@ -46,6 +46,8 @@ pub enum Hold {
     },
     /// A node that joins gets the last revision that all nodes ran.
     JoinsProven,
+    /// It has no pods, and gets the newest revision only when it has.
+    WithoutPods,
     /// The budget of the node's domain is used up.
     DomainBudget {
         /// The domain, as `key=value`.
@@ -264,6 +266,7 @@ impl Hold {
                     "serves, but fell {times}: it keeps its place in the budget until it has served {until} s without a break; look at the logs of its pods, correct the template, or roll back"
                 )
             }
+            Self::WithoutPods => "podsPerNode is 0: the node keeps the template that it has, and gets the newest in its turn once it has pods".into(),
             _ => "a node that joins or gets its pods back keeps to what nodes ran before, while the newest revision has not served long enough".into(),
         }
     }
@@ -278,6 +281,7 @@ impl Hold {
             Self::Budget { .. } => "Budget",
             Self::DomainBudget { .. } => "DomainBudget",
             Self::Proving { suspects: 0, .. } | Self::JoinsProven => "Proving",
+            Self::WithoutPods => "ScaledToZero",
             Self::Proving { .. } | Self::Suspect { .. } => "NodesFlapping",
             Self::OtherDomain(_) => "OtherDomain",
             Self::MinAvailable { .. } => "MinAvailableNodes",
@@ -338,7 +342,7 @@ impl Hold {
             Self::DomainBudget { domain, grants, unavailable, budget } => format!(
                 "the budget of {budget} nodes of {domain} is used up: {grants} under way, {unavailable} unavailable for other reasons"
             ),
-            Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsProven => self.message_of_proof(),
+            Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsProven | Self::WithoutPods => self.message_of_proof(),
             Self::OtherDomain(domain) => format!("the nodes of {domain} are finished first (oneDomainAtATime)"),
             Self::MinAvailable { available, minimum } => {
                 format!("{available} nodes are available and {minimum} must stay so (minAvailableNodes): repair an unavailable one, or lower it")

@@ -347,7 +347,7 @@ impl Sights {
             let suspect = self.nodes.get(case.name).is_some_and(|sight| sight.suspect || sight.broken);
             if suspect || case.is_unavailable() {
                 bad += 1;
-            } else if is_attached(case) {
+            } else if is_attached(case) && !case.is_empty() {
                 serving += 1;
             }
         }
@@ -361,6 +361,8 @@ impl Sights {
         let clocks = Clocks::of(settings);
         let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
         let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
+            // Without pods nothing can break, and nothing is to wait for what could not end.
+            _ if settings.pods_per_node == 0 => Standing::Plain,
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
             _ if !proved && (runs(case, settings) || course.reached.contains_key(case.name)) => Standing::Unproved,
             Some(_) if self.is_dead(case) => Standing::Plain,
@@ -576,7 +578,8 @@ impl Sight {
             // What is not whole at the moment of its attach has not broken since.
             self.suspect |= clocks.suspects() && (went_on || fresh || self.suspect);
         } else if went_on && !was_broken {
-            self.unbroken = self.unbroken.saturating_add(watched);
+            // Without pods it has not served.
+            self.unbroken = self.unbroken.saturating_add(if case.is_empty() { 0 } else { watched });
         } else if !fresh {
             self.unbroken = 0;
         }

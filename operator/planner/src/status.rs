@@ -228,7 +228,8 @@ fn progressing(
 ) -> Wanted {
     let settings = targets.as_ref().map(|targets| &targets.effective);
     let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_unproven() && nodes.updated > 0);
-    let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0);
+    let without_pods = settings.is_ok_and(|settings| settings.pods_per_node == 0);
+    let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0 && !without_pods);
     let back = targets.as_ref().is_ok_and(|targets| targets.origin == Origin::RolledBack);
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
     let waits = plan.step.is_some() || plan.held.values().any(|held| held.phase == "Waiting");
@@ -239,6 +240,8 @@ fn progressing(
         ("Progressing", false, "InvalidSpec", message)
     } else if ledger.rebuilding.is_some() {
         ("Progressing", true, "RebuildingLedger", message)
+    } else if behind && without_pods && ledger.grants.is_empty() {
+        ("Progressing", false, "ScaledToZero", format!("{message}; podsPerNode is 0, the others get it in their turn once they have pods"))
     } else if !behind && back {
         let message =
             format!("{} of {} nodes run the revision before the one that failed: correct spec.template", nodes.updated, nodes.desired);

@@ -1,8 +1,8 @@
 //! Which nodes get a revision that is not proved: those that had a turn, and no others that come back, come anew or get pods again.
 
 use crate::{
-    course::{edit, on, seconds},
-    proof::{proving, release, serving},
+    course::{condition, edit, on, seconds},
+    proof::{Flaps, proving, release, serving},
     world::{
         World,
         cluster::{node_of, revision},
@@ -86,4 +86,69 @@ fn a_node_whose_drain_is_called_off_gets_the_revision_at_once_where_the_budget_h
     let ran = |world: &World| with(world, 2).contains("n0");
     world.run_until(&mut operator, 20, ran).unwrap();
     assert_eq!(on(&world, 2), 2);
+}
+
+/// All nodes lose their pods at the user's word, and a revision comes meanwhile.
+fn scaled_to_zero(course: &Value, seconds_before: usize) -> (World, Operator) {
+    let (mut world, mut operator) = proving(course, 4, 1);
+    if seconds_before > 0 {
+        release(&mut world, &mut operator, seconds_before, |_, _| {});
+    }
+    edit(&mut world, |wish| (wish.pods, wish.image) = (0, 2));
+    seconds(&mut world, &mut operator, 200);
+    assert!(world.cluster.pods.is_empty(), "{:?}", world.cluster.pods.len());
+    (world, operator)
+}
+
+fn current(world: &World) -> String {
+    world.cluster.resource.as_ref().unwrap().status.as_ref().unwrap().revisions.current.clone()
+}
+
+#[test]
+fn a_revision_without_pods_is_not_proved_however_long_it_runs() {
+    for (course, before) in
+        [(json!({}), 0), (json!({}), 25), (json!({"steps": [{"nodes": 1, "soak": "5s"}]}), 0), (json!({"provenAfterSeconds": 0}), 0)]
+    {
+        let (mut world, mut operator) = scaled_to_zero(&course, before);
+        let plan = seconds(&mut world, &mut operator, 300);
+        assert_eq!(current(&world), world.cluster.wish.revision_of(1), "{course}, {before} s before");
+        // With zero seconds none has to be proved, and it is on all nodes.
+        if course["provenAfterSeconds"] != 0 {
+            let so_far = world.cluster.ledger().unwrap().course.clone().unwrap();
+            assert!((so_far.proof, so_far.steps_done) == (0, 0) && !so_far.proved, "{so_far:?}");
+            assert_eq!(condition(&plan, "Progressing"), Some(("False", "ScaledToZero")), "{:?}", plan.held);
+        }
+    }
+}
+
+#[test]
+fn a_revision_that_came_while_there_were_no_pods_proves_itself_when_there_are_again() {
+    for before in [0, 25] {
+        let (mut world, mut operator) = scaled_to_zero(&json!({}), before);
+        edit(&mut world, |wish| wish.pods = 2);
+        for second in 0..40 {
+            seconds(&mut world, &mut operator, 1);
+            let runs: BTreeSet<_> =
+                with(&world, 2).into_iter().filter(|node| world.cluster.pods.iter().any(|pod| pod.node == *node)).collect();
+            // One more that is out of service at the moment of its turn: its pods are about to start.
+            assert!(runs.len() <= 2, "{runs:?} after {second} s");
+            assert!(second < 15 || serving(&world).len() >= 3, "{second} s");
+        }
+        world.run_until(&mut operator, 600, World::is_converged).unwrap();
+        assert_eq!((on(&world, 2), current(&world)), (4, world.cluster.wish.revision_of(2)));
+    }
+}
+
+#[test]
+fn a_revision_that_came_while_there_were_no_pods_and_breaks_is_rolled_back() {
+    let (mut world, mut operator) = scaled_to_zero(&json!({"autoRollback": true}), 0);
+    edit(&mut world, |wish| wish.pods = 2);
+    let flaps = Flaps { good: 12, bad: 12, crashes: true };
+    let mut plan = None;
+    for _ in 0..600 {
+        flaps.second(&mut world, 2);
+        plan = world.fair_second(&mut operator);
+        assert!(on(&world, 2) <= 1);
+    }
+    assert_eq!((condition(&plan.unwrap(), "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 4));
 }
