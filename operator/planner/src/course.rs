@@ -6,7 +6,7 @@ use crate::{
     proof::{self, Sights},
     revisions::Targets,
     settings::{Settings, StepNodes, Topology},
-    snapshot::Snapshot,
+    snapshot::{PodFacts, Snapshot},
     wanted::{self, Case, Turn},
 };
 use crds::{
@@ -384,6 +384,11 @@ pub fn is_retried_everywhere(snapshot: &Snapshot, course: &Course) -> bool {
     !asked.is_empty() && *asked != course.retry
 }
 
+/// This time, or that of the newest of the pods: a clock that was set back makes no pod one that came later.
+pub fn not_before<'p>(now: i64, pods: impl IntoIterator<Item = &'p PodFacts>) -> i64 {
+    pods.into_iter().map(|pod| pod.created).fold(now, i64::max)
+}
+
 /// The course up to this moment, and the nodes that a person wants to be tried again.
 pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
     let settings = &targets.effective;
@@ -393,7 +398,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
     let finished = u32::try_from(finished).unwrap_or(u32::MAX);
     let mut course = stored(targets, ledger).cloned().unwrap_or_else(|| Course {
         revision: settings.revision.clone(),
-        since: snapshot.now,
+        since: not_before(snapshot.now, cases.iter().flat_map(|case| case.pods)),
         progressed_at: snapshot.now,
         began_with: finished,
         finished,

@@ -2,6 +2,7 @@
 
 use crate::{
     breaker::Breaker,
+    course,
     patch::{JsonPatch, annotation, label},
     render,
     settings::Settings,
@@ -138,7 +139,8 @@ pub fn unpause(
 /// `id.Closed`, and our annotations away.
 pub fn close(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
-    let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, snapshot.now, false)))
+    let since = course::not_before(snapshot.now, case.pods);
+    let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, since, false)))
         .test("/metadata/generation", deployment.generation);
     for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(key)) {
         patch = patch.remove(&annotation(key));

@@ -2,9 +2,13 @@
 
 use crate::{
     course::{at_rest, condition, edit, on, reasons, seconds},
-    world::{World, audit, operator::Operator},
+    world::{
+        World, audit,
+        operator::Operator,
+        wish::{Marks, Wish},
+    },
 };
-use crds::token::Phase;
+use crds::{names, token::Phase};
 use planner::settings::DEFAULT_GRACE;
 use serde_json::{Value, json};
 
@@ -251,4 +255,42 @@ fn short_lives_of_operators_add_up_to_a_grace_period_a_soak_and_a_deadline() {
     };
     assert_eq!(rollout(2), (3, 0, true));
     assert_eq!(rollout(99), (1, 1, false));
+}
+
+#[test]
+fn a_clock_that_is_set_back_before_the_template_changes_is_no_order_to_update() {
+    let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.set_clock(-3600));
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 60);
+    assert_eq!(on(&world, 2), 0);
+    // An order is an order once the clock is right again.
+    world.change(|cluster| cluster.set_clock(3600));
+    seconds(&mut world, &mut operator, 5);
+    world.change(|cluster| {
+        let now = cluster.now;
+        cluster.pods.iter_mut().filter(|pod| pod.node == "n1").take(1).for_each(|pod| pod.ends_at = Some(now + 1));
+    });
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+}
+
+#[test]
+fn a_clock_that_is_set_back_while_a_node_comes_back_from_a_drain_is_no_order_to_update() {
+    let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 5);
+    let taint = |world: &mut World, taints: Value| world.change(|cluster| cluster.edit_node("n1", |node| node["spec"]["taints"] = taints));
+    let pods = |world: &World| world.cluster.pods.iter().filter(|pod| pod.node == "n1").count();
+    taint(&mut world, json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]));
+    world.run_until(&mut operator, 60, |world| pods(world) == 0).unwrap();
+    taint(&mut world, json!([]));
+    world.run_until(&mut operator, 60, |world| pods(world) == 2).unwrap();
+    world.change(|cluster| cluster.set_clock(-3600));
+    seconds(&mut world, &mut operator, 60);
+    assert!(world.cluster.ledger().unwrap().grants.is_empty());
+    assert_eq!(on(&world, 2), 0);
 }
