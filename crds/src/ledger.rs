@@ -52,7 +52,7 @@ impl Ledger {
     pub fn without_seconds(&self) -> Self {
         let mut ledger = self.clone();
         if let Some(course) = &mut ledger.course {
-            (course.idle, course.spent, course.proof) = (0, 0, 0);
+            (course.idle, course.spent, course.proving, course.proof) = (0, 0, 0, 0);
             course.runs.clear();
             course.soaked = course.soaked.map(|_| 0);
         }
@@ -68,7 +68,7 @@ impl Ledger {
     pub fn ahead_of(&self, other: &Self) -> i64 {
         let courses = self.course.iter().zip(&other.course).flat_map(|(one, other)| {
             let soaked = (one.soaked.unwrap_or(0), other.soaked.unwrap_or(0));
-            [(one.idle, other.idle), (one.proof, other.proof), soaked]
+            [(one.idle, other.idle), (one.proving, other.proving), (one.proof, other.proof), soaked]
         });
         let suspects = self.suspects.iter().filter_map(|(node, one)| Some((one, other.suspects.get(node)?)));
         let suspects = suspects.flat_map(|(one, other)| [(one.unbroken, other.unbroken), (one.out, other.out)]);
@@ -98,6 +98,9 @@ pub struct Course {
     /// The same since the rollout began.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spent: i64,
+    /// Seconds since a node was last finished for which nodes waited for the proof of the revision, as long as somebody watched.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub proving: i64,
     /// Nodes that ran the revision when it became the wanted one.
     #[serde(default)]
     pub began_with: u32,
@@ -345,6 +348,7 @@ mod tests {
             Course { progressed_at: 2, ..before.clone() },
             Course { idle: 2, ..before.clone() },
             Course { spent: 2, ..before.clone() },
+            Course { proving: 2, ..before.clone() },
             Course { began_with: 2, ..before.clone() },
             Course { finished: 2, ..before.clone() },
             Course { proof: 2, ..before.clone() },

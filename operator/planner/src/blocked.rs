@@ -139,5 +139,6 @@ pub fn eta(nodes: &NodeCounts, ledger: &Ledger, now: i64) -> Option<i64> {
     let finished = i64::from(course.finished.checked_sub(course.began_with).filter(|finished| *finished > 0)?);
     let left = i64::from(nodes.desired.checked_sub(course.finished).filter(|left| *left > 0)?);
     let spent = Some(course.spent.saturating_sub(course.idle)).filter(|spent| *spent > 0)?;
-    Some(course.progressed_at.saturating_add(spent.saturating_mul(left) / finished)).filter(|at| *at > now)
+    let since = course.progressed_at.saturating_add(course.proving);
+    Some(since.saturating_add(spent.saturating_mul(left) / finished)).filter(|at| *at > now)
 }

@@ -65,8 +65,11 @@ struct CourseClocks {
     steps_done: u32,
     idle: i64,
     spent: i64,
+    proving: i64,
     soaked: Option<i64>,
     runs: bool,
+    /// Nodes wait for the proof.
+    proves: bool,
     /// The step has not soaked for long enough.
     soaks: bool,
 }
@@ -145,8 +148,9 @@ impl Clocks {
             grant.waited = waited.collect();
         }
         if let Some(course) = ledger.course.as_mut().filter(|course| self.course.is_of(course)) {
-            let most = settings.map_or(0, |settings| after(settings.rollout.progress_deadline)).max(self.course.idle);
+            let most = settings.map_or(0, |settings| after(settings.rollout.progress_deadline));
             course.idle = on(Clock { seconds: self.course.idle, runs: self.course.runs }, most);
+            course.proving = on(Clock { seconds: self.course.proving, runs: self.course.proves }, most);
             course.spent = self.course.spent.saturating_add(course.idle - self.course.idle);
             let step = settings.and_then(|settings| settings.rollout.steps.get(course.steps_done as usize));
             let most = step.map_or(0, |step| step.soak);
@@ -162,22 +166,23 @@ impl Clocks {
         }
     }
 
-    /// Those of the rollout, as far as it has come; `runs`: until the next look, too.
-    pub(crate) fn note(&mut self, course: &Course, runs: bool, settings: &Settings) {
-        let &Course { since, steps_done, idle, spent, soaked, .. } = course;
+    /// Those of the rollout, as far as it has come; `runs` and `proves`: until the next look, too.
+    pub(crate) fn note(&mut self, course: &Course, runs: bool, proves: bool, settings: &Settings) {
+        let &Course { since, steps_done, idle, spent, proving, soaked, .. } = course;
         let step = settings.rollout.steps.get(steps_done as usize);
         let soaks = soaked.zip(step).is_some_and(|(soaked, step)| soaked < step.soak);
-        self.course = CourseClocks { revision: course.revision.clone(), since, steps_done, idle, spent, soaked, runs, soaks };
+        let revision = course.revision.clone();
+        self.course = CourseClocks { revision, since, steps_done, idle, spent, proving, soaked, runs, proves, soaks };
     }
 
-    /// A node is under way that nobody holds up, and nothing is shut.
+    /// A node is under way that nobody holds up, or waits for the proof, and nothing is shut.
     pub(crate) fn is_running(&self) -> bool {
-        self.course.runs
+        self.course.runs || self.course.proves
     }
 
     /// A clock runs, so that another look is needed soon.
     pub(crate) fn again(&self) -> Option<i64> {
-        let counts = self.course.runs || self.course.soaks || self.waits.values().any(|clock| clock.runs);
+        let counts = self.is_running() || self.course.soaks || self.waits.values().any(|clock| clock.runs);
         counts.then_some(self.look_every())
     }
 

@@ -406,7 +406,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
         ..Course::default()
     });
     if finished > course.finished {
-        (course.progressed_at, course.idle) = (snapshot.now, 0);
+        (course.progressed_at, course.idle, course.proving) = (snapshot.now, 0, 0);
     }
     course.finished = finished;
     let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
@@ -558,9 +558,9 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases
     }
 }
 
-/// No node was finished for too long, while some were under way.
+/// No node was finished for too long, while some were under way or waited for the proof.
 pub fn is_late(settings: &Settings, course: &Course) -> bool {
-    course.idle > settings.rollout.progress_deadline
+    course.idle.saturating_add(course.proving) > settings.rollout.progress_deadline
 }
 
 /// The seconds that are left of a node's deadline; nothing before its pods change.

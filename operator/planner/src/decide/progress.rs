@@ -5,6 +5,7 @@ use crate::{
     blocked::is_under_way,
     clocks, course,
     hold::{Hold, failure_word},
+    plan::Held,
     proof::{Sights, Verdict},
     settings::Settings,
     wanted::Case,
@@ -86,22 +87,27 @@ impl Pass<'_> {
         }
     }
 
-    /// The clock of the progress deadline runs while a node is under way that nobody and nothing else holds up, and nothing is shut: what
-    /// blocks a rollout is said as what it is.
+    /// The clock of the progress deadline runs while a node is under way that nobody and nothing else holds up, or while nodes wait for the
+    /// proof, and nothing is shut: what else blocks a rollout is said as what it is.
     pub(super) fn keep_time(&mut self) {
         // Before anything has ever run everywhere, nodes that join are the rollout.
         let first = self.valid_targets().is_some_and(|targets| targets.proven.is_empty());
         let joining = first && self.plan.held.values().any(|held| held.phase == "Joining");
         let open = !self.shut.gates.paused && !self.shut.gates.closed;
         let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.shut.gates.paused;
+        let waits = |held: &Held| matches!(held.hold, Hold::Proving { .. });
+        let proving = open && !running && self.shut.halt.is_none() && self.plan.held.values().any(waits);
         let now = self.snapshot.now;
         let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
-        let left = settings.rollout.progress_deadline.saturating_add(1).saturating_sub(course.idle);
+        let since = course.idle.saturating_add(course.proving);
+        let left = settings.rollout.progress_deadline.saturating_add(1).saturating_sub(since);
         if running {
-            course.progressed_at = now.saturating_sub(course.idle);
+            course.progressed_at = now.saturating_sub(since);
+        }
+        if running || proving {
             self.plan.recheck(now.saturating_add(left.max(1)));
         }
-        self.plan.clocks.note(course, running, settings);
+        self.plan.clocks.note(course, running, proving, settings);
         if let Some(again) = self.plan.clocks.again() {
             self.plan.recheck(now.saturating_add(again));
         }

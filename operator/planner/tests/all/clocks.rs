@@ -2,6 +2,7 @@
 
 use crate::{
     course::{at_rest, condition, edit, on, reasons, seconds},
+    proof::Flaps,
     world::{
         World, audit,
         operator::Operator,
@@ -255,6 +256,24 @@ fn short_lives_of_operators_add_up_to_a_grace_period_a_soak_and_a_deadline() {
     };
     assert_eq!(rollout(2), (3, 0, true));
     assert_eq!(rollout(99), (1, 1, false));
+}
+
+#[test]
+fn the_progress_deadline_runs_while_nodes_wait_for_a_proof_that_does_not_come() {
+    let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60, "progressDeadlineSeconds": 120}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    // It falls never: no time without readiness is longer than that of a kubelet that starts anew.
+    let flaps = Flaps { good: 25, bad: 8, crashes: false };
+    let mut late = None;
+    for second in 0..300 {
+        flaps.second(&mut world, 2);
+        let plan = world.fair_second(&mut operator).unwrap();
+        if condition(&plan, "Progressing") == Some(("False", "ProgressDeadlineExceeded")) {
+            late.get_or_insert(second);
+        }
+    }
+    assert!(late.is_some_and(|second| (120..220).contains(&second)), "{late:?}");
+    assert_eq!(on(&world, 2), 1);
 }
 
 #[test]
