@@ -177,6 +177,9 @@ pub struct Suspect {
     /// What the last of them was, in a word.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last: String,
+    /// Unix seconds since when it is suspect; absent when it is no more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub since: i64,
     /// Seconds without a break, as long as somebody watched.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unbroken: i64,

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
 use crds::{
-    IngressDaemonSet, names,
+    IngressDaemonSet,
+    ledger::Suspect,
+    names,
     status::NodeState,
     token::{Phase, Token},
 };
@@ -64,7 +66,7 @@ fn unknown(snapshot: &Snapshot, node: &str) -> String {
 fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, String)) {
     let plan = decide(snapshot);
     if let Some(held) = plan.held.get(node) {
-        return (held.phase.to_owned(), None, (held.hold.reason().to_owned(), held.hold.message()));
+        return (held.phase.to_owned(), None, (held.hold.reason().to_owned(), held.message()));
     }
     let idle = |reason: &str, message: String| ("Idle".to_owned(), None, (reason.to_owned(), message));
     let refused = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid" && condition.status == "False");
@@ -148,6 +150,9 @@ fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<
         let revision = if grant.revision.is_empty() { String::new() } else { format!(" to revision {}", grant.revision) };
         found.push(("Permission", format!("{:?}{revision}, id {}, given {since} ago", grant.kind, grant.id)));
     }
+    if let Some(suspect) = resource.ledger().and_then(|ledger| ledger.suspects.get(node)) {
+        found.push(("Suspect", describe_suspect(suspect)));
+    }
     if let Some(facts) = snapshot.nodes.get(node) {
         found.push(("Node", describe_node(snapshot, facts)));
         found.extend(records(&facts.annotations).values().filter(|record| record.is_held()).map(|record| ("Gate", held(record))));
@@ -157,6 +162,14 @@ fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<
     }
     found.extend(snapshot.pods_on(node).iter().map(|pod| ("Pod", describe_pod(pod))));
     found
+}
+
+/// What the ledger says of a node that broke after its update; seconds are those of its last write.
+fn describe_suspect(suspect: &Suspect) -> String {
+    let Suspect { revision, falls, last, since, unbroken, out, .. } = suspect;
+    let since = if *since > 0 { format!("since {}", clock(*since)) } else { "no more".to_owned() };
+    let last = if last.is_empty() { String::new() } else { format!(", last {last}") };
+    format!("{since}: revision {revision}, {falls} falls{last}, {unbroken} s without a break, out of service for {out} s in all")
 }
 
 fn describe_node(snapshot: &Snapshot, node: &NodeFacts) -> String {
@@ -285,6 +298,27 @@ mod tests {
             assert!(message.contains(see) && !message.contains("add a toleration"), "{message}");
             assert!(answer.details.iter().any(|(what, about)| *what == "Gate" && about.contains(gate)), "{:?}", answer.details);
         }
+    }
+
+    /// What the operator has written of it comes first, then what its ledger counts.
+    #[test]
+    fn of_a_suspect_the_sentence_of_the_operator_and_the_counts_of_the_ledger_are_said() {
+        let mut resource = resource();
+        let said = "suspect since 2026-01-01T00:00:00Z: it fell 2 times, last because a container of it restarted; it keeps its place";
+        resource.status = serde_json::from_value(json!({
+            "nodeStates": [{ "name": "n1", "phase": "Proving", "since": "2026-01-01T00:00:09Z", "reason": "NodesFlapping", "message": said }],
+            "rollout": { "suspects": { "n1": {
+                "nodeUID": "u", "revision": "b", "falls": 2, "last": "CrashLoop", "since": 1_767_225_600, "unbroken": 12, "out": 20,
+            } } },
+        }))
+        .unwrap();
+        let nodes = Arc::new(BTreeMap::from([("n1".to_owned(), Arc::new(NodeFacts { ready: true, ..NodeFacts::default() }))]));
+        let snapshot = Snapshot { nodes, ..Snapshot::of(edge(resource.spec.clone()), 1_767_225_640) };
+        let text = why(&resource, &snapshot, "n1").unwrap().render(&resource, "n1", Style::default(), snapshot.now);
+        assert!(text.contains(&format!("NodesFlapping: {said}")), "{text}");
+        let counts =
+            "since 2026-01-01T00:00:00Z: revision b, 2 falls, last CrashLoop, 12 s without a break, out of service for 20 s in all";
+        assert!(text.contains(&format!("Suspect     {counts}")), "{text}");
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(crate) fn hold(&mut self, node: &str, phase: &'static str, hold: Hold) {
-        self.plan.held.insert(node.to_owned(), Held { phase, hold });
+        self.plan.held.insert(node.to_owned(), Held { phase, hold, suspect: None });
     }
 
     fn hold_all(&mut self, cases: &[Case<'_>]) {
@@ -456,15 +456,13 @@ impl<'a> Pass<'a> {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
             if !case.is_unavailable() {
-                let suspect = self.plan.sights.suspect(case.name).filter(|_| case.settled);
-                match case.held_back.clone() {
-                    None if let Some((falls, last)) = suspect => {
-                        self.hold(case.name, "Proving", Hold::Suspect { falls, last, seconds: settings.rollout.proven_after });
-                    }
+                let suspect = self.suspicion(case, settings, true).filter(|_| case.settled);
+                match (case.held_back.clone(), suspect) {
+                    (None, Some(suspect)) => self.hold_attached(case, settings, "Proving", suspect),
                     _ if case.settled => {}
                     _ if !case.is_ready() => self.hold(case.name, "Updating", Hold::PodsTerminating),
-                    Some(hold) => self.hold(case.name, "Waiting", hold),
-                    None => self.hold(case.name, "Updating", Hold::PodsTooYoung),
+                    (Some(hold), _) => self.hold(case.name, "Waiting", hold),
+                    (None, _) => self.hold(case.name, "Updating", Hold::PodsTooYoung),
                 }
                 continue;
             }
@@ -475,7 +473,9 @@ impl<'a> Pass<'a> {
                 }
                 Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble }
             };
-            self.hold(case.name, "Unavailable", by_others.unwrap_or_else(unready));
+            self.hold_attached(case, settings, "Unavailable", by_others.unwrap_or_else(unready));
+            let suspect = self.suspicion(case, settings, false);
+            self.plan.held.entry(case.name.to_owned()).and_modify(|held| held.suspect = suspect);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
 
 mod health_port;
+mod proof;
 
-use crate::{course, in_place::classify::Why, proof};
+use crate::{course, in_place::classify::Why};
 
 /// Why a node is not further than it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +41,13 @@ pub enum Hold {
         /// How often a pod of it fell.
         falls: u32,
         /// What the last fall was, in a word.
-        last: &'static str,
+        last: String,
+        /// When it became suspect, Unix seconds.
+        since: i64,
         /// Seconds for which it must serve without a break.
         seconds: i64,
+        /// When that is over unless it breaks again, Unix seconds; nothing while it does not serve.
+        until: Option<i64>,
     },
     /// A node that joins gets the last revision that all nodes ran.
     JoinsProven,
@@ -237,38 +242,6 @@ impl Hold {
         let elsewhere = [course::RESTARTS, course::RELEASED, course::OUT_BEFORE].contains(&noted);
         let with = failure_word(if elsewhere { now.reason() } else { noted });
         Self::Failed { with, out_before: noted == course::OUT_BEFORE, now: Box::new(now) }
-    }
-
-    fn message_of_proof(&self) -> String {
-        match self {
-            Self::Proving { unproved, suspects: 0, budget, seconds } => format!(
-                "the revision counts as good once what runs it has served {seconds} s without a break (provenAfterSeconds): until then {unproved} nodes keep their places in the budget of {budget}"
-            ),
-            Self::Proving { unproved, suspects, budget, seconds } => format!(
-                "{suspects} nodes broke after their update and keep their places in the budget of {budget}, {unproved} others while the revision is not proved: they count as good after {seconds} s without a break (provenAfterSeconds); see nodeStates for which, and the logs of their pods"
-            ),
-            Self::Suspect { falls: 0, seconds, .. } => format!(
-                "serves, but a pod of it went or was not ready after its update: it keeps its place in the budget until it has served {seconds} s without a break (provenAfterSeconds)"
-            ),
-            Self::Suspect { falls, last, seconds } => {
-                let what = match *last {
-                    proof::RESTARTED => "a container of it restarted".to_owned(),
-                    proof::EVICTED => "the kubelet evicted a pod of it".to_owned(),
-                    proof::LOST => "its machine died or started anew".to_owned(),
-                    _ => format!("a pod of it was not ready for more than {} s", proof::FALLS_AFTER),
-                };
-                let (until, times) = if *falls > 1 {
-                    (proof::forgotten_after(*seconds), format!("{falls} times, last because {what}"))
-                } else {
-                    (*seconds, format!("once: {what}"))
-                };
-                format!(
-                    "serves, but fell {times}: it keeps its place in the budget until it has served {until} s without a break; look at the logs of its pods, correct the template, or roll back"
-                )
-            }
-            Self::WithoutPods => "podsPerNode is 0: the node keeps the template that it has, and gets the newest in its turn once it has pods".into(),
-            _ => "a node that joins or gets its pods back keeps to what nodes ran before, while the newest revision has not served long enough".into(),
-        }
     }
 
     /// One stable word.

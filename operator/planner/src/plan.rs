@@ -67,6 +67,16 @@ pub struct Held {
     pub phase: &'static str,
     /// Why it is not further.
     pub hold: Hold,
+    /// It broke after its update, too.
+    pub suspect: Option<Hold>,
+}
+
+impl Held {
+    /// A sentence, with what to do where something is to be done.
+    pub fn message(&self) -> String {
+        let suspect = self.suspect.as_ref().map(|suspect| format!("; {}", suspect.message())).unwrap_or_default();
+        format!("{}{suspect}", self.hold.message())
+    }
 }
 
 /// One API call.

@@ -100,6 +100,8 @@ struct Sight {
     /// Its clocks ran.
     counted: bool,
     suspect: bool,
+    /// When it became so.
+    since: i64,
     unbroken: i64,
     out: i64,
     /// Falls before this process looked.
@@ -194,6 +196,11 @@ pub(crate) fn forgotten_after(proven_after: i64) -> i64 {
     if proven_after == 0 { 0 } else { proven_after.max(FORGOTTEN_AFTER) }
 }
 
+/// Seconds for which a node that fell so often must serve without a break to count as good.
+pub(crate) fn good_after(falls: u32, proven_after: i64) -> i64 {
+    if falls > 1 { forgotten_after(proven_after) } else { proven_after }
+}
+
 /// How many of these nodes may be suspect by chance.
 pub fn noise(running: usize) -> usize {
     running / NOISE
@@ -286,6 +293,7 @@ impl Sights {
             let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(case, recorded()));
             sight.look(case, watched, fresh, common_trouble, clocks);
             sight.counted = !common_trouble && !clocks::stands_still(snapshot, case);
+            sight.since = if sight.suspect { if sight.since == 0 { snapshot.now } else { sight.since } } else { 0 };
             nodes.insert(case.name.to_owned(), sight);
         }
         let all = cases.iter().all(|case| !has_joined(case) || nodes.contains_key(case.name));
@@ -398,9 +406,9 @@ impl Sights {
         }
     }
 
-    /// How often a node's pods fell, and what the last fall was; nothing unless it is suspect.
-    pub fn suspect(&self, node: &str) -> Option<(u32, &'static str)> {
-        self.nodes.get(node).filter(|sight| sight.suspect).map(|sight| (sight.falls(), sight.last))
+    /// What is known of a node that is suspect.
+    pub fn suspect(&self, node: &str) -> Option<Suspect> {
+        self.nodes.get(node).filter(|sight| sight.suspect).map(Sight::record)
     }
 
     /// Suspects by name.
@@ -457,19 +465,7 @@ impl Sights {
         let mut noted: Vec<_> = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.falls() > 0 || sight.out > 0).collect();
         // Where there are too many, those that are of no consequence now are left out.
         noted.sort_by_key(|(_, sight)| Reverse((sight.suspect, sight.falls())));
-        let record = |(node, sight): (&String, &Sight)| {
-            let suspect = Suspect {
-                node_uid: sight.node_uid.clone(),
-                revision: sight.revision.clone(),
-                falls: sight.falls(),
-                last: sight.last.to_owned(),
-                unbroken: sight.unbroken,
-                runs: written(sight.runs),
-                out: sight.out,
-            };
-            (node.clone(), suspect)
-        };
-        noted.into_iter().take(LISTED).map(record).collect()
+        noted.into_iter().take(LISTED).map(|(node, sight)| (node.clone(), sight.record())).collect()
     }
 
     /// More nodes are suspect than the ledger has room for.
@@ -519,8 +515,21 @@ impl Sight {
         let last = FALLS.into_iter().find(|word| *word == known.last).unwrap_or_default();
         // What ran anew while nobody watched has broken, for whatever reason.
         let unbroken = if known.runs == written(runs_of(case.pods.iter())) { known.unbroken.max(0) } else { 0 };
-        let (recorded, out) = (known.falls, known.out.max(0));
-        Self { node_uid, revision, suspect: true, recorded, unbroken, out, last, ..Self::default() }
+        let (recorded, out, since) = (known.falls, known.out.max(0), known.since.max(0));
+        Self { node_uid, revision, suspect: true, since, recorded, unbroken, out, last, ..Self::default() }
+    }
+
+    fn record(&self) -> Suspect {
+        Suspect {
+            node_uid: self.node_uid.clone(),
+            revision: self.revision.clone(),
+            falls: self.falls(),
+            last: self.last.to_owned(),
+            since: self.since,
+            unbroken: self.unbroken,
+            runs: written(self.runs),
+            out: self.out,
+        }
     }
 
     /// Falls of the pod that fell most often.

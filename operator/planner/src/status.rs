@@ -112,7 +112,7 @@ fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<N
                 phase: held.phase.to_owned(),
                 since: before.map_or_else(|| clock(snapshot.now), |state| state.since.clone()),
                 reason: held.hold.reason().to_owned(),
-                message: held.hold.message(),
+                message: held.message(),
             }
         })
         .collect()

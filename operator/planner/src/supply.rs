@@ -73,7 +73,7 @@ impl Pass<'_> {
         let written = |action: &Action| matches!(action, Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } if node == case.name);
         if !self.plan.actions.iter().any(written) {
             if case.phase() == Some(Phase::New) || deployment.replicas() == 0 {
-                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
+                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing, suspect: None });
             }
             self.plan.actions.push(Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write });
         }
@@ -116,7 +116,7 @@ impl Pass<'_> {
     fn set_member(&mut self, case: &Case<'_>, value: &str) {
         let Some(node) = case.node else { return };
         let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
-        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing });
+        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing, suspect: None });
         self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
     }
 

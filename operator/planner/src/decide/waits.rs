@@ -2,16 +2,17 @@
 
 use super::Pass;
 use crate::{
-    breaker, clocks,
+    breaker, clocks, course,
     hold::Hold,
-    readiness, replicas,
+    proof, readiness, replicas,
+    settings::Settings,
     step::Step,
     timing::{self, Marked, TAINT_WITHIN},
     wanted::Case,
 };
 use crds::{
     holders::EntryPhase,
-    ledger::{Grant, Kind, WaitFor},
+    ledger::{Grant, Kind, Suspect, WaitFor},
     token::Phase,
 };
 
@@ -111,5 +112,23 @@ impl Pass<'_> {
             return Hold::PodsTerminating;
         }
         Hold::PodsNotReady { ready: deployment.status.ready, wanted, trouble }
+    }
+
+    /// A node without a grant; that its revision has failed there comes first.
+    pub(super) fn hold_attached(&mut self, case: &Case<'_>, settings: &Settings, phase: &'static str, now: Hold) {
+        let failed = self.failure(case).filter(|failure| case.is_at(&settings.revision) && failure.reason != course::RELEASED);
+        match failed.map(|failure| failure.reason.clone()) {
+            Some(noted) => self.hold(case.name, "Failed", Hold::failed(&noted, now)),
+            None => self.hold(case.name, phase, now),
+        }
+    }
+
+    /// The node broke after its update, and has not served long enough since.
+    pub(super) fn suspicion(&self, case: &Case<'_>, settings: &Settings, serves: bool) -> Option<Hold> {
+        let Suspect { falls, last, since, unbroken, .. } = self.plan.sights.suspect(case.name)?;
+        let seconds = proof::good_after(falls, settings.rollout.proven_after);
+        let left = seconds.saturating_sub(unbroken).max(0);
+        let until = serves.then(|| self.snapshot.now.saturating_add(left));
+        Some(Hold::Suspect { falls, last, since, seconds, until })
     }
 }

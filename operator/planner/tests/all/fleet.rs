@@ -144,7 +144,7 @@ pub fn roll_out(world: &mut World, operator: &mut Operator, longest: usize, mut 
 
 /// Falls of suspects, by node.
 fn falls(sights: &Sights) -> BTreeMap<String, u32> {
-    sights.suspects().filter_map(|node| Some((node.to_owned(), sights.suspect(node)?.0))).collect()
+    sights.suspects().filter_map(|node| Some((node.to_owned(), sights.suspect(node)?.falls))).collect()
 }
 
 fn is_complete(world: &World, plan: &Plan) -> bool {
