@@ -155,6 +155,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn seconds_that_were_watched_are_those_of_a_clock_that_nobody_sets() {
+        let begin = Instant::now();
+        // What both clocks say since the look before, in seconds, and what was watched.
+        let steps = [(0, 0, 0), (10, 10, 10), (10, 9, 9), (5, 3605, 5), (5, -3595, 5), (7, 7, 7), (0, 60, 0)];
+        let (mut memory, mut passed, mut now) = (Memory::default(), 0, 1_000_000);
+        for (seconds, by_clock, watched) in steps {
+            (passed, now) = (passed + seconds, now + by_clock);
+            assert_eq!(memory.watched(now, begin + Duration::from_secs(passed)), watched, "{seconds} s, {by_clock} s by the clock");
+        }
+    }
+
+    #[test]
     fn a_write_that_the_watch_does_not_show_is_waited_for_no_longer_than_a_gap_of_the_watch_takes() {
         let (mut memory, observer) = (Memory::default(), Observer::default());
         memory.expect(Kind::Pods, 9);

@@ -476,6 +476,54 @@ fn a_ledger_that_is_rebuilt_keeps_its_suspects() {
     assert_eq!(falls(&world), 2);
 }
 
+/// A container of each pod of the node ends, and its successor is ready at once.
+fn restart(world: &mut World, node: &str) {
+    world.change(|cluster| pods_of(cluster, node).for_each(Pod::crash));
+}
+
+/// It restarts three times, and is ready at every look.
+#[test]
+fn a_suspect_that_serves_makes_way_for_the_way_back_at_once() {
+    let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 1);
+    for _ in 0..3 {
+        restart(&mut world, &at[0]);
+        run(&mut world, &mut operator, 15);
+    }
+    let plan = run(&mut world, &mut operator, 30);
+    assert_eq!((condition(&plan, "RolledBack"), on(&world, 1)), (ROLLED_BACK, 4), "{:#?}", plan.held);
+}
+
+/// A person pauses the resource after the second of three falls.
+#[test]
+fn a_pause_forgives_no_fall() {
+    let (mut world, mut operator, at) = with_updated(&json!({}), 4, 1, 1);
+    for paused in [false, true, false] {
+        edit(&mut world, |wish| wish.paused = paused);
+        restart(&mut world, &at[0]);
+        run(&mut world, &mut operator, 15);
+    }
+    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+    assert_eq!(course.failed.keys().collect::<Vec<_>>(), [&at[0]], "{:#?}", world.cluster.ledger().unwrap().suspects);
+}
+
+/// It takes its machine down 15 s after it was ready; nobody repairs that.
+#[test]
+fn a_revision_that_takes_its_machine_down_for_good_reaches_one_node_whether_dead_nodes_are_ignored_or_not() {
+    for ignores in [false, true] {
+        let (mut world, mut operator) = proving(&rolls_back(), 4, 1);
+        edit(&mut world, |wish| wish.ignores_not_ready = ignores);
+        let bad = world.cluster.wish.revision_of(2);
+        let outcome = release(&mut world, &mut operator, 600, |world, _| {
+            let now = world.cluster.now;
+            let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
+            let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            killed.iter().for_each(|node| node_is_ready(world, node, false));
+        });
+        let what = format!("ignored: {ignores}: {outcome:?}");
+        assert_eq!((outcome.reached, outcome.fewest, outcome.ever_current), (1, 3, false), "{what}");
+    }
+}
+
 // --- at rest ---
 
 /// An operator that does only what it must looks less often than that, in so many seconds.
