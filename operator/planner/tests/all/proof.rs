@@ -10,6 +10,7 @@ use crds::{ledger::Kind, names, token::Phase};
 use planner::Plan;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+pub use world::pods::Flaps;
 use world::{
     World, audit,
     operator::Operator,
@@ -38,29 +39,13 @@ pub fn serving(world: &World) -> BTreeSet<String> {
     cluster.nodes.keys().filter(|name| closed(name) && ready(name)).cloned().collect()
 }
 
-/// How pods of a revision behave: good for so many seconds, bad for so many, again and again.
-#[derive(Clone, Copy)]
-pub struct Flaps {
-    pub good: i64,
-    pub bad: i64,
-    /// A container ends each time; else its probe fails.
-    pub crashes: bool,
-}
-
 impl Flaps {
     /// One second of all pods of this image.
     pub fn second(self, world: &mut World, image: u8) {
         let wanted = world.cluster.wish.revision_of(image);
         world.change(|cluster| {
             let now = cluster.now;
-            for pod in cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted && pod.ends_at.is_none()) {
-                if now >= pod.ready_at.saturating_add(self.good) {
-                    pod.ready_at = now + self.bad;
-                    if self.crashes {
-                        pod.crash();
-                    }
-                }
-            }
+            cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).for_each(|pod| self.live(pod, now));
         });
     }
 }

@@ -1,5 +1,6 @@
 //! What may happen to a cluster and its operators, in any order, and how it happens.
 
+pub mod breaks;
 mod checkers;
 mod edits;
 pub mod promises;
@@ -9,9 +10,10 @@ use super::world::{
     audit::token,
     cluster::{Detacher, node_of},
     operator::{Operator, Request, STORES},
-    pods::Pod,
+    pods::{Flaps, Pod},
     wish::{ALL_MARKS, Pool, Unit, Zones},
 };
+use breaks::Record;
 use checkers::Checkers;
 use crds::{ledger::Course, names};
 use edits::{EDITS, Edit};
@@ -27,6 +29,8 @@ pub const NODES: u8 = 4;
 const BAD: u8 = 99;
 /// An image that no schedule has.
 const NEW: u8 = 4;
+/// Pods of this image break by themselves.
+pub const BREAKS: u8 = 5;
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -81,6 +85,8 @@ pub enum Event {
     Canary(u8),
     /// An image that never comes up, with a short deadline; and whether the rollout goes back by itself.
     Fails(bool),
+    /// An image whose pods are good for a while, and then are not, again and again.
+    Breaks(Flaps),
     OnDelete(bool),
     /// Zones have a budget of their own, come one by one, or mean nothing.
     Zones(u8),
@@ -100,6 +106,8 @@ pub enum Event {
     Return(u8),
     Vanish(u8),
     Recreate(u8),
+    /// A Node of a new name joins.
+    Join,
     Ready(u8, bool),
     /// A kubelet ends a pod and refuses every other, or no longer.
     Refuse(u8, bool),
@@ -208,6 +216,7 @@ fn guidance() -> impl Strategy<Value = Event> {
         3 => (0..7usize).prop_map(|field| Event::Field(field, 3)),
         3 => (1..NEW).prop_map(Event::Canary),
         3 => any::<bool>().prop_map(Event::Fails),
+        3 => breaks::flaps(1..30).prop_map(Event::Breaks),
         1 => Just(Event::OnDelete(true)),
         2 => (0..3u8).prop_map(Event::Zones),
         2 => Just(Event::OnDelete(false)),
@@ -248,8 +257,12 @@ pub fn sound() -> impl Strategy<Value = Vec<Event>> {
         1 => (1..3u8).prop_map(|budget| vec![Event::Budget(budget)]),
         1 => any::<bool>().prop_map(|paused| vec![Event::Pause(paused)]),
         2 => (0..NODES).prop_map(|node| vec![Event::DeletePod(node)]),
+        // A kubelet starts anew: until it has probed its pods they are unready, which is no fall, however often it comes.
+        3 => (0..NODES, 1..=10i64).prop_map(|(node, seconds)| vec![Event::Fall(node, seconds), Event::Calm(false, 15)]),
+        1 => any::<bool>().prop_map(|on_delete| vec![Event::OnDelete(on_delete)]),
         2 => select(vec![-3600, -5, 5, 3600]).prop_map(|by| vec![Event::Clock(by)]),
         2 => (0..NODES).prop_map(|node| vec![Event::Cordon(node, true), Event::Dies(node, 10)]),
+        1 => (0..NODES, select(vec![60, 90])).prop_map(|(node, seconds)| vec![Event::Cordon(node, true), Event::Dies(node, seconds)]),
         2 => (0..NODES).prop_map(|node| vec![Event::Cordon(node, false)]),
         4 => (any::<bool>(), 10..60u8).prop_map(|(who, seconds)| vec![Event::Calm(who, seconds)]),
     ];
@@ -260,7 +273,7 @@ pub fn sound() -> impl Strategy<Value = Vec<Event>> {
             (0..NODES, 2..20i64).prop_map(|(node, seconds)| Event::Fall(node, seconds)),
         ]
     };
-    let machine = (0..NODES, select(vec![10, 30])).prop_map(|(node, seconds)| Event::Dies(node, seconds));
+    let machine = (0..NODES, select(vec![10, 30, 60, 90])).prop_map(|(node, seconds)| Event::Dies(node, seconds));
     let noise = prop_oneof![[fall(), fall()].prop_map(Vec::from), machine.prop_map(|dies| vec![dies.clone(), dies])];
     let event = prop_oneof![5 => course().prop_map(|event| vec![event]), 1 => harmless];
     (prop::collection::vec(event, 10..60), noise, any::<[prop::sample::Index; 2]>()).prop_map(|(events, noise, at)| {
@@ -298,6 +311,8 @@ pub struct Run {
     checkers: Checkers,
     late: Vec<Request>,
     decisions: u32,
+    /// What the world knows of a revision that breaks.
+    pub record: Option<Record>,
 }
 
 /// Every so many decisions one is made twice.
@@ -310,10 +325,13 @@ impl Run {
             operator.catch_up(&world);
         }
         world.audit.seen.clear();
-        Self { world, operators, checkers: Checkers::new(), late: Vec::new(), decisions: 0 }
+        Self { world, operators, checkers: Checkers::new(), late: Vec::new(), decisions: 0, record: None }
     }
 
     fn act(&mut self, who: bool, arrives: u16) {
+        if let Some(record) = &mut self.record {
+            record.look(&self.world.cluster);
+        }
         let Some(planned) = self.operators[usize::from(who)].plan(&self.world) else { return };
         let audit = &mut self.world.audit;
         audit.violations.extend(promises::broken(&planned.snapshot, &planned.plan));
@@ -340,6 +358,8 @@ impl Run {
             }
         }
         self.changes_out_of_service(&before);
+        let wrong = self.record.as_mut().map(|record| record.judge(&self.world.cluster));
+        self.world.audit.violations.extend(wrong.into_iter().flatten());
     }
 
     /// What the pods of each node are made of.
@@ -434,6 +454,7 @@ impl Run {
             | Event::Field(..)
             | Event::Canary(_)
             | Event::Fails(_)
+            | Event::Breaks(_)
             | Event::OnDelete(_)
             | Event::Zones(_)
             | Event::RollbackTo(_)
@@ -446,6 +467,9 @@ impl Run {
     /// Changes the spec.
     fn order(&mut self, event: &Event) {
         self.world.change(|cluster| {
+            if let Event::Breaks(flaps) = *event {
+                cluster.flaps = Some((format!("app:{BREAKS}"), flaps));
+            }
             cluster.edit_wish(|wish| match *event {
                 Event::Image(image) => wish.image = image,
                 Event::Budget(budget) => wish.budget = budget.into(),
@@ -473,6 +497,7 @@ impl Run {
                     set(&mut wish.course, "nodeDeadlineSeconds", Some(json!(8)));
                     set(&mut wish.course, "autoRollback", goes_back.then_some(json!(true)));
                 }
+                Event::Breaks(_) => wish.image = BREAKS,
                 Event::OnDelete(on_delete) => wish.on_delete = on_delete,
                 Event::Zones(zones) => wish.zones = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime][usize::from(zones)],
                 Event::RollbackTo(number) => wish.rollback_to = number,
@@ -484,6 +509,9 @@ impl Run {
 
     /// What happens to nodes, Deployments and pods.
     fn befall(&mut self, event: &Event) {
+        if let (Event::Recreate(_), Some(record)) = (event, &mut self.record) {
+            record.replaced += 1;
+        }
         let disturbed = &mut self.world.audit.disturbed;
         match *event {
             Event::Vanish(node)
@@ -497,6 +525,13 @@ impl Run {
             }
             _ => {}
         }
+        self.world.audit.seen.extend(match *event {
+            Event::Evict(_) => Some("evicted"),
+            Event::Recreate(_) => Some("replaced"),
+            Event::Clock(_) => Some("clock set"),
+            Event::Dies(_, 40..) => Some("machine down"),
+            _ => None,
+        });
         self.world.change(|cluster| match *event {
             Event::Detacher(kind) => cluster.detacher = [Detacher::Good, Detacher::Silent, Detacher::Stale][usize::from(kind)],
             Event::Leave(node) => cluster.edit_node(&name(node), |node| node["metadata"]["labels"]["ingress"] = "false".into()),
@@ -507,6 +542,10 @@ impl Run {
                 if matches!(event, Event::Recreate(_)) {
                     cluster.join(&name(node));
                 }
+            }
+            Event::Join => {
+                let index = cluster.nodes.len();
+                cluster.join(&format!("n{index}"));
             }
             Event::Ready(node, ready) => cluster.edit_node(&name(node), |node| node["status"]["ready"] = ready.into()),
             Event::Refuse(node, refuses) => cluster.refuse(&name(node), refuses),
@@ -538,7 +577,7 @@ impl Run {
                 cluster.pods.iter_mut().filter(|pod| pod.node == name(node)).for_each(|pod| pod.ready_at = pod.ready_at.max(until));
             }
             Event::Cordon(node, cordoned) => cluster.edit_node(&name(node), |node| node["spec"]["unschedulable"] = cordoned.into()),
-            Event::Dies(node, seconds) => cluster.machine_dies(&name(node), seconds),
+            Event::Dies(node, seconds) => cluster.machine_restarts(&name(node), seconds),
             Event::Evict(node) => {
                 let now = cluster.now;
                 if let Some(pod) = cluster.pods.iter_mut().find(|pod| pod.node == name(node) && pod.is_active()) {
@@ -562,7 +601,7 @@ impl Run {
     /// Nobody disturbs the fleet or holds the rollout back any more.
     pub fn is_left_alone(&mut self) -> Operator {
         self.world.change(|cluster| {
-            cluster.edit_wish(|wish| wish.paused = false);
+            cluster.edit_wish(|wish| (wish.paused, wish.on_delete) = (false, false));
             // A timestamp that was written by a clock which was set since is compared with one that was not.
             cluster.answered.clear();
             (0..NODES).for_each(|node| cluster.edit_node(&name(node), |node| node["spec"]["unschedulable"] = false.into()));
@@ -585,6 +624,8 @@ impl Run {
             cluster.detacher = Detacher::Good;
             cluster.answered.clear();
             cluster.refusing.clear();
+            cluster.flaps = None;
+            cluster.back.clear();
             cluster.silent.clear();
             // What failed, and what was given up, is tried again only when somebody changes the template or the policy.
             let failed = cluster.ledger().is_some_and(|ledger| {
@@ -597,7 +638,7 @@ impl Run {
                 wish.minimum = 0;
                 // Grants may be as old as the schedule.
                 wish.course = json!({"nodeDeadlineSeconds": 3600});
-                wish.image = if failed || wish.image == BAD { NEW } else { wish.image };
+                wish.image = if failed || [BAD, BREAKS].contains(&wish.image) { NEW } else { wish.image };
             });
             for name in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
                 cluster.edit_node(&name, |node| {

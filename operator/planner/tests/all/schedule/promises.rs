@@ -16,7 +16,7 @@ use planner::{
     readiness,
     snapshot::{DeploymentFacts, NodeFacts},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the plan does against a promise.
 pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
@@ -163,8 +163,12 @@ impl Seen<'_> {
             .map(|(name, _)| name)
             .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != Kind::Drain && is_free(grant)));
         let stays = |name: &&String| begun.contains(name) && !is_taken_away(&self.snapshot.nodes[*name]);
-        let (left, taken) = (left.len(), granted.into_iter().filter(stays).count());
-        (taken > 0 && left < minimum).then(|| format!("P21: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+        let taken: Vec<_> = granted.into_iter().filter(stays).collect();
+        // What may break at any moment is not relied upon, unless it is what makes way.
+        let suspects: BTreeSet<_> = self.plan.sights.suspects().collect();
+        let relied = taken.iter().any(|name| !suspects.contains(name.as_str()));
+        let left = left.iter().filter(|name| !(relied && suspects.contains(name.as_str()))).count();
+        (!taken.is_empty() && left < minimum).then(|| format!("P21: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
     }
 
     /// The grant was read, and its health port, which the load balancer asks, has not answered.
@@ -227,8 +231,12 @@ impl Seen<'_> {
     fn rolls_back_later(&self) -> Option<String> {
         let after = &self.plan.status;
         let back = after.revisions.effective != after.revisions.update;
-        let waits = |hold: &Hold| matches!(hold, Hold::Proving { unproved, .. } if *unproved > 0);
-        let (node, held) = self.plan.held.iter().find(|(_, held)| back && waits(&held.hold))?;
+        let suspect = |node: &String| {
+            let suspect = after.rollout.as_ref().and_then(|ledger| ledger.suspects.get(node));
+            suspect.is_some_and(|suspect| suspect.revision != after.revisions.effective) && self.plan.sights.suspect(node).is_some()
+        };
+        let waits = |node: &String, hold: &Hold| matches!(hold, Hold::Proving { unproved, .. } if *unproved > 0 || suspect(node));
+        let (node, held) = self.plan.held.iter().find(|(node, held)| back && waits(node, &held.hold))?;
         Some(format!("P22: {node} waits for a proof on the way back: {:?}", held.hold))
     }
 

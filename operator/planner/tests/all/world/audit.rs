@@ -501,6 +501,9 @@ impl Audit {
             ("stepped", course.is_some_and(|course| course.steps_done > 0)),
             ("rolled back", ledger.rolled_back.is_some()),
             ("rebuilt", ledger.rebuilding.is_some()),
+            ("suspect", !ledger.suspects.is_empty()),
+            ("fell", ledger.suspects.values().any(|suspect| suspect.falls > 0)),
+            ("lost", course.is_some_and(|course| !course.lost.is_empty())),
         ];
         self.seen.extend(noted.into_iter().filter(|(_, now)| *now).map(|(what, _)| what));
     }

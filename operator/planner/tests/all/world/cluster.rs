@@ -2,7 +2,7 @@
 
 use super::{
     api::{self, text},
-    pods::{Pod, ReplicaSet},
+    pods::{Flaps, Pod, ReplicaSet},
     wish::{KEYS, POOL, STAMP, Wish, ZONE},
 };
 use crds::{ledger::Ledger, names};
@@ -75,6 +75,10 @@ pub struct Cluster {
     pub silent: BTreeSet<String>,
     /// Nodes whose kubelet refuses every pod.
     pub refusing: BTreeSet<String>,
+    /// Pods of this image break by themselves.
+    pub flaps: Option<(String, Flaps)>,
+    /// When machines are back that died for so long that their Nodes turned not Ready, by a clock that nobody sets.
+    pub back: BTreeMap<String, i64>,
     /// How many pods were made, by node.
     pub made: BTreeMap<String, usize>,
     /// Nodes that the detacher has answered for, and the key it was asked by.
@@ -122,6 +126,8 @@ impl Cluster {
             hanging: BTreeMap::new(),
             silent: BTreeSet::new(),
             refusing: BTreeSet::new(),
+            flaps: None,
+            back: BTreeMap::new(),
             made: BTreeMap::new(),
             answered: BTreeMap::new(),
             handled: BTreeMap::new(),
@@ -226,6 +232,20 @@ impl Cluster {
         }
     }
 
+    /// The same, and its Node is Ready again then.
+    pub fn machine_restarts(&mut self, node: &str, seconds: i64) {
+        self.machine_dies(node, seconds);
+        self.back.insert(node.to_owned(), self.passed + seconds);
+    }
+
+    fn start_machines(&mut self) {
+        let passed = self.passed;
+        let back: Vec<_> = self.back.extract_if(.., |_, at| *at <= passed).collect();
+        for (node, _) in back {
+            self.edit_node(&node, |node| node["status"]["ready"] = true.into());
+        }
+    }
+
     /// What the resource's annotation `…/retry` says.
     pub fn retry(&mut self, value: &str) {
         self.edit_resource(|resource| value.clone_into(&mut resource.retry));
@@ -294,6 +314,7 @@ impl Cluster {
     pub fn tick(&mut self, mut synced: impl FnMut(usize) -> bool) {
         self.now += 1;
         self.passed += 1;
+        self.start_machines();
         self.run_kubelets();
         self.run_detacher();
         let mut found = self.found();
@@ -342,6 +363,9 @@ impl Cluster {
             let ready = nodes.get(pod.node.as_str());
             if ready.is_none() {
                 pod.ends_at.get_or_insert(now + END);
+            }
+            if let Some((_, flaps)) = self.flaps.as_ref().filter(|(image, _)| pod.has_image(image)) {
+                flaps.live(pod, now);
             }
             pod.live(now, ready == Some(&true), &mut self.version);
         }

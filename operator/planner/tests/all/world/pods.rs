@@ -63,6 +63,16 @@ impl Pod {
         self.ends_at.is_none() && self.rejected_at.is_none()
     }
 
+    /// Which run of its container this is.
+    pub fn runs(&self) -> u64 {
+        self.run
+    }
+
+    /// What it is made of has this image.
+    pub fn has_image(&self, image: &str) -> bool {
+        self.image() == image
+    }
+
     fn image(&self) -> &Value {
         &self.template["spec"]["containers"][0]["image"]
     }
@@ -114,6 +124,27 @@ impl Pod {
     fn bump(&mut self, version: &mut u64) {
         *version += 1;
         self.version = *version;
+    }
+}
+
+/// How pods of a revision behave: good for so many seconds, bad for so many, again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct Flaps {
+    pub good: i64,
+    pub bad: i64,
+    /// A container ends each time; else its probe fails.
+    pub crashes: bool,
+}
+
+impl Flaps {
+    /// One second of a pod.
+    pub fn live(self, pod: &mut Pod, now: i64) {
+        if pod.is_active() && now >= pod.ready_at.saturating_add(self.good) {
+            pod.ready_at = now + self.bad;
+            if self.crashes {
+                pod.crash();
+            }
+        }
     }
 }
 

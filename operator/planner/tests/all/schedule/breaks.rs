@@ -1,0 +1,186 @@
+//! Revisions that break by themselves, again and again, and what the world itself knows of them: UIDs that were ever given one, and when it
+//! last broke, by a clock that nobody sets. Nothing that the product believes of its proof is asked.
+
+use super::{BREAKS, Event, NODES};
+use crate::world::{
+    audit::{entry, token},
+    cluster::{Cluster, node_of, revision},
+    pods::{Flaps, Pod},
+};
+use crds::{
+    holders::EntryPhase,
+    ledger::{Course, Kind},
+    token::Phase,
+};
+use proptest::{prelude::*, sample::select};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How pods of the revision behave. Short times without readiness, which are no falls, come soon enough for their sum to be a failure.
+pub fn flaps(good: std::ops::Range<i64>) -> impl Strategy<Value = Flaps> {
+    let crashes = (good.clone(), 1..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: true });
+    let fails = (good, 11..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
+    let short = (1..15i64, 4..11i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
+    prop_oneof![3 => crashes, 3 => fails, 1 => short]
+}
+
+/// What befalls a fleet that gets such a revision: one operator, which is away, starts anew and loses writes, but never sees the past; clocks
+/// that are set; nodes that join, and one that is replaced; noise.
+pub fn breaking() -> impl Strategy<Value = Vec<Event>> {
+    let who = false;
+    let at_work = prop_oneof![
+        6 => (5..40u8).prop_map(move |seconds| vec![Event::Calm(who, seconds)]),
+        4 => (1..6u8, any::<u8>()).prop_map(|(seconds, synced)| vec![Event::Seconds(seconds, synced)]),
+        6 => Just(vec![Event::CatchUpAndAct(who)]),
+        3 => any::<u16>().prop_map(move |arrives| vec![Event::CatchUp(who), Event::Act { who, arrives }]),
+        2 => Just(vec![Event::Crash { who, behind: 0 }]),
+        1 => (20..120u8).prop_map(|seconds| vec![Event::Seconds(seconds, u8::MAX)]),
+    ];
+    let befalls = prop_oneof![
+        2 => select(vec![-3600, -5, 5, 3600]).prop_map(|by| vec![Event::Clock(by)]),
+        1 => any::<bool>().prop_map(|paused| vec![Event::Pause(paused)]),
+        1 => (0..NODES).prop_map(|node| vec![Event::DeletePod(node)]),
+        1 => (0..NODES).prop_map(|node| vec![Event::Restart(node)]),
+        2 => (0..NODES, 1..20i64).prop_map(|(node, seconds)| vec![Event::Fall(node, seconds)]),
+        1 => (0..NODES).prop_map(|node| vec![Event::Evict(node)]),
+        1 => (0..NODES).prop_map(|node| vec![Event::Cordon(node, true), Event::Dies(node, 10), Event::Cordon(node, false)]),
+        1 => Just(vec![Event::Join]),
+    ];
+    let event = prop_oneof![8 => at_work, 1 => befalls];
+    (prop::collection::vec(event, 5..30), prop::option::weighted(0.2, (0..NODES, any::<prop::sample::Index>()))).prop_map(
+        |(events, replaced)| {
+            let mut events = events.concat();
+            if let Some((node, at)) = replaced {
+                events.insert(at.index(events.len() + 1), Event::Recreate(node));
+            }
+            events
+        },
+    )
+}
+
+/// What the world knows of a revision that breaks.
+#[derive(Clone, Debug)]
+pub struct Record {
+    revision: String,
+    /// Seconds for which it has to serve.
+    proven_after: i64,
+    /// Nodes that it may reach before it is proved.
+    most: usize,
+    /// UIDs of Nodes that were given it while they served, or that run it though nobody gave it to them.
+    pub reached: BTreeSet<String>,
+    /// UIDs of Nodes that were given it while they were out of service.
+    out: BTreeSet<String>,
+    /// UIDs of Nodes that served at the last look.
+    serving: BTreeSet<String>,
+    /// Nodes whose machine was replaced.
+    pub replaced: usize,
+    /// Since when all that runs it has served at each look; none while something does not.
+    good_since: Option<i64>,
+    /// The runs of containers at the last look, by pod.
+    runs: BTreeMap<String, u64>,
+    /// It was proved by what was seen at looks.
+    pub proved: bool,
+    pub current: bool,
+    /// When it was rolled back.
+    pub rolled_back: Option<i64>,
+}
+
+fn uid(node: &serde_json::Value) -> String {
+    node["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+impl Record {
+    pub fn new(cluster: &Cluster, proven_after: i64) -> Self {
+        Self {
+            revision: cluster.wish.revision_of(BREAKS),
+            proven_after,
+            most: cluster.budget(),
+            reached: BTreeSet::new(),
+            out: BTreeSet::new(),
+            serving: cluster.nodes.values().map(uid).collect(),
+            replaced: 0,
+            good_since: None,
+            runs: BTreeMap::new(),
+            proved: false,
+            current: false,
+            rolled_back: None,
+        }
+    }
+
+    /// An operator looks at this.
+    pub fn look(&mut self, cluster: &Cluster) {
+        let mut runs = BTreeMap::new();
+        let (mut good, mut running) = (true, 0);
+        self.serving.clear();
+        for deployment in cluster.deployments.values() {
+            let Some(node) = cluster.nodes.get(node_of(deployment)) else { continue };
+            let pods: Vec<&Pod> = cluster.pods.iter().filter(|pod| pod.node == node_of(deployment) && pod.rejected_at.is_none()).collect();
+            let held = entry(node).is_some_and(|entry| entry.phase == EntryPhase::Detached);
+            let closed = token(deployment).is_some_and(|token| token.phase == Phase::Closed) && !held;
+            let whole = usize::try_from(cluster.wish.pods) == Ok(pods.len()) && pods.iter().all(|pod| pod.ready && pod.ends_at.is_none());
+            if closed && whole && node["status"]["ready"] == true {
+                self.serving.insert(uid(node));
+            }
+            if revision(&deployment["spec"]["template"]) == self.revision && closed {
+                running += 1;
+                good &= whole;
+                runs.extend(pods.iter().map(|pod| (pod.uid.clone(), pod.runs())));
+            }
+        }
+        let ran_anew = self.runs.iter().any(|(pod, before)| runs.get(pod).is_some_and(|run| run != before));
+        self.runs = runs;
+        let passed = cluster.passed;
+        self.good_since = if good && running > 0 { Some(self.good_since.filter(|_| !ran_anew).unwrap_or(passed)) } else { None };
+        self.proved |= self.good_since.is_some_and(|since| passed - since >= self.proven_after);
+    }
+
+    /// What an operator has done, who looked just before.
+    pub fn judge(&mut self, cluster: &Cluster) -> Vec<String> {
+        let mut wrong = Vec::new();
+        self.note_reached(cluster);
+        let most = self.most + self.replaced;
+        if !self.proved && self.reached.len() > most {
+            wrong.push(format!("P16: it is not proved, and has reached {:?}, of {most} that it may", self.reached));
+        }
+        let Some(status) = cluster.resource.as_ref().and_then(|resource| resource.status.as_ref()) else { return wrong };
+        let complete =
+            status.conditions.iter().any(|condition| condition.reason == "Complete") && status.revisions.effective == self.revision;
+        let current = status.revisions.current == self.revision;
+        let unbroken = self.good_since.map_or(0, |since| cluster.passed - since);
+        if (current || complete) && !self.current && unbroken < self.proven_after {
+            wrong.push(format!("P17: current: {current}, complete: {complete}, {unbroken} s after it broke"));
+        }
+        self.current |= current;
+        let Some(ledger) = cluster.ledger() else { return wrong };
+        // A detacher that is silent says nothing of the revision.
+        let condemns = |course: &Course| course.failed.values().any(|failure| failure.reason != "DetachTimeout");
+        let failed = ledger.course.as_ref().filter(|course| course.revision == self.revision).is_some_and(condemns);
+        if ledger.rolled_back.is_some() {
+            self.rolled_back.get_or_insert(cluster.passed);
+        } else if failed && cluster.wish.course["autoRollback"] == true && !current && cluster.wish.image == BREAKS {
+            wrong.push(format!("P22: it has failed, and is not rolled back: {:?}", ledger.course));
+        }
+        wrong
+    }
+
+    fn note_reached(&mut self, cluster: &Cluster) {
+        let granted = cluster.ledger().into_iter().flat_map(|ledger| ledger.grants.values());
+        for grant in granted.filter(|grant| grant.kind == Kind::Update && grant.revision == self.revision) {
+            let known = self.reached.contains(&grant.node_uid) || self.out.contains(&grant.node_uid);
+            if !known {
+                let to = if self.serving.contains(&grant.node_uid) { &mut self.reached } else { &mut self.out };
+                to.insert(grant.node_uid.clone());
+            }
+        }
+        for pod in cluster.pods.iter().filter(|pod| pod.revision() == self.revision) {
+            let Some(node) = cluster.nodes.get(&pod.node) else { continue };
+            if !self.out.contains(&uid(node)) {
+                self.reached.insert(uid(node));
+            }
+        }
+    }
+
+    /// Nodes that were given it.
+    pub fn given(&self) -> usize {
+        self.reached.len() + self.out.len()
+    }
+}
