@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Verdict, compiler::Compiler, conclude, read_verdict, run, say};
-use crate::{images, rights, scenarios};
+use crate::{dump, images, rights, scenarios};
 
 /// The demo's name among scenarios.
 pub(super) const DEMO: &str = "demo";
@@ -126,11 +126,9 @@ fn programs() -> Result<String> {
     let mut paths = PROGRAMS.iter().map(|name| images::workspace_binary(name)).collect::<Result<Vec<_>>>()?;
     paths.push(repository.join("target/bed/control-plane"));
     for directory in INSTALLED {
-        let directory = repository.join(directory);
-        let entries = fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
-        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-        files.sort();
-        paths.extend(files);
+        let mut manifests = dump::files(&repository.join(directory), &["yaml"])?;
+        manifests.sort();
+        paths.extend(manifests);
     }
     let mut digest = Sha256::new();
     for path in paths {
