@@ -617,7 +617,10 @@ impl Sight {
     fn look_at_pods(&mut self, case: &Case<'_>, watched: i64, judged: bool, excused: bool) -> bool {
         let before = std::mem::take(&mut self.pods);
         let mut broke = before.iter().any(|(name, pod)| !pod.ended && !case.pods.iter().any(|now| now.name == *name));
-        for pod in case.pods {
+        // Of falls at the same look the last by name is named, in whatever order pods are seen.
+        let mut pods: Vec<_> = case.pods.iter().collect();
+        pods.sort_by_key(|pod| &pod.name);
+        for pod in pods {
             let known = before.get(&pod.name);
             let (next, fall) = look_at_pod(known, pod, watched, judged && !excused);
             broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);

@@ -517,7 +517,9 @@ fn a_revision_that_takes_its_machine_down_for_good_reaches_one_node_whether_dead
             let now = world.cluster.now;
             let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
             let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
-            killed.iter().for_each(|node| node_is_ready(world, node, false));
+            for node in &killed {
+                node_is_ready(world, node, false);
+            }
         });
         let what = format!("ignored: {ignores}: {outcome:?}");
         assert_eq!((outcome.reached, outcome.fewest, outcome.ever_current), (1, 3, false), "{what}");
