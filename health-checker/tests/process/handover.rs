@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
     net::{Ipv4Addr, TcpListener},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 use tokio::{
@@ -174,9 +175,11 @@ async fn said(stream: &mut UnixStream, words: &Value) -> Value {
 
 /// A connection over which somebody asked by this protocol, and the answer.
 async fn asked(port: u16, protocol: u32) -> (UnixStream, Value) {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
     let door = format!("\0ingress-daemonset-health-checker/{port}");
     let socket = UnixSocket::new_stream().expect("a socket");
-    socket.bind(format!("{door}/somebody")).expect("binds");
+    // A process that another test is about to start has a copy of each socket for a moment, and keeps its name taken.
+    socket.bind(format!("{door}/somebody-{}", NUMBER.fetch_add(1, Ordering::Relaxed))).expect("binds");
     let mut stream = socket.connect(door).await.expect("connects");
     let party = serde_json::json!({"protocol": protocol, "namespace": "default", "name": "edge", "uid8": UID8, "address": "127.0.0.1"});
     let answer = said(&mut stream, &party).await;
