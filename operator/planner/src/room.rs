@@ -65,6 +65,12 @@ impl Kept {
         }
     }
 
+    /// Why others wait for them; nothing where there are none.
+    fn hold(&self, budget: usize, seconds: i64) -> Option<Hold> {
+        let (unproved, suspects) = (self.unproved, self.suspect + self.fallen);
+        (unproved + suspects > 0).then_some(Hold::Proving { unproved, suspects, budget, seconds })
+    }
+
     /// Places that they take: what may be chance takes none.
     fn places(&self) -> usize {
         self.unproved + self.fallen + self.suspect.saturating_sub(noise(self.running))
@@ -101,6 +107,8 @@ pub struct Wants<'c> {
     pub leaves: bool,
     /// Where it stands.
     pub standing: Standing,
+    /// It broke after its update, or its revision is not proved; also while it is down.
+    pub doubtful: bool,
 }
 
 impl Wants<'_> {
@@ -111,7 +119,7 @@ impl Wants<'_> {
 
     /// Nodes that keep their places for what they run stand in its way: it is none of them, and takes something away.
     fn counts_others(&self) -> bool {
-        self.standing == Standing::Plain && !self.is_out() && !self.grows
+        !self.doubtful && !self.is_out() && !self.grows
     }
 }
 
@@ -201,21 +209,25 @@ impl<'a> Room<'a> {
         if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
             return Some(Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
+        // Where none stands in its way the budget alone is why.
+        let waits = |kept: &Kept, budget| kept.hold(budget, self.proven_after).filter(|_| wants.counts_others());
         let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
         if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
-            let Kept { unproved, suspect, fallen, .. } = self.kept;
-            return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget: self.budget, seconds: self.proven_after });
+            let budget = Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
+            return Some(waits(&self.kept, self.budget).unwrap_or(budget));
         }
         if let Some((topology, budget)) = self.topology.and_then(|topology| topology.budget.map(|budget| (topology, budget))) {
             let here = self.domains.get(wants.domain).cloned().unwrap_or_default();
             let budget = budget.of(here.nodes);
-            if !has_slot(wants.down, here.grants, here.unavailable, budget) {
+            let domain_budget = || {
                 let domain = format!("{}={}", topology.key, wants.domain);
-                return Some(Hold::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget });
+                Hold::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget }
+            };
+            if !has_slot(wants.down, here.grants, here.unavailable, budget) {
+                return Some(domain_budget());
             }
             if !has_slot(wants.is_out(), here.grants, taken(&here.kept, here.unavailable), budget) {
-                let Kept { unproved, suspect, fallen, .. } = here.kept;
-                return Some(Hold::Proving { unproved, suspects: suspect + fallen, budget, seconds: self.proven_after });
+                return Some(waits(&here.kept, budget).unwrap_or_else(domain_budget));
             }
         }
         // Those that may break at any moment are not relied upon.
@@ -264,7 +276,8 @@ impl<'a> Room<'a> {
         let (down, available) = state(case);
         let domain = self.topology.map_or("", |topology| case.domain(topology));
         let lags = clocks::is_behind(case);
-        Wants { domain, down, lags, available, grows: false, leaves: !case.chosen, standing: self.standing(case) }
+        let (standing, doubtful) = (self.standing(case), self.proof.standing(case.name) != Standing::Plain);
+        Wants { domain, down, lags, available, grows: false, leaves: !case.chosen, standing, doubtful }
     }
 
     /// Where a node stands: what is out now is counted as that alone.
