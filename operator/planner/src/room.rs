@@ -210,11 +210,11 @@ impl<'a> Room<'a> {
             return Some(Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
         // Where none stands in its way the budget alone is why.
-        let waits = |kept: &Kept, budget| kept.hold(budget, self.proven_after).filter(|_| wants.counts_others());
+        let held = |kept: &Kept, budget| kept.hold(budget, self.proven_after).filter(|_| wants.counts_others());
         let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
         if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
             let budget = Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
-            return Some(waits(&self.kept, self.budget).unwrap_or(budget));
+            return Some(held(&self.kept, self.budget).unwrap_or(budget));
         }
         if let Some((topology, budget)) = self.topology.and_then(|topology| topology.budget.map(|budget| (topology, budget))) {
             let here = self.domains.get(wants.domain).cloned().unwrap_or_default();
@@ -227,7 +227,7 @@ impl<'a> Room<'a> {
                 return Some(domain_budget());
             }
             if !has_slot(wants.is_out(), here.grants, taken(&here.kept, here.unavailable), budget) {
-                return Some(waits(&here.kept, budget).unwrap_or_else(domain_budget));
+                return Some(held(&here.kept, budget).unwrap_or_else(domain_budget));
             }
         }
         // Those that may break at any moment are not relied upon.
