@@ -218,13 +218,16 @@ fn runs() -> ProptestConfig {
     }
 }
 
-/// Runs as many schedules as configured, and says how many; what came about in them, by how many, is returned.
+/// Runs as many schedules as configured, or one in so many where each is long, and says how many; what came about in them, by how many, is
+/// returned.
 fn simulate<S: Strategy>(
     what: &str,
+    one_in: u32,
     schedules: &S,
     survive: impl Fn(S::Value) -> Result<World, TestCaseError>,
 ) -> BTreeMap<&'static str, u32> {
     let (config, started) = (runs(), Instant::now());
+    let config = ProptestConfig { cases: config.cases.div_ceil(one_in), ..config };
     let cases = config.cases;
     let (states, seen) = (RefCell::new(0), RefCell::new(BTreeMap::new()));
     let outcome = TestRunner::new(config).run(schedules, |schedule| {
@@ -255,7 +258,7 @@ fn events(event: impl Strategy<Value = Event>) -> impl Strategy<Value = Vec<Even
 
 #[test]
 fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
-    simulate("budget", &(0..6usize, 1..3i32, 0..2usize, events(plain())), |(marks, budget, pods, events)| {
+    simulate("budget", 1, &(0..6usize, 1..3i32, 0..2usize, events(plain())), |(marks, budget, pods, events)| {
         survive(marks, budget, 0, pods, &events)
     });
 }
@@ -263,7 +266,7 @@ fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
 #[test]
 fn no_schedule_breaks_the_budget_of_a_zone_or_begins_a_second_zone() {
     let schedules = (0..6usize, 1..3usize, 0..2usize, events(plain()));
-    simulate("zones", &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
+    simulate("zones", 1, &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
 }
 
 /// What the schedules with guidance must have come to, lest they prove nothing.
@@ -305,21 +308,22 @@ fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
 #[test]
 fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_and_every_rollout_ends() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, events(guided()));
-    let seen = simulate("guided", &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
+    let seen = simulate("guided", 1, &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
     all_came_about(&seen, runs().cases);
 }
 
 #[test]
 fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_of_a_zone() {
     let schedules = (0..6usize, 2..4i32, 1..3usize, 0..2usize, events(guided()));
-    let seen = simulate("guided, zones", &schedules, |(marks, budget, zones, pods, events)| survive(marks, budget, zones, pods, &events));
+    let seen =
+        simulate("guided, zones", 1, &schedules, |(marks, budget, zones, pods, events)| survive(marks, budget, zones, pods, &events));
     all_came_about(&seen, runs().cases);
 }
 
 #[test]
 fn no_noise_absence_or_clock_step_condemns_a_sound_revision_or_holds_it_up_for_good() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, sound());
-    let seen = simulate("noise", &schedules, |(marks, budget, pods, events)| survive_noise(marks, budget, pods, &events));
+    let seen = simulate("noise", 1, &schedules, |(marks, budget, pods, events)| survive_noise(marks, budget, pods, &events));
     let known = ["proving", "suspect", "fell", "evicted", "clock set", "machine down"];
     assert!(runs().cases < 100 || known.iter().all(|what| seen.contains_key(what)), "{seen:?}");
 }
@@ -329,7 +333,7 @@ fn no_revision_that_breaks_reaches_more_than_the_budget_or_is_current_and_each_i
     let schedules = (0..6usize, 1..3i32, 0..2usize, select(vec![15, 60])).prop_flat_map(|(marks, budget, pods, proven)| {
         (Just((marks, budget, pods, proven)), prop_oneof![3 => flaps(1..proven), 1 => flaps(proven..2 * proven)], breaking())
     });
-    let seen = simulate("breaks", &schedules, |((marks, budget, pods, proven), flaps, events)| {
+    let seen = simulate("breaks", 4, &schedules, |((marks, budget, pods, proven), flaps, events)| {
         survive_breaks(marks, budget, pods, proven, flaps, &events)
     });
     assert!(["failed", "proving", "rolled back"].iter().all(|what| seen.contains_key(what)), "{seen:?}");
