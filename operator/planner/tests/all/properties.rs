@@ -34,7 +34,7 @@ use world::{
 const ZONES: [Zones; 3] = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime];
 /// Tests that draw schedules.
 const DRAWING: u32 = 6;
-/// Schedules of all of them together, unless the environment asks for others (`SCHEDULES`).
+/// Schedules of all of them together, if each drew as many, unless the environment asks for others (`SCHEDULES`).
 const SCHEDULES: u32 = 10_000;
 
 /// A world at rest for each set of marks and each use of zones, made once; in it, pods stay or are made anew as `pod_update` says.
