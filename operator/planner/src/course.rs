@@ -117,9 +117,7 @@ fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]
             })
     };
     let mut stay = BTreeSet::new();
-    let waits = |(_, case): &(usize, &Case<'_>)| case.chosen && !is_new(case) && !case.is_at(&settings.revision);
-    let mut others: Vec<_> = cases.iter().enumerate().filter(waits).collect();
-    others.sort_by_key(|(_, case)| case.name);
+    let others = cases.iter().enumerate().filter(|(_, case)| case.chosen && !is_new(case) && !case.is_at(&settings.revision));
     for (index, case) in others {
         let is_empty = || case.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
         let stays = match case.grant {

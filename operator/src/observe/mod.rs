@@ -216,28 +216,26 @@ impl Observer {
     /// Lists Deployments and Nodes consistently and takes the result for the truth: the cache may be older than what
     /// another process wrote before it died.
     pub async fn relist(&self, client: &Client, namespace: &str) -> kube::Result<()> {
-        let deployments = async || {
-            let (listed, at) =
-                self.pages(&Api::<Lean<Deployment>>::namespaced(client.clone(), namespace), crds::names::RESOURCE_LABEL).await?;
-            let seen = self.seen(Kind::Deployments);
-            let touched = self.index().reconcile_list(listed, at, seen, |key| key.0 == namespace);
-            for touched in touched {
-                self.trigger(&touched);
-            }
-            Ok::<_, kube::Error>(())
-        };
-        let nodes = async || {
-            let (listed, at) = self.pages(&Api::<Lean<Node>>::all(client.clone()), "").await?;
-            let seen = self.seen(Kind::Nodes);
-            let touched = self.index().reconcile_list(listed, at, seen, |_| true);
-            self.tell_gates(false);
-            for touched in touched {
-                self.trigger(&touched);
-            }
-            Ok::<_, kube::Error>(())
-        };
-        self.deployments_listed.of(namespace).run(deployments).await?;
-        self.nodes_listed.run(nodes).await
+        let deployments = Api::<Lean<Deployment>>::namespaced(client.clone(), namespace);
+        let list = async || self.list_anew(&deployments, crds::names::RESOURCE_LABEL, |key| key.0 == namespace).await;
+        self.deployments_listed.of(namespace).run(list).await?;
+        let nodes = Api::<Lean<Node>>::all(client.clone());
+        self.nodes_listed.run(async || self.list_anew(&nodes, "", |_| true).await).await
+    }
+
+    /// The same of one kind, over the keys in `scope`.
+    async fn list_anew<K>(&self, api: &Api<K>, labels: &str, scope: impl Fn(&index::Key) -> bool) -> kube::Result<()>
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug,
+    {
+        let (listed, at) = self.pages(api, labels).await?;
+        let seen = self.seen(K::KIND);
+        let touched = self.index().reconcile_list(listed, at, seen, scope);
+        self.tell_gates(false);
+        for touched in touched {
+            self.trigger(&touched);
+        }
+        Ok(())
     }
 
     /// All objects of one moment, each cut down before the next page is asked for: five thousand Nodes are 90 MiB as they are sent, and five
