@@ -10,13 +10,14 @@ use serde_json::Value;
 const LONG_NUMBER: usize = 5;
 
 /// Fields that differ between two attempts at the same: times, and what only counts seconds.
-const VOLATILE: [&str; 18] = [
+const VOLATILE: [&str; 19] = [
     "resourceVersion",
     "managedFields",
     "renewTime",
     "acquireTime",
     "leaseTransitions",
     "eventTime",
+    "lastHeartbeatTime",
     "lastTransitionTime",
     "since",
     "seconds",
@@ -161,6 +162,18 @@ mod tests {
         assert_eq!(write("812", "0a1b2c3d.4.Claimed.1795274891"), write("813", "0a1b2c3d.4.Claimed.1795274892"));
         assert_ne!(write("812", "0a1b2c3d.4.Claimed.1795274891"), write("812", "0a1b2c3d.5.Claimed.1795274891"));
         assert_ne!(write("812", "0a1b2c3d.4.Claimed.1795274891"), write("812", "0a1b2c3d.4.Closed.1795274891"));
+    }
+
+    /// Else a write that is tried again in the next second would be another one, and fail as the first of its kind.
+    #[test]
+    fn a_heartbeat_of_the_next_second_is_the_same_write() {
+        let beat = |second: u32, ready: &str| {
+            let at = format!("2026-11-25T00:00:0{second}Z");
+            let condition = serde_json::json!({ "type": "Ready", "status": ready, "lastHeartbeatTime": at, "lastTransitionTime": at });
+            patch(&serde_json::json!({ "status": { "conditions": [condition] } }))
+        };
+        assert_eq!(beat(1, "True"), beat(2, "True"));
+        assert_ne!(beat(1, "True"), beat(1, "False"));
     }
 
     /// Else each second of a clock would be another request, and none would ever succeed where each fails once.
