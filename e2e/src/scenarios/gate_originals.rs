@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::names;
-use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::core::v1::{Event, Node, Taint};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -18,11 +18,11 @@ use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},
     control_plane,
-    eventually::{eventually, throughout},
+    eventually::eventually,
     images,
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
-    scenarios::gates,
+    scenarios::{gates, product},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -141,14 +141,8 @@ async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
     let before = bed.recorder.history().await?.len();
     bed.kubectl(&["rollout", "restart", "deployment", operator_process::NAME, "-n", operator_process::NAMESPACE]).await?;
     is_rolled_out(bed).await?;
-    throughout(WHILE, "nodes stay as they are", async || is_held(bed, READINESS, held).await).await?;
-    let changes = bed.recorder.history().await?;
-    let lost = changes.iter().skip(before).filter(|seen| seen.kind == Kind::Node).find(|seen| {
-        let name = seen.object["metadata"]["name"].as_str().unwrap_or_default();
-        held.contains(&name)
-            && !seen.object["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == READINESS.0))
-    });
-    ensure!(lost.is_none(), "a node lost its taint: {lost:?}");
+    stay_held(bed, READINESS, held, "nodes stay as they are").await?;
+    product::stayed(bed, before, Kind::Node, "and they did since the start", |node| is_as_held(node, READINESS, held)).await?;
     apply_yaml(bed, MULTI).await?;
     bed.say("a ConfigMap that cannot be read changes nothing, before and after a start of the operator");
     Ok(())
@@ -204,7 +198,7 @@ async fn once_and_cleaned_up(bed: &Bed, held: &[&str]) -> Result<()> {
     })
     .await?;
     is_held(bed, READINESS, &[]).await?;
-    let missing = operator(bed, &["run", "--run-as-daemon=false", "--legacy-configmap=kube-public"], &[]).await?;
+    let missing = operator(bed, &["run", "--run-as-daemon=false", "--legacy-configmap=kube-system/node.readiness"], &[]).await?;
     ensure!(missing.status.code() == Some(2) && String::from_utf8_lossy(&missing.stderr).contains("there is no ConfigMap"), "{missing:?}");
     bed.say("one pass ends with 1 while a node is held, with 0 when none is, with 2 when it cannot be told");
 
@@ -340,17 +334,30 @@ pub async fn becomes_ready(bed: &Bed, app: &str, node: &str, ready: bool) -> Res
 }
 
 /// Exactly these nodes have the taint, with the effect `NoSchedule`.
-pub async fn is_held(bed: &Bed, (key, value): (&str, &str), wanted: &[&str]) -> Result<()> {
+pub async fn is_held(bed: &Bed, taint: (&str, &str), wanted: &[&str]) -> Result<()> {
     let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await?.items;
-    let has = |node: &&Node| {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-        taints
-            .into_iter()
-            .flatten()
-            .any(|taint| taint.key == key && taint.effect == "NoSchedule" && taint.value.as_deref().unwrap_or_default() == value)
-    };
-    let held: BTreeSet<_> = nodes.iter().filter(has).map(kube::ResourceExt::name_any).collect();
-    ensure!(held.iter().map(String::as_str).eq(wanted.iter().copied().collect::<BTreeSet<_>>()), "{key} is on {held:?}, not on {wanted:?}");
+    let held: BTreeSet<_> = nodes.iter().filter(|node| bears(node, taint)).map(|node| node.name_any()).collect();
+    ensure!(
+        held.iter().map(String::as_str).eq(wanted.iter().copied().collect::<BTreeSet<_>>()),
+        "{taint:?} is on {held:?}, not on {wanted:?}"
+    );
+    Ok(())
+}
+
+fn bears(node: &Node, (key, value): (&str, &str)) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    let same = |taint: &Taint| taint.key == key && taint.effect == "NoSchedule" && taint.value.as_deref().unwrap_or_default() == value;
+    taints.into_iter().flatten().any(same)
+}
+
+/// These nodes have the taint for a while, and no other has.
+pub async fn stay_held(bed: &Bed, taint: (&str, &str), wanted: &[&str], what: &str) -> Result<()> {
+    gates::nodes_stay(bed, WHILE, what, |node| is_as_held(node, taint, wanted)).await
+}
+
+fn is_as_held(node: &Node, taint: (&str, &str), wanted: &[&str]) -> Result<()> {
+    let name = node.name_any();
+    ensure!(bears(node, taint) == wanted.contains(&name.as_str()), "{name}: {:?}", node.spec);
     Ok(())
 }
 
@@ -364,7 +371,7 @@ pub async fn recorded(bed: &Bed) -> Result<BTreeSet<String>> {
     Ok(nodes
         .iter()
         .filter(|node| node.annotations().keys().any(|key| key.starts_with(names::GATE_RECORD_PREFIX)))
-        .map(kube::ResourceExt::name_any)
+        .map(|node| node.name_any())
         .collect())
 }
 

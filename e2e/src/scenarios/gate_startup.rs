@@ -11,20 +11,19 @@ use super::{
     gate_admission::{create, in_force},
     gate_originals::{
         admission_objects, becomes_ready, clean_up, critical, held_are, is_held, node_names, nothing_is_left, operator, recorded, run_with,
+        stay_held,
     },
 };
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
-    eventually::{eventually, throughout},
+    eventually::eventually,
     node::NodeSpec,
     operator_process,
     scenario::Scenario,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
-/// How long nothing may happen that must not.
-const WHILE: Duration = Duration::from_secs(3);
 /// Key and value of the taint of the preset.
 const INITIALIZING: (&str, &str) = ("startup.k8s.io/initializing", "wait");
 
@@ -64,13 +63,10 @@ async fn startup(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     let workloads = Api::<Pod>::namespaced(bed.client.clone(), "default");
-    throughout(WHILE, "they wait, and so does the workload", async || {
-        is_held(bed, INITIALIZING, &["n5", "n6"]).await?;
-        let waiting = workloads.get("workload").await?;
-        ensure!(!is_on(&waiting, "n5"), "{:?}", waiting.spec);
-        Ok(())
-    })
-    .await?;
+    stay_held(bed, INITIALIZING, &["n5", "n6"], "they wait").await?;
+    // Had it landed, it would be there still.
+    let waiting = workloads.get("workload").await?;
+    ensure!(!is_on(&waiting, "n5"), "{:?}", waiting.spec);
     let began = chrono::Utc::now().timestamp();
     // By its annotation, while its container is not ready.
     let pods = startup_pods.list(&ListParams::default().labels("app=init")).await?.items;
@@ -95,7 +91,7 @@ async fn startup(bed: &mut Bed) -> Result<()> {
     ensure!(!nodes.get("n1").await?.annotations().contains_key("startup.k8s.io/completedAt"), "n1 was never initialized");
     bed.say("new nodes had the taint from the first moment, and were released, and annotated, when their startup pod was ready");
     becomes_ready(bed, "init", "n5", false).await?;
-    throughout(WHILE, "a released node stays so", async || is_held(bed, INITIALIZING, &[]).await).await?;
+    stay_held(bed, INITIALIZING, &[], "a released node stays so").await?;
     let writes = taint_writes(bed).await?;
     ensure!(writes.get("n5") == Some(&1) && writes.get("n6") == Some(&1), "the taint only went: {writes:?}");
     uninstalled(bed).await

@@ -253,15 +253,8 @@ async fn stays(bed: &Bed, name: &str, key: &str, tainted: bool) -> Result<()> {
 }
 
 /// Every Node fulfils `test` for the whole of `period`, by the history: also between two looks.
-async fn nodes_stay(bed: &Bed, period: Duration, what: &str, test: impl Fn(&Node) -> Result<()>) -> Result<()> {
-    let from = bed.recorder.history().await?.len();
-    let all = nodes(bed);
-    throughout(period, what, async || all.list(&ListParams::default()).await?.items.iter().try_for_each(&test)).await?;
-    for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::Node && !seen.deleted) {
-        let node: Node = serde_json::from_value(seen.object.clone()).context("reading a former Node")?;
-        test(&node).with_context(|| format!("it was otherwise for a moment: {what}"))?;
-    }
-    Ok(())
+pub async fn nodes_stay(bed: &Bed, period: Duration, what: &str, test: impl Fn(&Node) -> Result<()>) -> Result<()> {
+    product::stays(bed, (Kind::Node, &nodes(bed)), what, period, test).await
 }
 
 pub async fn says(bed: &Bed, name: &str, what: &str, test: impl Fn(&crds::NodeReadinessGateStatus) -> bool) -> Result<()> {

@@ -1,14 +1,15 @@
 //! The product in a bed: installing it, its resource, and waiting for what its status says.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::IngressDaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api,
-    api::{Patch, PatchParams},
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
@@ -248,16 +249,32 @@ pub async fn status_of_stays(
     period: Duration,
     test: impl Fn(&crds::IngressDaemonSetStatus) -> bool,
 ) -> Result<()> {
-    let holds = |status: &crds::IngressDaemonSetStatus| -> Result<()> {
-        ensure!(test(status), "{name}: {what}: {} {:?}", summary(status), status.conditions);
+    stays(bed, (Kind::IngressDaemonSet, &api(bed)), what, period, |resource: &IngressDaemonSet| {
+        let status = resource.status.as_ref().context("no status")?;
+        ensure!(resource.name_any() != name || test(status), "{name}: {} {:?}", summary(status), status.conditions);
         Ok(())
-    };
+    })
+    .await
+}
+
+/// All objects of a kind fulfil `test` for the whole of `period`, by the history: also between two looks.
+pub async fn stays<K: Clone + Debug + DeserializeOwned>(
+    bed: &Bed,
+    (kind, api): (Kind, &Api<K>),
+    what: &str,
+    period: Duration,
+    test: impl Fn(&K) -> Result<()>,
+) -> Result<()> {
     let from = bed.recorder.history().await?.len();
-    throughout(period, what, async || holds(&api(bed).get(name).await?.status.context("no status")?)).await?;
-    for seen in bed.recorder.history().await?.iter().skip(from) {
-        if seen.kind == Kind::IngressDaemonSet && seen.object["metadata"]["name"] == name {
-            holds(&serde_json::from_value(seen.object["status"].clone()).context("reading a former status")?)?;
-        }
+    throughout(period, what, async || api.list(&ListParams::default()).await?.items.iter().try_for_each(&test)).await?;
+    stayed(bed, from, kind, what, test).await
+}
+
+/// All objects of a kind fulfilled `test` from an entry of the history on.
+pub async fn stayed<K: DeserializeOwned>(bed: &Bed, from: usize, kind: Kind, what: &str, test: impl Fn(&K) -> Result<()>) -> Result<()> {
+    for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == kind && !seen.deleted) {
+        let object = serde_json::from_value(seen.object.clone()).context("reading a former object")?;
+        test(&object).with_context(|| format!("it was otherwise for a moment: {what}"))?;
     }
     Ok(())
 }
