@@ -77,18 +77,23 @@ impl Guide {
 
     /// Runs all commands of the section; returns what they print.
     pub(super) async fn run_all(&self) -> Result<String> {
-        let mut printed = String::new();
-        for command in commands(&self.text) {
-            printed += &self.shell(&command).await?;
-        }
-        Ok(printed)
+        self.run_all_as(|command| command).await
+    }
+
+    /// Runs all commands of the section, each as `changed`; returns what they print.
+    pub(super) async fn run_all_as(&self, changed: impl Fn(String) -> String) -> Result<String> {
+        self.run_each(&self.text, changed).await
     }
 
     /// Runs the commands of a step, each as `changed`; returns what they print.
     pub(super) async fn run(&self, step: &str, changed: impl Fn(String) -> String) -> Result<String> {
+        self.run_each(self.step(step)?, changed).await.with_context(|| format!("step `{step}`"))
+    }
+
+    async fn run_each(&self, text: &str, changed: impl Fn(String) -> String) -> Result<String> {
         let mut printed = String::new();
-        let commands = commands(self.step(step)?);
-        ensure!(!commands.is_empty(), "step `{step}` has no commands");
+        let commands = commands(text);
+        ensure!(!commands.is_empty(), "there are no commands");
         for command in commands {
             printed += &self.shell(&changed(command)).await?;
         }

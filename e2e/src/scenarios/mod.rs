@@ -35,6 +35,7 @@ mod migration;
 mod missing_rights;
 mod node_library;
 mod noise;
+mod operations;
 mod outages;
 mod ownership;
 mod placement;
@@ -176,6 +177,7 @@ pub const ALL: &[Scenario] = &[
     fleet::KUBELET,
     fleet::OUTAGES,
     plugin::STEERS,
+    operations::COMMANDS,
     gate_admission::POLICIES,
     gate_admission::WEBHOOK,
     gate_once::ONCE,
@@ -216,7 +218,7 @@ pub const GROUPS: &[Group] = &[
     // How many pods are refused depends on how soon the operator is heard: no full load runs beside this group.
     Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
-    Group { name: "plugin", scenarios: &[plugin::STEERS] },
+    Group { name: "plugin", scenarios: &[plugin::STEERS, operations::COMMANDS] },
     Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "etcd", scenarios: &[outages::ETCD] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },

@@ -1,0 +1,90 @@
+//! The commands of docs/operations.md, as they are written there.
+
+use anyhow::{Context as _, Result, ensure};
+use crds::names;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+
+use crate::{
+    auditor::{Expectations, Kind},
+    bed::Bed,
+    load::LoadOptions,
+    operator_process,
+    scenario::Scenario,
+    scenarios::{
+        guide::Guide,
+        product::{self, deployment_mark, four_nodes, rolling_update},
+    },
+    traffic::Traffic,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
+/// From looking to uninstalling, on a resource that serves.
+pub const COMMANDS: Scenario = Scenario {
+    name: "the_commands_for_three_in_the_morning_look_stop_turn_back_leave_out_and_uninstall",
+    options: four_nodes,
+    expected: || Expectations::budget(2),
+    body: |bed| Box::pin(commands(bed)),
+};
+
+async fn commands(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), operator_process::NAMESPACE);
+    let pods = pods.list(&ListParams::default()).await?.items;
+    let operator = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).find(|name| name.starts_with(operator_process::NAME));
+    let operator = operator.context("the operator has no pod")?;
+    let port = product::HEALTH_PORT.to_string();
+    let filled = |command: String| {
+        let values = [
+            ("NODE:PORT", &*format!("n4:{port}")),
+            ("NAMESPACE/NAME", "default/edge"),
+            ("NODE", "n4"),
+            ("NAME", "edge"),
+            ("POD", operator),
+        ];
+        values.into_iter().fold(command, |command, (name, value)| command.replace(name, value))
+    };
+    let run = async |heading: &str| -> Result<String> {
+        let told = Guide::in_file(bed, "docs/operations.md", Some(heading), &NODES)?.run_all_as(filled).await;
+        told.with_context(|| format!("the commands below `{heading}`"))
+    };
+
+    product::roll_to(bed, "2").await?;
+    product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached > 0).await?;
+    let told = run("Is it the rollout?").await?;
+    ensure!(NODES.iter().any(|node| told.contains(&format!("{node} Waiting since 20"))), "{told}");
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    let told = run("Is it a right?").await?;
+    ensure!(!told.contains("may not"), "{told}");
+    run("Is it the health check?").await?;
+    bed.say("all that one looks at is there");
+
+    // It stops, goes on, turns back and turns forth again.
+    let from = bed.recorder.history().await?.len();
+    run("Stop it, turn it back").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    let said = bed.recorder.history().await?;
+    let said: Vec<_> = said.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet).collect();
+    ensure!(said.iter().any(|seen| seen.object["spec"]["paused"] == true), "it was not paused");
+    ensure!(said.iter().any(|seen| seen.object["spec"]["rollbackTo"]["revision"] == 0), "it was not turned back");
+    ensure!(
+        said.last().is_some_and(|seen| seen.object["spec"]["paused"] == false && seen.object["spec"]["rollbackTo"].is_null()),
+        "{:?}",
+        said.last()
+    );
+    run("Which nodes, how many at a time").await?;
+    let nodes = bed.recorder.history().await?;
+    let skipped = nodes.iter().skip(from).filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] == "n4");
+    let skips = skipped.map(|seen| seen.object["metadata"]["annotations"][names::SKIP_ANNOTATION].as_str().unwrap_or_default());
+    let skips: Vec<_> = skips.collect();
+    ensure!(skips.contains(&"default/edge") && skips.last() == Some(&""), "{skips:?}");
+    traffic.all_served(bed).await?;
+    bed.say("it stopped, turned back and left a node out as it was told, and no request was lost");
+
+    run("Uninstall").await?;
+    let left = product::api(bed).list(&ListParams::default()).await?.items;
+    ensure!(left.is_empty(), "left: {left:?}");
+    Ok(())
+}
