@@ -200,7 +200,8 @@ mod tests {
         wrong.extend(files.into_iter().filter_map(|file| {
             let chosen: Vec<_> = list.faults.iter().filter(|fault| fault.file == *file && !fault.build).collect();
             let source = std::fs::read_to_string(root.join(file)).unwrap_or_default();
-            rewrite::with_choices(&source, &chosen).err().map(|error| format!("{file}: {error}"))
+            let parsed = rewrite::with_choices(&source, &chosen).and_then(|source| Ok(syn::parse_file(&source)?));
+            parsed.err().map(|error| format!("{file}: {error}"))
         }));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }

@@ -11,6 +11,9 @@ type Place<'f> = (Range<usize>, &'f Fault);
 pub fn with_choices(source: &str, faults: &[&Fault]) -> Result<String> {
     let mut places = Vec::new();
     for fault in faults {
+        if fault.original.trim_start().starts_with("let ") {
+            bail!("{}: what follows would not see the variable: take what stands behind its `=`", fault.name);
+        }
         places.push((place(source, fault)?, *fault));
     }
     // The outermost first, and those of one place in the order of the list.
