@@ -36,7 +36,7 @@ pub const FROM_A_DAEMON_SET: Scenario = Scenario {
 };
 
 async fn from_a_daemon_set(bed: &mut Bed) -> Result<()> {
-    let guide = Guide::of(bed, "Moving from a DaemonSet", &NODES)?;
+    let guide = Guide::of(bed, "Migrate from a DaemonSet", &NODES)?;
     bed.apply(&[workload::config_map("default"), daemon_set()]).await?;
     bed.haproxy.serves(MINUTE, &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
@@ -153,8 +153,8 @@ const NEW_PORT: u16 = 10081;
 const SYSTEM: &str = "ingress-daemonset-controller-system";
 
 async fn from_the_original(bed: &mut Bed) -> Result<()> {
-    let guide = Guide::of(bed, "Moving from ingress-daemonset-controller", &NODES)?;
-    let steps = Guide::of(bed, "Moving from a DaemonSet", &NODES)?;
+    let guide = Guide::of(bed, "Migrate from ingress-daemonset-controller", &NODES)?;
+    let steps = Guide::of(bed, "Migrate from a DaemonSet", &NODES)?;
     let as_is = |command: String| command;
     bed.apply_path("crds/manifests").await?;
     as_of_the_original(bed).await?;

@@ -53,17 +53,17 @@ async fn commands(bed: &mut Bed) -> Result<()> {
 
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached > 0).await?;
-    let told = run("Is it the rollout?").await?;
+    let told = run("Find out why a rollout waits").await?;
     ensure!(NODES.iter().any(|node| told.contains(&format!("{node} Waiting since 20"))), "{told}");
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-    let told = run("Is it a right?").await?;
+    let told = run("Find missing permissions").await?;
     ensure!(!told.contains("may not"), "{told}");
-    run("Is it the health check?").await?;
+    run("Check the health port").await?;
     bed.say("all that one looks at is there");
 
     // It stops, goes on, turns back and turns forth again.
     let from = bed.recorder.history().await?.len();
-    run("Stop it, turn it back").await?;
+    run("Pause, resume and roll back").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let said = bed.recorder.history().await?;
     let said: Vec<_> = said.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet).collect();
@@ -74,7 +74,7 @@ async fn commands(bed: &mut Bed) -> Result<()> {
         "{:?}",
         said.last()
     );
-    run("Which nodes, how many at a time").await?;
+    run("Set the budget, or leave a node out").await?;
     let nodes = bed.recorder.history().await?;
     let skipped = nodes.iter().skip(from).filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] == "n4");
     let skips = skipped.map(|seen| seen.object["metadata"]["annotations"][names::SKIP_ANNOTATION].as_str().unwrap_or_default());

@@ -229,7 +229,7 @@ async fn the_demo(bed: &Bed) -> Result<()> {
 
 async fn holds(bed: &Bed) -> Result<()> {
     const TYPE: &str = "example.com/not-held";
-    let guide = Guide::in_file(bed, GUIDE, Some("Holds: one condition, several owners"), &[])?;
+    let guide = Guide::in_file(bed, GUIDE, Some("Let several owners hold a pod"), &[])?;
     bed.apply(&[guide.named("PodReadinessGate", "holds")?, sleeper("web", "web", &[TYPE])]).await?;
     becomes(bed, "web", TYPE, Some(("True", "SourceTrue"))).await?;
     is_ready(bed, "web", true).await?;
@@ -353,7 +353,7 @@ async fn listed(bed: &Bed, pod: &Value) -> Result<Vec<String>> {
 
 async fn injection(bed: &Bed) -> Result<()> {
     const TYPE: &str = "example.com/injected";
-    let guide = Guide::in_file(bed, GUIDE, Some("Getting the readiness gate into pods"), &[])?;
+    let guide = Guide::in_file(bed, GUIDE, Some("Add the readiness gate to pods"), &[])?;
     bed.apply(&[guide.named("PodReadinessGate", "injected")?]).await?;
     says(bed, "injected", "its policy is there", |status| has(status, "AdmissionActive", "True", "Policy")).await?;
     let selected = sleeper("injected", "injected", &[]);

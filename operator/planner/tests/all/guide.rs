@@ -227,7 +227,7 @@ fn the_times_of_presets_are_those_that_the_operator_waits() {
 #[test]
 fn the_figures_of_presets_are_those_that_the_operator_goes_by() {
     let text = file("docs/operations.md");
-    let (_, text) = text.split_once("## How long is out").unwrap();
+    let (_, text) = text.split_once("## Detach and attach timing").unwrap();
     let shown: Vec<Vec<String>> =
         ["preset", "interval", "timeout", "unhealthy, healthy", "propagation"].map(|name| column(text, name)).into();
     let known = |preset: &Preset| {
