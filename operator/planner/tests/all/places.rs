@@ -152,3 +152,48 @@ fn a_revision_that_came_while_there_were_no_pods_and_breaks_is_rolled_back() {
     }
     assert_eq!((condition(&plan.unwrap(), "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 4));
 }
+
+/// Nodes that serve with all their pods.
+fn full(world: &World) -> usize {
+    let pods = |node: &str| world.cluster.pods.iter().filter(|pod| pod.node == node && pod.ready).count();
+    serving(world).iter().filter(|node| pods(node) == 2).count()
+}
+
+#[test]
+fn after_a_template_changed_at_zero_twelve_nodes_serve_within_15_s_and_have_it_within_5_minutes() {
+    for at_once in [false, true] {
+        let (mut world, mut operator) = proving(&json!({}), 12, 1);
+        edit(&mut world, |wish| wish.pods = 0);
+        seconds(&mut world, &mut operator, 60);
+        assert!(world.cluster.pods.is_empty());
+        if !at_once {
+            edit(&mut world, |wish| wish.image = 2);
+            seconds(&mut world, &mut operator, 30);
+        }
+        assert_eq!(on(&world, 2), 0, "nothing proves it at 0");
+        edit(&mut world, |wish| (wish.pods, wish.image) = (2, 2));
+        let (mut served, mut had) = (None, None);
+        for second in 0..400 {
+            seconds(&mut world, &mut operator, 1);
+            served = served.or((full(&world) == 12).then_some(second));
+            had = had.or((on(&world, 2) == 12).then_some(second));
+            assert!(second < 15 || full(&world) >= 11, "{} serve after {second} s", full(&world));
+            assert!(second >= 60 || on(&world, 2) <= 1, "{} have it after {second} s, unproved", on(&world, 2));
+        }
+        assert!(served.is_some_and(|second| second <= 15), "{served:?}");
+        assert!(had.is_some_and(|second| (60..=300).contains(&second)), "{had:?}");
+        assert_eq!(current(&world), world.cluster.wish.revision_of(2));
+    }
+}
+
+#[test]
+fn at_zero_a_template_that_is_not_to_be_proved_goes_to_one_node_after_the_other_all_the_same() {
+    let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": 0}), 12, 1);
+    edit(&mut world, |wish| wish.pods = 0);
+    seconds(&mut world, &mut operator, 60);
+    edit(&mut world, |wish| wish.image = 2);
+    let took = world.run_until(&mut operator, 300, |world| on(world, 2) == 12).unwrap();
+    assert!((120..=200).contains(&took), "{took} s");
+    edit(&mut world, |wish| wish.pods = 2);
+    world.run_until(&mut operator, 15, |world| full(world) == 12).unwrap();
+}
