@@ -1,6 +1,7 @@
 //! Command line and environment.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use crds::node_readiness_gate::{Effect, GateTaint};
 use planner::{
     gate::legacy,
     node_rights::{DETACH_KEYS, Keys, NamespaceTaints, NodeRights},
@@ -22,8 +23,8 @@ pub struct Arguments {
 pub enum Command {
     /// Run the operator.
     Run(Box<Run>),
-    /// Take from every Node what gates have left there: taints that the operator put on, and records. For an operator that is
-    /// uninstalled.
+    /// Take from every Node what gates, and resources that are gone, have left there: taints that the operator put on, records, labels and marks.
+    /// For an operator that is uninstalled.
     CleanupNodes(CleanupNodes),
     /// Print the `CustomResourceDefinition`s as YAML, for `kubectl apply -f -`.
     Crd,
@@ -194,6 +195,27 @@ pub struct CleanupNodes {
     /// Name of that lease.
     #[arg(long, env = "LEASE_NAME", default_value = "ingress-daemonset-operator")]
     pub lease_name: String,
+    /// Taints that gates had that are gone, with commas in between: `KEY:EFFECT`. Others are taken away only where a gate that is there has or
+    /// had them, for a kubelet may write what the operator records on its Node.
+    #[arg(long, value_name = "KEY:EFFECT", value_delimiter = ',', value_parser = parse_taint)]
+    pub taint: Vec<GateTaint>,
+    /// Keys by which resources may hold nodes detached, as the operator has the flag: no others are taken away, or go back to what they were.
+    #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "KEY", value_delimiter = ',', default_values = DETACH_KEYS)]
+    pub allowed_detach_keys: Vec<Keys>,
+}
+
+impl CleanupNodes {
+    /// What resources could have written to Nodes.
+    pub fn node_rights(&self) -> NodeRights {
+        NodeRights { detach_keys: self.allowed_detach_keys.clone(), ..NodeRights::default() }
+    }
+}
+
+fn parse_taint(text: &str) -> Result<GateTaint, String> {
+    let (key, effect) = text.split_once(':').filter(|(key, _)| !key.is_empty()).ok_or("it must be KEY:EFFECT")?;
+    let effect = [Effect::NoSchedule, Effect::PreferNoSchedule, Effect::NoExecute].into_iter().find(|known| known.as_str() == effect);
+    let effect = effect.ok_or("the effect must be NoSchedule, PreferNoSchedule or NoExecute")?;
+    Ok(GateTaint { key: key.to_owned(), value: None, effect })
 }
 
 /// Format of the log.
@@ -234,6 +256,25 @@ mod tests {
         assert!(given.allows_taint("web", "b/x") && given.allows_taint("dns", "c") && !given.allows_taint("dns", "b/x"));
         assert!(rights(&["--allowed-detach-keys=a b"]).unwrap_err().contains("neither a key such as"));
         assert!(rights(&["--allowed-node-taints=b/x"]).unwrap_err().contains("NAMESPACE=KEY"));
+    }
+
+    #[test]
+    fn whoever_cleans_up_names_taints_of_gates_that_are_gone() {
+        let options = |arguments: &[&str]| {
+            let line = ["operator", "cleanup-nodes"].iter().chain(arguments);
+            match Arguments::try_parse_from(line).map_err(|error| error.to_string())?.command {
+                Command::CleanupNodes(options) => Ok::<_, String>(options),
+                _ => unreachable!(),
+            }
+        };
+        let given = options(&["--taint=a/b:NoExecute,c:NoSchedule", "--allowed-detach-keys=example.com/out"]).unwrap();
+        let taint = |key: &str, effect| GateTaint { key: key.into(), value: None, effect };
+        assert_eq!(given.taint, [taint("a/b", Effect::NoExecute), taint("c", Effect::NoSchedule)]);
+        assert_eq!(given.node_rights().detach_keys, [Keys::One("example.com/out".into())]);
+        assert_eq!(options(&[]).unwrap().node_rights(), NodeRights::default());
+        for wrong in ["--taint=a", "--taint=:NoSchedule", "--taint=a:Never", "--taint="] {
+            assert!(options(&[wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,8 +1,16 @@
 //! Takes from every Node what gates, and resources that are gone, have left there, for an operator that is uninstalled.
 
-use crate::{act, args::CleanupNodes, observe::Observer};
+use super::{
+    fronts,
+    once::{gates, list},
+};
+use crate::{
+    act,
+    args::CleanupNodes,
+    observe::{Guarded, Observer},
+};
 use anyhow::{Context as _, bail};
-use crds::{IngressDaemonSet, NodeReadinessGate, names};
+use crds::{NodeReadinessGate, names};
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
     coordination::v1::Lease,
@@ -11,16 +19,20 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams},
-    core::ClusterResourceScope,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+    core::{ClusterResourceScope, DeserializeGuard},
 };
-use planner::gate::cleanup::{Leftovers, leftovers};
+use planner::gate::{
+    World,
+    cleanup::{Known, Leftovers, leftovers},
+};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::{
     collections::BTreeSet,
     fmt::{self, Debug},
     io::{self, Write as _},
+    sync::Arc,
     time::Duration,
 };
 
@@ -30,6 +42,13 @@ const WEBHOOK: &str = "ingress-daemonset-operator";
 const POLICIES_LAST: Duration = Duration::from_secs(3);
 /// How often a node is looked at that changes meanwhile.
 const ROUNDS: usize = 5;
+
+/// What may be taken from Nodes.
+struct Scope {
+    /// Resources that are there, by the first 8 characters of their UID.
+    present: BTreeSet<String>,
+    known: Known,
+}
 
 /// Cleans up, and prints what it does.
 pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> {
@@ -44,14 +63,16 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     remove_policies::<MutatingAdmissionPolicyBinding>(client, options.dry_run, prefix).await?;
     remove_policies::<MutatingAdmissionPolicy>(client, options.dry_run, prefix).await?;
     remove_webhook(client, options.dry_run, prefix).await?;
-    release_gates(client, options.dry_run, prefix).await?;
-    let present = present(client).await?;
-    remove_bindings(client, &present, options.dry_run, prefix).await?;
-    let (mut cleaned, nodes) = clean_all(client, &present, options.dry_run, prefix).await?;
+    let gates = gates(client).await?;
+    release_gates(client, &gates, options.dry_run, prefix).await?;
+    let resources = resources(client).await?;
+    let scope = Scope { present: present(&resources), known: known(&gates, &resources, options) };
+    remove_bindings(client, &scope.present, options.dry_run, prefix).await?;
+    let (mut cleaned, nodes) = clean_all(client, &scope, options.dry_run, prefix).await?;
     if !options.dry_run {
         // What came before the last API server knew that the policies are gone.
         tokio::time::sleep(POLICIES_LAST).await;
-        cleaned += clean_all(client, &present, false, prefix).await?.0;
+        cleaned += clean_all(client, &scope, false, prefix).await?.0;
     }
     say(format_args!("{prefix}{cleaned} of {nodes} nodes cleaned up"));
     Ok(())
@@ -63,12 +84,12 @@ fn say(line: fmt::Arguments<'_>) {
 }
 
 /// Cleans up every Node that there is now; how many had something of ours, and how many there are.
-async fn clean_all(client: &Client, present: &BTreeSet<String>, dry_run: bool, prefix: &str) -> anyhow::Result<(usize, usize)> {
+async fn clean_all(client: &Client, scope: &Scope, dry_run: bool, prefix: &str) -> anyhow::Result<(usize, usize)> {
     let observer = Observer::default();
     observer.take(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
     let mut cleaned = 0_usize;
     for name in observer.nodes().keys() {
-        cleaned += usize::from(clean(client, &observer, name, present, dry_run, prefix).await?);
+        cleaned += usize::from(clean(client, &observer, name, scope, dry_run, prefix).await?);
     }
     Ok((cleaned, observer.nodes().len()))
 }
@@ -131,20 +152,16 @@ fn is_gone(error: kube::Error) -> kube::Result<()> {
 }
 
 /// Gates could not be deleted any more, once nobody is there to take their finalizer off.
-async fn release_gates(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()> {
+async fn release_gates(client: &Client, gates: &[DeserializeGuard<NodeReadinessGate>], dry_run: bool, prefix: &str) -> anyhow::Result<()> {
     let api: Api<NodeReadinessGate> = Api::all(client.clone());
-    let gates = match api.list_metadata(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-        result => result.context("listing NodeReadinessGates")?,
-    };
-    for gate in gates.items.iter().filter(|gate| has_finalizer(gate)) {
+    for gate in gates.iter().filter(|gate| gate.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)) {
         let name = gate.name_any();
         say(format_args!("{prefix}NodeReadinessGate {name}: finalizer removed"));
         if dry_run {
             continue;
         }
         let left: Vec<_> = gate.finalizers().iter().filter(|finalizer| *finalizer != names::FINALIZER).collect();
-        let body = json!({"metadata": {"finalizers": left, "resourceVersion": gate.metadata.resource_version}});
+        let body = json!({"metadata": {"finalizers": left, "resourceVersion": gate.meta().resource_version}});
         api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(body))
             .await
             .with_context(|| format!("removing the finalizer of NodeReadinessGate {name}"))?;
@@ -152,24 +169,36 @@ async fn release_gates(client: &Client, dry_run: bool, prefix: &str) -> anyhow::
     Ok(())
 }
 
-fn has_finalizer(gate: &PartialObjectMeta<NodeReadinessGate>) -> bool {
-    gate.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)
+/// Resources that are there.
+async fn resources(client: &Client) -> anyhow::Result<Vec<Guarded>> {
+    match list::<Guarded>(Api::all(client.clone()), ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        result => result.context("listing IngressDaemonSets"),
+    }
 }
 
-/// Resources that are there, by the first 8 characters of their UID. What is theirs stays, which is said.
-async fn present(client: &Client) -> anyhow::Result<BTreeSet<String>> {
-    let found = match Api::<IngressDaemonSet>::all(client.clone()).list_metadata(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(BTreeSet::new()),
-        result => result.context("listing IngressDaemonSets")?.items,
-    };
-    for resource in &found {
+/// The same by the first 8 characters of their UID. What is theirs stays, which is said.
+fn present(resources: &[Guarded]) -> BTreeSet<String> {
+    for resource in resources {
         let named = format!("{}/{}", resource.namespace().unwrap_or_default(), resource.name_any());
         say(format_args!(
             "IngressDaemonSet {named} is there: its labels and marks on nodes are left. Delete it while an operator runs; \
              without one, delete it and take its finalizer off, then run this again"
         ));
     }
-    Ok(found.iter().map(|resource| names::uid8(&resource.uid().unwrap_or_default()).to_owned()).collect())
+    resources.iter().map(|resource| names::uid8(&resource.uid().unwrap_or_default()).to_owned()).collect()
+}
+
+/// What gates and resources that are there have or had put on nodes, as far as they can be decoded, and what the command line names.
+fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[Guarded], options: &CleanupNodes) -> Known {
+    let mut world = World { rights: options.node_rights(), ..World::default() };
+    let gates = gates.iter().filter_map(|gate| gate.0.as_ref().ok());
+    world.gates = gates.clone().map(fronts::gate).map(|gate| (gate.uid.clone(), Arc::new(gate))).collect();
+    let of_gates = gates.filter_map(|gate| Some((gate.uid()?, gate.status.clone()?.taints)));
+    let resources = resources.iter().filter_map(|resource| resource.0.as_ref().ok());
+    let of_resources = resources.filter_map(fronts::said_of_implied).map(|(uid, said)| (uid, said.taints));
+    world.remember_taints(of_gates.chain(of_resources), |_| true);
+    Known { world, named: options.taint.clone() }
 }
 
 /// Rights of health checkers of resources that are gone.
@@ -189,18 +218,11 @@ async fn remove_bindings(client: &Client, present: &BTreeSet<String>, dry_run: b
 }
 
 /// Whether there was something to take away.
-async fn clean(
-    client: &Client,
-    observer: &Observer,
-    name: &str,
-    present: &BTreeSet<String>,
-    dry_run: bool,
-    prefix: &str,
-) -> anyhow::Result<bool> {
+async fn clean(client: &Client, observer: &Observer, name: &str, scope: &Scope, dry_run: bool, prefix: &str) -> anyhow::Result<bool> {
     let api: Api<Node> = Api::all(client.clone());
     for round in 0..ROUNDS {
         let Some(node) = observer.node(name) else { return Ok(false) };
-        let found = leftovers(&node, present);
+        let found = leftovers(&node, &scope.present, &scope.known);
         if round == 0 {
             tell(name, &found, prefix);
         }
@@ -230,6 +252,18 @@ fn tell(name: &str, found: &Leftovers, prefix: &str) {
     for taint in &found.adopted {
         say(format_args!(
             "{prefix}node {name}: taint {taint} left: it was there before the operator; kubectl taint node {name} {taint}- removes it"
+        ));
+    }
+    for taint in &found.unknown {
+        say(format_args!(
+            "{prefix}node {name}: taint {taint} left: a record says that a gate put it there, and no gate that is there is known to have had it; \
+             if one had, --taint={taint} removes it"
+        ));
+    }
+    for mark in &found.unknown_marks {
+        say(format_args!(
+            "{prefix}node {name}: {mark} left: it is recorded as a resource's, and no resource may hold a node by it; \
+             if the operator had --allowed-detach-keys for it, give the same here"
         ));
     }
     for annotation in &found.annotations {

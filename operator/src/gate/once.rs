@@ -225,7 +225,7 @@ fn seen<T>(found: T) -> Source<T> {
     Source { found: Some(found), broken: None }
 }
 
-async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
+pub(super) async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -233,7 +233,7 @@ where
 }
 
 /// Without the definition there are none.
-async fn gates(client: &Client) -> anyhow::Result<Vec<DeserializeGuard<NodeReadinessGate>>> {
+pub(super) async fn gates(client: &Client) -> anyhow::Result<Vec<DeserializeGuard<NodeReadinessGate>>> {
     match list(Api::all(client.clone()), ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         result => result.context("listing NodeReadinessGates"),

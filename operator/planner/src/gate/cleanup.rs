@@ -2,15 +2,39 @@
 
 use super::{
     patch::{Changes, patch},
-    record::{Origin, records},
+    record::{Origin, Record, annotation_key, records},
+    world::World,
 };
 use crate::snapshot::NodeFacts;
 use crds::{
     holders::{self, EntryPhase},
+    ledger::Annotation,
     names,
+    node_readiness_gate::GateTaint,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
+
+/// What may be an operator's. A kubelet may annotate its own Node, and may change neither its taints nor many of its labels: what an annotation
+/// says of those is no reason to take them away.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Gates that are there, with the taints that they have or had, and the keys by which resources may hold nodes detached.
+    pub world: World,
+    /// Taints of gates that are gone, as whoever cleans up names them.
+    pub named: Vec<GateTaint>,
+}
+
+impl Known {
+    fn has_put(&self, gate_uid: &str, record: &Record) -> bool {
+        let is_it = |taint: &GateTaint| taint.key == record.key && taint.effect.as_str() == record.effect;
+        self.world.had_taint(gate_uid, &record.key, &record.effect) || self.named.iter().any(is_it)
+    }
+
+    fn may_hold(&self, entry: &holders::Entry) -> bool {
+        self.world.rights.allows_mark(&Annotation { key: entry.key.clone(), value: entry.value.clone() })
+    }
+}
 
 /// What goes from a Node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +43,10 @@ pub struct Leftovers {
     pub taints: Vec<String>,
     /// Taints that stay although a gate held the node by them: they were there before, as `key:effect`.
     pub adopted: Vec<String>,
+    /// Taints that stay, with their records, because no gate is known to have put them there, as `key:effect`.
+    pub unknown: Vec<String>,
+    /// Annotations and labels, in words, that stay, with what is recorded of them, because no resource may hold a node by them.
+    pub unknown_marks: Vec<String>,
     /// Annotations with records, those included that nobody can read, and those that say that a resource holds the node detached.
     pub annotations: Vec<String>,
     /// Annotations and labels, in words, that are again what they were before a resource held the node by them.
@@ -31,25 +59,29 @@ pub struct Leftovers {
 
 /// What gates have left on a Node, whichever gates there are, and resources other than those that are `present`, by the first 8
 /// characters of their UID: without their labels, those would lose their health checkers at once.
-pub fn leftovers(node: &NodeFacts, present: &BTreeSet<String>) -> Leftovers {
+pub fn leftovers(node: &NodeFacts, present: &BTreeSet<String>, known: &Known) -> Leftovers {
     let (mut found, mut changes) = (Leftovers::default(), Changes::default());
-    of_gates(node, &mut found, &mut changes);
-    of_resources(node, present, &mut found, &mut changes);
+    of_gates(node, known, &mut found, &mut changes);
+    of_resources(node, present, known, &mut found, &mut changes);
     found.patch = patch(node, &changes);
     found
 }
 
-fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, found: &mut Leftovers, changes: &mut Changes) {
+fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, known: &Known, found: &mut Leftovers, changes: &mut Changes) {
     let members = node.labels.entries().filter_map(|(key, _)| Some((key, key.strip_prefix(names::MEMBER_LABEL_PREFIX)?)));
     found.labels.extend(members.filter(|(_, uid8)| !present.contains(*uid8)).map(|(key, _)| key.to_owned()));
     changes.labels = found.labels.iter().map(|key| (key.clone(), None)).collect();
     // An annotation that nobody can read may be somebody's.
     let Ok(all) = holders::parse(node.annotations.get(names::HOLDERS_ANNOTATION).map(String::as_str)) else { return };
-    let (stay, gone): (holders::Holders, holders::Holders) = all.into_iter().partition(|(uid8, _)| present.contains(uid8));
+    let holds = |entry: &&holders::Entry| entry.phase == EntryPhase::Detached;
+    let is_unknown = |entry: &holders::Entry| holds(&entry) && node.mark(&entry.key) == Some(&entry.value) && !known.may_hold(entry);
+    let (stay, gone): (holders::Holders, holders::Holders) =
+        all.into_iter().partition(|(uid8, entry)| present.contains(uid8) || is_unknown(entry));
+    let unknown: BTreeSet<_> = stay.iter().filter(|(uid8, _)| !present.contains(*uid8)).map(|(_, entry)| entry.key.as_str()).collect();
+    found.unknown_marks = unknown.into_iter().map(names::mark_in_words).collect();
     if gone.is_empty() {
         return;
     }
-    let holds = |entry: &&holders::Entry| entry.phase == EntryPhase::Detached;
     let mut held: Vec<_> = gone.values().filter(holds).collect();
     held.sort_by_key(|entry| entry.time);
     for entry in held {
@@ -79,24 +111,27 @@ fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, found: &mut Leftov
     changes.annotations.insert(names::HOLDERS_ANNOTATION.to_owned(), rest);
 }
 
-fn of_gates(node: &NodeFacts, found: &mut Leftovers, changes: &mut Changes) {
-    for (key, _) in node.annotations.entries().filter(|(key, _)| key.starts_with(names::GATE_RECORD_PREFIX)) {
-        found.annotations.push(key.to_owned());
-        changes.annotations.insert(key.to_owned(), None);
-    }
+fn of_gates(node: &NodeFacts, known: &Known, found: &mut Leftovers, changes: &mut Changes) {
     let records = records(&node.annotations);
+    let mut kept = BTreeSet::new();
     for (place, taint) in node.taints.iter().enumerate() {
-        let mut held =
-            records.values().filter(|record| record.is_held() && record.key == taint.key && record.effect == taint.effect).peekable();
-        if held.peek().is_none() {
-            continue;
-        }
+        let is_it = |record: &Record| record.is_held() && record.key == taint.key && record.effect == taint.effect;
+        let held: Vec<_> = records.iter().filter(|(_, record)| is_it(record)).collect();
+        let applied: Vec<_> = held.iter().filter(|(_, record)| record.origin == Origin::Applied).collect();
         let named = format!("{}:{}", taint.key, taint.effect);
-        if held.any(|record| record.origin == Origin::Applied) {
+        if applied.iter().any(|(uid, record)| known.has_put(uid, record)) {
             changes.removals.push(place);
             found.taints.push(named);
-        } else {
+        } else if !applied.is_empty() {
+            kept.extend(applied.iter().map(|(uid, _)| annotation_key(uid)));
+            found.unknown.push(named);
+        } else if !held.is_empty() {
             found.adopted.push(named);
         }
+    }
+    let gone = |key: &&str| key.starts_with(names::GATE_RECORD_PREFIX) && !kept.contains(*key);
+    for key in node.annotations.entries().map(|(key, _)| key).filter(gone) {
+        found.annotations.push(key.to_owned());
+        changes.annotations.insert(key.to_owned(), None);
     }
 }

@@ -4,7 +4,7 @@ use super::life::*;
 use planner::gate::{
     Gate,
     admission::record,
-    cleanup::leftovers,
+    cleanup::{Known, leftovers},
     decide::Happened,
     record::{Origin, annotation_key},
     satisfiable::unsatisfiable,
@@ -23,7 +23,8 @@ fn a_gate_that_comes_to_a_taint_that_another_has_put_there_leaves_nothing_behind
     life.world.gates.remove("a");
     life.settle();
     assert!(life.is_tainted());
-    let left = leftovers(&life.node, &std::collections::BTreeSet::new());
+    let known = Known { world: life.world.clone(), named: Vec::new() };
+    let left = leftovers(&life.node, &std::collections::BTreeSet::new(), &known);
     assert_eq!((left.taints.len(), left.adopted.len()), (1, 0));
     life.world.gates.clear();
     assert!(!life.settle().is_tainted());
