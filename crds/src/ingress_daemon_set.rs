@@ -182,7 +182,7 @@ pub struct HealthChecker {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
-    /// `ServiceAccount`; default: one that the operator makes. A named one must exist; it is bound to what the checker needs.
+    /// `ServiceAccount`; default: one that the operator makes and binds. A named one must exist and have the rights that the checker needs: condition `HealthCheckersReady` says which it lacks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub service_account_name: Option<String>,

@@ -30,6 +30,17 @@ struct Refusal {
     until: Instant,
 }
 
+/// What was asked about the `ServiceAccount` that a resource names for its health checkers.
+#[derive(Debug)]
+pub struct NamedAccount {
+    /// Its name.
+    pub name: String,
+    /// Rights that it lacks, in words such as `list nodes`.
+    pub lacks: Vec<String>,
+    /// Until when that is believed.
+    pub ask_again: Instant,
+}
+
 /// What one process remembers of a resource.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -51,6 +62,8 @@ pub struct Memory {
     pub tried: Option<i64>,
     /// Attempts in a row to try it that the API server did not answer.
     pub untried: u32,
+    /// The account that the resource names for its health checkers.
+    pub account: Option<NamedAccount>,
     /// What the API server refuses, by node.
     refusals: BTreeMap<String, Refusal>,
     /// Generations that our last full writes gave Deployments.

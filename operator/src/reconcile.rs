@@ -1,7 +1,7 @@
 //! The loop of one resource: observe, decide, act, and again.
 
 use crate::{
-    act::{Actor, Announcer, Error, still_foreign, try_template},
+    act::{Actor, Announcer, Error, MISSING_AGAIN, ask_rights, still_foreign, try_template},
     ask::ask,
     memory::Memory,
     metrics::Metrics,
@@ -101,6 +101,7 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     if !try_template(&context.client, &mut memory, &mut snapshot).await {
         return Ok(Requeue::requeue(AFTER_CONFLICT));
     }
+    ask_rights(&context.client, &mut memory, &mut snapshot).await;
     let labels = &snapshot.resource.spec.template["metadata"]["labels"];
     let Some(links) = context.observer.hub().links(&key.0, &key.1, labels) else {
         // What the gates are decides which taints keep no pod away; the first list of gates wakes us.
@@ -134,6 +135,8 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     // A health checker may see the same write a moment after us.
     let contradicted = plan.held.values().any(|held| matches!(held.hold, Hold::StillHealthy { .. } | Hold::StillUnhealthy { .. }));
     let due = if contradicted { AFTER_CONFLICT } else { Duration::from_secs(due.unsigned_abs()) };
+    // Nothing tells when somebody binds the account.
+    let due = if snapshot.account_lacks.is_empty() { due } else { due.min(MISSING_AGAIN) };
     Ok(Requeue::requeue(soon.map_or(due, |soon| soon.min(due))))
 }
 

@@ -1,4 +1,4 @@
-//! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights they need.
+//! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights that an account of the operator's own gets for them.
 
 use crate::{
     eligibility,
@@ -33,6 +33,38 @@ pub fn uses_old_image(spec: &IngressDaemonSetSpec) -> bool {
     })
 }
 
+/// The `ServiceAccount` that the spec names for health checkers that there are to be. It gets no right from the operator: others may use it, too.
+/// That of the original's example is used as little as the image beside it.
+pub fn named_account(snapshot: &Snapshot) -> Option<&str> {
+    let spec = &snapshot.resource.spec;
+    let has_ports = resolve(spec).is_ok_and(|settings| !settings.ports.is_empty());
+    named(spec).filter(|_| has_ports && !snapshot.resource.deleting)
+}
+
+fn named(spec: &IngressDaemonSetSpec) -> Option<&str> {
+    spec.health_checker.as_ref()?.service_account_name.as_deref().filter(|_| !uses_old_image(spec))
+}
+
+/// Rights that a health checker needs: verb, API group, resource, and whether cluster-wide. They are those of its two `ClusterRoles`.
+pub fn needed() -> impl Iterator<Item = (&'static str, &'static str, &'static str, bool)> {
+    let resources = [("apps", "deployments", false), ("", "pods", false), ("", "nodes", true)];
+    resources.into_iter().flat_map(|(group, resource, everywhere)| ["list", "watch"].map(|verb| (verb, group, resource, everywhere)))
+}
+
+/// What the named account lacks, and what to do.
+pub fn account_lacks(snapshot: &Snapshot) -> Option<String> {
+    let (name, namespace) = (named_account(snapshot)?, &snapshot.resource.namespace);
+    let (lacks, all) = (&snapshot.account_lacks, names::HEALTH_CHECKER_NODE_ROLE);
+    (!lacks.is_empty()).then(|| {
+        format!(
+            "ServiceAccount {namespace}/{name}, which healthChecker.serviceAccountName names, may not {}: health checkers stay as they are; \
+             remove the field, or bind ClusterRole {} to the account in its namespace and {all} cluster-wide",
+            lacks.join(", "),
+            names::HEALTH_CHECKER_ROLE,
+        )
+    })
+}
+
 /// What is made, changed and removed now.
 pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
     let resource = &snapshot.resource;
@@ -41,6 +73,10 @@ pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
     }
     if !settings.ports.is_empty() {
         rights(snapshot, plan);
+    }
+    if account_lacks(snapshot).is_some() {
+        // New ones would see nothing, and what runs serves.
+        return;
     }
     let mut changing = snapshot.daemon_sets.iter().any(|set| !set.settled);
     let mut serving = true;
@@ -118,41 +154,39 @@ fn cluster_binding_name(resource: &Resource) -> String {
     format!("ingress-daemonset-health-checker-{}", resource.uid)
 }
 
-/// The `ServiceAccount`, and its rights: read pods and Deployments of the namespace, and Nodes; and the Secret.
+/// The Secret; and, unless the spec names one, the `ServiceAccount` with its rights: read pods and Deployments of the namespace, and Nodes.
 fn rights(snapshot: &Snapshot, plan: &mut Plan) {
     let resource = &snapshot.resource;
-    let named = resource.spec.health_checker.as_ref().and_then(|checker| checker.service_account_name.clone());
-    let account = named.clone().unwrap_or_else(|| account_name(resource));
+    let account = account_name(resource);
     let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": resource.namespace}]);
     let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
     let owned = |name: &str| json!({"name": name, "namespace": resource.namespace, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "ownerReferences": [render::owner_reference(resource)]});
     let binding = cluster_binding_name(resource);
-    let mut objects = Vec::new();
-    if named.is_none() {
+    let mut objects = vec![(
+        Supporting::Secret(account.clone()),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": owned(&account), "type": "Opaque"}),
+    )];
+    if named(&resource.spec).is_none() {
         objects.push((
             Supporting::ServiceAccount(account.clone()),
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned(&account)}),
         ));
+        objects.push((
+            Supporting::RoleBinding(account.clone()),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": owned(&account),
+                "roleRef": role(names::HEALTH_CHECKER_ROLE), "subjects": subjects,
+            }),
+        ));
+        objects.push((
+            Supporting::ClusterRoleBinding(binding.clone()),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": resource.key()}},
+                "roleRef": role(names::HEALTH_CHECKER_NODE_ROLE), "subjects": subjects,
+            }),
+        ));
     }
-    objects.push((
-        Supporting::Secret(account_name(resource)),
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": owned(&account_name(resource)), "type": "Opaque"}),
-    ));
-    objects.push((
-        Supporting::RoleBinding(account_name(resource)),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": owned(&account_name(resource)),
-            "roleRef": role(names::HEALTH_CHECKER_ROLE), "subjects": subjects,
-        }),
-    ));
-    objects.push((
-        Supporting::ClusterRoleBinding(binding.clone()),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": resource.key()}},
-            "roleRef": role(names::HEALTH_CHECKER_NODE_ROLE), "subjects": subjects,
-        }),
-    ));
     for (object, body) in objects {
         // These are not watched: each process writes them once in a while, which repairs what somebody changed.
         if !snapshot.asserted.contains(&assertion(&object, &body)) {
@@ -230,7 +264,7 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
                     "hostNetwork": true,
                     "dnsPolicy": "ClusterFirstWithHostNet",
                     "priorityClassName": "system-node-critical",
-                    "serviceAccountName": checker.service_account_name.unwrap_or_else(|| account_name(resource)),
+                    "serviceAccountName": named(&resource.spec).map_or_else(|| account_name(resource), str::to_owned),
                     "tolerations": [{"operator": "Exists"}],
                     "terminationGracePeriodSeconds": 10,
                     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": member}}},

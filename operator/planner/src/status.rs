@@ -175,7 +175,7 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wan
                 remarks.push(Invalid {
                     reason: "OldHealthCheckerImage",
                     message: format!(
-                        "healthChecker.image names the original's image: {} is used instead; remove the field",
+                        "healthChecker.image names the original's image: {} is used instead, and an account of the operator's own; remove the fields",
                         snapshot.health_checker_image
                     ),
                 });
@@ -408,6 +408,9 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
 /// Whether the load balancer gets an answer everywhere; nothing where nobody asks.
 fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<Wanted> {
     let settings = settings.ok().filter(|settings| !settings.ports.is_empty() && !snapshot.resource.deleting)?;
+    if let Some(message) = health_checker::account_lacks(snapshot) {
+        return Some(("HealthCheckersReady", false, "ServiceAccountLacksRights", message));
+    }
     let short = settings.ports.iter().find_map(|port| match snapshot.daemon_sets.iter().find(|set| set.owned && set.port == *port) {
         None => Some(format!("port {port} has no DaemonSet of health checkers yet")),
         Some(set) => (set.ready < set.desired).then(|| {

@@ -1,8 +1,10 @@
 //! One API call per action, with a timeout and a precondition; afterwards the watches are believed, not the answer.
 
+mod account;
 mod events;
 mod trial;
 
+pub use account::{MISSING_AGAIN, ask_rights};
 pub use events::Announcer;
 pub use trial::try_template;
 

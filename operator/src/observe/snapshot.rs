@@ -58,6 +58,7 @@ pub(super) fn build(
             .collect(),
         history: history(index, namespace, &uid),
         port_conflicts: port_conflicts(index, namespace, &uid8),
+        account_lacks: Vec::new(),
         others: others(index, &key, resource),
         service_ports: Arc::new(
             index

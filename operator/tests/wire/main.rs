@@ -1,6 +1,7 @@
 //! What goes over the wire for each action: exact method, path, query, kind of patch and body, and no further call.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod account;
 mod each_action;
 mod owners;
 mod pods;

@@ -284,3 +284,62 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
     uses(&mut snapshot, "ffffffff", false);
     assert!(valid(&snapshot).0, "{}", valid(&snapshot).2);
 }
+
+/// What is asked of the health checkers, with this in the spec.
+fn with_account(checker: Value) -> Snapshot {
+    let mut snapshot = snapshot();
+    snapshot.resource.spec.health_checker = serde_json::from_value(checker).unwrap();
+    snapshot.asserted.clear();
+    snapshot
+}
+
+/// Accounts that are made or bound, by kind of object.
+fn accounts(plan: &Plan) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    for action in &plan.actions {
+        let Action::Apply { object, body } = action else { continue };
+        let subject = || body["subjects"][0]["name"].as_str().unwrap().to_owned();
+        match object {
+            Supporting::ServiceAccount(name) => found.push(("account", name.clone())),
+            Supporting::RoleBinding(_) => found.push(("in the namespace", subject())),
+            Supporting::ClusterRoleBinding(_) => found.push(("everywhere", subject())),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn account_of(body: &Value) -> &str {
+    body["spec"]["template"]["spec"]["serviceAccountName"].as_str().unwrap()
+}
+
+#[test]
+fn only_an_account_of_the_operators_own_gets_rights_from_it() {
+    let own = format!("health-checker-{UID8}");
+    // With the original's image neither the image nor its account is used.
+    for checker in [json!({}), json!({"image": "mumoshu/ingress-daemonset-controller:latest", "serviceAccountName": "default"})] {
+        let plan = decide(&with_account(checker));
+        let wanted = ["account", "in the namespace", "everywhere"].map(|kind| (kind, own.clone()));
+        assert_eq!(accounts(&plan), wanted);
+        assert_eq!(account_of(&written(&plan).unwrap()), own);
+    }
+    let plan = decide(&with_account(json!({"serviceAccountName": "default"})));
+    assert_eq!(accounts(&plan), [], "every pod of the namespace without another account has this one");
+    assert_eq!(account_of(&written(&plan).unwrap()), "default");
+}
+
+#[test]
+fn health_checkers_whose_account_lacks_a_right_stay_as_they_are_and_the_condition_says_which() {
+    let mut snapshot = with_account(json!({"serviceAccountName": "checker"}));
+    snapshot.account_lacks = vec!["list nodes".into(), "watch deployments.apps".into()];
+    let plan = decide(&snapshot);
+    assert_eq!(written(&plan), None);
+    let said = plan.status.conditions.iter().find(|condition| condition.type_ == "HealthCheckersReady").unwrap();
+    assert_eq!((said.status.as_str(), said.reason.as_str()), ("False", "ServiceAccountLacksRights"));
+    let account = format!("{}/checker", snapshot.resource.namespace);
+    for part in [account.as_str(), "list nodes, watch deployments.apps", "ingress-daemonset-health-checker-nodes", "remove the field"] {
+        assert!(said.message.contains(part), "{part}: {}", said.message);
+    }
+    snapshot.account_lacks.clear();
+    assert!(written(&decide(&snapshot)).is_some());
+}
