@@ -137,6 +137,8 @@ pub const ALL: &[Scenario] = &[
     deletion::WITHOUT_OPERATOR,
     deletion::NAME_TAKEN,
     ownership::NEEDS_FINALIZERS,
+    ownership::BOUND,
+    ownership::NAMED_ACCOUNT,
     tenants::HOSTILE,
     missing_rights::TO_READ,
     missing_rights::TO_WRITE,
