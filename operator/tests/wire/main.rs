@@ -6,6 +6,7 @@ mod each_action;
 mod owners;
 mod pods;
 mod revisions;
+mod rights;
 mod supporting;
 
 use crds::{
