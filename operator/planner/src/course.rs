@@ -51,7 +51,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
     let joins_proven = withheld && targets.at(&targets.proven).is_some();
     let without_turn = if to_prove { without_turn(settings, course, cases) } else { BTreeSet::new() };
-    let without_pods = settings.pods_per_node == 0;
+    let without_pods = settings.is_without_pods();
     let waits = if without_pods { Hold::WithoutPods } else { Hold::JoinsProven };
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
         // A machine that joins is no place to try a revision on.
@@ -121,7 +121,7 @@ fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]
     for (index, case) in others {
         let is_empty = || case.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
         let stays = match case.grant {
-            _ if settings.pods_per_node == 0 => true,
+            _ if settings.is_without_pods() => true,
             None => is_empty(),
             Some(grant) if grant.kind == Kind::Update || grant.refused.is_some() || grant.released => false,
             Some(_) if was_reached(case) || case.is_draining() => false,
@@ -252,7 +252,7 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
     let course = stored(targets, ledger);
     // What has no pods has not run.
     !run.is_empty()
-        && settings.pods_per_node > 0
+        && !settings.is_without_pods()
         && missing.iter().all(excused)
         && missing.len() <= settings.budget.of(run.len() + missing.len())
         && sights.has_proved(settings)
@@ -541,7 +541,7 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases
     // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
     let counts = |case: &Case<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
     let asked_for: Vec<_> = cases.iter().filter(|case| counts(case)).collect();
-    let unproven = (asked_for.is_empty() || settings.pods_per_node == 0 || selects_none(&step.nodes, cases)) && !promoted;
+    let unproven = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, cases)) && !promoted;
     let reached = asked_for.iter().all(|case| case.is_at(&settings.revision) && case.grant.is_none());
     // In a large step some node is always out of service, or has just been.
     let out = asked_for.iter().filter(|case| case.is_unavailable() || sights.suspect(case.name).is_some()).count();

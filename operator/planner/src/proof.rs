@@ -370,7 +370,7 @@ impl Sights {
         let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
         let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
             // Without pods nothing can break, and nothing is to wait for what could not end.
-            _ if settings.pods_per_node == 0 => Standing::Plain,
+            _ if settings.is_without_pods() => Standing::Plain,
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
             _ if !proved && (runs(case, settings) || course.reached.contains_key(case.name)) => Standing::Unproved,
             Some(_) if self.is_dead(case) => Standing::Plain,

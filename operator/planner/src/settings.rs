@@ -217,6 +217,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Nodes are to have no pods: nothing serves, breaks or proves itself.
+    pub fn is_without_pods(&self) -> bool {
+        self.pods_per_node == 0
+    }
+
     /// Marks for a disruption that takes a node out of service altogether.
     pub fn detach_marks(&self) -> Marks {
         // Whoever asks a health port is told, whatever else looks at the Node.

@@ -208,7 +208,7 @@ fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
     let enough = nodes.desired == 0 || nodes.available > 0 && nodes.available as usize + budget >= nodes.desired as usize;
     let reason = if nodes.desired == 0 {
         "NoNodes"
-    } else if settings.as_ref().is_ok_and(|settings| settings.pods_per_node == 0) {
+    } else if settings.as_ref().is_ok_and(|settings| settings.is_without_pods()) {
         "ScaledToZero"
     } else if enough {
         "MinimumNodesAvailable"
@@ -228,7 +228,7 @@ fn progressing(
 ) -> Wanted {
     let settings = targets.as_ref().map(|targets| &targets.effective);
     let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_unproven() && nodes.updated > 0);
-    let without_pods = settings.is_ok_and(|settings| settings.pods_per_node == 0);
+    let without_pods = settings.is_ok_and(Settings::is_without_pods);
     let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0 && !without_pods);
     let back = targets.as_ref().is_ok_and(|targets| targets.origin == Origin::RolledBack);
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());

@@ -251,7 +251,7 @@ impl Case<'_> {
 
     /// Has served once and does not now; never, when the spec is not valid or wants no pods.
     pub fn is_unavailable(&self) -> bool {
-        if !self.served() || self.settings.is_none_or(|settings| settings.pods_per_node == 0) {
+        if !self.served() || self.settings.is_none_or(Settings::is_without_pods) {
             return false;
         }
         let holding = self.phase() != Some(Phase::Closed) || self.holds_node();
