@@ -5,6 +5,7 @@
 mod admission;
 mod bad_input;
 mod breakers;
+mod canary;
 mod clocks;
 mod compatibility;
 mod course;
