@@ -43,9 +43,9 @@ pub struct Shut {
 }
 
 impl Shut {
-    /// Why nothing of this kind is begun, when it is not.
-    fn hold(&self, kind: Kind) -> Option<Hold> {
-        let gates = self.gates;
+    /// Why nothing of this kind is begun on the node, when it is not.
+    fn hold(&self, case: &Case<'_>, kind: Kind) -> Option<Hold> {
+        let gates = case.gates(self.gates);
         if !gates.shut(kind) {
             // A detacher that is silent would not answer for a removal either.
             return (gates.halted && kind == Kind::Remove).then_some(Hold::Halted);
@@ -56,7 +56,7 @@ impl Shut {
         if gates.halted {
             return Some(Hold::Halted);
         }
-        if let Some(halt) = &self.halt {
+        if let Some(halt) = self.halt.as_ref().filter(|_| gates.failed) {
             return Some(halt.hold());
         }
         Some(Hold::OutsideWindow { opens: self.opens })
@@ -141,10 +141,11 @@ impl Terms<'_> {
 
     /// Why the node must wait even if there is room.
     fn hold(&self, case: &Case<'_>, kind: Kind, marks: &Marks) -> Option<Hold> {
-        if let Some(hold) = self.shut.hold(kind) {
+        if let Some(hold) = self.shut.hold(case, kind) {
             return Some(hold);
         }
-        if kind == Kind::Update {
+        // Who joins is updated to nothing new.
+        if kind == Kind::Update && !case.joins {
             if let Some(hold) = &case.held_back {
                 return Some(hold.clone());
             }

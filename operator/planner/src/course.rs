@@ -6,7 +6,7 @@ use crate::{
     proof::{self, Sights},
     revisions::Targets,
     settings::{Settings, StepNodes, Topology},
-    snapshot::{PodFacts, Snapshot},
+    snapshot::{NodeFacts, PodFacts, Snapshot},
     wanted::{self, Case, Turn},
 };
 use crds::{
@@ -56,7 +56,8 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
         // A machine that joins is no place to try a revision on.
         let is_given = case.grant.is_some_and(|grant| grant.kind == Kind::Update);
-        let joins = joins_proven && is_new(case) && !is_given;
+        case.joins = joins_proven && to_prove && has_joined_in_place(case, course);
+        let joins = case.joins || joins_proven && is_new(case) && !is_given;
         if case.is_at(&settings.revision) && !joins {
             continue;
         }
@@ -82,7 +83,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let unproved = || (joins || stays).then(|| if paused { Hold::Paused } else { waits.clone() });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
-        let proven = is_new(case) || changing && !targets.proven.is_empty();
+        let proven = joins || is_new(case) || changing && !targets.proven.is_empty();
         let kept = if proven { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
         match targets.at(kept) {
             Some(settings) => case.settings = Some(settings),
@@ -136,6 +137,12 @@ fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]
         }
     }
     stay
+}
+
+/// Its machine has taken the name of another: what that had is not its own. One that was given the revision has only lost its label.
+fn has_joined_in_place(case: &Case<'_>, course: Option<&Course>) -> bool {
+    let was_given = |node: &NodeFacts| course.is_some_and(|course| course.reached.get(case.name) == Some(&node.uid));
+    case.took_name() && !case.node.is_some_and(was_given)
 }
 
 fn is_new(case: &Case<'_>) -> bool {

@@ -234,7 +234,8 @@ impl<'a> Pass<'a> {
             self.note_failure(case, course::failure(self.snapshot, case, Hold::DetachTimeout.reason()));
             return self.retarget(case, give_up(case, grant, &settings.revision));
         }
-        let fit = fits(case, grant, self.shut.gates, self.snapshot.now);
+        let gates = case.gates(self.shut.gates);
+        let fit = fits(case, grant, gates, self.snapshot.now);
         let soak = self.soak(case, grant).filter(|_| !grant.released);
         if fit.is_ok() && self.is_refused_in_place(case, grant) {
             return self.retarget(case, turn_back(case, grant));
@@ -278,7 +279,7 @@ impl<'a> Pass<'a> {
                 self.ledger.grants.remove(case.name);
             }
             Step::Retarget => {
-                self.retarget(case, fit.err().map_or_else(|| renew(case, grant, self.shut.gates), |next| *next));
+                self.retarget(case, fit.err().map_or_else(|| renew(case, grant, gates), |next| *next));
             }
             Step::AwaitDeployment => self.hold(case.name, "Blocked", Hold::PodsTerminating),
             Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Hold::Granted)),

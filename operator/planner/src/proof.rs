@@ -249,7 +249,12 @@ fn written(runs: u64) -> String {
 
 /// It has begun to serve, and belongs to the resource.
 fn has_joined(case: &Case<'_>) -> bool {
-    case.chosen && case.phase().is_some_and(|phase| phase != Phase::New)
+    case.chosen && !case.joins && case.phase().is_some_and(|phase| phase != Phase::New)
+}
+
+/// It runs what another machine of its name has left, and keeps the place of that.
+fn has_what_was_left(case: &Case<'_>, settings: &Settings) -> bool {
+    case.chosen && case.joins && case.is_at(&settings.revision)
 }
 
 /// It runs the wanted revision; a node that joins proves and condemns nothing.
@@ -368,11 +373,12 @@ impl Sights {
         let settings = &targets.effective;
         let clocks = Clocks::of(settings);
         let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
+        let has_it = |case: &Case<'_>| runs(case, settings) || has_what_was_left(case, settings);
         let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
             // Without pods nothing can break, and nothing is to wait for what could not end.
             _ if settings.is_without_pods() => Standing::Plain,
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
-            _ if !proved && (runs(case, settings) || course.reached.contains_key(case.name)) => Standing::Unproved,
+            _ if !proved && (has_it(case) || course.reached.contains_key(case.name)) => Standing::Unproved,
             Some(_) if self.is_dead(case) => Standing::Plain,
             Some(sight) if sight.suspect && sight.falls() > 1 => Standing::Fallen,
             Some(sight) if sight.suspect => Standing::Suspect,

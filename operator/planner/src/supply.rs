@@ -52,7 +52,7 @@ impl Pass<'_> {
             self.plan.recheck(open.until);
         }
         let Some(settings) = case.settings else { return };
-        if !self.label_member(case) {
+        if !self.label_member(case, settings) {
             return;
         }
         if case.grant.is_none() || case.phase() == Some(Phase::New) {
@@ -102,13 +102,17 @@ impl Pass<'_> {
         }
     }
 
-    /// Puts the member label on; `false` while it is not there.
-    fn label_member(&mut self, case: &Case<'_>) -> bool {
-        let serving = case.phase().is_some_and(|phase| phase != Phase::New);
-        match (case.member, serving) {
-            (Some("serving"), _) | (Some("joining"), false) => return true,
-            (_, true) => self.set_member(case, "serving"),
-            (_, false) => self.set_member(case, "joining"),
+    /// Puts the member label on; `false` while it is not there. A machine that has taken the name of another has served once it is attached
+    /// with pods that are ready, and that are none which the other has left.
+    fn label_member(&mut self, case: &Case<'_>, settings: &Settings) -> bool {
+        let left = case.joins && !case.is_at(&settings.revision);
+        let attached = case.phase() == Some(Phase::Closed) && case.grant.is_none();
+        let ready = case.is_ready() && (settings.is_without_pods() || !case.is_empty());
+        match case.member {
+            Some("serving") => return true,
+            _ if attached && ready && !left => self.set_member(case, "serving"),
+            Some("joining") => return true,
+            _ => self.set_member(case, "joining"),
         }
         false
     }

@@ -66,6 +66,8 @@ pub struct Case<'a> {
     pub former_unknown: bool,
     /// Whether the rollout may come to this node.
     pub turn: Turn,
+    /// It joins while a revision is to prove itself, though a Deployment is there: its machine has taken the name of another.
+    pub joins: bool,
 }
 
 /// Whether the rollout may come to a node, by its steps and its partition.
@@ -152,6 +154,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
         held_back: None,
         former_unknown: false,
         turn: Turn::Now,
+        joins: false,
     }
 }
 
@@ -179,6 +182,16 @@ impl Case<'_> {
     /// The node has served once.
     pub fn served(&self) -> bool {
         self.member == Some("serving") || self.phase().is_some_and(|phase| phase != Phase::New)
+    }
+
+    /// Its Deployment has served, and its machine has not yet: it has taken the name of another.
+    pub fn took_name(&self) -> bool {
+        self.member != Some("serving") && self.phase().is_some_and(|phase| phase != Phase::New)
+    }
+
+    /// What holds new work back on this node: what has failed keeps none from getting rid of what another machine has left.
+    pub fn gates(&self, gates: Gates) -> Gates {
+        Gates { failed: gates.failed && !self.joins, ..gates }
     }
 
     /// The node may get traffic: it has served once and is still there.

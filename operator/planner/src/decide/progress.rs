@@ -40,7 +40,7 @@ impl Pass<'_> {
         for case in cases {
             let Some(grant) = case.grant.filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain)) else { continue };
             let Some(left) = course::until_deadline(&targets.effective, case, grant) else { continue };
-            let current = grant.revision == targets.effective.revision && !case.is_complete(grant);
+            let current = grant.revision == targets.effective.revision && !case.is_complete(grant) && !case.joins;
             if !current || retried.contains(case.name) {
                 continue;
             }

@@ -197,3 +197,121 @@ fn at_zero_a_template_that_is_not_to_be_proved_goes_to_one_node_after_the_other_
     edit(&mut world, |wish| wish.pods = 2);
     world.run_until(&mut operator, 15, |world| full(world) == 12).unwrap();
 }
+
+/// How the machine of a node is replaced by one of the same name before its Deployment is gone.
+#[derive(Clone, Copy, Debug)]
+enum Replaced {
+    /// Its kubelet is registered anew, and keeps its pods.
+    WithPods,
+    /// A machine comes that has none.
+    WithoutPods,
+    /// It comes so many seconds after its predecessor went.
+    After(usize),
+}
+
+impl Replaced {
+    fn happens(self, world: &mut World, operator: &mut Operator, node: &str) {
+        world.audit.disturbed.insert(node.to_owned());
+        world.change(|cluster| match self {
+            Self::WithPods => drop(cluster.nodes.remove(node)),
+            Self::WithoutPods | Self::After(_) => cluster.leave(node),
+        });
+        if let Self::After(seconds) = self {
+            (0..seconds).for_each(|_| drop(world.fair_second(operator)));
+            assert!(world.cluster.deployment_on(node).is_some(), "its Deployment is gone {seconds} s after it");
+        }
+        world.change(|cluster| cluster.join(node));
+    }
+}
+
+#[test]
+fn a_machine_that_takes_the_name_of_one_with_an_unproved_revision_gets_what_all_nodes_ran() {
+    let all = [Replaced::WithPods, Replaced::WithoutPods, Replaced::After(1), Replaced::After(2)];
+    for (how, image, later) in
+        all.into_iter().flat_map(|how| [(2, 0), (2, 15), (99, 0), (99, 60)].map(|(image, later)| (how, image, later)))
+    {
+        let what = format!("{how:?}, image {image}, {later} s after it got it");
+        let (mut world, mut operator) = proving(&json!({"nodeDeadlineSeconds": 20}), 4, 1);
+        edit(&mut world, |wish| wish.image = image);
+        world.run_until(&mut operator, 60, |world| on(world, image) == 1).unwrap();
+        (0..later).for_each(|_| drop(world.fair_second(&mut operator)));
+        let node = with(&world, image).into_iter().next().unwrap();
+        how.happens(&mut world, &mut operator, &node);
+        let gets = |world: &World| with(world, 1).contains(&node) && serving(world).contains(&node);
+        // Once it has served with that it waits for its turn as others do.
+        world.run_until(&mut operator, 60, gets).unwrap_or_else(|why| panic!("{what}: {why}"));
+        if image == 2 {
+            world.run_until(&mut operator, 600, World::is_converged).unwrap_or_else(|why| panic!("{what}: {why}"));
+        } else if later > 0 {
+            // It has failed, and is tried nowhere else.
+            seconds(&mut world, &mut operator, 60);
+            assert_eq!((on(&world, 1), serving(&world).len()), (4, 4), "{what}");
+        }
+        assert_eq!(world.audit.violations, Vec::<String>::new(), "{what}");
+    }
+}
+
+#[test]
+fn a_machine_that_takes_the_name_of_one_that_was_not_updated_gets_no_unproved_revision_before_it_has_served() {
+    for how in [Replaced::WithoutPods, Replaced::After(1)] {
+        let (mut world, mut operator) = proving(&json!({}), 4, 1);
+        assert_eq!(release(&mut world, &mut operator, 25, |_, _| {}).reached, 1);
+        let node = with(&world, 1).into_iter().next().unwrap();
+        how.happens(&mut world, &mut operator, &node);
+        for second in 0..15 {
+            seconds(&mut world, &mut operator, 1);
+            assert_eq!(on(&world, 2), 1, "{how:?}, {second} s after it came");
+        }
+        assert_eq!(serving(&world).len(), 4, "{how:?}");
+        world.run_until(&mut operator, 600, World::is_converged).unwrap();
+    }
+}
+
+#[test]
+fn a_machine_that_takes_the_name_of_another_while_paused_keeps_what_was_left_until_the_pause_is_over() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    assert_eq!(release(&mut world, &mut operator, 25, |_, _| {}).reached, 1);
+    let node = with(&world, 2).into_iter().next().unwrap();
+    edit(&mut world, |wish| wish.paused = true);
+    Replaced::WithPods.happens(&mut world, &mut operator, &node);
+    seconds(&mut world, &mut operator, 90);
+    assert_eq!(with(&world, 2), BTreeSet::from([node.clone()]));
+    assert!(!world.cluster.ledger().unwrap().course.as_ref().unwrap().proved, "a machine that joins proves nothing");
+    edit(&mut world, |wish| wish.paused = false);
+    world.run_until(&mut operator, 40, |world| with(world, 1).contains(&node) && serving(world).contains(&node)).unwrap();
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_node_that_has_lost_its_label_keeps_the_unproved_revision_that_it_was_given() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    assert_eq!(release(&mut world, &mut operator, 25, |_, _| {}).reached, 1);
+    let node = with(&world, 2).into_iter().next().unwrap();
+    world.change(|cluster| {
+        cluster.edit_node(&node, |node| node["metadata"]["labels"].as_object_mut().unwrap().retain(|key, _| !key.contains("/member-")));
+    });
+    for _ in 0..20 {
+        seconds(&mut world, &mut operator, 1);
+        assert_eq!(with(&world, 2), BTreeSet::from([node.clone()]));
+    }
+    let label = names::member_label(crate::world::cluster::UID8);
+    assert_eq!(world.cluster.nodes[&node]["metadata"]["labels"][&label], "serving");
+}
+
+#[test]
+fn machines_that_are_replaced_again_and_again_fail_the_revision_after_the_second() {
+    let (mut world, mut operator) = proving(&json!({}), 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let mut replaced = 0;
+    let mut plan = None;
+    for _ in 0..600 {
+        let attached = world.cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty());
+        if let Some(node) = with(&world, 2).into_iter().next().filter(|_| attached) {
+            Replaced::WithPods.happens(&mut world, &mut operator, &node);
+            replaced += 1;
+        }
+        plan = world.fair_second(&mut operator).or(plan);
+    }
+    assert_eq!((replaced, condition(&plan.unwrap(), "Stalled")), (2, Some(("True", "MaxFailedNodes"))));
+    assert_eq!((on(&world, 2), serving(&world).len()), (0, 6));
+}

@@ -46,7 +46,7 @@ pub fn breaking() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(vec![Event::Join]),
     ];
     let event = prop_oneof![8 => at_work, 1 => befalls];
-    (prop::collection::vec(event, 5..30), prop::option::weighted(0.2, (0..NODES, any::<prop::sample::Index>()))).prop_map(
+    (prop::collection::vec(event, 5..30), prop::option::weighted(0.4, (0..NODES, any::<prop::sample::Index>()))).prop_map(
         |(events, replaced)| {
             let mut events = events.concat();
             if let Some((node, at)) = replaced {
@@ -56,6 +56,9 @@ pub fn breaking() -> impl Strategy<Value = Vec<Event>> {
         },
     )
 }
+
+/// Seconds that a node takes at most to get rid of what was left on it.
+const LEFT: i64 = 60;
 
 /// What the world knows of a revision that breaks.
 #[derive(Clone, Debug)]
@@ -73,6 +76,12 @@ pub struct Record {
     serving: BTreeSet<String>,
     /// Nodes whose machine was replaced.
     pub replaced: usize,
+    /// UIDs of Nodes that are there from the beginning, or have served with another revision.
+    settled: BTreeSet<String>,
+    /// Seconds for which others ran what the machine left whose name they have, while an operator could work.
+    left: BTreeMap<String, i64>,
+    /// When an operator looked last.
+    looked: i64,
     /// Since when all that runs it has served at each look; none while something does not.
     good_since: Option<i64>,
     /// The runs of containers at the last look, by pod.
@@ -98,6 +107,9 @@ impl Record {
             out: BTreeSet::new(),
             serving: cluster.nodes.values().map(uid).collect(),
             replaced: 0,
+            settled: cluster.nodes.values().map(uid).collect(),
+            left: BTreeMap::new(),
+            looked: cluster.passed,
             good_since: None,
             runs: BTreeMap::new(),
             proved: false,
@@ -120,7 +132,15 @@ impl Record {
             if closed && whole && node["status"]["ready"] == true {
                 self.serving.insert(uid(node));
             }
-            if revision(&deployment["spec"]["template"]) == self.revision && closed {
+            let runs_it = revision(&deployment["spec"]["template"]) == self.revision;
+            if closed && !runs_it && self.serving.contains(&uid(node)) {
+                self.settled.insert(uid(node));
+            }
+            if runs_it && node["status"]["ready"] == true && !cluster.wish.paused && !self.settled.contains(&uid(node)) {
+                // Who is away does nothing about it.
+                *self.left.entry(uid(node)).or_default() += (cluster.passed - self.looked).min(1);
+            }
+            if runs_it && closed {
                 running += 1;
                 good &= whole;
                 runs.extend(pods.iter().map(|pod| (pod.uid.clone(), pod.runs())));
@@ -129,6 +149,7 @@ impl Record {
         let ran_anew = self.runs.iter().any(|(pod, before)| runs.get(pod).is_some_and(|run| run != before));
         self.runs = runs;
         let passed = cluster.passed;
+        self.looked = passed;
         self.good_since = if good && running > 0 { Some(self.good_since.filter(|_| !ran_anew).unwrap_or(passed)) } else { None };
         self.proved |= self.good_since.is_some_and(|since| passed - since >= self.proven_after);
     }
@@ -141,6 +162,7 @@ impl Record {
         if !self.proved && self.reached.len() > most {
             wrong.push(format!("P16: it is not proved, and has reached {:?}, of {most} that it may", self.reached));
         }
+        wrong.extend(self.joins_with_it(cluster));
         let Some(status) = cluster.resource.as_ref().and_then(|resource| resource.status.as_ref()) else { return wrong };
         let complete =
             status.conditions.iter().any(|condition| condition.reason == "Complete") && status.revisions.effective == self.revision;
@@ -162,6 +184,17 @@ impl Record {
         wrong
     }
 
+    /// P20: a Node that has not served yet is given the revision, or keeps what another of its name has left.
+    fn joins_with_it(&self, cluster: &Cluster) -> Option<String> {
+        let there = |found: &&String| cluster.nodes.values().any(|node| uid(node) == **found);
+        let kept = self.left.iter().filter(|(_, seconds)| **seconds > LEFT).map(|(node, _)| node).find(there);
+        let granted = cluster.ledger().into_iter().flat_map(|ledger| ledger.grants.values());
+        let given = granted.filter(|grant| grant.kind == Kind::Update && grant.revision == self.revision).map(|grant| &grant.node_uid);
+        let given = given.filter(there).find(|node| !self.settled.contains(*node));
+        (!self.proved && self.rolled_back.is_none() && (kept.is_some() || given.is_some()))
+            .then(|| format!("P20: it is not proved; among nodes that join {given:?} is given it, {kept:?} has kept it for {LEFT} s"))
+    }
+
     fn note_reached(&mut self, cluster: &Cluster) {
         let granted = cluster.ledger().into_iter().flat_map(|ledger| ledger.grants.values());
         for grant in granted.filter(|grant| grant.kind == Kind::Update && grant.revision == self.revision) {
@@ -173,7 +206,8 @@ impl Record {
         }
         for pod in cluster.pods.iter().filter(|pod| pod.revision() == self.revision) {
             let Some(node) = cluster.nodes.get(&pod.node) else { continue };
-            if !self.out.contains(&uid(node)) {
+            // What another machine of this name has left is judged for itself.
+            if !self.out.contains(&uid(node)) && self.settled.contains(&uid(node)) {
                 self.reached.insert(uid(node));
             }
         }
