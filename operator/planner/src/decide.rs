@@ -419,13 +419,13 @@ impl<'a> Pass<'a> {
     fn retarget(&mut self, case: &Case<'_>, next: Grant) {
         if case.grant.is_some_and(is_free) && !is_free(&next) {
             // It began to serve after its removal was granted for nothing, and takes no place yet.
-            let Wants { domain, available, .. } = self.room.wants(case);
+            let Wants { domain, available, suspect, .. } = self.room.wants(case);
             let missed = available && next.kind != Kind::Drain && !case.is_draining();
             let lacks = self.room.lacks(Wants { domain, down: true, available: missed, ..Wants::default() });
             if let Some(hold) = lacks.filter(|_| !self.snapshot.resource.deleting) {
                 return self.hold(case.name, "Waiting", hold);
             }
-            self.room.take(Wants { domain, available, leaves: !case.chosen, ..Wants::default() });
+            self.room.take(Wants { domain, available, suspect, leaves: !case.chosen, ..Wants::default() });
         }
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;

@@ -154,17 +154,12 @@ pub enum Standing {
     Fallen,
 }
 
-impl Standing {
-    /// It may break at any moment.
-    pub fn is_doubtful(self) -> bool {
-        matches!(self, Self::Suspect | Self::Fallen)
-    }
-}
-
 /// How the proof of the revision stands.
 #[derive(Clone, Debug, Default)]
 pub struct Proof<'a> {
     standings: BTreeMap<&'a str, Standing>,
+    /// Those that broke, whether or not their revision is proved.
+    suspects: BTreeSet<&'a str>,
     /// Nodes that run the revision.
     pub running: usize,
     /// The revision needs no proof, or has it.
@@ -385,7 +380,9 @@ impl Sights {
             Some(_) | None => Standing::Plain,
         };
         let standings = cases.iter().map(|case| (case.name, standing(case))).filter(|(_, standing)| *standing != Standing::Plain).collect();
-        Proof { standings, running: cases.iter().filter(|case| runs(case, settings)).count(), proved }
+        let is_suspect = |case: &Case<'_>| self.suspect(case.name).is_some() && !self.is_dead(case) && !settings.is_without_pods();
+        let suspects = cases.iter().filter(|case| is_suspect(case)).map(|case| case.name).collect();
+        Proof { standings, suspects, running: cases.iter().filter(|case| runs(case, settings)).count(), proved }
     }
 
     /// Why the revision has failed on a node, when it fell too often or was out for too long in all.
@@ -716,6 +713,11 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
 }
 
 impl Proof<'_> {
+    /// It may break at any moment.
+    pub fn is_suspect(&self, node: &str) -> bool {
+        self.suspects.contains(node)
+    }
+
     /// Where a node stands.
     pub fn standing(&self, node: &str) -> Standing {
         self.standings.get(node).copied().unwrap_or_default()

@@ -19,6 +19,8 @@ pub struct Room<'a> {
     grants: usize,
     unavailable: usize,
     available: usize,
+    /// Those among them that are suspect.
+    suspects: usize,
     kept: Kept,
     minimum: usize,
     /// The minimum is a share, and all chosen nodes serve: those that leave are not needed for it.
@@ -101,6 +103,8 @@ pub struct Wants<'c> {
     pub lags: bool,
     /// It is available now.
     pub available: bool,
+    /// It is, and broke after its update.
+    pub suspect: bool,
     /// It adds only pods: nothing is taken away, and what ends pods may have to be scaled away.
     pub grows: bool,
     /// It is chosen no more.
@@ -137,7 +141,7 @@ impl<'a> Room<'a> {
             ..Self::default()
         };
         room.kept.running = room.proof.running;
-        let serves = |case: &&Case<'_>| !case.holds_slot() && state(case).1 && !room.standing(case).is_doubtful();
+        let serves = |case: &&Case<'_>| !case.holds_slot() && state(case).1 && !room.proof.is_suspect(case.name);
         let all_serve = chosen > 0 && cases.iter().filter(|case| case.chosen).filter(serves).count() == chosen;
         room.complete = matches!(settings.min_available, Count::Percent(_)) && all_serve;
         for case in cases {
@@ -151,6 +155,7 @@ impl<'a> Room<'a> {
             room.grants += usize::from(holds);
             room.unavailable += usize::from(unavailable);
             room.available += usize::from(!holds && available);
+            room.suspects += usize::from(!holds && available && room.proof.is_suspect(case.name));
             let Some(topology) = room.topology else { continue };
             let here = room.domains.entry(case.domain(topology).to_owned()).or_default();
             here.nodes += usize::from(case.chosen);
@@ -231,7 +236,7 @@ impl<'a> Room<'a> {
             }
         }
         // Those that may break at any moment are not relied upon.
-        let suspects = if wants.counts_others() { self.kept.suspect + self.kept.fallen } else { 0 };
+        let suspects = if wants.counts_others() { self.suspects } else { 0 };
         let available = self.available.saturating_sub(suspects);
         let needed = wants.available && !(wants.leaves && self.complete);
         (needed && available <= self.minimum).then_some(Hold::MinAvailable { available, minimum: self.minimum })
@@ -242,6 +247,7 @@ impl<'a> Room<'a> {
         self.grants += 1;
         self.unavailable -= usize::from(wants.down);
         self.available -= usize::from(wants.available);
+        self.suspects -= usize::from(wants.suspect);
         self.complete &= wants.leaves;
         self.kept.remove(wants.standing);
         if self.topology.is_some() {
@@ -260,6 +266,7 @@ impl<'a> Room<'a> {
         self.grants -= 1;
         self.unavailable += usize::from(down);
         self.available += usize::from(available);
+        self.suspects += usize::from(available && self.proof.is_suspect(case.name));
         let standing = self.standing(case);
         self.kept.add(standing);
         let Some(topology) = self.topology else { return };
@@ -277,7 +284,8 @@ impl<'a> Room<'a> {
         let domain = self.topology.map_or("", |topology| case.domain(topology));
         let lags = clocks::is_behind(case);
         let (standing, doubtful) = (self.standing(case), self.proof.standing(case.name) != Standing::Plain);
-        Wants { domain, down, lags, available, grows: false, leaves: !case.chosen, standing, doubtful }
+        let suspect = available && self.proof.is_suspect(case.name);
+        Wants { domain, down, lags, available, suspect, grows: false, leaves: !case.chosen, standing, doubtful }
     }
 
     /// Where a node stands: what is out now is counted as that alone.

@@ -1,8 +1,11 @@
 //! Where a rollout has room: zones, nodes that must stay available, nodes that do not count, nodes that are left out.
 
-use crate::world;
+use crate::{
+    course::{edit, on, seconds},
+    proof::proving,
+    world,
+};
 
-use crate::course::seconds;
 use crds::{names, token::Phase};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -405,4 +408,30 @@ fn no_minimum_keeps_what_goes_anyway_or_does_not_serve() {
     world.change(|cluster| cluster.edit_wish(|wish| wish.minimum = 3));
     leave(&mut world, &["n1"]);
     world.run_until(&mut operator, 60, |world| world.cluster.deployment_on("n1").is_none()).unwrap();
+}
+
+#[test]
+fn a_node_that_broke_before_its_revision_was_proved_is_none_of_those_that_must_stay_available() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 2);
+    edit(&mut world, |wish| (wish.minimum, wish.image) = (2, 2));
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    // Nothing is begun while it comes up and breaks.
+    edit(&mut world, |wish| wish.paused = true);
+    seconds(&mut world, &mut operator, 30);
+    let wanted = world.cluster.wish.revision_of(2);
+    world.change(|cluster| {
+        let later = cluster.now + 2;
+        for pod in cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted) {
+            pod.crash();
+            pod.ready_at = pod.ready_at.max(later);
+        }
+    });
+    seconds(&mut world, &mut operator, 10);
+    edit(&mut world, |wish| wish.paused = false);
+    for second in 0..30 {
+        let plan = seconds(&mut world, &mut operator, 1);
+        let waiting = plan.held.values().filter(|held| held.hold.reason() == "MinAvailableNodes").count();
+        assert_eq!((on(&world, 2), granted(&world).len(), waiting), (1, 0, 2), "{second} s after the pause: {:?}", plan.held);
+    }
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
 }
