@@ -77,7 +77,7 @@ async fn power_cut(bed: &mut Bed) -> Result<()> {
     traffic.loses_at_most(CUT_OFF, bed).await
 }
 
-/// Twice, each time after its predecessor has been forgotten.
+/// At once, and then twice, each time after its predecessor has been forgotten.
 pub const REPLACED: Scenario = Scenario {
     name: "a_machine_that_replaces_one_on_which_a_revision_failed_gets_the_former_one_and_no_other_node_gets_the_bad_one",
     options: four_nodes,
@@ -96,6 +96,9 @@ async fn replaced(bed: &mut Bed) -> Result<()> {
     bed.haproxy.serves(MINUTE, &others).await?;
     let deployments = Api::<Deployment>::namespaced(bed.client.clone(), "default");
     let name = format!("{}-{node}", product::NAME);
+    let uid = bed.node(&node)?.re_register().await?;
+    bed.say(&format!("{node} is another Node, {uid}"));
+    serves_on_halted(bed).await?;
     for _ in 0..2 {
         bed.node(&node)?.remove().await?;
         // The pods of a Node that is gone stay until the control plane takes them away, for 40 s and more.
@@ -115,8 +118,8 @@ async fn replaced(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::SAID).await?;
     bed.say(&format!("complete {:.1} s after the template was corrected", corrected.elapsed().as_secs_f32()));
     watch.at_least(3).await?;
-    // The second machine served when it was taken away.
-    traffic.loses_at_most(CUT_OFF, bed).await
+    // The second machine and the third served when they were taken away.
+    traffic.loses_at_most(2 * CUT_OFF, bed).await
 }
 
 /// A revision fails on a node, and its rollout halts: the node, and the revision.
