@@ -27,6 +27,21 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     pub suspects: BTreeMap<String, Suspect>,
+    /// Health ports of the last spec that was valid: another resource that asks for one of them later does not get it where this one uses
+    /// the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub served_ports: Vec<ServedPort>,
+}
+
+/// A health port that the operator has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServedPort {
+    /// The port.
+    pub port: u16,
+    /// Unix seconds since when specs with it have been valid.
+    pub since: i64,
 }
 
 impl crate::IngressDaemonSet {

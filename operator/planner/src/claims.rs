@@ -20,7 +20,8 @@ pub fn claims(resource: &IngressDaemonSet) -> BTreeSet<Claim> {
 
 fn of(spec: &IngressDaemonSetSpec, ledger: Option<&Ledger>) -> BTreeSet<Claim> {
     let ports = spec.health_check_node_ports.iter().chain(&spec.health_check_node_port).chain(&spec.health_check_port);
-    let ports = ports.filter_map(|port| u16::try_from(*port).ok()).map(Claim::Port);
+    let served = ledger.into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port);
+    let ports = ports.filter_map(|port| u16::try_from(*port).ok()).chain(served).map(Claim::Port);
     let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
     let mark = rolling.and_then(crds::ingress_daemon_set::RollingUpdate::node_mark).map(|mark| Claim::Key(mark.key));
     let granted = ledger.into_iter().flat_map(|ledger| ledger.grants.values());
@@ -33,7 +34,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
     use super::*;
-    use crds::ledger::{Annotation, Grant, Marks};
+    use crds::ledger::{Annotation, Grant, Marks, ServedPort};
     use serde_json::json;
 
     #[test]
@@ -65,7 +66,8 @@ mod tests {
         }
         let node = Annotation { key: "former/key".into(), value: "true".into() };
         let grant = Grant { marks: Marks { node: Some(node), ..Marks::default() }, ..Grant::default() };
-        let ledger = Ledger { grants: [("n1".to_owned(), grant)].into(), ..Ledger::default() };
-        assert_eq!(of(&spec(json!({})), Some(&ledger)), BTreeSet::from([key("former/key")]));
+        let served_ports = vec![ServedPort { port: 5, since: 0 }];
+        let ledger = Ledger { grants: [("n1".to_owned(), grant)].into(), served_ports, ..Ledger::default() };
+        assert_eq!(of(&spec(json!({})), Some(&ledger)), BTreeSet::from([key("former/key"), Claim::Port(5)]));
     }
 }

@@ -536,6 +536,9 @@ impl<'a> Pass<'a> {
         if let Some(settings) = self.settings.filter(|_| self.snapshot.gates.watched) {
             self.plan.replicas = Some(replicas::of(self.snapshot, settings, cases));
         }
+        if let Some(settings) = self.settings.filter(|_| !deleting) {
+            self.ledger.served_ports = health_checker::served_ports(self.snapshot, settings);
+        }
         self.plan.gauges = Gauges { grants: self.ledger.grants.len(), ..self.plan.gauges };
         let stored = self.snapshot.resource.status.clone().unwrap_or_default();
         let urgent = stored.rollout.as_ref().is_none_or(|stored| !stored.says_the_same(&self.ledger));

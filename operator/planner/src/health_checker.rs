@@ -7,7 +7,7 @@ use crate::{
     settings::{Invalid, Settings, ready_policy_flag, resolve},
     snapshot::{DaemonSetFacts, NodeFacts, Resource, Snapshot},
 };
-use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, names};
+use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, ledger::ServedPort, names};
 use serde_json::{Value, json};
 
 /// Where a health checker finds the key of its resource's health checkers.
@@ -279,11 +279,24 @@ fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -
     })
 }
 
-/// Health checkers for a port of ours are there already, or were when the spec was accepted.
-fn is_served(snapshot: &Snapshot, port: u16) -> bool {
+/// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. Health checkers that
+/// are there prove nothing, for whoever may make `DaemonSets` can make one that looks like them.
+fn served_since(status: Option<&IngressDaemonSetStatus>, generation: i64, created: i64, port: u16) -> Option<i64> {
+    let ledger = status.and_then(|status| status.rollout.as_ref());
+    let recorded = ledger.and_then(|ledger| ledger.served_ports.iter().find(|served| served.port == port));
+    // Earlier releases recorded no ports.
+    recorded.map(|served| served.since).or_else(|| is_accepted(status, generation).then_some(created))
+}
+
+fn we_serve_since(snapshot: &Snapshot, port: u16) -> Option<i64> {
     let resource = &snapshot.resource;
-    // A DaemonSet that somebody deleted is made again.
-    is_accepted(resource.status.as_ref(), resource.generation) || snapshot.daemon_sets.iter().any(|set| set.owned && set.port == port)
+    served_since(resource.status.as_ref(), resource.generation, resource.created, port)
+}
+
+/// What is recorded of the ports of a valid spec.
+pub fn served_ports(snapshot: &Snapshot, settings: &Settings) -> Vec<ServedPort> {
+    let since = |port: u16| we_serve_since(snapshot, port).unwrap_or(snapshot.now);
+    settings.ports.iter().map(|port| ServedPort { port: *port, since: since(*port) }).collect()
 }
 
 /// The spec of this generation was found to be valid.
@@ -296,7 +309,7 @@ pub fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> 
 /// A Service's node port that is a health port of ours, too, and the Service; `served`: of ports that are served already.
 fn service_port<'a>(snapshot: &'a Snapshot, settings: &Settings, served: bool) -> Option<(u16, &'a str)> {
     let taken = |port: &u16| Some((*port, snapshot.service_ports.get(port)?.as_str()));
-    settings.ports.iter().filter(|port| is_served(snapshot, **port) == served).find_map(taken)
+    settings.ports.iter().filter(|port| we_serve_since(snapshot, **port).is_some() == served).find_map(taken)
 }
 
 /// A Service that came to a health port which is served already: nothing is held for it.
@@ -308,8 +321,8 @@ pub fn late_service(snapshot: &Snapshot, settings: &Settings) -> Option<String> 
     ))
 }
 
-/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it, else
-/// the older one.
+/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it; of two
+/// that do, the one that has done so for longer; of two that do not, the older one.
 pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
     let invalid = |message| Some(Invalid { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;
@@ -319,24 +332,32 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
     let mut others: Vec<_> = snapshot.others.iter().collect();
     others.sort_by_key(|other| (other.created, &other.uid));
     for other in others {
-        let Ok(theirs) = resolve(&other.resource.spec) else { continue };
-        // Each with whether they and we serve it anywhere.
-        let served = |port: u16| (port, other.accepted || other.served.contains(&port), is_served(snapshot, port));
-        let ports: Vec<_> = settings.ports.iter().filter(|port| theirs.ports.contains(port)).map(|port| served(*port)).collect();
+        let theirs = resolve(&other.resource.spec).ok();
+        // While its spec is not valid, its last good state keeps running.
+        let recorded = other.resource.ledger().into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port);
+        let their_ports = theirs.as_ref().map_or_else(|| recorded.collect(), |theirs| theirs.ports.clone());
+        // Each with since when they and we serve it anywhere.
+        let (status, generation) = (other.resource.status.as_ref(), other.resource.metadata.generation.unwrap_or(0));
+        let served = |port: u16| (port, served_since(status, generation, other.created, port), we_serve_since(snapshot, port));
+        let ports: Vec<_> = settings.ports.iter().filter(|port| their_ports.contains(port)).map(|port| served(*port)).collect();
         if ports.is_empty() {
             continue;
         }
         let they = names::uid8(&other.uid);
         // Who serves elsewhere does not serve here.
-        let comes_first = |node: &NodeFacts, they_serve: bool, we_serve: bool| {
-            let theirs = they_serve && node.is_used_by(they);
-            let ours = we_serve && node.is_used_by(resource.uid8());
-            (!theirs, other.created, &other.uid) < (!ours, resource.created, &resource.uid)
+        let comes_first = |node: &NodeFacts, they_serve: Option<i64>, we_serve: Option<i64>| {
+            let theirs = they_serve.filter(|_| node.is_used_by(they));
+            let ours = we_serve.filter(|_| node.is_used_by(resource.uid8()));
+            (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid)
         };
-        let mut shared = snapshot.nodes.iter().filter(|(name, node)| {
-            eligibility::is_chosen(&resource.spec, settings, name, node, true)
-                && eligibility::is_chosen(&other.resource.spec, &theirs, name, node, true)
-        });
+        let they_choose = |name: &str, node: &NodeFacts| match &theirs {
+            Some(theirs) => eligibility::is_chosen(&other.resource.spec, theirs, name, node, true),
+            None => node.is_used_by(they),
+        };
+        let mut shared = snapshot
+            .nodes
+            .iter()
+            .filter(|(name, node)| eligibility::is_chosen(&resource.spec, settings, name, node, true) && they_choose(name, node));
         let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|(_, they, we)| comes_first(node, *they, *we))?)));
         if let Some((node, (port, ..))) = lost {
             return invalid(format!(

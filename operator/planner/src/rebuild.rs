@@ -61,9 +61,8 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<
 
 /// What does not depend on grants.
 fn remembered(ledger: Option<&Ledger>) -> Ledger {
-    let remembered = |ledger: &Ledger| (ledger.course.clone(), ledger.rolled_back.clone(), ledger.suspects.clone());
-    let (course, rolled_back, suspects) = ledger.map(remembered).unwrap_or_default();
-    Ledger { course, rolled_back, suspects, ..Ledger::default() }
+    let Some(Ledger { course, rolled_back, suspects, served_ports, .. }) = ledger.cloned() else { return Ledger::default() };
+    Ledger { course, rolled_back, suspects, served_ports, ..Ledger::default() }
 }
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.

@@ -531,12 +531,10 @@ pub struct OtherResource {
     pub uid: String,
     /// Seconds since 1970.
     pub created: i64,
-    /// Itself, without its own status.
+    /// Itself.
     pub resource: Arc<IngressDaemonSet>,
     /// Its spec, as it is, was found to be valid.
     pub accepted: bool,
-    /// Health ports for which it has health checkers.
-    pub served: BTreeSet<u16>,
 }
 
 impl Snapshot {

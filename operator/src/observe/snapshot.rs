@@ -186,12 +186,10 @@ fn others(index: &Index, key: &Key, resource: &IngressDaemonSet) -> Vec<OtherRes
     let found = index.rivals(key, resource).into_iter().filter_map(|key| Some((key, index.resources.get(key)?)));
     let other = |((namespace, name), other): (&Key, &Arc<IngressDaemonSet>)| {
         let uid = other.metadata.uid.clone().unwrap_or_default();
-        let checkers = of_namespace(&index.daemon_sets, namespace).filter(|(_, set)| set.controller.as_ref() == Some(&uid));
         OtherResource {
             key: format!("{namespace}/{name}"),
             created: other.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
             accepted: is_accepted(other.status.as_ref(), other.metadata.generation.unwrap_or(0)),
-            served: checkers.map(|(_, set)| set.facts.port).collect(),
             resource: Arc::clone(other),
             uid,
         }

@@ -465,3 +465,46 @@ fn names_of_nodes_are_forgotten_with_the_last_that_has_them() {
     observer.delete::<Deployment>(&of(deployment("edge", "b", "6", UID)));
     assert!(names().iter().eq(["b"]));
 }
+
+/// A resource of a namespace with a health port, made at this second; its spec of generation `valid` was found to be valid.
+fn serving(namespace: &str, uid: &str, created: &str, generation: i64, valid: i64, recorded: &Value) -> Guarded {
+    let accepted = json!([{
+        "type": "Valid", "status": "True", "reason": "Valid", "message": "", "observedGeneration": valid, "lastTransitionTime": created,
+    }]);
+    let mut resource = serde_json::to_value(with("web", uid, "i:1", &json!({ "healthCheckNodePorts": [10080] })).0.unwrap()).unwrap();
+    let meta = &mut resource["metadata"];
+    (meta["namespace"], meta["creationTimestamp"], meta["generation"]) = (namespace.into(), created.into(), generation.into());
+    meta["finalizers"] = json!([names::FINALIZER]);
+    resource["status"] = json!({ "conditions": accepted, "rollout": { "nextId": 1, "servedPorts": recorded } });
+    of(resource)
+}
+
+#[test]
+fn who_forges_health_checkers_takes_no_port_from_a_neighbour_that_serves_it() {
+    let mut both = node("a", "1");
+    both["metadata"]["labels"] = json!({ names::member_label(names::uid8(UID)): "true", names::member_label("ffffffff"): "true" });
+    let observer = observer(vec![both], Vec::new(), Vec::new());
+    let neighbour = |generation: i64| {
+        let recorded = json!([{ "port": 10080, "since": 500 }]);
+        serving("edge", UID, "1970-01-01T00:05:00Z", generation, 1, &recorded)
+    };
+    // The older one adds the port, and makes the DaemonSet that the operator would make.
+    let tenant = || serving("tenant", DNS, "1970-01-01T00:01:00Z", 2, 1, &json!([]));
+    let forged = json!({ "metadata": {
+        "name": "web-10080", "namespace": "tenant", "uid": "forged", "annotations": { names::HEALTH_PORT_ANNOTATION: "10080" },
+        "labels": { names::RESOURCE_LABEL: "ffffffff", names::HEALTH_CHECKER_LABEL: "web-10080" },
+        "ownerReferences": [{ "apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": DNS, "controller": true }],
+    } });
+    observer.take::<DaemonSet>(vec![of(forged)]);
+    // The neighbour's own spec may have just been edited, too.
+    for generation in [1, 2] {
+        observer.take::<Guarded>(vec![neighbour(generation), tenant()]);
+        let valid = |namespace: &str| {
+            let snapshot = observer.snapshot(namespace, "web", &Memory::default(), 1_000, "checker:1").unwrap();
+            let mut conditions = planner::decide(&snapshot).status.conditions.into_iter();
+            conditions.find(|condition| condition.type_ == "Valid").map(|valid| (valid.status == "True", valid.reason)).unwrap()
+        };
+        assert_eq!(valid("edge"), (true, "Accepted".to_owned()), "{generation}");
+        assert_eq!(valid("tenant"), (false, "HealthCheckPortConflict".to_owned()), "{generation}");
+    }
+}

@@ -2,7 +2,11 @@
 
 use crate::world;
 
-use crds::{IngressDaemonSet, names::member_label};
+use crds::{
+    IngressDaemonSet, IngressDaemonSetStatus,
+    ledger::{Ledger, ServedPort},
+    names::member_label,
+};
 use planner::{
     Action, Plan, Snapshot, decide,
     plan::Supporting,
@@ -27,6 +31,7 @@ fn snapshot() -> Snapshot {
     let mut snapshot = operator.snapshot(&world).unwrap();
     snapshot.resource.spec.health_check_node_ports = vec![PORT.into()];
     snapshot.daemon_sets.clear();
+    snapshot.resource.status.as_mut().unwrap().rollout.as_mut().unwrap().served_ports.clear();
     snapshot
 }
 
@@ -204,18 +209,27 @@ fn a_service_that_takes_a_health_port_that_is_served_is_a_condition_and_holds_no
         (valid, conflict.map(|condition| condition.message))
     };
     let body = written(&decide(&snapshot)).unwrap();
+    let recorded = decide(&snapshot).status.rollout.unwrap().served_ports;
+    let record = |snapshot: &mut Snapshot, ports: &[ServedPort]| {
+        snapshot.resource.status.as_mut().unwrap().rollout.as_mut().unwrap().served_ports = ports.to_vec();
+    };
     snapshot.service_ports = Arc::new([(PORT, "web/late".to_owned())].into());
     let (is_valid, message) = valid(&snapshot);
     assert!(
         !is_valid && message.is_some_and(|message| message.contains("port 10080 is a node port of Service web/late")),
         "it was there first"
     );
+    // Anybody could have made those.
     store(&mut snapshot, &body, true);
+    assert!(!valid(&snapshot).0);
+    record(&mut snapshot, &recorded);
     let (is_valid, message) = valid(&snapshot);
     assert!(is_valid && message.is_some_and(|message| message.contains("web/late")), "what runs goes on");
     // Somebody deleted the health checkers: they are made again.
     snapshot.daemon_sets.clear();
-    assert!(!valid(&snapshot).0);
+    assert!(valid(&snapshot).0 && written(&decide(&snapshot)).is_some());
+    // A release before this one recorded no ports.
+    record(&mut snapshot, &[]);
     snapshot.resource.status.as_mut().unwrap().conditions = accepted;
     assert!(valid(&snapshot).0 && written(&decide(&snapshot)).is_some());
     assert_eq!(valid(&Snapshot { service_ports: Arc::default(), ..snapshot }), (true, None));
@@ -230,13 +244,18 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
         let valid = conditions.into_iter().find(|condition| condition.type_ == "Valid").unwrap();
         (valid.status == "True", valid.reason, valid.message)
     };
-    let other = |created: i64, accepted: bool, served: &[u16]| OtherResource {
-        key: "tenant/late".into(),
-        uid: "ffffffff-0000".into(),
-        created,
-        resource: Arc::new(IngressDaemonSet::new("late", snapshot.resource.spec.clone())),
-        accepted,
-        served: served.iter().copied().collect(),
+    let generation = snapshot.resource.generation;
+    // Their spec of this generation was valid; these ports are recorded, each with since when.
+    let other = |created: i64, valid: i64, served: &[(u16, i64)]| {
+        let mut resource = IngressDaemonSet::new("late", snapshot.resource.spec.clone());
+        resource.metadata.generation = Some(generation);
+        let mut conditions = accepted.clone();
+        conditions.iter_mut().for_each(|condition| condition.observed_generation = Some(valid));
+        let served_ports = served.iter().map(|(port, since)| ServedPort { port: *port, since: *since }).collect();
+        let rollout = Some(Ledger { served_ports, ..Ledger::default() });
+        resource.status = Some(IngressDaemonSetStatus { conditions, rollout, ..IngressDaemonSetStatus::default() });
+        let accepted = valid == generation;
+        OtherResource { key: "tenant/late".into(), uid: "ffffffff-0000".into(), created, resource: Arc::new(resource), accepted }
     };
     let uses = |snapshot: &mut Snapshot, uid8: &str, uses: bool| {
         for node in Arc::make_mut(&mut snapshot.nodes).values_mut() {
@@ -248,41 +267,51 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
         }
     };
     let (older, newer) = (snapshot.resource.created - 1, snapshot.resource.created + 1);
+    let former = generation - 1;
     let cases = [
         // Neither serves: the older one has it.
-        (other(older, false, &[]), false, false),
-        (other(newer, false, &[]), false, true),
-        // We serve: nobody takes it from us, however old.
-        (other(older, false, &[]), true, true),
-        (other(newer, false, &[]), true, true),
+        (other(older, former, &[]), None, false),
+        (other(newer, former, &[]), None, true),
+        // We serve: nobody takes it from us, however old, and whichever nodes it uses.
+        (other(older, former, &[]), Some(5), true),
+        (other(newer, former, &[]), Some(5), true),
         // They serve: age does not matter either.
-        (other(newer, false, &[PORT]), false, false),
-        (other(newer, true, &[]), false, false),
-        (other(older, true, &[PORT]), false, false),
+        (other(newer, former, &[(PORT, 5)]), None, false),
+        (other(newer, generation, &[]), None, false),
+        (other(older, generation, &[(PORT, 5)]), None, false),
         // Another port of theirs is none of ours.
-        (other(newer, false, &[PORT + 1]), false, true),
-        // Both do: one of them has to go, and it is the same one for both.
-        (other(older, true, &[PORT]), true, false),
-        (other(newer, true, &[PORT]), true, true),
+        (other(newer, former, &[(PORT + 1, 5)]), None, true),
+        // Both do: the one that came later has to go, and it is the same one for both.
+        (other(older, generation, &[(PORT, 5)]), Some(6), false),
+        (other(older, generation, &[(PORT, 6)]), Some(5), true),
+        (other(newer, generation, &[(PORT, 5)]), Some(5), true),
+        (other(older, generation, &[(PORT, 5)]), Some(5), false),
     ];
     for (index, (other, serves, wanted)) in cases.into_iter().enumerate() {
-        let uses_nodes = other.accepted || !other.served.is_empty();
         let mut snapshot = Snapshot { others: vec![other], ..snapshot.clone() };
-        uses(&mut snapshot, UID8, serves);
-        uses(&mut snapshot, "ffffffff", uses_nodes);
-        if serves {
-            snapshot.resource.status.as_mut().unwrap().conditions.clone_from(&accepted);
-        }
+        uses(&mut snapshot, UID8, serves.is_some());
+        uses(&mut snapshot, "ffffffff", true);
+        snapshot.resource.status.as_mut().unwrap().rollout.as_mut().unwrap().served_ports =
+            serves.map(|since| ServedPort { port: PORT, since }).into_iter().collect();
         let (is_valid, reason, message) = valid(&snapshot);
         assert_eq!(is_valid, wanted, "{index}: {message}");
         assert!(is_valid || reason == "HealthCheckPortConflict" && message.contains("tenant/late"), "{index}: {reason} {message}");
     }
     // An older one that serves the port elsewhere, and asks for this node, too, does not serve it here.
-    let mut snapshot = Snapshot { others: vec![other(older, true, &[PORT])], ..snapshot.clone() };
+    let mut snapshot = Snapshot { others: vec![other(older, generation, &[(PORT, 5)])], ..snapshot.clone() };
     snapshot.resource.status.as_mut().unwrap().conditions.clone_from(&accepted);
     uses(&mut snapshot, UID8, true);
     uses(&mut snapshot, "ffffffff", false);
     assert!(valid(&snapshot).0, "{}", valid(&snapshot).2);
+    // One that serves the port, and whose spec is not valid any more, keeps what it runs.
+    let mut invalid = other(newer, former, &[(PORT, 5)]);
+    Arc::make_mut(&mut invalid.resource).spec.template = Value::Null;
+    let mut snapshot = Snapshot { others: vec![invalid], ..snapshot };
+    snapshot.resource.status.as_mut().unwrap().conditions.clear();
+    for (there, wanted) in [(true, false), (false, true)] {
+        uses(&mut snapshot, "ffffffff", there);
+        assert_eq!(valid(&snapshot).0, wanted);
+    }
 }
 
 /// What is asked of the health checkers, with this in the spec.

@@ -15,7 +15,7 @@ use planner::{
 };
 use serde_json::{Value, json};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
 };
 use world::{
@@ -332,7 +332,6 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
             })),
         )),
         accepted: true,
-        served: BTreeSet::new(),
     };
     let granted = |snapshot: &planner::Snapshot| {
         let plan = planner::decide(snapshot);
