@@ -20,7 +20,7 @@ use operator::{
     gate,
     leader::{Outcome, Terms, act_while_leading},
     metrics::Metrics,
-    observe::{Guarded, Observer},
+    observe::{Named, Observer},
     pod_gate,
     reconcile::{Context, back_off, forget, reconcile},
     rights::{NoteRefusals, Rights},
@@ -187,7 +187,7 @@ async fn serve_webhook(
 /// Everything that only the replica that leads does.
 async fn act(
     context: Arc<Context>,
-    resources: Store<Guarded>,
+    resources: Store<Named>,
     (gates, pod_gates): (gate::Options, pod_gate::Options),
     stop: CancellationToken,
 ) {
@@ -199,7 +199,7 @@ async fn act(
 }
 
 /// Decides for one resource at a time each, whenever something that concerns it has changed.
-async fn decide_for_ever(context: Arc<Context>, resources: Store<Guarded>) {
+async fn decide_for_ever(context: Arc<Context>, resources: Store<Named>) {
     context.metrics.leading(true);
     tracing::info!("leading");
     // A standby has heard of changes without acting on them: look at everything once.

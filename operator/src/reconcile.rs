@@ -5,7 +5,7 @@ use crate::{
     ask::ask,
     memory::Memory,
     metrics::Metrics,
-    observe::{Guarded, Observer},
+    observe::{Named, Observer},
     turns::Turns,
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
@@ -61,7 +61,7 @@ pub struct Context {
 pub struct Failed(String);
 
 /// One pass over one resource.
-pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, Failed> {
+pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Requeue, Failed> {
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
     let _turn = match context.turns.take(&key.0) {
         Ok(turn) => turn,
@@ -73,6 +73,10 @@ pub async fn reconcile(resource: Arc<Guarded>, context: Arc<Context>) -> Result<
     if !memory.is_caught_up(&context.observer) {
         // The watch that lags wakes us; the time is for one that never does.
         tracing::debug!("waiting to see own writes");
+        return Ok(Requeue::requeue(Duration::from_secs(1)));
+    }
+    if context.observer.lacks_spec(&key.0, &key.1) {
+        context.observer.read_spec(&context.client, &key.0, &key.1).await.map_err(|error| Failed(format!("reading the spec: {error}")))?;
         return Ok(Requeue::requeue(Duration::from_secs(1)));
     }
     let Some(mut snapshot) = context.observer.snapshot(&key.0, &key.1, &memory, now, &context.health_checker_image) else {
@@ -152,7 +156,7 @@ pub async fn forget(context: &Context, namespace: &str, name: &str) {
 
 /// How long to wait after a failed pass.
 #[expect(clippy::needless_pass_by_value, reason = "the signature that the controller calls")]
-pub fn back_off(resource: Arc<Guarded>, error: &Failed, context: Arc<Context>) -> Requeue {
+pub fn back_off(resource: Arc<Named>, error: &Failed, context: Arc<Context>) -> Requeue {
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
     let mut failures = lock(&context.failures);
     let failed = failures.entry(key.clone()).or_default();

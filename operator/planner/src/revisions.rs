@@ -49,6 +49,9 @@ pub struct Targets {
 impl Targets {
     /// What the spec, the history and the ledger say.
     pub fn of(snapshot: &Snapshot) -> Result<Self, Vec<Invalid>> {
+        if let Some(withheld) = snapshot.resource.withheld {
+            return Err(vec![withheld.invalid()]);
+        }
         let spec = &snapshot.resource.spec;
         let newest = hash::revision(&spec.template);
         let (template, origin) = effective(snapshot, &newest).map_err(|invalid| vec![invalid])?;

@@ -1,6 +1,6 @@
 //! What the operator saw: the only input of a decision.
 
-use crate::{clocks::Clocks, gate::Gate, node_rights::NodeRights, proof::Sights, stored::StoredSpec, texts::Texts};
+use crate::{clocks::Clocks, gate::Gate, node_rights::NodeRights, proof::Sights, settings::Invalid, stored::StoredSpec, texts::Texts};
 use crds::{
     IngressDaemonSet,
     holders::Holders,
@@ -132,8 +132,55 @@ pub struct Resource {
     pub retry: String,
     /// The spec.
     pub spec: IngressDaemonSetSpec,
+    /// Why the spec is not there, but for a few fields.
+    pub withheld: Option<Withheld>,
     /// The status, absent when never written or wiped.
     pub status: Option<IngressDaemonSetStatus>,
+}
+
+/// Resources of a namespace that are looked after: those that run something, then the oldest.
+pub const RESOURCES_PER_NAMESPACE: usize = 100;
+/// Bytes of a spec as JSON, at most.
+pub const SPEC_BYTES: usize = 64 * 1024;
+/// Mappings in a template, at most.
+pub const SPEC_MAPPINGS: usize = 1000;
+
+/// Why the spec of a resource is not held: whoever may make resources could fill the operator's memory with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    /// It is longer than [`SPEC_BYTES`], or its template has more than [`SPEC_MAPPINGS`] mappings.
+    TooLarge {
+        /// Bytes as JSON.
+        bytes: usize,
+        /// Mappings of the template.
+        mappings: usize,
+    },
+    /// Its namespace has [`RESOURCES_PER_NAMESPACE`] that come first.
+    TooMany,
+}
+
+impl Withheld {
+    /// The same as what is wrong with the spec.
+    pub fn invalid(self) -> Invalid {
+        match self {
+            Self::TooLarge { bytes, mappings } => Invalid {
+                reason: "TooLarge",
+                message: format!(
+                    "the spec is {} KiB long as JSON, with {mappings} mappings in its template; at most {} KiB and {SPEC_MAPPINGS} mappings are \
+                     looked after, and the last good state keeps running: move what is long into a ConfigMap",
+                    bytes.div_ceil(1024),
+                    SPEC_BYTES / 1024,
+                ),
+            },
+            Self::TooMany => Invalid {
+                reason: "TooManyResources",
+                message: format!(
+                    "of a namespace {RESOURCES_PER_NAMESPACE} IngressDaemonSets are looked after, those that run something and then the oldest, and \
+                     this is none of them; what it runs keeps running: delete others, or make it in another namespace"
+                ),
+            },
+        }
+    }
 }
 
 impl Resource {
@@ -150,6 +197,7 @@ impl Resource {
             finalizers: Vec::new(),
             retry: String::new(),
             spec,
+            withheld: None,
             status: None,
         }
     }

@@ -4,7 +4,7 @@
 //! handed out together, counted from the first one: a debounce that starts anew with every change would never end while
 //! pods are made and refused without pause.
 
-use super::Guarded;
+use super::Named;
 use futures::Stream;
 use kube::runtime::reflector::ObjectRef;
 use std::{
@@ -32,7 +32,7 @@ impl Dirty {
     }
 
     /// What was marked, for ever.
-    pub fn stream(self: Arc<Self>) -> impl Stream<Item = ObjectRef<Guarded>> {
+    pub fn stream(self: Arc<Self>) -> impl Stream<Item = ObjectRef<Named>> {
         futures::stream::unfold((self, BTreeSet::new()), |(dirty, mut keys)| async move {
             while keys.is_empty() {
                 dirty.news.notified().await;

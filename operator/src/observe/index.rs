@@ -1,6 +1,10 @@
 //! Everything that is known of the cluster, as facts.
 
-use super::{Guarded, Kind, facts, version};
+use super::{
+    Guarded, Kind,
+    bounds::{self, Kept, Place, RESOURCES_PER_NAMESPACE},
+    facts, version,
+};
 use crds::{IngressDaemonSet, hash, names};
 use k8s_openapi::{
     api::{
@@ -12,7 +16,7 @@ use k8s_openapi::{
 use kube::Resource;
 use planner::{
     claims::{Claim, claims},
-    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, RevisionFacts},
+    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, RevisionFacts, Withheld},
     stored::Specs,
 };
 use serde_json::Value;
@@ -72,6 +76,7 @@ pub(super) struct MadeFrom {
     uid: Option<String>,
     generation: Option<i64>,
     deleting: bool,
+    withheld: Option<Withheld>,
 }
 
 /// What is kept of a `ReplicaSet`.
@@ -88,6 +93,10 @@ pub struct KeptReplicaSet {
 pub struct Index {
     pub(super) resources: BTreeMap<Key, Arc<IngressDaemonSet>>,
     pub(super) unreadable: BTreeMap<Key, String>,
+    /// Resources whose spec is not held.
+    pub(super) withheld: BTreeMap<Key, Withheld>,
+    /// By namespace: the order in which its resources are looked after.
+    places: BTreeMap<String, BTreeSet<Place>>,
     /// Who claims what of nodes.
     claimants: BTreeMap<Claim, BTreeSet<Key>>,
     pub(super) nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
@@ -116,6 +125,8 @@ pub trait Observed: Sized {
     fn remove(index: &mut Index, key: &Key) -> Touched;
     /// Keys and versions of all that are in.
     fn entries(index: &Index) -> Vec<(Key, u64)>;
+    /// Lets go of what will not be held, before all has been listed.
+    fn thin(_: &mut [Cut<Self>]) {}
 }
 
 /// An object, cut down to what is kept of it.
@@ -187,6 +198,7 @@ impl Index {
             uid: meta.uid.clone(),
             generation: meta.generation,
             deleting: meta.deletion_timestamp.is_some(),
+            withheld: self.withheld.get(key).copied(),
         };
         meta.map(of)
     }
@@ -206,6 +218,62 @@ impl Index {
             }
         }
         others
+    }
+
+    /// A resource has come, has changed or has gone. Those that lose their place in their namespace by that, or get one.
+    fn take_place(&mut self, key: &Key, before: Option<Place>, after: Option<Place>) -> BTreeSet<Key> {
+        if before == after {
+            return BTreeSet::new();
+        }
+        let places = self.places.entry(key.0.clone()).or_default();
+        if let Some(before) = before {
+            places.remove(&before);
+        }
+        places.extend(after);
+        // The last that has a place, and the first that has none.
+        let edge: Vec<_> =
+            places.iter().skip(RESOURCES_PER_NAMESPACE - 1).take(2).map(|place| (key.0.clone(), place.name.clone())).collect();
+        if places.is_empty() {
+            self.places.remove(&key.0);
+        }
+        let mut concerned = BTreeSet::new();
+        if let Some(last) = edge.first().filter(|last| self.withheld.get(*last) == Some(&Withheld::TooMany)) {
+            concerned.insert(last.clone());
+        }
+        if let Some(first) = edge.get(1).filter(|first| *first != key) {
+            concerned.extend(self.withhold(first));
+        }
+        concerned
+    }
+
+    /// The same of a resource that is there no more.
+    fn leave_place(&mut self, key: &Key, before: Option<&IngressDaemonSet>) -> BTreeSet<Key> {
+        self.withheld.remove(key);
+        self.take_place(key, before.map(Place::of), None)
+    }
+
+    /// Whether a resource is one of those of its namespace that are looked after.
+    fn has_place(&self, key: &Key) -> bool {
+        self.places.get(&key.0).is_some_and(|places| places.iter().take(RESOURCES_PER_NAMESPACE).any(|place| place.name == key.1))
+    }
+
+    /// The resource has a place, and its spec was let go when it had none.
+    pub(super) fn lacks_spec(&self, key: &Key) -> bool {
+        self.withheld.get(key) == Some(&Withheld::TooMany) && self.has_place(key)
+    }
+
+    /// Lets go of the spec of a resource that has no place. Whom that concerns.
+    fn withhold(&mut self, key: &Key) -> BTreeSet<Key> {
+        if self.withheld.get(key) == Some(&Withheld::TooMany) {
+            return BTreeSet::new();
+        }
+        let Some(before) = self.resources.get(key).cloned() else { return BTreeSet::new() };
+        let after = Arc::new(bounds::without_spec(&before));
+        self.resources.insert(key.clone(), Arc::clone(&after));
+        self.withheld.insert(key.clone(), Withheld::TooMany);
+        let mut concerned = self.take_claims(key, Some(&before), Some(&after));
+        concerned.insert(key.clone());
+        concerned
     }
 
     /// Resources with a health port among those that a Service has got or lost.
@@ -237,14 +305,15 @@ impl Index {
             self.deployments.values().filter(|entry| entry.node_hash == hash || entry.facts.0 == name).map(|entry| entry.uid8.as_str());
         let pods = self.pods.values().filter(|entry| entry.node_hash == hash).map(|entry| entry.uid8.as_str());
         let there: BTreeSet<_> = there.chain(pods).collect();
-        let is_concerned = |resource: &IngressDaemonSet| {
+        let is_concerned = |key: &Key, resource: &IngressDaemonSet| {
             let uid8 = names::uid8(resource.metadata.uid.as_deref().unwrap_or_default());
             let selector = &resource.spec.node_selector;
-            let chooses = |node: &NodeFacts| selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+            let is_whole = !self.withheld.contains_key(key);
+            let chooses = |node: &NodeFacts| is_whole && selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
             let holds = |node: &NodeFacts| node.annotations.get(names::HOLDERS_ANNOTATION).is_some_and(|holders| holders.contains(uid8));
             there.contains(uid8) || states().any(|node| chooses(node) || node.is_used_by(uid8) || holds(node))
         };
-        let resources = self.resources.iter().filter(|(_, resource)| is_concerned(resource)).map(|(key, _)| key);
+        let resources = self.resources.iter().filter(|(key, resource)| is_concerned(key, resource)).map(|(key, _)| key);
         Touched::These(resources.chain(self.unreadable.keys()).cloned().collect())
     }
 
@@ -310,30 +379,40 @@ fn versions<T>(map: &BTreeMap<Key, Entry<T>>) -> Vec<(Key, u64)> {
 
 impl Observed for Guarded {
     const KIND: Kind = Kind::Resources;
-    type Kept = Self;
+    type Kept = Kept;
 
-    fn keep(self, _: &mut Specs) -> Self {
-        self
+    fn keep(self, _: &mut Specs) -> Kept {
+        Kept::of(self)
     }
 
-    fn insert(key: Key, kept: Self, index: &mut Index) -> Touched {
-        match kept.0 {
+    fn insert(key: Key, kept: Kept, index: &mut Index) -> Touched {
+        match kept.object {
             Ok(resource) => {
                 index.unreadable.remove(&key);
-                let resource = Arc::new(resource);
+                let place = Place::of(&resource);
+                let moved = index.take_place(&key, index.resources.get(&key).map(|before| Place::of(before)), Some(place));
+                let surplus = !index.has_place(&key);
+                let resource = Arc::new(if surplus { bounds::without_spec(&resource) } else { resource });
+                match if surplus { Some(Withheld::TooMany) } else { kept.withheld } {
+                    Some(why) => index.withheld.insert(key.clone(), why),
+                    None => index.withheld.remove(&key),
+                };
                 let before = index.resources.insert(key.clone(), Arc::clone(&resource));
                 let mut concerned = index.take_claims(&key, before.as_deref(), Some(&resource));
-                if before.is_some_and(|before| before.spec == resource.spec) {
+                if before.is_some_and(|before| before.spec == resource.spec) && moved.is_empty() {
                     return Touched::Resource(key);
                 }
+                concerned.extend(moved);
                 concerned.insert(key);
                 Touched::These(concerned)
             }
             Err(error) => {
                 let before = index.resources.remove(&key);
                 index.take_claims(&key, before.as_deref(), None);
-                index.unreadable.insert(key.clone(), error.error);
-                Touched::Resource(key)
+                let mut concerned = index.leave_place(&key, before.as_deref());
+                index.unreadable.insert(key.clone(), error);
+                concerned.insert(key);
+                Touched::These(concerned)
             }
         }
     }
@@ -342,12 +421,25 @@ impl Observed for Guarded {
         let before = index.resources.remove(key);
         index.unreadable.remove(key);
         let mut concerned = index.take_claims(key, before.as_deref(), None);
+        concerned.extend(index.leave_place(key, before.as_deref()));
         concerned.extend(index.without_a_name(&key.0));
         Touched::These(concerned)
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
         index.resources.keys().chain(index.unreadable.keys()).map(|key| (key.clone(), 0)).collect()
+    }
+
+    fn thin(listing: &mut [Cut<Self>]) {
+        let mut of_namespaces: BTreeMap<String, BTreeMap<Place, usize>> = BTreeMap::new();
+        for (index, cut) in listing.iter().enumerate() {
+            if let Some(place) = cut.kept.place() {
+                of_namespaces.entry(cut.key.0.clone()).or_default().insert(place, index);
+            }
+        }
+        for index in of_namespaces.values().flat_map(|places| places.values().skip(RESOURCES_PER_NAMESPACE)) {
+            listing[*index].kept.withhold();
+        }
     }
 }
 

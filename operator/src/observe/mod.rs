@@ -3,6 +3,7 @@
 //! Objects are turned into facts as they arrive, and nothing else of them is kept. No snapshot exists before every watch
 //! has listed once.
 
+mod bounds;
 mod dirty;
 mod facts;
 mod index;
@@ -15,6 +16,7 @@ mod tests;
 #[cfg(test)]
 mod view_tests;
 
+pub use bounds::read_of_metadata;
 pub use dirty::Dirty;
 pub use facts::seconds;
 pub use index::Observed;
@@ -38,7 +40,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource,
     api::ListParams,
-    core::DeserializeGuard,
+    core::{DeserializeGuard, ObjectMeta, PartialObjectMeta},
     runtime::{
         reflector::store::Writer,
         watcher::{self, Event},
@@ -63,8 +65,14 @@ pub(crate) const WATCH_SECONDS: u32 = 30;
 /// longer answer is not given back.
 pub(crate) const PAGE: u32 = 100;
 
+/// How many resources, and gates, an answer to a list has: a user makes them as large as the API server takes them.
+pub(crate) const SMALL_PAGE: u32 = 10;
+
 /// A resource that may be undecodable.
 pub type Guarded = DeserializeGuard<IngressDaemonSet>;
+
+/// What of a resource is known beside the index: that it is there.
+pub type Named = PartialObjectMeta<IngressDaemonSet>;
 
 /// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,6 +173,29 @@ impl Observer {
         snapshot::build(&self.index(), namespace, name, memory, now, health_checker_image, &self.node_rights)
     }
 
+    /// The resource is looked after, and its spec is not known, because it was one too many of its namespace before.
+    pub fn lacks_spec(&self, namespace: &str, name: &str) -> bool {
+        self.index().lacks_spec(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// Reads such a resource anew.
+    pub async fn read_spec(&self, client: &Client, namespace: &str, name: &str) -> kube::Result<()> {
+        let api = Api::<Guarded>::namespaced(client.clone(), namespace);
+        for found in api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await? {
+            let uid = found.meta().uid.clone();
+            let found = Cut::of(found, &mut self.specs());
+            let touched = {
+                let mut index = self.index();
+                // One that the watch has shown to be gone would stay for ever.
+                let is_there = index.resources.get(&found.key).is_some_and(|known| known.metadata.uid == uid);
+                if is_there { index.apply::<Guarded>(found) } else { Touched::Nothing }
+            };
+            self.tell_gates(true);
+            self.trigger(&touched);
+        }
+        Ok(())
+    }
+
     /// Why a resource cannot be decoded, when it cannot.
     pub fn unreadable(&self, namespace: &str, name: &str) -> Option<String> {
         self.index().unreadable.get(&(namespace.to_owned(), name.to_owned())).cloned()
@@ -250,18 +281,18 @@ impl Observer {
         Ok((listed, version(list.resource_version.as_deref())))
     }
 
-    /// Follows everything, for ever, and keeps `writer`'s store of the resources themselves.
+    /// Follows everything, for ever, and keeps `writer`'s store of which resources there are.
     ///
     /// `client` is to have the [layers](crate::client) of every request. It must give up an answer that does not begin, or pauses
     /// for [`Observer::SILENCE`]: a connection that is gone without a word would otherwise be taken for a cluster in which nothing
     /// happens.
-    pub async fn follow(self: Arc<Self>, client: Client, writer: Writer<Guarded>) {
+    pub async fn follow(self: Arc<Self>, client: Client, writer: Writer<Named>) {
         let writer = Mutex::new(writer);
         let all = || watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
         let ours = || all().labels(crds::names::RESOURCE_LABEL);
         let checkers = all().labels(crds::names::HEALTH_CHECKER_LABEL);
-        let resources = Arc::clone(&self).follow_kind(Api::<Guarded>::all(client.clone()), all(), move |event| {
-            writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(event);
+        let resources = Arc::clone(&self).follow_kind(Api::<Guarded>::all(client.clone()), all().page_size(SMALL_PAGE), move |event| {
+            writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(&named(event));
         });
         let compact = protobuf::client(&client);
         tokio::join!(
@@ -301,7 +332,12 @@ impl Observer {
             tee(&event);
             match event {
                 Event::Init => listing.clear(),
-                Event::InitApply(object) => listing.push(Cut::<K>::of(object, &mut self.specs())),
+                Event::InitApply(object) => {
+                    listing.push(Cut::<K>::of(object, &mut self.specs()));
+                    if listing.len().is_multiple_of(PAGE as usize) {
+                        K::thin(&mut listing);
+                    }
+                }
                 Event::InitDone => {
                     self.replace(std::mem::take(&mut listing));
                     self.listed[K::KIND as usize].store(true, Ordering::Release);
@@ -383,6 +419,23 @@ impl Observer {
         for (namespace, name) in self.index().resources_of(touched) {
             self.dirty.mark(namespace, name);
         }
+    }
+}
+
+/// The same of which no more than the name is kept.
+fn named(event: &Event<Guarded>) -> Event<Named> {
+    let name = |resource: &Guarded| {
+        let meta = resource.meta();
+        let meta =
+            ObjectMeta { name: meta.name.clone(), namespace: meta.namespace.clone(), uid: meta.uid.clone(), ..ObjectMeta::default() };
+        Named { types: None, metadata: meta, _phantom: std::marker::PhantomData }
+    };
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(resource) => Event::InitApply(name(resource)),
+        Event::Apply(resource) => Event::Apply(name(resource)),
+        Event::Delete(resource) => Event::Delete(name(resource)),
     }
 }
 

@@ -92,6 +92,7 @@ pub(super) fn build(
             finalizers: resource.metadata.finalizers.clone().unwrap_or_default(),
             retry: resource.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY_ANNOTATION)).cloned().unwrap_or_default(),
             spec: resource.spec.clone(),
+            withheld: index.withheld.get(&key).copied(),
             status: resource.status.clone(),
         },
     })

@@ -70,14 +70,56 @@ fn list<K: Observed + Resource + DeserializeOwned>(observer: &Observer, object: 
     observer.replace(listing);
 }
 
+/// What other tests take meanwhile is not to be counted: the test of this name is run once more, in a process of its own.
+fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "MEASURED_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let name = format!("observe::tests::{name}");
+    let alone = std::process::Command::new(std::env::current_exe().unwrap()).args(["--exact", &name]).env(ALONE, "1").status();
+    assert!(alone.unwrap().success());
+    false
+}
+
+#[test]
+fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes() {
+    if !is_alone("resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes") {
+        return;
+    }
+    const COUNT: usize = 300;
+    let resource = |namespace: &str, index: usize, characters: usize| -> Guarded {
+        let text = "x".repeat(characters);
+        let container = json!({ "name": "c", "image": "i", "env": [{ "name": "X", "value": text }] });
+        let meta = json!({ "namespace": namespace, "name": format!("r{index}"), "uid": format!("{namespace}-{index}"), "annotations": { "a": text } });
+        let resource = json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+            "metadata": meta, "spec": { "template": { "spec": { "containers": [container] } } },
+        });
+        serde_json::from_str(&resource.to_string()).unwrap()
+    };
+    let observer = Observer::default();
+    let before = resident_kib();
+    // Those that are too large, and too many of those that are not.
+    for (namespace, characters) in [("large", 1 << 20), ("many", 60_000)] {
+        let mut listing = Vec::new();
+        for index in 0..COUNT {
+            listing.extend(observer.cut(vec![resource(namespace, index, characters)]));
+            if listing.len().is_multiple_of(PAGE as usize) {
+                Guarded::thin(&mut listing);
+            }
+        }
+        observer.replace(listing);
+        assert_eq!(observer.index().resources.len(), COUNT);
+        let grown = resident_kib().saturating_sub(before);
+        // A hundred of 60,000 bytes each are 6 MiB, and twice as many are listed for a moment.
+        assert!(grown <= 24 << 10, "{namespace}: {grown} KiB");
+    }
+}
+
 #[test]
 fn a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes() {
-    // What other tests take meanwhile is not to be counted.
-    const ALONE: &str = "MEASURED_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let name = "observe::tests::a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes";
-        let alone = std::process::Command::new(std::env::current_exe().unwrap()).args(["--exact", name]).env(ALONE, "1").status();
-        assert!(alone.unwrap().success());
+    if !is_alone("a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes") {
         return;
     }
     let observer = Observer::default();

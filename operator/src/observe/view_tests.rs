@@ -508,3 +508,97 @@ fn who_forges_health_checkers_takes_no_port_from_a_neighbour_that_serves_it() {
         assert_eq!(valid("tenant"), (false, "HealthCheckPortConflict".to_owned()), "{generation}");
     }
 }
+
+/// A resource of that age, counted from the newest, with so many characters in its template, which runs on so many nodes.
+fn bulky(name: &str, made: usize, characters: usize, nodes: u32) -> Guarded {
+    let text = "x".repeat(characters);
+    let mut resource = serde_json::to_value(resource(name, &format!("{made:08}-0000"), "i:1").0.unwrap()).unwrap();
+    let meta = &mut resource["metadata"];
+    meta["creationTimestamp"] = format!("1970-01-01T00:{:02}:{:02}Z", made / 60, made % 60).into();
+    meta["finalizers"] = json!([names::FINALIZER]);
+    meta["annotations"] = json!({ "notes": text });
+    resource["spec"]["template"]["spec"]["containers"][0]["env"] = json!([{ "name": "X", "value": text }]);
+    let counts = crds::status::NodeCounts { current: nodes, ..Default::default() };
+    resource["status"] = json!({ "nodes": counts, "rollout": { "nextId": 1 } });
+    of(resource)
+}
+
+/// What is said of the spec of a resource.
+fn verdict(observer: &Observer, name: &str) -> String {
+    let snapshot = observer.snapshot("edge", name, &Memory::default(), 1_000, "checker:1").unwrap();
+    let mut conditions = planner::decide(&snapshot).status.conditions.into_iter();
+    conditions.find(|condition| condition.type_ == "Valid").unwrap().reason
+}
+
+#[test]
+fn of_a_namespace_those_that_run_something_and_the_oldest_are_looked_after_and_nothing_is_held_of_the_others() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    // The newest by name come first, and the last of all runs something.
+    let all = (1..=120).map(|made| bulky(&format!("r{:03}", 120 - made), made, 10, u32::from(made == 120)));
+    observer.take::<Guarded>(all.collect());
+    let verdicts = |names: [&str; 4]| names.map(|name| verdict(&observer, name));
+    assert_eq!(verdicts(["r119", "r021", "r020", "r000"]), ["Accepted", "Accepted", "TooManyResources", "Accepted"]);
+    assert!(observer.resource("edge", "r020").unwrap().spec.template.is_null());
+    assert!(!observer.lacks_spec("edge", "r020"));
+    woken(&observer);
+    observer.delete::<Guarded>(&bulky("r119", 1, 10, 0));
+    assert_eq!(woken(&observer), ["r020", "r119"], "the next has its turn");
+    assert!(observer.lacks_spec("edge", "r020") && !observer.lacks_spec("edge", "r019"));
+    observer.apply::<Guarded>(bulky("r020", 100, 10, 0));
+    assert_eq!(verdict(&observer, "r020"), "Accepted");
+    assert!(!observer.lacks_spec("edge", "r020"));
+    woken(&observer);
+    // As after a restore of a backup: older than any other.
+    observer.apply::<Guarded>(bulky("restored", 0, 10, 0));
+    assert_eq!(woken(&observer), ["r020", "restored"]);
+    assert_eq!(verdicts(["restored", "r021", "r020", "r000"]), ["Accepted", "Accepted", "TooManyResources", "Accepted"]);
+    // A status that was written is no reason to hold the spec.
+    observer.apply::<Guarded>(bulky("r020", 100, 10, 0));
+    assert!(observer.resource("edge", "r020").unwrap().spec.template.is_null());
+}
+
+#[tokio::test]
+async fn a_resource_that_gets_its_turn_is_read_anew_unless_it_has_gone_meanwhile() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    observer.take::<Guarded>((1..=101).map(|made| bulky(&format!("r{made:03}"), made, 10, 0)).collect());
+    observer.delete::<Guarded>(&bulky("r001", 1, 10, 0));
+    assert!(observer.lacks_spec("edge", "r101"));
+    for gone in [false, true] {
+        if gone {
+            observer.delete::<Guarded>(&bulky("r101", 101, 10, 0));
+        }
+        let (service, mut server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
+        let client = Client::new(service, "default");
+        let serve = async {
+            let (request, reply) = server.next_request().await.unwrap();
+            let items = [bulky("r101", 101, 10, 0).0.unwrap()];
+            let list = json!({ "apiVersion": "x/v1", "kind": "List", "metadata": { "resourceVersion": "9" }, "items": items });
+            reply.send_response(http::Response::new(kube::client::Body::from(serde_json::to_vec(&list).unwrap())));
+            request.uri().to_string()
+        };
+        let (read, uri) = tokio::join!(observer.read_spec(&client, "edge", "r101"), serve);
+        read.unwrap();
+        assert!(uri.contains("/namespaces/edge/ingressdaemonsets?") && uri.contains("fieldSelector=metadata.name%3Dr101"), "{uri}");
+        assert_eq!(observer.resource("edge", "r101").is_some(), !gone);
+        assert!(gone || verdict(&observer, "r101") == "Accepted");
+    }
+}
+
+#[test]
+fn a_spec_that_is_too_large_is_refused_and_what_else_is_large_is_not_held() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    let mut mappings = serde_json::to_value(bulky("web", 1, 10, 0).0.unwrap()).unwrap();
+    mappings["spec"]["template"]["spec"]["containers"][0]["env"] = (0..1_000).map(|_| json!({})).collect();
+    let mut selector = serde_json::to_value(bulky("web", 1, 70_000, 0).0.unwrap()).unwrap();
+    selector["spec"]["template"]["spec"]["nodeSelector"] = json!({ "role": "edge" });
+    for (large, kept) in [(of(mappings), false), (of(selector), true)] {
+        observer.apply::<Guarded>(large);
+        assert_eq!(verdict(&observer, "web"), "TooLarge");
+        let held = observer.resource("edge", "web").unwrap();
+        assert!(serde_json::to_vec(&*held).unwrap().len() < 2_000);
+        assert_eq!(held.spec.template["spec"]["nodeSelector"]["role"] == "edge", kept);
+    }
+    observer.apply::<Guarded>(bulky("web", 1, 50_000, 0));
+    assert_eq!(verdict(&observer, "web"), "Accepted");
+    assert!(observer.resource("edge", "web").unwrap().metadata.annotations.is_none());
+}

@@ -11,16 +11,16 @@ use super::{
 use crate::{
     act::{self, Error},
     gate,
-    observe::{Observer, PAGE, WATCH_SECONDS},
+    observe::{Observer, SMALL_PAGE, WATCH_SECONDS, read_of_metadata},
     readable::Readable,
 };
-use crds::PodReadinessGate;
+use crds::{PodReadinessGate, PodReadinessGateSpec, pod_readiness_gate::GateSource};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{Patch, PatchParams},
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt as _,
@@ -32,7 +32,7 @@ use planner::{
     pod_gate::{
         Gate, World,
         decide::{Transition, View, decide},
-        world::{Attachment, Target},
+        world::{Attachment, GATES_PER_NAMESPACE, Target},
     },
 };
 use serde_json::Value;
@@ -79,6 +79,12 @@ pub struct Engine {
     /// Gates as they were read last; one that cannot be decoded any more keeps what it said.
     known: Readable<Key, PodReadinessGate>,
     listed: bool,
+    /// Those of them whose spec was let go, because their namespace has too many.
+    without_spec: BTreeSet<Key>,
+    /// The same of those that are just listed.
+    thinned: BTreeSet<Key>,
+    /// Those of them that are one of their namespace's first now, and are read anew.
+    lacking: BTreeSet<Key>,
     /// Pods that are to be looked at.
     due: BTreeSet<Key>,
     /// Gates came, went or changed since they were taken in: thousands may at once.
@@ -119,6 +125,9 @@ impl Engine {
             metrics: options.metrics,
             known: Readable::default(),
             listed: false,
+            without_spec: BTreeSet::new(),
+            thinned: BTreeSet::new(),
+            lacking: BTreeSet::new(),
             due: BTreeSet::new(),
             refresh_due: false,
             asked_due: false,
@@ -131,11 +140,12 @@ impl Engine {
 
     /// Decides for ever, or until it is to stop; patches under way are finished then.
     pub async fn run(mut self, stop: CancellationToken) {
-        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
+        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(SMALL_PAGE);
         let mut gates = watcher::watcher(Api::<Guarded>::all(self.client.clone()), config).default_backoff().boxed();
         let mut listing = BTreeMap::new();
         let mut work: Work = FuturesUnordered::new();
         let mut reports: Reports = FuturesUnordered::new();
+        let mut reads = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let hub = Arc::clone(&self.hub);
@@ -149,19 +159,31 @@ impl Engine {
                 changes = hub.changes() => self.note(changes),
                 Some(ended) = work.next() => self.ended(ended),
                 Some(written) = reports.next() => self.reporter.written(written),
+                Some(read) = reads.next() => self.read(read),
                 _ = ticks.tick() => self.tick(&reports),
             }
             self.look(&work);
+            let (client, lacking) = (&self.client, std::mem::take(&mut self.lacking));
+            reads.extend(lacking.into_iter().map(|key| read(client.clone(), key)));
         }
         while work.next().await.is_some() {}
     }
 
     fn gate_event(&mut self, event: watcher::Result<Event<Guarded>>, listing: &mut BTreeMap<Key, Guarded>) {
         match event {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(gate)) => drop(listing.insert(key(&gate), gate)),
+            Ok(Event::Init) => {
+                listing.clear();
+                self.thinned.clear();
+            }
+            Ok(Event::InitApply(gate)) => {
+                listing.insert(key(&gate), lean(gate));
+                if listing.len().is_multiple_of(GATES_PER_NAMESPACE) {
+                    self.thin(listing);
+                }
+            }
             Ok(Event::InitDone) => {
                 self.known.replace(std::mem::take(listing));
+                self.without_spec = std::mem::take(&mut self.thinned);
                 self.listed = true;
                 self.refresh();
             }
@@ -170,9 +192,10 @@ impl Engine {
                 let before = self.known.objects.get(&key(&gate)).map(|known| version(&known.metadata));
                 // A status that was written, by this loop most likely, changes nothing.
                 self.refresh_due |= gate.0.as_ref().map_or(true, |gate| before != Some(version(&gate.metadata)));
-                self.known.take(key(&gate), gate);
+                self.take(gate);
             }
             Ok(Event::Delete(gate)) => {
+                self.without_spec.remove(&key(&gate));
                 self.known.remove(&key(&gate));
                 self.refresh_due = true;
             }
@@ -194,17 +217,57 @@ impl Engine {
         }
     }
 
+    /// Lets go of the specs of those that are too many, before all have been listed.
+    fn thin(&mut self, listing: &mut BTreeMap<Key, Guarded>) {
+        let mut world = World::default();
+        let gate = |(key, gate): (&Key, &Guarded)| Some((key.clone(), Arc::new(facts::gate(gate.0.as_ref().ok()?))));
+        world.take_gates(listing.iter().filter_map(gate).collect());
+        for key in world.surplus.into_keys() {
+            if let Some(Ok(gate)) = listing.get_mut(&key).map(|gate| &mut gate.0) {
+                strip(&mut gate.spec);
+                self.thinned.insert(key);
+            }
+        }
+    }
+
+    /// A gate was read anew that had been one too many.
+    fn read(&mut self, (key, found): (Key, kube::Result<Vec<Guarded>>)) {
+        match found {
+            Ok(found) => {
+                for gate in found {
+                    let uid = |meta: &ObjectMeta| meta.uid.clone();
+                    // One that the watch has shown to be gone would stay for ever.
+                    if self.known.objects.get(&key).is_some_and(|known| uid(&known.metadata) == uid(gate.meta())) {
+                        self.take(gate);
+                        self.refresh_due = true;
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(namespace = key.0, gate = key.1, %error, "the gate cannot be read; trying again");
+                self.refresh_due = true;
+            }
+        }
+    }
+
+    fn take(&mut self, gate: Guarded) {
+        let key = key(&gate);
+        if gate.0.is_ok() {
+            self.without_spec.remove(&key);
+        }
+        self.known.take(key, lean(gate));
+    }
+
     /// Gates, and what they ask for.
     fn refresh(&mut self) {
         if !self.listed || !self.observer.missing().is_empty() {
             // Whichever is listed last tells.
             return;
         }
+        let changed = self.settle();
         let relinked = {
             let mut known = self.hub.known();
             known.has_all = self.known.unreadable.is_empty();
-            let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), kept(&known.world, key, object))).collect();
-            let changed = known.world.take_gates(gates);
             // Pods may wait for the condition of one that is gone, and for nobody.
             self.observer.wake(|resource| resource.namespace().is_some_and(|own| changed.contains(&own)));
             if !changed.is_empty() {
@@ -228,6 +291,22 @@ impl Engine {
             // Passes over these resources are to tell of their nodes.
             self.gates.gates();
         }
+    }
+
+    /// Takes gates in as they are known, and lets go of the specs of those that are too many. The namespaces in which one has changed.
+    fn settle(&mut self) -> BTreeSet<String> {
+        let mut known = self.hub.known();
+        let world = &mut known.world;
+        let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), kept(world, key, object))).collect();
+        let changed = world.take_gates(gates);
+        self.lacking = world.without(&self.without_spec);
+        for (key, gate) in &mut world.surplus {
+            if let Some(object) = self.known.objects.get_mut(key).filter(|_| self.without_spec.insert(key.clone())) {
+                strip(&mut object.spec);
+                *gate = Arc::new(Gate { spec: object.spec.clone(), ..(**gate).clone() });
+            }
+        }
+        changed
     }
 
     /// Passes over resources need not wait any more.
@@ -360,8 +439,10 @@ impl Engine {
                     let to = to.map_or("unset", |to| if to { "true" } else { "false" });
                     self.metrics.transitions.get_or_create(&Became { gate: format!("{}/{gate}", key.0), to }).inc();
                 }
-                let (_, pod) = facts::pod(*pod);
-                self.hub.known().learn(key.clone(), pod);
+                let mut known = self.hub.known();
+                let (_, pod) = facts::pod(*pod, &known.world.read_annotations(&key.0));
+                known.learn(key.clone(), pod);
+                drop(known);
                 self.due.insert(key);
             }
             Err(error) => {
@@ -408,7 +489,24 @@ impl Engine {
     }
 }
 
-/// Takes a gate in, if it can be decoded.
+/// A gate as it is now.
+async fn read(client: Client, key: Key) -> (Key, kube::Result<Vec<Guarded>>) {
+    let api = Api::<Guarded>::namespaced(client, &key.0);
+    let found = api.list(&ListParams::default().fields(&format!("metadata.name={}", key.1))).await;
+    (key, found.map(|list| list.items))
+}
+
+/// Without what nobody reads of its metadata.
+fn lean(gate: Guarded) -> Guarded {
+    DeserializeGuard(gate.0.map(|gate| PodReadinessGate { metadata: read_of_metadata(gate.metadata), ..gate }))
+}
+
+/// Leaves of a spec what one that is too many says of itself.
+fn strip(spec: &mut PodReadinessGateSpec) {
+    (spec.selector, spec.source, spec.admission) = (None, GateSource::default(), None);
+}
+
+/// Namespace and name.
 fn key(gate: &Guarded) -> Key {
     (gate.namespace().unwrap_or_default(), gate.name_any())
 }
@@ -499,9 +597,52 @@ mod tests {
             let mut known = engine.hub.known();
             known.world.gates.insert(("web".into(), "open".into()), Arc::new(facts::gate(&object)));
             known.world.pod_sources.insert("web".into(), Source::default());
-            known.insert(key.clone(), facts::pod(pod).1);
+            known.insert(key.clone(), facts::pod(pod, &BTreeSet::new()).1);
         }
         (engine, key, asked)
+    }
+
+    #[tokio::test]
+    async fn of_gates_that_are_too_many_no_spec_is_held_until_they_get_their_turn() {
+        let (mut engine, ..) = engine();
+        engine.hub.known().world.gates.clear();
+        let gate = |index: usize| -> Guarded {
+            let source = json!({"label": {"key": "open", "values": {"x".repeat(253): "True"}}});
+            serde_json::from_value(json!({
+                "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGate",
+                "metadata": {
+                    "name": format!("g{index:03}"), "namespace": "web", "uid": index.to_string(), "generation": 1,
+                    "annotations": {"long": "x".repeat(1_000)},
+                },
+                "spec": {"conditionType": "example.com/open", "source": source},
+            }))
+            .unwrap()
+        };
+        let held = |engine: &Engine| engine.known.objects.values().filter(|gate| gate.spec.source.label.is_some()).count();
+        let mut listing = BTreeMap::new();
+        engine.gate_event(Ok(Event::Init), &mut listing);
+        for index in 0..250 {
+            engine.gate_event(Ok(Event::InitApply(gate(index))), &mut listing);
+        }
+        assert_eq!(
+            listing.values().filter(|gate| gate.0.as_ref().unwrap().spec.source.label.is_some()).count(),
+            150,
+            "while they are listed"
+        );
+        engine.known.replace(std::mem::take(&mut listing));
+        engine.without_spec = std::mem::take(&mut engine.thinned);
+        engine.listed = true;
+        engine.settle();
+        assert_eq!((held(&engine), engine.known.objects.values().filter(|gate| gate.metadata.annotations.is_some()).count()), (100, 0));
+        engine.gate_event(Ok(Event::Delete(gate(0))), &mut listing);
+        engine.settle();
+        let next = ("web".to_owned(), "g100".to_owned());
+        assert_eq!(engine.lacking, BTreeSet::from([next.clone()]));
+        assert!(!engine.hub.known().world.gates.contains_key(&next), "nothing is decided by half of it");
+        engine.read((next.clone(), Ok(vec![gate(100)])));
+        engine.settle();
+        assert!(engine.lacking.is_empty());
+        assert!(engine.hub.known().world.gates[&next].spec.source.label.is_some());
     }
 
     #[tokio::test]

@@ -12,6 +12,12 @@ use planner::{
     },
 };
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Conditions of an object that are kept.
+const CONDITIONS: usize = 256;
+/// Characters of a condition's type and status, at most.
+const WORD: usize = 316;
 
 /// What a `PodReadinessGate` says.
 pub fn gate(object: &PodReadinessGate) -> Gate {
@@ -26,8 +32,8 @@ pub fn gate(object: &PodReadinessGate) -> Gate {
     }
 }
 
-/// What is read of a pod, with its namespace and name.
-pub fn pod(pod: core::Pod) -> (Key, Pod) {
+/// What is read of a pod, with its namespace and name. Of its annotations, which can be long, those alone that gates read.
+pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
     let key = (pod.namespace().unwrap_or_default(), pod.name_any());
     let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
     let gates: Vec<_> = spec.readiness_gates.into_iter().flatten().map(|gate| gate.condition_type).collect();
@@ -35,6 +41,7 @@ pub fn pod(pod: core::Pod) -> (Key, Pod) {
     let keeps_generation =
         status.observed_generation.is_some() || conditions.iter().any(|condition| condition.observed_generation.is_some());
     let listed = conditions.into_iter().filter(|condition| gates.contains(&condition.type_));
+    let annotations = pod.metadata.annotations.into_iter().flatten();
     let restarts = status.container_statuses.iter().flatten().map(|container| u32::try_from(container.restart_count).unwrap_or(0));
     let facts = Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
@@ -42,7 +49,7 @@ pub fn pod(pod: core::Pod) -> (Key, Pod) {
         generation: pod.metadata.generation,
         labels: pod.metadata.labels.unwrap_or_default().into(),
         // Of a pod that lists no condition nothing more is asked.
-        annotations: pod.metadata.annotations.filter(|_| !gates.is_empty()).unwrap_or_default().into(),
+        annotations: annotations.filter(|(key, _)| !gates.is_empty() && read.contains(key)).collect::<BTreeMap<_, _>>().into(),
         node: spec.node_name.unwrap_or_default(),
         address: status.pod_ip.unwrap_or_default(),
         ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
@@ -75,7 +82,9 @@ pub fn ready_endpoints(slice: &EndpointSlice) -> usize {
 pub fn conditions(object: &DynamicObject) -> Conditions {
     let listed = object.data.pointer("/status/conditions").and_then(Value::as_array);
     let text = |condition: &Value, key: &str| condition.get(key).and_then(Value::as_str).map(str::to_owned);
-    listed.into_iter().flatten().filter_map(|condition| Some((text(condition, "type")?, text(condition, "status")?))).collect()
+    let said = listed.into_iter().flatten().filter_map(|condition| Some((text(condition, "type")?, text(condition, "status")?)));
+    // A user may write into the status of some kinds.
+    said.filter(|(type_, status)| type_.len() <= WORD && status.len() <= WORD).take(CONDITIONS).collect()
 }
 
 #[cfg(test)]
@@ -84,9 +93,21 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn of_a_pod_the_conditions_are_kept_that_it_lists() {
+    fn of_an_object_with_many_and_long_conditions_some_are_kept() {
+        let mut conditions: Vec<_> = (0..1_000).map(|index| json!({"type": format!("T{index}"), "status": "True"})).collect();
+        conditions[0] = json!({"type": "T0", "status": "x".repeat(100_000)});
+        let object = json!({"apiVersion": "x/v1", "kind": "K", "metadata": {}, "status": {"conditions": conditions}});
+        let kept = super::conditions(&serde_json::from_value(object).unwrap());
+        assert_eq!((kept.len(), kept.contains_key("T0"), kept.contains_key("T1")), (CONDITIONS, false, true));
+    }
+
+    #[test]
+    fn of_a_pod_the_conditions_are_kept_that_it_lists_and_the_annotations_that_gates_read() {
         let object = json!({
-            "metadata": {"namespace": "web", "name": "p", "uid": "u", "resourceVersion": "7", "generation": 2},
+            "metadata": {
+                "namespace": "web", "name": "p", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "annotations": {"example.com/read": "true", "example.com/long": "x".repeat(1_000)},
+            },
             "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/a"}]},
             "status": {
                 "conditions": [
@@ -100,7 +121,9 @@ mod tests {
                 ],
             },
         });
-        let (key, pod) = pod(serde_json::from_value(object).unwrap());
+        let (key, pod) = pod(serde_json::from_value(object).unwrap(), &["example.com/read".to_owned()].into());
+        let kept = ["example.com/read", "example.com/long"].map(|key| pod.annotations.get(key).map(String::as_str));
+        assert_eq!(kept, [Some("true"), None]);
         assert_eq!(key, ("web".into(), "p".into()));
         assert_eq!((pod.version, pod.restarts, pod.keeps_generation), (7, 3, true));
         let kept: Vec<_> = pod.conditions.iter().map(|condition| (condition.type_.as_str(), condition.transition.as_deref())).collect();

@@ -41,6 +41,8 @@ const KIND_AGAIN: Duration = Duration::from_secs(15);
 const ASKED_AT_ONCE: usize = 32;
 /// HTTP servers that gates of one namespace ask.
 const ASKED: usize = 2000;
+/// How many pods an answer to a list has: each is decoded whole, and a user makes it as large as the API server takes it.
+const PODS_PAGE: u32 = 25;
 /// Label of the slices of a Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
@@ -51,6 +53,8 @@ pub struct Sources {
     tasks: JoinSet<()>,
     /// By namespace.
     pods: BTreeMap<String, AbortHandle>,
+    /// Annotations that are kept of those pods.
+    read: BTreeMap<String, BTreeSet<String>>,
     /// Of Services, by namespace.
     slices: BTreeMap<String, AbortHandle>,
     objects: BTreeMap<ObjectKey, AbortHandle>,
@@ -69,6 +73,7 @@ impl Sources {
             hub,
             tasks: JoinSet::new(),
             pods: BTreeMap::new(),
+            read: BTreeMap::new(),
             slices: BTreeMap::new(),
             objects: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -83,8 +88,20 @@ impl Sources {
         let hub = Arc::clone(&self.hub);
         let known = &mut *hub.known();
         let wanted = known.world.wanted_pods();
+        self.read.retain(|namespace, _| wanted.contains(namespace));
+        for namespace in &wanted {
+            let (read, kept) = (known.world.read_annotations(namespace), self.read.entry(namespace.clone()).or_default());
+            if !read.is_subset(kept) {
+                *kept = read;
+                // Nothing was kept of an annotation that no gate read before.
+                if let Some(task) = self.pods.remove(namespace) {
+                    task.abort();
+                }
+            }
+        }
         settle(&mut self.pods, &mut known.world.pod_sources, wanted, |namespace| {
-            self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), namespace))
+            let read = self.read.get(&namespace).cloned().unwrap_or_default();
+            self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), namespace, read))
         });
         let World { pods, pod_sources, .. } = &mut known.world;
         pods.retain(|key, _| pod_sources.contains_key(&key.0));
@@ -162,7 +179,7 @@ fn config() -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
 }
 
-async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String) {
+async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String, read: BTreeSet<String>) {
     let api: Api<Pod> = Api::namespaced(client, &namespace);
     let mut listing = BTreeMap::new();
     let seen = |event: Event<Pod>| {
@@ -172,7 +189,7 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String) {
                 return;
             }
             Event::InitApply(pod) => {
-                listing.extend([facts::pod(pod)]);
+                listing.extend([facts::pod(pod, &read)]);
                 return;
             }
             Event::InitDone => {
@@ -184,12 +201,12 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String) {
                 changed
             }
             Event::Apply(pod) => {
-                let (key, pod) = facts::pod(pod);
+                let (key, pod) = facts::pod(pod, &read);
                 let news = hub.known().insert(key.clone(), pod);
                 news.then_some(key).into_iter().collect()
             }
             Event::Delete(pod) => {
-                let (key, _) = facts::pod(pod);
+                let (key, _) = facts::pod(pod, &read);
                 hub.known().world.pods.remove(&key);
                 BTreeSet::from([key])
             }
@@ -211,7 +228,7 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String) {
             hub.tell(|news| news.sight = true);
         }
     };
-    follow(api, config(), seen, broken).await;
+    follow(api, config().page_size(PODS_PAGE), seen, broken).await;
 }
 
 async fn follow_slices(client: Client, hub: Arc<Hub>, namespace: String) {
@@ -439,6 +456,49 @@ mod tests {
                     "{kind} {namespace}: {source:?}"
                 ),
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_are_listed_anew_for_an_annotation_that_no_gate_has_read_before() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                let pod = json!({
+                    "metadata": {"name": "p", "namespace": "tenant", "uid": "u", "resourceVersion": "1", "annotations": {"a": "1", "b": "2", "c": "3"}},
+                    "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/open"}]},
+                });
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [pod]});
+                if request.uri().query().unwrap_or_default().contains("watch=") {
+                    std::mem::forget(reply);
+                } else {
+                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
+                }
+            }
+        });
+        let hub = Arc::new(Hub::default());
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        for keys in [vec!["a"], vec!["a", "b"]] {
+            let reads = |(index, key): (u32, &str)| {
+                let mut gate = gate(index);
+                gate.spec.source = serde_json::from_value(json!({"annotation": {"key": key}})).unwrap();
+                (gate.key(), Arc::new(gate))
+            };
+            hub.known().world.take_gates((0..).zip(keys.iter().copied()).map(reads).collect());
+            sources.adjust();
+            let kept = tokio::time::timeout(Duration::from_mins(1), async {
+                loop {
+                    let known = hub.known();
+                    let listed = known.world.pod_sources["tenant"].found.is_some();
+                    let pod = known.world.pods.values().next().filter(|_| listed);
+                    if let Some(pod) = pod {
+                        return ["a", "b", "c"].into_iter().filter(|key| pod.annotations.get(key).is_some()).collect::<Vec<_>>();
+                    }
+                    drop(known);
+                    tokio::task::yield_now().await;
+                }
+            });
+            assert_eq!(kept.await.unwrap(), keys);
         }
     }
 

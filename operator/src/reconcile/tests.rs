@@ -1,6 +1,7 @@
 //! In which order actions are carried out, what keeps one back, and what follows from an answer.
 
 use super::*;
+use crate::observe::Guarded;
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::client::Body;
 use planner::snapshot::Resource;
@@ -174,11 +175,10 @@ fn resource() -> Value {
 }
 
 /// The resource, in a view in which all has been listed.
-fn observed(context: &Context, resource: &Value) -> Arc<Guarded> {
+fn observed(context: &Context, resource: &Value) -> Arc<Named> {
     use k8s_openapi::api::{apps::v1 as apps, core::v1 as core};
-    let guarded = || serde_json::from_value::<Guarded>(resource.clone()).unwrap();
     let observer = &context.observer;
-    observer.take::<Guarded>(vec![guarded()]);
+    observer.take::<Guarded>(vec![serde_json::from_value(resource.clone()).unwrap()]);
     observer.take::<core::Node>(Vec::new());
     observer.take::<apps::Deployment>(Vec::new());
     observer.take::<apps::ReplicaSet>(Vec::new());
@@ -186,7 +186,7 @@ fn observed(context: &Context, resource: &Value) -> Arc<Guarded> {
     observer.take::<apps::DaemonSet>(Vec::new());
     observer.take::<core::Service>(Vec::new());
     observer.take::<apps::ControllerRevision>(Vec::new());
-    Arc::new(guarded())
+    Arc::new(serde_json::from_value(resource.clone()).unwrap())
 }
 
 async fn remember(context: &Context, memory: Memory) {
@@ -200,7 +200,7 @@ fn with_reserved(uid: &str) -> Memory {
 }
 
 /// Requests that a pass makes, all answered with this body.
-async fn pass(context: Arc<Context>, mut server: Mock, resource: Arc<Guarded>, body: &Value) -> Vec<String> {
+async fn pass(context: Arc<Context>, mut server: Mock, resource: Arc<Named>, body: &Value) -> Vec<String> {
     let work = reconcile(resource, context);
     tokio::pin!(work);
     let mut asked = Vec::new();

@@ -4,7 +4,10 @@ use crate::{
     gate::world::{Key, ReplicaHealth, Source},
     texts::Texts,
 };
-use crds::{PodReadinessGateSpec, pod_readiness_gate::HttpSource};
+use crds::{
+    PodReadinessGateSpec,
+    pod_readiness_gate::{HttpSource, ManualSource},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -185,6 +188,12 @@ impl Gate {
         self.spec.selects(|key| pod.labels.get(key).map(String::as_str))
     }
 
+    /// The annotation of its pods that it follows.
+    pub fn annotation(&self) -> Option<&str> {
+        let source = &self.spec.source;
+        source.annotation.as_ref().map(|annotation| annotation.key.as_str()).or_else(|| source.manual.as_ref().map(ManualSource::key))
+    }
+
     /// The Service that it follows.
     pub fn service(&self) -> Option<Key> {
         self.spec.source.service.as_ref().map(|service| (self.namespace.clone(), service.name.clone()))
@@ -242,6 +251,13 @@ impl World {
         changed
     }
 
+    /// Takes those out again of which nothing but the name is known; and says which they are.
+    pub fn without(&mut self, unknown: &BTreeSet<Key>) -> BTreeSet<Key> {
+        let lacking: BTreeSet<_> = self.gates.keys().filter(|key| unknown.contains(*key)).cloned().collect();
+        self.gates.retain(|key, _| !lacking.contains(key));
+        lacking
+    }
+
     /// Gates that select a pod, the first of each condition before others of it.
     pub fn gates_of(&self, key: &Key, pod: &Pod) -> Vec<&Arc<Gate>> {
         let of_namespace =
@@ -254,6 +270,11 @@ impl World {
     /// Namespaces in which pods are to be watched: one watch each, however many labels gates ask for.
     pub fn wanted_pods(&self) -> BTreeSet<String> {
         self.alive().map(|gate| gate.namespace.clone()).collect()
+    }
+
+    /// Annotations of pods of a namespace that gates read.
+    pub fn read_annotations(&self, namespace: &str) -> BTreeSet<String> {
+        self.alive().filter(|gate| gate.namespace == namespace).filter_map(Gate::annotation).map(str::to_owned).collect()
     }
 
     /// Which Services are to be watched.

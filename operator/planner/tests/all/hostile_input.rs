@@ -6,7 +6,7 @@ use crds::{
     ledger::{Wait, WaitFor},
     names,
 };
-use planner::{Snapshot, decide};
+use planner::{Action, Snapshot, decide, snapshot::Withheld};
 use proptest::{prelude::*, sample::select};
 use world::{
     World,
@@ -125,4 +125,29 @@ fn an_id_that_somebody_writes_on_one_node_stops_no_rollout_of_the_fleet() {
         }
     }
     assert!(stopped.is_empty(), "{stopped:?}");
+}
+
+#[test]
+fn of_a_resource_whose_spec_is_withheld_nothing_is_undone_and_nothing_is_begun() {
+    for withheld in [Withheld::TooMany, Withheld::TooLarge { bytes: 1 << 20, mappings: 1 }] {
+        for seconds in [0, 8] {
+            let whole = under_way(Marks::Token, seconds);
+            let mut snapshot = whole.clone();
+            snapshot.resource.withheld = Some(withheld);
+            snapshot.resource.spec.template = serde_json::Value::Null;
+            let plan = decide(&snapshot);
+            let valid = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid").unwrap();
+            assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("False", withheld.invalid().reason));
+            let takes = |action: &&Action| {
+                matches!(
+                    action,
+                    Action::DeleteDeployment { .. } | Action::Delete { .. } | Action::DeletePod { .. } | Action::CreateDeployment { .. }
+                )
+            };
+            assert_eq!(plan.actions.iter().filter(takes).count(), 0, "{:?}", plan.actions);
+            let grants = |status: &crds::IngressDaemonSetStatus| status.rollout.as_ref().unwrap().grants.len();
+            assert!(grants(&plan.status) <= grants(whole.resource.status.as_ref().unwrap()));
+            assert_eq!(plan.status.nodes.current, whole.resource.status.unwrap().nodes.current);
+        }
+    }
 }

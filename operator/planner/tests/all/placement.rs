@@ -14,10 +14,7 @@ use planner::{
     timing::{self, Marked},
 };
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 use world::{
     World, api,
     cluster::{Cluster, UID8, deployment_facts},

@@ -1,0 +1,162 @@
+//! How much of resources is held, whoever makes them: a namespace can make thousands, each as large as the API server takes it. What is
+//! beyond these bounds is known by its name and status alone, and nothing is undone that it has done.
+
+use super::Guarded;
+use crds::{IngressDaemonSet, IngressDaemonSetSpec, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use planner::snapshot::Withheld;
+use serde_json::{Value, json};
+
+/// Resources of a namespace that are looked after.
+pub(super) const RESOURCES_PER_NAMESPACE: usize = planner::snapshot::RESOURCES_PER_NAMESPACE;
+/// Those who wrote last, of whom is kept when they did.
+const MANAGERS: usize = 16;
+/// Finalizers that are kept.
+const FINALIZERS: usize = 64;
+/// Characters that are kept of the annotation that asks for another try, and of why a resource cannot be decoded.
+const TEXT: usize = 1024;
+/// What may stay of a spec that is not held whole, in bytes of JSON.
+const REST: usize = 16 * 1024;
+
+/// A resource, cut down to what is read of it.
+#[derive(Debug)]
+pub struct Kept {
+    pub(super) object: Result<IngressDaemonSet, String>,
+    /// Why its spec is not there.
+    pub(super) withheld: Option<Withheld>,
+}
+
+impl Kept {
+    pub(super) fn of(guarded: Guarded) -> Self {
+        match guarded.0 {
+            Ok(object) => {
+                let withheld = too_large(&object.spec);
+                let spec = if withheld.is_some() { cut(object.spec) } else { object.spec };
+                Self { object: Ok(IngressDaemonSet { metadata: read_of_metadata(object.metadata), spec, ..object }), withheld }
+            }
+            Err(error) => Self { object: Err(error.error.chars().take(TEXT).collect()), withheld: None },
+        }
+    }
+
+    /// One too many of its namespace.
+    pub(super) fn withhold(&mut self) {
+        if let Ok(object) = &mut self.object {
+            *object = without_spec(object);
+            self.withheld = Some(Withheld::TooMany);
+        }
+    }
+
+    /// Its place, if it can be decoded.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.object.as_ref().ok().map(Place::of)
+    }
+}
+
+/// The order in which resources of a namespace are looked after: those that run something, then the oldest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    runs_nothing: bool,
+    created: i64,
+    uid: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Place {
+    pub(super) fn of(object: &IngressDaemonSet) -> Self {
+        Self {
+            runs_nothing: !runs(object),
+            created: object.metadata.creation_timestamp.as_ref().map_or(0, super::seconds),
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            name: object.metadata.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// By what the operator wrote: users cannot.
+fn runs(object: &IngressDaemonSet) -> bool {
+    let status = object.status.as_ref();
+    status.is_some_and(|status| status.nodes.current > 0 || status.rollout.as_ref().is_some_and(|ledger| !ledger.grants.is_empty()))
+}
+
+/// What is read of the metadata. The user may have made the rest of it large: labels, owners, other annotations, who manages
+/// which field.
+pub fn read_of_metadata(meta: ObjectMeta) -> ObjectMeta {
+    let retry = meta.annotations.and_then(|mut annotations| annotations.remove(names::RETRY_ANNOTATION));
+    let retry = retry.map(|retry| (names::RETRY_ANNOTATION.to_owned(), retry.chars().take(TEXT).collect::<String>()));
+    let ours = |finalizer: &String| [names::FINALIZER, names::FINALIZER_OF_ORIGINAL].contains(&finalizer.as_str());
+    let finalizers = meta.finalizers.map(|all| {
+        let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(ours);
+        others.into_iter().take(FINALIZERS).chain(ours).collect()
+    });
+    // When the spec was last written, and by whom, is read; which fields that were is not.
+    let mut managed: Vec<_> = meta.managed_fields.unwrap_or_default();
+    managed.sort_by(|one, other| other.time.cmp(&one.time));
+    managed.truncate(MANAGERS);
+    managed.iter_mut().for_each(|entry| entry.fields_v1 = None);
+    ObjectMeta {
+        managed_fields: (!managed.is_empty()).then_some(managed),
+        name: meta.name,
+        namespace: meta.namespace,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+        generation: meta.generation,
+        creation_timestamp: meta.creation_timestamp,
+        deletion_timestamp: meta.deletion_timestamp,
+        annotations: retry.map(|retry| [retry].into()),
+        finalizers,
+        ..ObjectMeta::default()
+    }
+}
+
+/// The spec takes more than anybody needs: as text, or as mappings, each of which takes some hundred bytes however short it is.
+fn too_large(spec: &IngressDaemonSetSpec) -> Option<Withheld> {
+    let bytes = json_size(spec);
+    let mappings = mappings(&spec.template);
+    let fits = bytes <= planner::snapshot::SPEC_BYTES && mappings <= planner::snapshot::SPEC_MAPPINGS;
+    (!fits).then_some(Withheld::TooLarge { bytes, mappings })
+}
+
+fn json_size(value: &impl serde::Serialize) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self.0.saturating_add(bytes.len());
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // What cannot be written as JSON was not read from it either.
+    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
+}
+
+fn mappings(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(mappings).sum(),
+        Value::Object(fields) => 1 + fields.values().map(mappings).sum::<usize>(),
+        _ => 0,
+    }
+}
+
+/// The same of one that has no place in its namespace: one that runs nothing claims nothing either.
+pub(super) fn without_spec(object: &IngressDaemonSet) -> IngressDaemonSet {
+    let (metadata, status) = (object.metadata.clone(), object.status.clone());
+    let spec = if runs(object) { cut(object.spec.clone()) } else { bare().unwrap_or_else(|| cut(object.spec.clone())) };
+    IngressDaemonSet { metadata, spec, status }
+}
+
+/// Leaves of a spec what says where the resource belongs, as far as that is short.
+fn cut(mut spec: IngressDaemonSetSpec) -> IngressDaemonSetSpec {
+    let template = std::mem::take(&mut spec.template);
+    let of = |path: &str| template.pointer(path).cloned().unwrap_or_default();
+    // The taint of `nodeReadinessTaint` must not reach other nodes than it did.
+    spec.template = json!({"metadata": {"labels": of("/metadata/labels")}, "spec": {"nodeSelector": of("/spec/nodeSelector")}});
+    if json_size(&spec) > REST { bare().unwrap_or(spec) } else { spec }
+}
+
+fn bare() -> Option<IngressDaemonSetSpec> {
+    serde_json::from_value(json!({"template": null})).ok()
+}
