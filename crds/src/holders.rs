@@ -8,6 +8,13 @@ use std::collections::BTreeMap;
 /// What the annotation holds: an entry per resource, by the first 8 characters of the resource's UID.
 pub type Holders = BTreeMap<String, Entry>;
 
+/// Characters of a value that is put on a Node, at most: as many as a label's may have. All annotations of a Node together have 256 KiB, and each
+/// resource keeps a value here on each of its nodes.
+pub const VALUE_CHARACTERS: usize = 63;
+/// Bytes of the annotation from which on it takes no further resource in: the other half of the 256 KiB is everybody's. An entry is shorter than
+/// 1 KiB, so those of the 100 resources of a namespace that are looked after fit.
+pub const MOST_BYTES: usize = 128 * 1024;
+
 /// What one resource says of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -37,7 +44,30 @@ pub enum EntryPhase {
     Attached,
 }
 
+/// How it is written.
+pub fn text(holders: &Holders) -> String {
+    serde_json::to_string(holders).unwrap_or_default() // a map of plain structs: always serialisable
+}
+
 /// Reads the annotation; `Err` says what is wrong with it.
 pub fn parse(annotation: Option<&str>) -> Result<Holders, serde_json::Error> {
     annotation.map_or_else(|| Ok(Holders::new()), serde_json::from_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_entries_of_all_resources_of_a_namespace_leave_room_for_those_of_others() {
+        let value = "\u{10FFFF}".repeat(VALUE_CHARACTERS);
+        // A key has at most a domain of 253 characters, a slash, and 63 more.
+        let key = format!("{}{}/{}", crate::names::LABEL_MARK, "d".repeat(253), "k".repeat(63));
+        let previous = Some(value.clone());
+        let longest = Entry { id: 1 << 53, phase: EntryPhase::Detached, key, value, previous, time: 99_999_999_999 };
+        let of = |resources: u32| (0..resources).map(|index| (format!("{index:08x}"), longest.clone())).collect::<Holders>();
+        assert!(text(&of(1)).len() < 1024, "{}", text(&of(1)).len());
+        assert!(text(&of(100)).len() < MOST_BYTES);
+        assert!(text(&of(101)).len() < MOST_BYTES);
+    }
 }

@@ -525,9 +525,9 @@ pub struct AnnotateNode {
     /// Its key: one that the operator's flag --allowed-detach-keys allows, by default node-detacher.variant.run/detached and those of cloud controllers.
     #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
     pub key: String,
-    /// Its value. Default empty.
+    /// Its value, at most 63 characters. Default empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::annotation_value_schema")]
+    #[schemars(schema_with = "crate::manifest::node_annotation_value_schema")]
     pub value: Option<String>,
     /// Seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]

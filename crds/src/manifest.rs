@@ -270,6 +270,13 @@ pub fn annotation_value_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 1024}), &[printable])
 }
 
+/// Value of an annotation of a Node.
+pub fn node_annotation_value_schema(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = annotation_value_schema(generator);
+    schema.insert("maxLength".into(), crate::holders::VALUE_CHARACTERS.into());
+    schema
+}
+
 /// The form of a duration as Go writes it.
 const DURATION: &str = r"self.matches(r'^([0-9]{1,8}(\.[0-9]{1,3})?(ms|s|m|h))+$')";
 

@@ -3,7 +3,7 @@
 use crate::{
     course::{Halt, is_skipped},
     hold::Hold,
-    in_place,
+    in_place, node_writes,
     plan::Action,
     pre_pull::{self, Pull},
     revisions::Targets,
@@ -163,6 +163,10 @@ impl Terms<'_> {
             && let Err(error) = &case.holders
         {
             return Some(Hold::HoldersUnreadable(error.clone()));
+        }
+        let is_full = |holders| node_writes::is_full(holders, self.snapshot.resource.uid8());
+        if marks.node.is_some() && kind != Kind::Remove && case.holders.as_ref().is_ok_and(is_full) {
+            return Some(Hold::HoldersFull);
         }
         self.rivals.on(case, marks).map(Hold::DetachAnnotationConflict)
     }

@@ -110,6 +110,7 @@ fn rank(hold: &Hold) -> Option<u8> {
         Hold::Refused(_)
         | Hold::NameConflict(_)
         | Hold::HoldersUnreadable(_)
+        | Hold::HoldersFull
         | Hold::DetachAnnotationConflict(_)
         | Hold::StillHealthy { .. }
         | Hold::StillUnhealthy { .. }

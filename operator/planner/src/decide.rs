@@ -403,6 +403,9 @@ impl<'a> Pass<'a> {
                 if let Some(other) = self.rivals.on(case, &grant.marks) {
                     return self.hold(case.name, "Blocked", Hold::DetachAnnotationConflict(other));
                 }
+                if node_writes::is_full(holders, uid8) {
+                    return self.hold(case.name, "Blocked", Hold::HoldersFull);
+                }
                 let Some(mark) = node_mark(case, grant) else { return };
                 (node_writes::detach(node, holders, uid8, grant.id, &mark, now), Write::Detach, "Granted")
             }

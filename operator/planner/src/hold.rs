@@ -204,6 +204,8 @@ pub enum Hold {
     NameConflict(String),
     /// The holders annotation of the Node cannot be read.
     HoldersUnreadable(String),
+    /// The holders annotation of the Node is so long that it takes no further resource in.
+    HoldersFull,
     /// Another resource uses the same detach annotation with another value.
     DetachAnnotationConflict(String),
     /// The health port is being asked.
@@ -294,6 +296,7 @@ impl Hold {
             Self::Refused(_) => "Refused",
             Self::NameConflict(_) => "NameConflict",
             Self::HoldersUnreadable(_) => "HoldersUnreadable",
+            Self::HoldersFull => "HoldersFull",
             Self::DetachAnnotationConflict(_) => "DetachAnnotationConflict",
             Self::AskingHealthPort => "AskingHealthPort",
             Self::StillHealthy { .. } | Self::StillUnhealthy { .. } => "HealthPortContradicts",
@@ -385,6 +388,10 @@ impl Hold {
             Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else; it is never adopted: rename or delete it"),
             Self::HoldersUnreadable(error) => format!(
                 "annotation {} of the Node cannot be read ({error}); if no other resource holds the node, remove it, and the annotation or label that asks for detachment",
+                crds::names::HOLDERS_ANNOTATION
+            ),
+            Self::HoldersFull => format!(
+                "annotation {} of the Node, where each resource that detaches it has an entry, is full: choose fewer nodes with the other resources, or delete some",
                 crds::names::HOLDERS_ANNOTATION
             ),
             Self::DetachAnnotationConflict(other) => {

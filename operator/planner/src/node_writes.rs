@@ -8,7 +8,7 @@ use crate::{
     snapshot::NodeFacts,
 };
 use crds::{
-    holders::{Entry, EntryPhase, Holders},
+    holders::{self, Entry, EntryPhase, Holders, text},
     ledger::Annotation,
     names,
 };
@@ -49,7 +49,8 @@ pub fn detach(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, mark: &A
 pub fn unmark(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64) -> Value {
     let Some(ours) = holders.get(uid8).cloned() else { return fence(node, holders, uid8, id, now) };
     let mut after = holders.clone();
-    after.insert(uid8.to_owned(), Entry { id, phase: EntryPhase::Attached, previous: None, time: now, ..ours.clone() });
+    let value = short(&ours.value);
+    after.insert(uid8.to_owned(), Entry { id, phase: EntryPhase::Attached, value, previous: None, time: now, ..ours.clone() });
     let patch = write(node, holders, &after);
     if ours.phase == EntryPhase::Detached { put_back(patch, node, &after, &ours) } else { patch }.into_value()
 }
@@ -58,7 +59,7 @@ pub fn unmark(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64
 pub fn fence(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64) -> Value {
     let mut after = holders.clone();
     let key = holders.get(uid8).map(|entry| entry.key.clone()).unwrap_or_default();
-    let value = holders.get(uid8).map(|entry| entry.value.clone()).unwrap_or_default();
+    let value = holders.get(uid8).map(|entry| short(&entry.value)).unwrap_or_default();
     after.insert(uid8.to_owned(), Entry { id, phase: EntryPhase::Attached, key, value, previous: None, time: now });
     write(node, holders, &after).into_value()
 }
@@ -111,8 +112,14 @@ fn write(node: &NodeFacts, before: &Holders, after: &Holders) -> JsonPatch {
     }
 }
 
-fn text(holders: &Holders) -> String {
-    serde_json::to_string(holders).unwrap_or_default() // a map of plain structs: always serialisable
+/// The annotation takes no resource in that is not there yet.
+pub fn is_full(holders: &Holders, uid8: &str) -> bool {
+    !holders.contains_key(uid8) && text(holders).len() > holders::MOST_BYTES
+}
+
+/// A value of an earlier release, when it could be longer, cannot be asked for again.
+fn short(value: &str) -> String {
+    if value.chars().count() > holders::VALUE_CHARACTERS { String::new() } else { value.to_owned() }
 }
 
 /// The user's key, when no holder of it is left: only if it still has the value that we gave it.

@@ -81,7 +81,7 @@ fn fences(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, fen
     let uid8 = snapshot.resource.uid8();
     let node_marks = settings.is_some_and(|settings| settings.node_mark.is_some());
     if let (Some(node), Ok(holders)) = (case.node, &case.holders)
-        && (case.entry.is_some() || node_marks && case.chosen)
+        && (case.entry.is_some() || node_marks && case.chosen && !node_writes::is_full(holders, uid8))
         && !case.holds_node()
         && case.entry.as_ref().is_none_or(|entry| entry.id < fence)
     {

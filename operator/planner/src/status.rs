@@ -321,6 +321,7 @@ fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
                 | Hold::DetachAnnotationConflict(_)
                 | Hold::NameConflict(_)
                 | Hold::HoldersUnreadable(_)
+                | Hold::HoldersFull
                 | Hold::DetachTimeout
                 | Hold::GivenUp
                 | Hold::BadTimestamp(_)
@@ -399,7 +400,7 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
     let (name, held) = plan.held.iter().find(|(_, held)| {
         matches!(
             held.hold,
-            Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::NameConflict(_) | Hold::Refused(_) | Hold::DetachAnnotationConflict(_)
+            Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::HoldersFull | Hold::NameConflict(_) | Hold::Refused(_) | Hold::DetachAnnotationConflict(_)
         )
     })?;
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))

@@ -1,7 +1,7 @@
 //! Labels and annotations that the API server would not take, or that are the operator's own.
 
 use super::Invalid;
-use crds::{IngressDaemonSetSpec, ingress_daemon_set::RolloutStep, names};
+use crds::{IngressDaemonSetSpec, holders::VALUE_CHARACTERS, ingress_daemon_set::RolloutStep, names};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -40,7 +40,15 @@ pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> 
         found.extend(reserved.map(|message| Invalid { reason: "ReservedKey", message }));
     }
     found.extend(marks_by_what_it_chooses_by(spec));
+    found.extend(marks_with_a_long_value(spec));
     found
+}
+
+/// Resources that were made before the definition had this bound.
+fn marks_with_a_long_value(spec: &IngressDaemonSetSpec) -> Option<Invalid> {
+    let mark = spec.update_strategy.as_ref()?.rolling_update.as_ref()?.node_mark()?;
+    let message = || format!("annotateNodeToDetach.value has more than {VALUE_CHARACTERS} characters: take a shorter one");
+    (mark.value.chars().count() > VALUE_CHARACTERS).then(|| Invalid { reason: "InvalidSpec", message: message() })
 }
 
 /// A label that takes a node out must not decide on what is done with the node: with the mark it would be another one. Only the template of

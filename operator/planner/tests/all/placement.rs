@@ -369,3 +369,25 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     let (granted, _, conflict) = granted(&snapshot);
     assert_eq!((granted, conflict), (vec!["n0".to_owned(), "n2".to_owned()], true), "a former value that still holds");
 }
+
+#[test]
+fn a_node_on_which_many_resources_have_entries_takes_in_those_of_a_namespace_and_no_more_than_leave_room_for_annotations() {
+    let mut world = World::new(Wish::new(Marks::Node, 1), 2);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    operator.catch_up(&world);
+    let snapshot = operator.snapshot(&world).unwrap();
+    let value = "\u{10FFFF}".repeat(VALUE_CHARACTERS);
+    let entry = Entry { id: 1, phase: EntryPhase::Attached, key: "k".repeat(323), value, previous: None, time: 1 };
+    for (entries, taken) in [(100, true), (300, false)] {
+        let mut snapshot = snapshot.clone();
+        let all: Holders = (0..entries).map(|index| (format!("{index:08x}"), entry.clone())).collect();
+        for node in Arc::make_mut(&mut snapshot.nodes).values_mut() {
+            Arc::make_mut(node).annotations.insert(names::HOLDERS_ANNOTATION.to_owned(), holders::text(&all));
+        }
+        let plan = planner::decide(&snapshot);
+        assert_eq!(plan.status.rollout.unwrap().grants.len(), usize::from(taken), "{entries}");
+        assert_eq!(plan.held.values().filter(|held| held.hold == Hold::HoldersFull).count(), if taken { 0 } else { 2 }, "{entries}");
+    }
+}
