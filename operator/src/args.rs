@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::node_readiness_gate::{Effect, GateTaint};
 use planner::{
     gate::legacy,
-    node_rights::{DETACH_KEYS, Keys, NamespaceTaints, NodeRights},
+    node_rights::{DETACH_KEYS, DetachKeys, NamespaceTaints, NodeRights},
 };
 use std::net::SocketAddr;
 
@@ -75,15 +75,17 @@ pub struct Run {
     /// What is logged: a level (error, warn, info, debug, trace), or directives such as operator=debug,kube=info.
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub log_level: String,
-    /// Keys of Node annotations and labels that resources of any namespace may name in `annotateNodeToDetach` and `labelNodeToDetach`, with
-    /// commas in between: a key, all keys of a domain (`example.com/*`), or all (`*`). Who may edit a resource can have such a key written to
-    /// every Node, so name none by which something else is decided.
-    #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "KEY", value_delimiter = ',', default_values = DETACH_KEYS)]
-    pub allowed_detach_keys: Vec<Keys>,
+    /// Keys of Node annotations and labels that resources may name in `annotateNodeToDetach` and `labelNodeToDetach`, with commas in between:
+    /// `KEY` for every namespace, or `NAMESPACE=KEY`, where the key may be all of a domain (`ingress=example.com/*`), or all (`*`). Nothing
+    /// (`--allowed-detach-keys=`) is none. Who may edit a resource can have such a key written to every Node, and have all nodes taken out
+    /// of load balancers of others, too, so name none by which something else is decided.
+    #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "[NAMESPACE=]KEY,…", default_values = DETACH_KEYS)]
+    pub allowed_detach_keys: Vec<DetachKeys>,
     /// Taints that resources of a namespace may put on Nodes by `nodeReadinessTaint`, with commas in between: `NAMESPACE=KEY`, where both
-    /// may be `*` and the key all of a domain (`ingress=readiness.k8s.io/*`). Default: none. A `NodeReadinessGate`, which no namespace has,
-    /// needs none of this.
-    #[arg(long, env = "ALLOWED_NODE_TAINTS", value_name = "NAMESPACE=KEY", value_delimiter = ',')]
+    /// may be `*` and the key all of a domain (`ingress=readiness.k8s.io/*`), for the effects `NoSchedule` and `PreferNoSchedule`; or
+    /// `NAMESPACE=KEY:EFFECT`. With `NoExecute` they can evict what runs on every Node. Default: none. A `NodeReadinessGate`, which no
+    /// namespace has, needs none of this.
+    #[arg(long, env = "ALLOWED_NODE_TAINTS", value_name = "NAMESPACE=KEY[:EFFECT]", value_delimiter = ',')]
     pub allowed_node_taints: Vec<NamespaceTaints>,
     /// Namespaces, with commas in between, whose `PodReadinessGates` may follow with `objectCondition` what is in another namespace or in none; `*`
     /// for all. Who may make gates there learns what those conditions say. Default: none.
@@ -97,7 +99,8 @@ pub struct Run {
 impl Run {
     /// What resources may have written to Nodes.
     pub fn node_rights(&self) -> NodeRights {
-        NodeRights { detach_keys: self.allowed_detach_keys.clone(), taints: self.allowed_node_taints.clone() }
+        let detach_keys = self.allowed_detach_keys.iter().flat_map(|keys| keys.0.iter().cloned()).collect();
+        NodeRights { detach_keys, taints: self.allowed_node_taints.clone() }
     }
 }
 
@@ -231,6 +234,8 @@ pub enum LogFormat {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+    use crds::node_readiness_gate::{Effect, GateTaint};
+    use planner::node_rights::Keys;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -252,8 +257,17 @@ mod tests {
         };
         assert_eq!(rights(&[]).unwrap(), NodeRights::default());
         let given = rights(&["--allowed-detach-keys=example.com/out,a/*", "--allowed-node-taints=web=b/*,*=c"]).unwrap();
-        assert_eq!(given.detach_keys, [Keys::One("example.com/out".into()), Keys::Of("a".into())]);
-        assert!(given.allows_taint("web", "b/x") && given.allows_taint("dns", "c") && !given.allows_taint("dns", "b/x"));
+        assert_eq!(given.detach_keys, [Keys::One("example.com/out".into()).into(), Keys::Of("a".into()).into()]);
+        let taint = |key: &str, effect| GateTaint { key: key.to_owned(), value: None, effect };
+        let plain = |key| taint(key, Effect::NoSchedule);
+        assert!(
+            given.allows_taint("web", &plain("b/x")) && given.allows_taint("dns", &plain("c")) && !given.allows_taint("dns", &plain("b/x"))
+        );
+        let given = rights(&["--allowed-node-taints=web=b/*:NoExecute,*=c"]).unwrap();
+        assert!(given.allows_taint("web", &taint("b/x", Effect::NoExecute)) && !given.allows_taint("web", &taint("c", Effect::NoExecute)));
+        assert_eq!(rights(&["--allowed-detach-keys="]).unwrap().detach_keys, []);
+        let given = rights(&["--allowed-detach-keys=web=a/*", "--allowed-detach-keys", "b"]).unwrap().detach_keys;
+        assert_eq!(given, ["web=a/*".parse().unwrap(), Keys::One("b".into()).into()]);
         assert!(rights(&["--allowed-detach-keys=a b"]).unwrap_err().contains("neither a key such as"));
         assert!(rights(&["--allowed-node-taints=b/x"]).unwrap_err().contains("NAMESPACE=KEY"));
     }

@@ -94,7 +94,7 @@ fn environment(container: &Container, is_read: impl Fn(&str) -> bool) -> Result<
 mod tests {
     use super::*;
     use crate::args::{ConfigMaps, Preset};
-    use planner::node_rights::Keys;
+    use planner::node_rights::{Keys, NamespaceKeys};
     use serde_json::{Value, json};
 
     fn options(arguments: &[&str], environment: &Value, more: &Value) -> Result<Options, String> {
@@ -113,13 +113,15 @@ mod tests {
     fn options_are_those_of_the_command_line_then_of_the_environment_then_the_default() {
         assert_eq!(by(&["run"], &json!([])).node_rights, NodeRights::default());
         let keys = |options: Options| options.node_rights.detach_keys;
-        let (one, two) = (Keys::One("a/b".into()), Keys::Of("c".into()));
+        let (one, two): (NamespaceKeys, NamespaceKeys) = (Keys::One("a/b".into()).into(), Keys::Of("c".into()).into());
         let variable = json!([{"name": "ALLOWED_DETACH_KEYS", "value": "a/b,c/*"}]);
         assert_eq!(keys(by(&["run"], &variable)), [one.clone(), two.clone()]);
         assert_eq!(keys(by(&["run", "--allowed-detach-keys=c/*"], &variable)), std::slice::from_ref(&two));
         assert_eq!(keys(by(&["run", "--allowed-detach-keys", "a/b", "--allowed-detach-keys", "c/*"], &variable)), [one, two]);
         let taints = by(&["run"], &json!([{"name": "ALLOWED_NODE_TAINTS", "value": "web=example.com/*"}])).node_rights;
-        assert!(taints.allows_taint("web", "example.com/edge") && !taints.allows_taint("dns", "example.com/edge"));
+        let taint = crds::node_readiness_gate::GateTaint { key: "example.com/edge".into(), value: None, effect: Default::default() };
+        assert!(taints.allows_taint("web", &taint) && !taints.allows_taint("dns", &taint));
+        assert_eq!(keys(by(&["run", "--allowed-detach-keys="], &variable)), []);
     }
 
     #[test]
@@ -135,7 +137,7 @@ mod tests {
         let arguments = ["run", "--listen-address=$(POD_IP):8080", "--newer", "x", "--no-leader-election", "--allowed-detach-keys=a/b"];
         let variables =
             json!([{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {"name": "LOG_FORMAT", "value": "?"}]);
-        assert_eq!(by(&arguments, &variables).node_rights.detach_keys, [Keys::One("a/b".into())]);
+        assert_eq!(by(&arguments, &variables).node_rights.detach_keys, [Keys::One("a/b".into()).into()]);
     }
 
     #[test]

@@ -317,7 +317,7 @@ impl<'a> Pass<'a> {
         });
         // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
         let rivalled = || case.holders.is_err() || !case.holds_node() && self.rivals.on(case, &grant.marks).is_some();
-        let forbidden = |mark: &Annotation| !self.snapshot.node_rights.allows_mark(mark);
+        let forbidden = |mark: &Annotation| !self.snapshot.node_rights.allows_mark(&self.snapshot.resource.namespace, mark);
         let unmarkable = grant.marks.node.as_ref().is_some_and(|mark| forbidden(mark) || grant.kind == Kind::Remove && rivalled());
         StepView {
             grant: GrantView {

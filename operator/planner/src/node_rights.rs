@@ -1,7 +1,11 @@
 //! What a resource of a namespace may have the operator write to Nodes. Nodes belong to everybody: who runs the operator says it, by flags.
 
 use crate::{settings::Invalid, snapshot::Snapshot};
-use crds::{ledger::Annotation, names, node_readiness_gate::GateTaint};
+use crds::{
+    ledger::Annotation,
+    names,
+    node_readiness_gate::{Effect, GateTaint},
+};
 use std::str::FromStr;
 
 /// Keys of Node annotations and labels that take nodes out of load balancers and do nothing else: those of cloud controllers, which read the
@@ -15,38 +19,39 @@ pub const DETACH_KEYS: [&str; 3] = [
 /// What is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRights {
-    /// Keys for `annotateNodeToDetach` and `labelNodeToDetach`, of every namespace.
-    pub detach_keys: Vec<Keys>,
+    /// Keys for `annotateNodeToDetach` and `labelNodeToDetach`.
+    pub detach_keys: Vec<NamespaceKeys>,
     /// Taints for `nodeReadinessTaint`.
     pub taints: Vec<NamespaceTaints>,
 }
 
 impl Default for NodeRights {
     fn default() -> Self {
-        Self { detach_keys: DETACH_KEYS.map(|key| Keys::One(key.to_owned())).to_vec(), taints: Vec::new() }
+        Self { detach_keys: DETACH_KEYS.map(|key| Keys::One(key.to_owned()).into()).to_vec(), taints: Vec::new() }
     }
 }
 
 impl NodeRights {
     /// Everything: for whoever only reads, or decides alone.
     pub fn all() -> Self {
-        Self { detach_keys: vec![Keys::All], taints: vec![NamespaceTaints { namespace: None, keys: Keys::All }] }
+        let taints = [None, Some(Effect::NoExecute)].map(|effect| NamespaceTaints { of: Keys::All.into(), effect });
+        Self { detach_keys: vec![Keys::All.into()], taints: taints.to_vec() }
     }
 
-    /// The mark of a resource may be written to Nodes.
-    pub fn allows_mark(&self, mark: &Annotation) -> bool {
+    /// The mark of a resource of this namespace may be written to Nodes.
+    pub fn allows_mark(&self, namespace: &str, mark: &Annotation) -> bool {
         let key = mark.key.strip_prefix(names::LABEL_MARK).unwrap_or(&mark.key);
-        self.detach_keys.iter().any(|keys| keys.contain(key))
+        self.detach_keys.iter().any(|right| right.allow(namespace, key))
     }
 
-    /// A resource of this namespace may taint Nodes with this key.
-    pub fn allows_taint(&self, namespace: &str, key: &str) -> bool {
-        self.taints.iter().any(|right| right.namespace.as_deref().is_none_or(|named| named == namespace) && right.keys.contain(key))
+    /// A resource of this namespace may put this taint on Nodes.
+    pub fn allows_taint(&self, namespace: &str, taint: &GateTaint) -> bool {
+        self.taints.iter().any(|right| right.of.allow(namespace, &taint.key) && right.has_effect(taint.effect))
     }
 
-    /// Some namespace's resources may taint Nodes with this key, by a right that is not about every key.
+    /// Some namespace's resources may taint Nodes with this key, whatever the effect, by a right that is not about every key.
     pub fn names_taint(&self, key: &str) -> bool {
-        self.taints.iter().any(|right| right.keys != Keys::All && right.keys.contain(key))
+        self.taints.iter().any(|right| right.of.keys != Keys::All && right.of.keys.contain(key))
     }
 }
 
@@ -90,25 +95,85 @@ impl FromStr for Keys {
     }
 }
 
-/// Taint keys that the resources of a namespace may use.
+/// Keys that the resources of a namespace may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamespaceTaints {
+pub struct NamespaceKeys {
     /// The namespace; `None` for every one.
     pub namespace: Option<String>,
     /// The keys.
     pub keys: Keys,
 }
 
-impl FromStr for NamespaceTaints {
+impl NamespaceKeys {
+    fn allow(&self, namespace: &str, key: &str) -> bool {
+        self.namespace.as_deref().is_none_or(|named| named == namespace) && self.keys.contain(key)
+    }
+}
+
+impl From<Keys> for NamespaceKeys {
+    fn from(keys: Keys) -> Self {
+        Self { namespace: None, keys }
+    }
+}
+
+/// Written `NAMESPACE=KEY`, or `KEY` for every namespace.
+impl FromStr for NamespaceKeys {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
-            Some((namespace, keys)) if !namespace.is_empty() => {
+            Some(("", _)) => Err(format!("`{text}` names no namespace")),
+            Some((namespace, keys)) => {
                 Ok(Self { namespace: Some(namespace.to_owned()).filter(|namespace| namespace != "*"), keys: keys.parse()? })
             }
-            _ => Err(format!("`{text}` is not NAMESPACE=KEY, such as ingress=readiness.k8s.io/*")),
+            None => Ok(text.parse::<Keys>()?.into()),
         }
+    }
+}
+
+/// Several, with commas in between; nothing stands for none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DetachKeys(pub Vec<NamespaceKeys>);
+
+impl FromStr for DetachKeys {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = text.split(',').filter(|_| !text.is_empty());
+        all.map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Taints that the resources of a namespace may put on Nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceTaints {
+    /// Their keys.
+    pub of: NamespaceKeys,
+    /// Their effect; `None` for both that evict nobody.
+    pub effect: Option<Effect>,
+}
+
+impl NamespaceTaints {
+    fn has_effect(&self, effect: Effect) -> bool {
+        self.effect.map_or(effect != Effect::NoExecute, |allowed| allowed == effect)
+    }
+}
+
+/// Written `NAMESPACE=KEY`, or `NAMESPACE=KEY:EFFECT`.
+impl FromStr for NamespaceTaints {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (of, effect) = text.split_once(':').map_or((text, None), |(of, effect)| (of, Some(effect)));
+        let effects = [Effect::NoSchedule, Effect::PreferNoSchedule, Effect::NoExecute];
+        let known = |name: &str| {
+            let found = effects.into_iter().find(|effect| effect.as_str() == name);
+            found.ok_or_else(|| format!("`{name}` is none of the effects NoSchedule, PreferNoSchedule and NoExecute"))
+        };
+        if !of.contains('=') {
+            return Err(format!("`{text}` is neither NAMESPACE=KEY, such as ingress=readiness.k8s.io/*, nor NAMESPACE=KEY:EFFECT"));
+        }
+        Ok(Self { of: of.parse()?, effect: effect.map(known).transpose()? })
     }
 }
 
@@ -116,14 +181,18 @@ impl FromStr for NamespaceTaints {
 pub fn refused_mark(snapshot: &Snapshot) -> Option<Invalid> {
     let spec = &snapshot.resource.spec;
     let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
-    let mark = rolling.node_mark().filter(|mark| !snapshot.node_rights.allows_mark(mark))?;
+    let namespace = &snapshot.resource.namespace;
+    let mark = rolling.node_mark().filter(|mark| !snapshot.node_rights.allows_mark(namespace, mark))?;
     let (field, key) = match mark.key.strip_prefix(names::LABEL_MARK) {
         Some(key) => ("labelNodeToDetach", key),
         None => ("annotateNodeToDetach", mark.key.as_str()),
     };
     Some(Invalid {
         reason: "DetachKeyNotAllowed",
-        message: format!("{field}.key is `{key}`, which this operator may not write to Nodes: {}", ask_for("--allowed-detach-keys", key)),
+        message: format!(
+            "{field}.key is `{key}`, which this operator may not write to Nodes for this namespace: {}",
+            ask_for("--allowed-detach-keys", &format!("{namespace}={key}"))
+        ),
     })
 }
 
@@ -131,17 +200,19 @@ pub fn refused_mark(snapshot: &Snapshot) -> Option<Invalid> {
 pub fn forbidden_taint(snapshot: &Snapshot) -> Option<&GateTaint> {
     let resource = &snapshot.resource;
     let taint = resource.spec.node_readiness_taint.as_ref();
-    taint.filter(|taint| !snapshot.node_rights.allows_taint(&resource.namespace, &taint.key))
+    taint.filter(|taint| !snapshot.node_rights.allows_taint(&resource.namespace, taint))
 }
 
 /// The same in words.
 pub fn refused_taint(snapshot: &Snapshot) -> Option<Invalid> {
-    let key = &forbidden_taint(snapshot)?.key;
-    let flag = ask_for("--allowed-node-taints", &format!("{}={key}", snapshot.resource.namespace));
+    let GateTaint { key, effect, .. } = forbidden_taint(snapshot)?;
+    let named = if *effect == Effect::NoExecute { ":NoExecute" } else { "" };
+    let flag = ask_for("--allowed-node-taints", &format!("{}={key}{named}", snapshot.resource.namespace));
     Some(Invalid {
         reason: "TaintNotAllowed",
         message: format!(
-            "nodeReadinessTaint.key is `{key}`, with which resources of this namespace may not taint Nodes, so no node is held, and a taint that is there stays: {flag}; or have a NodeReadinessGate made"
+            "nodeReadinessTaint.key is `{key}`{}, with which resources of this namespace may not taint Nodes, so no node is held, and a taint that is there stays: {flag}; or have a NodeReadinessGate made",
+            if named.is_empty() { "" } else { " and its effect NoExecute" }
         ),
     })
 }
@@ -180,23 +251,51 @@ mod tests {
 
     #[test]
     fn taints_are_allowed_to_namespaces() {
-        let allows = |flag: &str, namespace: &str, key: &str| {
-            NodeRights { taints: vec![flag.parse().unwrap()], ..NodeRights::default() }.allows_taint(namespace, key)
+        let allows_effect = |flag: &str, namespace: &str, key: &str, effect: Effect| {
+            let rights = NodeRights { taints: vec![flag.parse().unwrap()], ..NodeRights::default() };
+            rights.allows_taint(namespace, &GateTaint { key: key.to_owned(), value: None, effect })
         };
+        let allows = |flag: &str, namespace: &str, key: &str| allows_effect(flag, namespace, key, Effect::NoSchedule);
+        for (flag, allowed) in [
+            ("edge=a/b", [true, true, false]),
+            ("*=*", [true, true, false]),
+            ("edge=a/*:NoExecute", [false, false, true]),
+            ("edge=a/b:PreferNoSchedule", [false, true, false]),
+        ] {
+            let effects = [Effect::NoSchedule, Effect::PreferNoSchedule, Effect::NoExecute];
+            assert_eq!(effects.map(|effect| allows_effect(flag, "edge", "a/b", effect)), allowed, "{flag}: only a name lets evict");
+        }
         assert!(allows("ingress=readiness.k8s.io/*", "ingress", "readiness.k8s.io/web"));
         assert!(!allows("ingress=readiness.k8s.io/*", "ingress2", "readiness.k8s.io/web"));
         assert!(!allows("ingress=readiness.k8s.io/*", "ingress", "node-role.kubernetes.io/web"));
         assert!(allows("*=readiness.k8s.io/web", "any", "readiness.k8s.io/web"));
         assert!(allows("ingress=*", "ingress", "a"));
-        assert!(!NodeRights::default().allows_taint("ingress", "readiness.k8s.io/web"));
-        for wrong in ["", "ingress", "=a", "ingress=", "ingress=a/b/c"] {
+        let taint = GateTaint { key: "readiness.k8s.io/web".into(), value: None, effect: Effect::NoSchedule };
+        assert!(!NodeRights::default().allows_taint("ingress", &taint) && NodeRights::all().allows_taint("any", &taint));
+        for wrong in ["", "ingress", "=a", "ingress=", "ingress=a/b/c", "ingress=a:", "ingress=a:Evict", "a:NoExecute"] {
             assert!(wrong.parse::<NamespaceTaints>().is_err(), "{wrong}");
         }
     }
 
     #[test]
+    fn detach_keys_are_allowed_to_namespaces_or_to_all_or_to_none() {
+        let allows = |flag: &str, namespace: &str, key: &str| {
+            let rights = NodeRights { detach_keys: flag.parse::<DetachKeys>().unwrap().0, ..NodeRights::default() };
+            rights.allows_mark(namespace, &Annotation { key: key.to_owned(), value: String::new() })
+        };
+        for (flag, of_edge, of_tenant) in
+            [("a/b", true, true), ("*=a/b", true, true), ("edge=a/*", true, false), ("tenant=c,edge=a/b", true, false), ("", false, false)]
+        {
+            assert_eq!((allows(flag, "edge", "a/b"), allows(flag, "tenant", "a/b")), (of_edge, of_tenant), "{flag}");
+        }
+        for wrong in ["=a", "edge=", "edge=a b", "a,,b", ","] {
+            assert!(wrong.parse::<DetachKeys>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn what_clouds_and_node_detacher_look_at_is_allowed_by_default() {
-        let allows = |key: &str| NodeRights::default().allows_mark(&Annotation { key: key.to_owned(), value: String::new() });
+        let allows = |key: &str| NodeRights::default().allows_mark("any", &Annotation { key: key.to_owned(), value: String::new() });
         for key in DETACH_KEYS {
             assert!(allows(key) && allows(&format!("{}{key}", names::LABEL_MARK)), "{key}");
         }

@@ -400,7 +400,12 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
     let (name, held) = plan.held.iter().find(|(_, held)| {
         matches!(
             held.hold,
-            Hold::DetachTimeout | Hold::HoldersUnreadable(_) | Hold::HoldersFull | Hold::NameConflict(_) | Hold::Refused(_) | Hold::DetachAnnotationConflict(_)
+            Hold::DetachTimeout
+                | Hold::HoldersUnreadable(_)
+                | Hold::HoldersFull
+                | Hold::NameConflict(_)
+                | Hold::Refused(_)
+                | Hold::DetachAnnotationConflict(_)
         )
     })?;
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))

@@ -23,7 +23,7 @@ pub fn gate(object: &NodeReadinessGate) -> Gate {
 /// What `nodeReadinessTaint` stands for, where it is set and allowed. A resource that is being deleted needs no replicas any more.
 pub fn implied(resource: &IngressDaemonSet, rights: &NodeRights) -> Option<Gate> {
     let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
-    let taint = resource.spec.node_readiness_taint.clone().filter(|taint| rights.allows_taint(&namespace, &taint.key))?;
+    let taint = resource.spec.node_readiness_taint.clone().filter(|taint| rights.allows_taint(&namespace, taint))?;
     if resource.metadata.deletion_timestamp.is_some() {
         return None;
     }

@@ -4,7 +4,7 @@ use crate::world;
 
 use crds::{
     IngressDaemonSet,
-    holders::{Entry, EntryPhase},
+    holders::{self, Entry, EntryPhase, Holders, VALUE_CHARACTERS},
     names,
 };
 use planner::{
