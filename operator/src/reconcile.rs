@@ -9,10 +9,12 @@ use crate::{
     turns::Turns,
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
 use planner::{
     Action, Hold, Plan, Snapshot, decide,
     plan::{Held, Supporting, Write},
+    snapshot::Resource,
 };
 use std::{
     collections::BTreeMap,
@@ -129,6 +131,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
         context.observer.hub().replicas(&key, replicas);
     }
     note_phases(&context.metrics, &mut memory, &plan);
+    name_rivals(&snapshot, &plan);
     tracing::debug!(actions = ?plan.actions.iter().map(brief).collect::<Vec<_>>(), recheck_at = plan.recheck_at, "decided");
     let outcome = carry_out(&context, &snapshot, &plan, &mut memory).await;
     context.announcer.decided(&snapshot, &plan).await;
@@ -142,6 +145,20 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     // Nothing tells when somebody binds the account.
     let due = if snapshot.account_lacks.is_empty() { due } else { due.min(MISSING_AGAIN) };
     Ok(Requeue::requeue(soon.map_or(due, |soon| soon.min(due))))
+}
+
+/// Says in the log who of other namespaces has what the resource asks for: its status must not, for whoever reads that may read nothing there.
+fn name_rivals(snapshot: &Snapshot, plan: &Plan) {
+    let Resource { namespace, name, spec, status, .. } = &snapshot.resource;
+    let known = |conflict: &Condition| status.iter().flat_map(|status| &status.conditions).any(|known| known.message == conflict.message);
+    let is_conflict = |condition: &&Condition| ["HealthCheckPortConflict", "DetachAnnotationConflict"].contains(&condition.type_.as_str());
+    let conflicts = || plan.status.conditions.iter().filter(is_conflict);
+    for conflict in conflicts().filter(|conflict| conflict.message.contains("of another namespace") && !known(conflict)) {
+        let resources: Vec<_> = snapshot.others.iter().map(|other| &other.key).collect();
+        let ports = spec.health_check_node_ports.iter().chain(&spec.health_check_node_port).chain(&spec.health_check_port);
+        let services: Vec<_> = ports.filter_map(|port| snapshot.service_ports.get(&u16::try_from(*port).ok()?)).collect();
+        tracing::info!(namespace, name, ?resources, ?services, conflict = conflict.message, "others claim the same of a node");
+    }
 }
 
 /// A resource is gone: so is what was remembered of it.

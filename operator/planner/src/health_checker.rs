@@ -315,8 +315,9 @@ fn service_port<'a>(snapshot: &'a Snapshot, settings: &Settings, served: bool) -
 /// A Service that came to a health port which is served already: nothing is held for it.
 pub fn late_service(snapshot: &Snapshot, settings: &Settings) -> Option<String> {
     let (port, service) = service_port(snapshot, settings, true)?;
+    let service = snapshot.resource.name_for_its_readers("Service", service);
     Some(format!(
-        "port {port} is a node port of Service {service}, too, which came later: load balancers may reach the Service there instead; \
+        "port {port} is a node port of {service}, too, which came later: load balancers may reach the Service there instead; \
          choose another node port for the Service, or another healthCheckNodePort"
     ))
 }
@@ -327,7 +328,8 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
     let invalid = |message| Some(Invalid { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;
     if let Some((port, service)) = service_port(snapshot, settings, false) {
-        return invalid(format!("port {port} is a node port of Service {service}: choose another healthCheckNodePort"));
+        let service = resource.name_for_its_readers("Service", service);
+        return invalid(format!("port {port} is a node port of {service}: choose another healthCheckNodePort"));
     }
     let mut others: Vec<_> = snapshot.others.iter().collect();
     others.sort_by_key(|other| (other.created, &other.uid));
@@ -362,7 +364,7 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid
         if let Some((node, (port, ..))) = lost {
             return invalid(format!(
                 "port {port} on node {node} belongs to {}, which had it first: choose another healthCheckNodePort or other nodes",
-                other.key
+                resource.name_for_its_readers("resource", &other.key)
             ));
         }
     }

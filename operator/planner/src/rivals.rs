@@ -4,7 +4,7 @@
 use crate::{
     eligibility::is_chosen,
     settings::{Settings, resolve},
-    snapshot::{OtherResource, Snapshot},
+    snapshot::{OtherResource, Resource, Snapshot},
     wanted::Case,
 };
 use crds::{
@@ -17,6 +17,7 @@ use crds::{
 #[derive(Debug)]
 pub struct Rivals<'a> {
     known: Vec<Rival<'a>>,
+    resource: &'a Resource,
     uid8: &'a str,
     age: (i64, &'a str),
 }
@@ -39,7 +40,7 @@ impl<'a> Rivals<'a> {
             ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.resource.spec).ok() })
         });
         let resource = &snapshot.resource;
-        Self { known: known.collect(), uid8: resource.uid8(), age: (resource.created, &resource.uid) }
+        Self { known: known.collect(), resource, uid8: resource.uid8(), age: (resource.created, &resource.uid) }
     }
 
     /// The first of them on this node, by name.
@@ -62,9 +63,9 @@ impl<'a> Rivals<'a> {
             let entries = case.holders.iter().flatten().filter(|(uid8, _)| *uid8 != self.uid8);
             let mut contrary =
                 entries.filter(|(_, entry)| entry.phase == EntryPhase::Detached && entry.key == mark.key && entry.value != mark.value);
-            contrary.next().map(|(uid8, _)| format!("the resource with the UID {uid8}…"))
+            contrary.next().map(|_| "another resource".to_owned())
         };
-        here.map(|rival| rival.resource.key.clone()).min().or_else(holds)
+        here.map(|rival| self.resource.name_for_its_readers("resource", &rival.resource.key)).min().or_else(holds)
     }
 }
 

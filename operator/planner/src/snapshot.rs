@@ -207,6 +207,12 @@ impl Resource {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// What has this key, `namespace/name`, for those who may read this resource: they may read nothing of other namespaces.
+    pub fn name_for_its_readers(&self, kind: &str, key: &str) -> String {
+        let is_near = key.split_once('/').is_some_and(|(namespace, _)| namespace == self.namespace);
+        if is_near { format!("{kind} {key}") } else { format!("a {kind} of another namespace") }
+    }
+
     /// The grant ledger; absent when never written or wiped.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.status.as_ref()?.rollout.as_ref()

@@ -4,7 +4,6 @@ use super::*;
 use crate::observe::Guarded;
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::client::Body;
-use planner::snapshot::Resource;
 use serde_json::{Value, json};
 
 type Mock = tower_test::mock::Handle<http::Request<Body>, http::Response<Body>>;

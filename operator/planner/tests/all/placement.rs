@@ -333,7 +333,7 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     let granted = |snapshot: &planner::Snapshot| {
         let plan = planner::decide(snapshot);
         let conflict = plan.status.conditions.iter().any(|condition| condition.type_ == "DetachAnnotationConflict");
-        let held = plan.held.get("n1").is_some_and(|held| held.hold == Hold::DetachAnnotationConflict("default/other".into()));
+        let held = plan.held.get("n1").is_some_and(|held| held.hold == Hold::DetachAnnotationConflict("resource default/other".into()));
         (plan.status.rollout.unwrap().grants.into_keys().collect::<Vec<_>>(), held, conflict)
     };
     let all = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
