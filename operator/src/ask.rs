@@ -1,7 +1,7 @@
 //! Questions to the health ports of nodes: what would a load balancer be told now?
 
 use crds::token::Phase;
-use futures::{FutureExt as _, StreamExt as _};
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{Request, StatusCode, body::Bytes, header::HOST};
 use hyper_util::rt::TokioIo;
@@ -12,29 +12,32 @@ use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 
 /// Longest wait for a connection: a pass in which a node is asked that cannot be reached takes so much longer.
 const CONNECT: Duration = Duration::from_millis(500);
 /// Longest wait for the answer of a port that is there. A starved health checker that is slow to say 200 may still be heard by a load
 /// balancer, most of which wait for some seconds; silence holds the node, so it must not come from impatience.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Questions under way at once.
-const PARALLEL: usize = 64;
 /// Longest body that is read; a health checker's has some 300 bytes.
 const LONGEST: usize = 4096;
 
-/// Asks all ports. Every node is in the outcome, with an empty list where nothing answers; ports that do not answer are left out.
-pub async fn ask(questions: &BTreeMap<String, Question>) -> BTreeMap<String, Vec<PortAnswer>> {
+/// Asks all ports, as many at once as there are `places`. Every node is in the outcome, with an empty list where nothing answers; ports that do not answer are left out.
+pub async fn ask(questions: &BTreeMap<String, Question>, places: &Semaphore) -> BTreeMap<String, Vec<PortAnswer>> {
     let mut answers: BTreeMap<String, Vec<PortAnswer>> = questions.keys().map(|node| (node.clone(), Vec::new())).collect();
     let mut asked = Vec::new();
     for (node, question) in questions {
         for port in &question.ports {
             let (node, question, port) = (node.clone(), question.clone(), *port);
-            asked.push(async move { (node, ask_one(&question, port).await) }.boxed());
+            let answer = async move {
+                // Closed by nobody.
+                let _place = places.acquire().await.ok();
+                (node, ask_one(&question, port).await)
+            };
+            asked.push(answer.boxed());
         }
     }
-    let mut heard = futures::stream::iter(asked).buffer_unordered(PARALLEL);
+    let mut heard = asked.into_iter().collect::<FuturesUnordered<_>>();
     while let Some((node, answer)) = heard.next().await {
         answers.entry(node).or_default().extend(answer);
     }
@@ -102,7 +105,7 @@ mod tests {
     async fn heard(ports: Vec<u16>) -> Vec<PortAnswer> {
         let questions =
             BTreeMap::from([("n1".to_owned(), Question { address: "127.0.0.1".into(), ports, namespace: "a".into(), name: "b".into() })]);
-        ask(&questions).await.remove("n1").unwrap_or_default()
+        ask(&questions, &Semaphore::new(1)).await.remove("n1").unwrap_or_default()
     }
 
     #[tokio::test]

@@ -65,7 +65,7 @@ pub struct Failed(String);
 /// One pass over one resource.
 pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Requeue, Failed> {
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
-    let _turn = match context.turns.take(&key.0) {
+    let turn = match context.turns.take(&key.0) {
         Ok(turn) => turn,
         Err(again) => return Ok(Requeue::requeue(again)),
     };
@@ -121,7 +121,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     snapshot.sights = std::mem::take(&mut memory.sights);
     let mut plan = decide(&snapshot);
     if !plan.questions.is_empty() {
-        snapshot.answers = ask(&plan.questions).await;
+        snapshot.answers = ask(&plan.questions, &turn.asking).await;
         plan = decide(&snapshot);
     }
     memory.clocks = std::mem::take(&mut plan.clocks);

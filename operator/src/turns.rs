@@ -1,13 +1,16 @@
-//! Namespaces take turns: passes of one are put off while many of its own are under way, so that those of another do not wait for thousands of them.
+//! Namespaces take turns, and none has more of the operator than its share: passes of one are put off while many of its own are under way, so that those of another do not wait for thousands of them.
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::sync::Semaphore;
 
 /// Passes of one namespace under way at once. Each thread decides one at a time; the others wait for answers of the API server.
 const AT_ONCE: usize = 16;
+/// Health ports that are asked at once for the passes of one namespace.
+const ASKED_AT_ONCE: usize = 64;
 /// What each pass that was put off adds to the time after which the next one is tried again: as many come a second then as can be decided.
 const EACH: Duration = Duration::from_millis(5);
 /// Least and most of that time.
@@ -18,16 +21,25 @@ const PUT_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 pub struct Turns(Mutex<BTreeMap<String, Busy>>);
 
 /// A namespace of which some pass is under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Busy {
+    asking: Arc<Semaphore>,
     passes: usize,
     /// Those that were put off meanwhile.
     put_off: u32,
 }
 
+impl Default for Busy {
+    fn default() -> Self {
+        Self { asking: Arc::new(Semaphore::new(ASKED_AT_ONCE)), passes: 0, put_off: 0 }
+    }
+}
+
 /// A turn, until it is dropped.
 #[derive(Debug)]
 pub struct Turn<'t> {
+    /// Places for questions to health ports, which all passes of the namespace share.
+    pub asking: Arc<Semaphore>,
     turns: &'t Turns,
     namespace: String,
 }
@@ -42,8 +54,9 @@ impl Turns {
             return Err(EACH.saturating_mul(busy.put_off).clamp(PUT_OFF.0, PUT_OFF.1));
         }
         busy.passes += 1;
+        let asking = Arc::clone(&busy.asking);
         drop(all);
-        Ok(Turn { turns: self, namespace: namespace.to_owned() })
+        Ok(Turn { asking, turns: self, namespace: namespace.to_owned() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Busy>> {
@@ -75,8 +88,10 @@ mod tests {
         let waits: Vec<_> = (0..2_000).filter_map(|_| turns.take("tenant").err()).collect();
         assert_eq!((waits.first(), waits.last(), waits.len()), (Some(&PUT_OFF.0), Some(&PUT_OFF.1), 2_000));
         assert!(waits.is_sorted());
-        assert!(turns.take("edge").is_ok());
-        drop(taken);
+        let other = turns.take("edge").unwrap();
+        assert!(taken.iter().all(|turn| Arc::ptr_eq(&turn.asking, &taken[0].asking)), "they share their places");
+        assert!(!Arc::ptr_eq(&other.asking, &taken[0].asking));
+        drop((taken, other));
         assert!(turns.take("tenant").is_ok());
         assert!(turns.lock().is_empty(), "nothing is remembered");
     }
