@@ -32,6 +32,8 @@ const OBJECTS: usize = 2_000;
 const SELECTORS: usize = 500;
 /// Requests of the tenant at once.
 const AT_ONCE: usize = 16;
+/// How much longer the other's rollout may take beside all that.
+const SLOWER: f64 = 1.2;
 /// A word in everything that the tenant would have on Nodes.
 const OWN: &str = "tenant.example.com";
 
@@ -62,9 +64,12 @@ async fn hostile(bed: &mut Bed) -> Result<()> {
         beside.as_secs_f32(),
         beside.as_secs_f64() / alone.as_secs_f64()
     ));
-    for (name, reason) in [("key", "DetachKeyNotAllowed"), ("taint", "TaintNotAllowed")] {
+    let ratio = beside.as_secs_f64() / alone.as_secs_f64();
+    ensure!(ratio <= SLOWER, "the rollout took {ratio:.2} × as long as alone");
+    for (name, reason) in [("key", "DetachKeyNotAllowed"), ("taint", "TaintNotAllowed"), ("large", "TooLarge")] {
         said(&sets, name, reason).await?;
     }
+    left_out(&sets).await?;
     told_nothing(&gates).await?;
     traffic.all_served(bed).await?;
     for seen in bed.recorder.history().await?.iter().filter(|seen| seen.kind == Kind::Node) {
@@ -108,6 +113,12 @@ async fn tenant(bed: &Bed) -> Result<Client> {
     })
     .await?;
     create(&sets, 1, |_| foul("taint", &json!({ "nodeReadinessTaint": { "key": format!("{OWN}/taint"), "effect": "NoExecute" } }))).await?;
+    // It is one of the oldest of its namespace, too.
+    create(&sets, 1, |_| {
+        let container = json!({ "name": "c", "image": "busybox:1.36", "env": [{ "name": "X", "value": "x".repeat(1 << 20) }] });
+        foul("large", &json!({ "template": { "metadata": { "labels": { "app": "x" } }, "spec": { "containers": [container] } } }))
+    })
+    .await?;
     Ok(client)
 }
 
@@ -204,6 +215,21 @@ async fn said(sets: &Api<IngressDaemonSet>, name: &str, reason: &str) -> Result<
     eventually(Duration::from_mins(1), &format!("{name} says {reason}"), async || {
         let conditions = sets.get(name).await?.status.unwrap_or_default().conditions;
         ensure!(conditions.iter().any(|condition| condition.reason == reason), "{conditions:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Of too many resources those that are left out say so.
+async fn left_out(sets: &Api<IngressDaemonSet>) -> Result<()> {
+    eventually(Duration::from_mins(3), "resources say that they are not looked after", async || {
+        let all = sets.list(&ListParams::default()).await?.items;
+        let says = |set: &&IngressDaemonSet| {
+            let status = set.status.clone().unwrap_or_default();
+            status.conditions.iter().any(|condition| condition.reason == "TooManyResources")
+        };
+        let left_out = all.iter().filter(says).count();
+        ensure!(left_out == all.len() - 100, "{left_out} of {} say that there are too many", all.len());
         Ok(())
     })
     .await
