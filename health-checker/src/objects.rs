@@ -384,7 +384,18 @@ mod tests {
     #[test]
     fn the_taints_by_which_the_operator_drains_a_node_announce_its_departure_and_no_others() {
         let node = |spec| serde_json::from_value::<Node>(json!({"metadata": {"name": "n"}, "spec": spec})).expect("decodes").keep();
-        for key in names::DEPARTURE_TAINTS {
+        // Written out: a key that is dropped from the list by mistake is missed.
+        let announced = [
+            "ToBeDeletedByClusterAutoscaler",
+            "karpenter.sh/disrupted",
+            "node.kubernetes.io/out-of-service",
+            "cloud.google.com/impending-node-termination",
+            "aws-node-termination-handler/spot-itn",
+            "aws-node-termination-handler/asg-lifecycle-termination",
+            "aws-node-termination-handler/scheduled-maintenance",
+        ];
+        assert_eq!(announced, names::DEPARTURE_TAINTS);
+        for key in announced {
             assert!(node(json!({"taints": [{"key": key, "effect": "NoSchedule"}]})).to_be_deleted, "{key}");
         }
         let rebalanced = json!({"taints": [{"key": "aws-node-termination-handler/rebalance-recommendation", "effect": "NoSchedule"}]});

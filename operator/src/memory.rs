@@ -180,6 +180,14 @@ mod tests {
     }
 
     #[test]
+    fn of_deployments_that_are_no_more_nothing_is_remembered() {
+        let mut memory = Memory::default();
+        memory.written_generations = ["a", "b", "c"].map(|uid| (uid.to_owned(), 1)).into();
+        memory.forget_deployments(&["b"].into());
+        assert!(memory.written_generations.keys().eq(["b"]));
+    }
+
+    #[test]
     fn a_write_that_the_watch_does_not_show_is_waited_for_no_longer_than_a_gap_of_the_watch_takes() {
         let (mut memory, observer) = (Memory::default(), Observer::default());
         memory.expect(Kind::Pods, 9);

@@ -149,6 +149,21 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_server_of_the_operators_machine_is_not_asked_by_its_address_nor_by_a_name() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let places = Arc::new(Semaphore::new(1));
+        for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
+            let target = Target { namespace: "a".into(), url: format!("http://{host}:{port}/"), period: 1_000, timeout: 5_000 };
+            let permit = Arc::clone(&places).acquire_owned().await.unwrap();
+            let refused = ask(&target, permit).await.unwrap_err();
+            assert!(refused.contains("own machine"), "{host}: {refused}");
+        }
+        let connected = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+        assert!(connected.is_err(), "nobody has connected");
+    }
+
     #[test]
     fn a_server_that_has_answered_counts_as_silent_when_it_was_three_times_in_a_row() {
         let silence = || Err("no answer".to_owned());

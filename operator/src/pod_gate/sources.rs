@@ -502,6 +502,41 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_server_of_a_namespace_is_asked_while_all_of_another_are_silent() {
+        let hub = Arc::new(Hub::default());
+        let (service, _handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        {
+            let mut known = hub.known();
+            let asks = |namespace: &str| {
+                let mut gate = Gate { namespace: namespace.into(), ..gate(0) };
+                gate.spec.source = serde_json::from_value(json!({"http": {"url": "http://127.0.0.1:9/"}})).unwrap();
+                (gate.key(), Arc::new(gate))
+            };
+            known.world.take_gates(["a", "b"].map(asks).into());
+            for namespace in ["a", "b"] {
+                let labels = BTreeMap::from([("app".to_owned(), "0".to_owned())]).into();
+                let pod = planner::pod_gate::Pod { labels, gates: vec!["example.com/open".into()], ..Default::default() };
+                known.world.pods.insert((namespace.to_owned(), "p".to_owned()), pod);
+            }
+        }
+        sources.adjust_asked();
+        // As many servers of `a` as there are places do not answer.
+        let _silent = Arc::clone(&sources.asking["a"]).try_acquire_many_owned(u32::try_from(ASKED_AT_ONCE).unwrap()).unwrap();
+        // That it is the operator's own machine is an answer to whether it had its turn.
+        let has_answer = |namespace: &str| {
+            hub.known().world.answers.iter().any(|(target, source)| target.namespace == namespace && source.broken.is_some())
+        };
+        let answered = tokio::time::timeout(Duration::from_mins(1), async {
+            while !has_answer("b") {
+                tokio::task::yield_now().await;
+            }
+        });
+        answered.await.unwrap();
+        assert!(!has_answer("a"));
+    }
+
     #[test]
     fn a_namespace_that_asks_too_much_takes_nothing_from_another() {
         let target = |namespace: &str, index: u32| Target {
