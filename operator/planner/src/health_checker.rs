@@ -300,7 +300,7 @@ pub fn served_ports(snapshot: &Snapshot, settings: &Settings) -> Vec<ServedPort>
 }
 
 /// The spec of this generation was found to be valid.
-pub fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> bool {
+fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> bool {
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
     conditions
         .any(|condition| condition.type_ == "Valid" && condition.status == "True" && condition.observed_generation == Some(generation))

@@ -587,7 +587,8 @@ pub struct OtherResource {
     pub created: i64,
     /// Itself.
     pub resource: Arc<IngressDaemonSet>,
-    /// Its spec, as it is, was found to be valid.
+    /// Its spec was found to be valid when the operator last looked. One that was edited since is that until it is looked at again: meanwhile
+    /// nobody takes what it uses.
     pub accepted: bool,
 }
 

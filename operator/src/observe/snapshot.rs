@@ -9,7 +9,6 @@ use crds::{IngressDaemonSet, hash, names};
 use planner::{
     Snapshot,
     clocks::Clocks,
-    health_checker::is_accepted,
     node_rights::NodeRights,
     proof::Sights,
     render::object_name,
@@ -190,7 +189,7 @@ fn others(index: &Index, key: &Key, resource: &IngressDaemonSet) -> Vec<OtherRes
         OtherResource {
             key: format!("{namespace}/{name}"),
             created: other.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
-            accepted: is_accepted(other.status.as_ref(), other.metadata.generation.unwrap_or(0)),
+            accepted: other.status.iter().flat_map(|status| &status.conditions).any(|one| one.type_ == "Valid" && one.status == "True"),
             resource: Arc::clone(other),
             uid,
         }

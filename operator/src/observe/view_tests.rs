@@ -479,6 +479,18 @@ fn serving(namespace: &str, uid: &str, created: &str, generation: i64, valid: i6
     of(resource)
 }
 
+/// Else it would lose to another what it uses until the operator has looked at it again.
+#[test]
+fn a_resource_that_was_just_edited_is_accepted_as_it_was_before() {
+    let observer = observer(Vec::new(), Vec::new(), Vec::new());
+    for generation in [1, 2] {
+        let edited = serving("tenant", DNS, "1970-01-01T00:01:00Z", generation, 1, &json!([]));
+        observer.take::<Guarded>(vec![serving("edge", UID, "1970-01-01T00:05:00Z", 1, 1, &json!([])), edited]);
+        let others = observer.snapshot("edge", "web", &Memory::default(), 1_000, "checker:1").unwrap().others;
+        assert!(others[0].accepted, "generation {generation}");
+    }
+}
+
 #[test]
 fn who_forges_health_checkers_takes_no_port_from_a_neighbour_that_serves_it() {
     let mut both = node("a", "1");
