@@ -93,7 +93,9 @@ pub fn read_of_metadata(meta: ObjectMeta) -> ObjectMeta {
     let mut managed: Vec<_> = meta.managed_fields.unwrap_or_default();
     managed.sort_by(|one, other| other.time.cmp(&one.time));
     managed.truncate(MANAGERS);
-    managed.iter_mut().for_each(|entry| entry.fields_v1 = None);
+    for entry in &mut managed {
+        entry.fields_v1 = None;
+    }
     ObjectMeta {
         managed_fields: (!managed.is_empty()).then_some(managed),
         name: meta.name,

@@ -176,9 +176,21 @@ impl Index {
         }
     }
 
-    /// A consistent list of version `at` over the keys in `scope`: newer entries stay. The watch brings no news of what this takes in.
-    pub fn reconcile_list<K: Observed>(&mut self, objects: Vec<Cut<K>>, at: u64, seen: u64, scope: impl Fn(&Key) -> bool) -> Vec<Touched> {
-        let listed: BTreeSet<&Key> = objects.iter().map(|object| &object.key).collect();
+    /// The index has the object as it is, or newer, unless this is so.
+    pub fn is_news<K: Observed>(&self, object: &Cut<K>) -> bool {
+        K::entries_version(self, &object.key) < object.version
+    }
+
+    /// A consistent list of version `at` over the keys in `scope`, of which `objects` were [news](Self::is_news): newer entries stay. The watch
+    /// brings no news of what this takes in.
+    pub fn reconcile_list<K: Observed>(
+        &mut self,
+        listed: &BTreeSet<Key>,
+        objects: Vec<Cut<K>>,
+        at: u64,
+        seen: u64,
+        scope: impl Fn(&Key) -> bool,
+    ) -> Vec<Touched> {
         let entries: BTreeMap<_, _> = K::entries(self).into_iter().collect();
         let gone = entries.iter().filter(|(known, version)| scope(known) && !listed.contains(known) && **version <= at);
         let mut touched: Vec<_> = gone.map(|(gone, _)| K::remove(self, gone)).collect();
