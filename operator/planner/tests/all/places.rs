@@ -160,11 +160,12 @@ fn full(world: &World) -> usize {
 }
 
 #[test]
-fn after_a_template_changed_at_zero_twelve_nodes_serve_within_15_s_and_have_it_within_5_minutes() {
+fn after_a_template_changed_at_zero_twelve_nodes_serve_within_20_s_and_have_it_within_5_minutes() {
     for at_once in [false, true] {
         let (mut world, mut operator) = proving(&json!({}), 12, 1);
         edit(&mut world, |wish| wish.pods = 0);
-        seconds(&mut world, &mut operator, 60);
+        // One node after the other.
+        seconds(&mut world, &mut operator, 400);
         assert!(world.cluster.pods.is_empty());
         if !at_once {
             edit(&mut world, |wish| wish.image = 2);
@@ -180,7 +181,7 @@ fn after_a_template_changed_at_zero_twelve_nodes_serve_within_15_s_and_have_it_w
             assert!(second < 15 || full(&world) >= 11, "{} serve after {second} s", full(&world));
             assert!(second >= 60 || on(&world, 2) <= 1, "{} have it after {second} s, unproved", on(&world, 2));
         }
-        assert!(served.is_some_and(|second| second <= 15), "{served:?}");
+        assert!(served.is_some_and(|second| second <= 20), "{served:?}");
         assert!(had.is_some_and(|second| (60..=300).contains(&second)), "{had:?}");
         assert_eq!(current(&world), world.cluster.wish.revision_of(2));
     }
@@ -190,10 +191,13 @@ fn after_a_template_changed_at_zero_twelve_nodes_serve_within_15_s_and_have_it_w
 fn at_zero_a_template_that_is_not_to_be_proved_goes_to_one_node_after_the_other_all_the_same() {
     let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": 0}), 12, 1);
     edit(&mut world, |wish| wish.pods = 0);
-    seconds(&mut world, &mut operator, 60);
+    seconds(&mut world, &mut operator, 400);
+    assert!(world.cluster.pods.is_empty());
     edit(&mut world, |wish| wish.image = 2);
     let took = world.run_until(&mut operator, 300, |world| on(world, 2) == 12).unwrap();
     assert!((120..=200).contains(&took), "{took} s");
+    // The last one is attached yet.
+    seconds(&mut world, &mut operator, 20);
     edit(&mut world, |wish| wish.pods = 2);
     world.run_until(&mut operator, 15, |world| full(world) == 12).unwrap();
 }
