@@ -325,7 +325,7 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_degaraded_nodes: Option<IntOrString>,
-    /// Pods of one node that may be down at once without detachment, number or percentage. Always 100% with detachment.
+    /// Pods of one node that may be down at once without detachment, number or percentage. Default 1; always 100% with detachment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_unavailable_pods_per_node: Option<IntOrString>,
@@ -337,7 +337,8 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_unavaiable_pods_per_node: Option<IntOrString>,
-    /// Pods that may be started on a node before old ones end, number or percentage. 0 with detachment and where pods hold host ports.
+    /// Pods that may be started on a node before old ones end, number or percentage. Default 0; 0 with detachment. Refused
+    /// where pods hold host ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_surged_pods_per_node: Option<IntOrString>,
