@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::node_readiness_gate::{Effect, GateTaint};
 use planner::{
     gate::legacy,
-    node_rights::{DETACH_KEYS, DetachKeys, NamespaceTaints, NodeRights},
+    node_rights::{DETACH_KEYS, DetachKeys, NamespaceKeys, NamespaceTaints, NodeRights},
 };
 use std::net::SocketAddr;
 
@@ -99,8 +99,7 @@ pub struct Run {
 impl Run {
     /// What resources may have written to Nodes.
     pub fn node_rights(&self) -> NodeRights {
-        let detach_keys = self.allowed_detach_keys.iter().flat_map(|keys| keys.0.iter().cloned()).collect();
-        NodeRights { detach_keys, taints: self.allowed_node_taints.clone() }
+        NodeRights { detach_keys: flat(&self.allowed_detach_keys), taints: self.allowed_node_taints.clone() }
     }
 }
 
@@ -203,14 +202,19 @@ pub struct CleanupNodes {
     #[arg(long, value_name = "KEY:EFFECT", value_delimiter = ',', value_parser = parse_taint)]
     pub taint: Vec<GateTaint>,
     /// Keys by which resources may hold nodes detached, as the operator has the flag: no others are taken away, or go back to what they were.
-    #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "KEY", value_delimiter = ',', default_values = DETACH_KEYS)]
-    pub allowed_detach_keys: Vec<Keys>,
+    #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "[NAMESPACE=]KEY,…", default_values = DETACH_KEYS)]
+    pub allowed_detach_keys: Vec<DetachKeys>,
+}
+
+/// All keys of a flag that is given more than once.
+fn flat(keys: &[DetachKeys]) -> Vec<NamespaceKeys> {
+    keys.iter().flat_map(|keys| keys.0.iter().cloned()).collect()
 }
 
 impl CleanupNodes {
     /// What resources could have written to Nodes.
     pub fn node_rights(&self) -> NodeRights {
-        NodeRights { detach_keys: self.allowed_detach_keys.clone(), ..NodeRights::default() }
+        NodeRights { detach_keys: flat(&self.allowed_detach_keys), ..NodeRights::default() }
     }
 }
 
@@ -284,7 +288,7 @@ mod tests {
         let given = options(&["--taint=a/b:NoExecute,c:NoSchedule", "--allowed-detach-keys=example.com/out"]).unwrap();
         let taint = |key: &str, effect| GateTaint { key: key.into(), value: None, effect };
         assert_eq!(given.taint, [taint("a/b", Effect::NoExecute), taint("c", Effect::NoSchedule)]);
-        assert_eq!(given.node_rights().detach_keys, [Keys::One("example.com/out".into())]);
+        assert_eq!(given.node_rights().detach_keys, [Keys::One("example.com/out".into()).into()]);
         assert_eq!(options(&[]).unwrap().node_rights(), NodeRights::default());
         for wrong in ["--taint=a", "--taint=:NoSchedule", "--taint=a:Never", "--taint="] {
             assert!(options(&[wrong]).is_err(), "{wrong}");

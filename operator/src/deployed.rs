@@ -94,6 +94,7 @@ fn environment(container: &Container, is_read: impl Fn(&str) -> bool) -> Result<
 mod tests {
     use super::*;
     use crate::args::{ConfigMaps, Preset};
+    use crds::node_readiness_gate::{Effect, GateTaint};
     use planner::node_rights::{Keys, NamespaceKeys};
     use serde_json::{Value, json};
 
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(keys(by(&["run", "--allowed-detach-keys=c/*"], &variable)), std::slice::from_ref(&two));
         assert_eq!(keys(by(&["run", "--allowed-detach-keys", "a/b", "--allowed-detach-keys", "c/*"], &variable)), [one, two]);
         let taints = by(&["run"], &json!([{"name": "ALLOWED_NODE_TAINTS", "value": "web=example.com/*"}])).node_rights;
-        let taint = crds::node_readiness_gate::GateTaint { key: "example.com/edge".into(), value: None, effect: Default::default() };
+        let taint = GateTaint { key: "example.com/edge".into(), value: None, effect: Effect::default() };
         assert!(taints.allows_taint("web", &taint) && !taints.allows_taint("dns", &taint));
         assert_eq!(keys(by(&["run", "--allowed-detach-keys="], &variable)), []);
     }

@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn of_deployments_that_are_no_more_nothing_is_remembered() {
-        let mut memory = Memory::default();
-        memory.written_generations = ["a", "b", "c"].map(|uid| (uid.to_owned(), 1)).into();
+        let written_generations = ["a", "b", "c"].map(|uid| (uid.to_owned(), 1)).into();
+        let mut memory = Memory { written_generations, ..Memory::default() };
         memory.forget_deployments(&["b"].into());
         assert!(memory.written_generations.keys().eq(["b"]));
     }

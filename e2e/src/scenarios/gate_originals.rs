@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use crds::names;
 use k8s_openapi::api::core::v1::{Event, Node, Taint};
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -336,7 +336,7 @@ pub async fn becomes_ready(bed: &Bed, app: &str, node: &str, ready: bool) -> Res
 /// Exactly these nodes have the taint, with the effect `NoSchedule`.
 pub async fn is_held(bed: &Bed, taint: (&str, &str), wanted: &[&str]) -> Result<()> {
     let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await?.items;
-    let held: BTreeSet<_> = nodes.iter().filter(|node| bears(node, taint)).map(|node| node.name_any()).collect();
+    let held: BTreeSet<_> = nodes.iter().filter(|node| bears(node, taint)).map(ResourceExt::name_any).collect();
     ensure!(
         held.iter().map(String::as_str).eq(wanted.iter().copied().collect::<BTreeSet<_>>()),
         "{taint:?} is on {held:?}, not on {wanted:?}"
@@ -371,7 +371,7 @@ pub async fn recorded(bed: &Bed) -> Result<BTreeSet<String>> {
     Ok(nodes
         .iter()
         .filter(|node| node.annotations().keys().any(|key| key.starts_with(names::GATE_RECORD_PREFIX)))
-        .map(|node| node.name_any())
+        .map(ResourceExt::name_any)
         .collect())
 }
 

@@ -40,8 +40,12 @@ impl NodeRights {
 
     /// The mark of a resource of this namespace may be written to Nodes.
     pub fn allows_mark(&self, namespace: &str, mark: &Annotation) -> bool {
-        let key = mark.key.strip_prefix(names::LABEL_MARK).unwrap_or(&mark.key);
-        self.detach_keys.iter().any(|right| right.allow(namespace, key))
+        self.detach_keys.iter().any(|right| right.allow(namespace, key_of_mark(&mark.key)))
+    }
+
+    /// Some namespace's resources may write this mark, as it is recorded, to Nodes.
+    pub fn names_mark(&self, mark: &str) -> bool {
+        self.detach_keys.iter().any(|right| right.keys.contain(key_of_mark(mark)))
     }
 
     /// A resource of this namespace may put this taint on Nodes.
@@ -53,6 +57,11 @@ impl NodeRights {
     pub fn names_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|right| right.of.keys != Keys::All && right.of.keys.contain(key))
     }
+}
+
+/// The key of the annotation or label that a mark is.
+fn key_of_mark(mark: &str) -> &str {
+    mark.strip_prefix(names::LABEL_MARK).unwrap_or(mark)
 }
 
 /// Keys of labels, annotations or taints.

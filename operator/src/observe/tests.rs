@@ -84,10 +84,10 @@ fn is_alone(name: &str) -> bool {
 
 #[test]
 fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes() {
+    const COUNT: usize = 300;
     if !is_alone("resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes") {
         return;
     }
-    const COUNT: usize = 300;
     let resource = |namespace: &str, index: usize, characters: usize| -> Guarded {
         let text = "x".repeat(characters);
         let container = json!({ "name": "c", "image": "i", "env": [{ "name": "X", "value": text }] });

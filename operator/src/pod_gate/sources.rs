@@ -486,15 +486,17 @@ mod tests {
             };
             hub.known().world.take_gates((0..).zip(keys.iter().copied()).map(reads).collect());
             sources.adjust();
+            let kept = || {
+                let known = hub.known();
+                let listed = known.world.pod_sources["tenant"].found.is_some();
+                let pod = known.world.pods.values().next().filter(|_| listed)?;
+                Some(["a", "b", "c"].into_iter().filter(|key| pod.annotations.get(key).is_some()).collect::<Vec<_>>())
+            };
             let kept = tokio::time::timeout(Duration::from_mins(1), async {
                 loop {
-                    let known = hub.known();
-                    let listed = known.world.pod_sources["tenant"].found.is_some();
-                    let pod = known.world.pods.values().next().filter(|_| listed);
-                    if let Some(pod) = pod {
-                        return ["a", "b", "c"].into_iter().filter(|key| pod.annotations.get(key).is_some()).collect::<Vec<_>>();
+                    if let Some(kept) = kept() {
+                        return kept;
                     }
-                    drop(known);
                     tokio::task::yield_now().await;
                 }
             });

@@ -15,7 +15,7 @@ use operator::{
     gate,
     memory::Memory,
     metrics::Metrics,
-    observe::{Guarded, Observer},
+    observe::{Named, Observer},
     pod_gate,
     rights::NoteRefusals,
     web,
@@ -306,7 +306,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
         recorder: recorder(),
         foreign_objects: vec![],
     };
-    let (_resources, writer) = store::<Guarded>();
+    let (_resources, writer) = store::<Named>();
     let pages = web::serve(listener, Arc::clone(metrics), Arc::clone(&observer), stop.clone());
     tokio::select! {
         () = Box::pin(Arc::clone(&observer).follow(client.clone(), writer)) => {}

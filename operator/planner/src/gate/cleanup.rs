@@ -8,7 +8,6 @@ use super::{
 use crate::snapshot::NodeFacts;
 use crds::{
     holders::{self, EntryPhase},
-    ledger::Annotation,
     names,
     node_readiness_gate::GateTaint,
 };
@@ -32,7 +31,7 @@ impl Known {
     }
 
     fn may_hold(&self, entry: &holders::Entry) -> bool {
-        self.world.rights.allows_mark(&Annotation { key: entry.key.clone(), value: entry.value.clone() })
+        self.world.rights.names_mark(&entry.key)
     }
 }
 

@@ -251,7 +251,9 @@ fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() 
         let mut resource = IngressDaemonSet::new("late", snapshot.resource.spec.clone());
         resource.metadata.generation = Some(generation);
         let mut conditions = accepted.clone();
-        conditions.iter_mut().for_each(|condition| condition.observed_generation = Some(valid));
+        for condition in &mut conditions {
+            condition.observed_generation = Some(valid);
+        }
         let served_ports = served.iter().map(|(port, since)| ServedPort { port: *port, since: *since }).collect();
         let rollout = Some(Ledger { served_ports, ..Ledger::default() });
         resource.status = Some(IngressDaemonSetStatus { conditions, rollout, ..IngressDaemonSetStatus::default() });
