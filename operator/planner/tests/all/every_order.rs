@@ -13,6 +13,8 @@ use std::collections::BTreeSet;
 const PROVEN: i64 = 15;
 /// What may happen happens at the beginning of each slot of so many seconds: a revision that breaks in each breaks sooner than it is proved.
 const SLOT: usize = 10;
+/// Seconds within which a revision is current, or rolled back, after the last slot.
+const LATER: usize = 240;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slot {
@@ -34,6 +36,11 @@ const ALL: [Slot; 6] = [Slot::Calm, Slot::Restarts, Slot::Unready, Slot::Machine
 impl Slot {
     fn breaks(self) -> bool {
         matches!(self, Self::Restarts | Self::Unready | Self::MachineDies)
+    }
+
+    /// Seconds from one to the next: what does not serve for most of a slot has to serve for a moment before it falls again.
+    fn again(self) -> usize {
+        if self == Self::Restarts { SLOT } else { 2 * SLOT }
     }
 }
 
@@ -64,6 +71,17 @@ impl Fleet {
 
     fn befalls(&mut self, slot: Slot) {
         self.past.push(slot);
+        self.strikes(slot);
+        let away = if slot == Slot::OperatorAway { 5 } else { 0 };
+        (0..away).for_each(|_| self.world.tick());
+        if away > 0 {
+            self.operator.crash(&self.world, 0);
+        }
+        (away..SLOT).for_each(|_| self.second());
+    }
+
+    /// What happens in the first moment of a slot.
+    fn strikes(&mut self, slot: Slot) {
         let (mut broke, revision) = (false, &self.revision);
         self.world.change(|cluster| {
             let now = cluster.now;
@@ -73,7 +91,7 @@ impl Fleet {
             broke = !runs.is_empty() && slot.breaks();
             match slot {
                 Slot::Restarts => pods.for_each(crate::world::pods::Pod::crash),
-                Slot::Unready => pods.for_each(|pod| pod.ready_at = pod.ready_at.max(now + 11)),
+                Slot::Unready => pods.for_each(|pod| pod.ready_at = pod.ready_at.max(now + 13)),
                 Slot::MachineDies => runs.first().into_iter().for_each(|node| cluster.machine_dies(node, 8)),
                 Slot::ClockSteps => cluster.set_clock(3600),
                 Slot::Calm | Slot::OperatorAway => {}
@@ -82,12 +100,6 @@ impl Fleet {
         if broke {
             self.broke = Some(self.world.cluster.passed);
         }
-        let away = if slot == Slot::OperatorAway { 5 } else { 0 };
-        (0..away).for_each(|_| self.world.tick());
-        if away > 0 {
-            self.operator.crash(&self.world, 0);
-        }
-        (away..SLOT).for_each(|_| self.second());
     }
 
     /// One of the operator, with all that it promises.
@@ -127,8 +139,7 @@ impl Fleet {
     fn go_on(&self, left: usize) -> [usize; 3] {
         assert_eq!(self.world.audit.violations, Vec::<String>::new(), "after {:?}", self.past);
         if left == 0 {
-            let rolled_back = self.world.cluster.ledger().is_some_and(|ledger| ledger.rolled_back.is_some());
-            return [1, usize::from(self.is_current_in(&self.world)), usize::from(rolled_back)];
+            return self.end();
         }
         let next = ALL.map(|slot| {
             let mut next = self.clone();
@@ -136,6 +147,46 @@ impl Fleet {
             next.go_on(left - 1)
         });
         next.into_iter().fold([0; 3], sum)
+    }
+}
+
+impl Fleet {
+    fn is_rolled_back(&self) -> bool {
+        self.world.cluster.ledger().is_some_and(|ledger| ledger.rolled_back.is_some())
+    }
+
+    /// P18 where nothing broke, P16 where it broke in each slot; what came of the revision by the end of the last slot.
+    fn end(&self) -> [usize; 3] {
+        let ended = [1, usize::from(self.is_current_in(&self.world)), usize::from(self.is_rolled_back())];
+        let breaks = self.past.iter().filter(|slot| slot.breaks()).count();
+        if breaks > 0 && breaks < self.past.len() {
+            return ended;
+        }
+        let mut later = self.clone();
+        let mut was_current = ended[1] > 0;
+        for second in 0..LATER {
+            if later.is_current_in(&later.world) || later.is_rolled_back() {
+                break;
+            }
+            // What has broken in each slot goes on as it did last.
+            if let Some(slot) = later.past.last().copied().filter(|slot| slot.breaks() && (second + SLOT) % slot.again() == 0) {
+                later.strikes(slot);
+            }
+            later.second();
+            was_current |= later.is_current_in(&later.world);
+        }
+        assert_eq!(later.world.audit.violations, Vec::<String>::new(), "after {:?}", later.past);
+        let (current, back) = (later.is_current_in(&later.world), later.is_rolled_back());
+        if breaks == 0 {
+            assert!(current && !back, "P18: it never broke, and after {:?} it is current: {current}, rolled back: {back}", self.past);
+        } else {
+            assert!(
+                back && !was_current,
+                "P16: it broke in each slot, and after {:?} it is rolled back: {back}, current: {was_current}",
+                self.past
+            );
+        }
+        ended
     }
 }
 
