@@ -169,7 +169,7 @@ impl Fleet {
                 break;
             }
             // What has broken in each slot goes on as it did last.
-            if let Some(slot) = later.past.last().copied().filter(|slot| slot.breaks() && (second + SLOT) % slot.again() == 0) {
+            if let Some(slot) = later.past.last().copied().filter(|slot| slot.breaks() && (second + SLOT).is_multiple_of(slot.again())) {
                 later.strikes(slot);
             }
             later.second();
