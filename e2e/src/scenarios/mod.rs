@@ -218,9 +218,9 @@ pub const GROUPS: &[Group] = &[
     Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },
     Group { name: "machine", scenarios: &[proof::MACHINE_DIES] },
     // How many pods are refused depends on how soon the operator is heard: no full load runs beside this group.
-    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS] },
+    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS, operations::COMMANDS] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
-    Group { name: "plugin", scenarios: &[plugin::STEERS, operations::COMMANDS] },
+    Group { name: "plugin", scenarios: &[plugin::STEERS] },
     Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "etcd", scenarios: &[outages::ETCD] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
