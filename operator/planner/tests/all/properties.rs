@@ -188,7 +188,7 @@ fn survive_breaks(marks: usize, budget: i32, pods: usize, proven: i64, flaps: Fl
         return Ok(run.world);
     };
     let took = run.world.cluster.passed - rolled_back.max(began);
-    prop_assert!(took <= BACK * i64::try_from(record.given()).unwrap_or(0), "P22: it takes {took} s to go back from {record:#?}");
+    prop_assert!(took <= BACK * i64::try_from(record.with_it()).unwrap_or(0), "P22: it takes {took} s to go back from {record:#?}");
     Ok(run.world)
 }
 

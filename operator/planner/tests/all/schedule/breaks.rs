@@ -213,8 +213,8 @@ impl Record {
         }
     }
 
-    /// Nodes that were given it.
-    pub fn given(&self) -> usize {
-        self.reached.len() + self.out.len()
+    /// Nodes that have it to get rid of: they were given it, or have the name of a machine that has left it there.
+    pub fn with_it(&self) -> usize {
+        self.reached.len() + self.out.len() + self.left.len()
     }
 }
