@@ -26,6 +26,7 @@ use crate::{
     network,
     scenario::Scenario,
     scenarios::{
+        gate_originals::admission_objects,
         gates::{metrics, warm},
         guide::Guide,
         product::{self, deployment_mark, rolling_update},
@@ -551,6 +552,13 @@ async fn template(bed: &Bed) -> Result<()> {
 /// Pods that are replaced after the gate is gone still list its condition, and nobody sets it: they are ready all the same.
 async fn ownerless(bed: &Bed, type_: &str, before: &BTreeSet<Option<String>>) -> Result<()> {
     gates(bed).delete("by-template", &DeleteParams::default()).await?;
+    // It answers for new pods until the operator has seen that it is gone, and takes its policy away then.
+    eventually(MINUTE, "its policy is gone", async || {
+        let left = admission_objects(bed).await?;
+        ensure!(!left.contains("by-template"), "{left}");
+        Ok(())
+    })
+    .await?;
     let serving = pods(bed).list(&ListParams::default().labels("app=nginx")).await?.items;
     let one = serving.into_iter().find_map(|pod| pod.metadata.name).context("no pod")?;
     pods(bed).delete(&one, &DeleteParams::default().grace_period(0)).await?;
