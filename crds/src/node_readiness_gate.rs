@@ -129,6 +129,17 @@ impl Effect {
     }
 }
 
+impl std::str::FromStr for Effect {
+    type Err = String;
+
+    /// As in a Node.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
+        let found = all.into_iter().find(|effect| effect.as_str() == name);
+        found.ok_or_else(|| format!("`{name}` is none of the effects NoSchedule, PreferNoSchedule and NoExecute"))
+    }
+}
+
 /// How requirements are joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Policy {

@@ -1,7 +1,7 @@
 //! Command line and environment.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use crds::node_readiness_gate::{Effect, GateTaint};
+use crds::node_readiness_gate::GateTaint;
 use planner::{
     gate::legacy,
     node_rights::{DETACH_KEYS, DetachKeys, NamespaceKeys, NamespaceTaints, NodeRights},
@@ -220,9 +220,7 @@ impl CleanupNodes {
 
 fn parse_taint(text: &str) -> Result<GateTaint, String> {
     let (key, effect) = text.split_once(':').filter(|(key, _)| !key.is_empty()).ok_or("it must be KEY:EFFECT")?;
-    let effect = [Effect::NoSchedule, Effect::PreferNoSchedule, Effect::NoExecute].into_iter().find(|known| known.as_str() == effect);
-    let effect = effect.ok_or("the effect must be NoSchedule, PreferNoSchedule or NoExecute")?;
-    Ok(GateTaint { key: key.to_owned(), value: None, effect })
+    Ok(GateTaint { key: key.to_owned(), value: None, effect: effect.parse()? })
 }
 
 /// Format of the log.
@@ -238,7 +236,7 @@ pub enum LogFormat {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
-    use crds::node_readiness_gate::{Effect, GateTaint};
+    use crds::node_readiness_gate::Effect;
     use planner::node_rights::Keys;
 
     #[test]

@@ -174,15 +174,10 @@ impl FromStr for NamespaceTaints {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (of, effect) = text.split_once(':').map_or((text, None), |(of, effect)| (of, Some(effect)));
-        let effects = [Effect::NoSchedule, Effect::PreferNoSchedule, Effect::NoExecute];
-        let known = |name: &str| {
-            let found = effects.into_iter().find(|effect| effect.as_str() == name);
-            found.ok_or_else(|| format!("`{name}` is none of the effects NoSchedule, PreferNoSchedule and NoExecute"))
-        };
         if !of.contains('=') {
             return Err(format!("`{text}` is neither NAMESPACE=KEY, such as ingress=readiness.k8s.io/*, nor NAMESPACE=KEY:EFFECT"));
         }
-        Ok(Self { of: of.parse()?, effect: effect.map(known).transpose()? })
+        Ok(Self { of: of.parse()?, effect: effect.map(str::parse).transpose()? })
     }
 }
 
