@@ -553,6 +553,14 @@ pub struct LabelNode {
     pub grace_period_seconds: u32,
 }
 
+impl IngressDaemonSetSpec {
+    /// Health ports that it asks for, in whichever spelling; some may be there twice.
+    pub fn health_ports(&self) -> impl Iterator<Item = u16> {
+        let ports = self.health_check_node_ports.iter().chain(&self.health_check_node_port).chain(&self.health_check_port);
+        ports.filter_map(|port| u16::try_from(*port).ok())
+    }
+}
+
 impl RollingUpdate {
     /// What is put on a Node to have it taken out of the load balancer.
     pub fn node_mark(&self) -> Option<Annotation> {

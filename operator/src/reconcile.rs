@@ -152,11 +152,10 @@ fn name_rivals(snapshot: &Snapshot, plan: &Plan) {
     let Resource { namespace, name, spec, status, .. } = &snapshot.resource;
     let known = |conflict: &Condition| status.iter().flat_map(|status| &status.conditions).any(|known| known.message == conflict.message);
     let is_conflict = |condition: &&Condition| ["HealthCheckPortConflict", "DetachAnnotationConflict"].contains(&condition.type_.as_str());
-    let conflicts = || plan.status.conditions.iter().filter(is_conflict);
-    for conflict in conflicts().filter(|conflict| conflict.message.contains("of another namespace") && !known(conflict)) {
+    let conflicts = plan.status.conditions.iter().filter(is_conflict);
+    for conflict in conflicts.filter(|conflict| conflict.message.contains("of another namespace") && !known(conflict)) {
         let resources: Vec<_> = snapshot.others.iter().map(|other| &other.key).collect();
-        let ports = spec.health_check_node_ports.iter().chain(&spec.health_check_node_port).chain(&spec.health_check_port);
-        let services: Vec<_> = ports.filter_map(|port| snapshot.service_ports.get(&u16::try_from(*port).ok()?)).collect();
+        let services: Vec<_> = spec.health_ports().filter_map(|port| snapshot.service_ports.get(&port)).collect();
         tracing::info!(namespace, name, ?resources, ?services, conflict = conflict.message, "others claim the same of a node");
     }
 }

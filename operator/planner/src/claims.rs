@@ -19,9 +19,8 @@ pub fn claims(resource: &IngressDaemonSet) -> BTreeSet<Claim> {
 }
 
 fn of(spec: &IngressDaemonSetSpec, ledger: Option<&Ledger>) -> BTreeSet<Claim> {
-    let ports = spec.health_check_node_ports.iter().chain(&spec.health_check_node_port).chain(&spec.health_check_port);
     let served = ledger.into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port);
-    let ports = ports.filter_map(|port| u16::try_from(*port).ok()).chain(served).map(Claim::Port);
+    let ports = spec.health_ports().chain(served).map(Claim::Port);
     let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
     let mark = rolling.and_then(crds::ingress_daemon_set::RollingUpdate::node_mark).map(|mark| Claim::Key(mark.key));
     let granted = ledger.into_iter().flat_map(|ledger| ledger.grants.values());
