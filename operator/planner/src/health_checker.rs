@@ -8,6 +8,7 @@ use crate::{
     snapshot::{DaemonSetFacts, NodeFacts, Resource, Snapshot},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, ledger::ServedPort, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 /// Where a health checker finds the key of its resource's health checkers.
@@ -299,11 +300,15 @@ pub fn served_ports(snapshot: &Snapshot, settings: &Settings) -> Vec<ServedPort>
     settings.ports.iter().map(|port| ServedPort { port: *port, since: since(*port) }).collect()
 }
 
+/// What says that the spec was valid when the operator last looked.
+pub fn acceptance(status: Option<&IngressDaemonSetStatus>) -> Option<&Condition> {
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    conditions.find(|condition| condition.type_ == "Valid" && condition.status == "True")
+}
+
 /// The spec of this generation was found to be valid.
 fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> bool {
-    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    conditions
-        .any(|condition| condition.type_ == "Valid" && condition.status == "True" && condition.observed_generation == Some(generation))
+    acceptance(status).is_some_and(|valid| valid.observed_generation == Some(generation))
 }
 
 /// A Service's node port that is a health port of ours, too, and the Service; `served`: of ports that are served already.

@@ -9,6 +9,7 @@ use crds::{IngressDaemonSet, hash, names};
 use planner::{
     Snapshot,
     clocks::Clocks,
+    health_checker::acceptance,
     node_rights::NodeRights,
     proof::Sights,
     render::object_name,
@@ -189,7 +190,7 @@ fn others(index: &Index, key: &Key, resource: &IngressDaemonSet) -> Vec<OtherRes
         OtherResource {
             key: format!("{namespace}/{name}"),
             created: other.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
-            accepted: other.status.iter().flat_map(|status| &status.conditions).any(|one| one.type_ == "Valid" && one.status == "True"),
+            accepted: acceptance(other.status.as_ref()).is_some(),
             resource: Arc::clone(other),
             uid,
         }
