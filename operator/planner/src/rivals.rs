@@ -18,8 +18,6 @@ use crds::{
 pub struct Rivals<'a> {
     known: Vec<Rival<'a>>,
     resource: &'a Resource,
-    uid8: &'a str,
-    age: (i64, &'a str),
 }
 
 #[derive(Debug)]
@@ -39,13 +37,13 @@ impl<'a> Rivals<'a> {
             let mark = mark_of(resource)?;
             ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.resource.spec).ok() })
         });
-        let resource = &snapshot.resource;
-        Self { known: known.collect(), resource, uid8: resource.uid8(), age: (resource.created, &resource.uid) }
+        Self { known: known.collect(), resource: &snapshot.resource }
     }
 
     /// The first of them on this node, by name.
     pub fn on(&self, case: &Case<'_>, marks: &Marks) -> Option<String> {
         let mark = marks.node.as_ref()?;
+        let (our_uid8, our_age) = (self.resource.uid8(), (self.resource.created, self.resource.uid.as_str()));
         let has_used = |uid8: &str, mark: &Annotation| {
             let entry = case.holders.as_ref().ok().and_then(|holders| holders.get(uid8));
             entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
@@ -55,12 +53,12 @@ impl<'a> Rivals<'a> {
             let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
             // One whose spec is refused detaches nothing.
             rival.resource.accepted
-                && (!has_used(uid8, &rival.mark), !is_member(uid8), age) < (!has_used(self.uid8, mark), !is_member(self.uid8), self.age)
+                && (!has_used(uid8, &rival.mark), !is_member(uid8), age) < (!has_used(our_uid8, mark), !is_member(our_uid8), our_age)
         };
         let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(case)).filter(comes_first);
         // A resource that holds the node with a value that it had before is told by its entry alone.
         let holds = || {
-            let entries = case.holders.iter().flatten().filter(|(uid8, _)| *uid8 != self.uid8);
+            let entries = case.holders.iter().flatten().filter(|(uid8, _)| *uid8 != our_uid8);
             let mut contrary =
                 entries.filter(|(_, entry)| entry.phase == EntryPhase::Detached && entry.key == mark.key && entry.value != mark.value);
             contrary.next().map(|_| "another resource".to_owned())

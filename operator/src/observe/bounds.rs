@@ -7,8 +7,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use planner::snapshot::Withheld;
 use serde_json::{Value, json};
 
-/// Resources of a namespace that are looked after.
-pub(super) const RESOURCES_PER_NAMESPACE: usize = planner::snapshot::RESOURCES_PER_NAMESPACE;
 /// Those who wrote last, of whom is kept when they did.
 const MANAGERS: usize = 16;
 /// Finalizers that are kept.

@@ -2,7 +2,7 @@
 
 use super::{
     Guarded, Kind,
-    bounds::{self, Kept, Place, RESOURCES_PER_NAMESPACE},
+    bounds::{self, Kept, Place},
     facts, version,
 };
 use crds::{IngressDaemonSet, hash, names};
@@ -16,7 +16,7 @@ use k8s_openapi::{
 use kube::Resource;
 use planner::{
     claims::{Claim, claims},
-    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, RevisionFacts, Withheld},
+    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RESOURCES_PER_NAMESPACE, ReplicaSetFacts, RevisionFacts, Withheld},
     stored::Specs,
 };
 use serde_json::Value;
