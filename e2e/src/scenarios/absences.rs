@@ -61,15 +61,19 @@ async fn late(bed: &mut Bed) -> Result<()> {
         status.node_states.iter().any(|state| state.phase == "Updating")
     })
     .await?;
-    operator.kill().await?;
-    // Time itself is what the scenario is about.
-    tokio::time::sleep(AWAY).await;
-    operator.run()?;
+    is_away(&mut operator).await?;
     bed.say(&format!("the operator is back after {} s; a node may take {DEADLINE}", AWAY.as_secs()));
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     watch.at_least(3).await?;
     nothing_failed(bed, from).await?;
     traffic.all_served(bed).await
+}
+
+/// The operator is killed, and comes back later: time itself is what these scenarios are about.
+async fn is_away(operator: &mut OperatorProcess) -> Result<()> {
+    operator.kill().await?;
+    tokio::time::sleep(AWAY).await;
+    operator.run()
 }
 
 /// A revision that crashes on the first node while nobody watches.
@@ -90,11 +94,8 @@ async fn crashes_unseen(bed: &mut Bed) -> Result<()> {
     let trial = Trial::begin(bed).await?;
     product::change(bed, json!({ "template": crashes_after(2)? })).await?;
     let (node, _) = first_attached(bed).await?;
-    operator.kill().await?;
     bed.say(&format!("{node} was attached, and the operator is killed"));
-    // Time itself is what the scenario is about: longer than a revision must serve.
-    tokio::time::sleep(AWAY).await;
-    operator.run()?;
+    is_away(&mut operator).await?;
     bed.say("the operator is back");
     trial.ends(bed, "CrashLoop", ONE_NODE).await
 }
