@@ -10,7 +10,7 @@ use futures::StreamExt;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, WatchEvent, WatchParams},
+    api::{ListParams, ObjectList, WatchEvent, WatchParams},
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -37,7 +37,7 @@ pub async fn run(bed: &mut Bed) -> Result<()> {
     all_ready(bed).await?;
     // A Node is Ready from its first moment on, and has its lease a moment later.
     eventually(MINUTE, "all nodes have leases", async || {
-        let held = leases(bed).list(&ListParams::default()).await?.items.iter().filter(|lease| renewed_at(lease).is_some()).count();
+        let held = of_nodes(bed).await?.items.iter().filter(|lease| renewed_at(lease).is_some()).count();
         ensure!(held == NODES as usize, "{held} have");
         Ok(())
     })
@@ -81,7 +81,7 @@ async fn pods_ready(bed: &Bed, wanted: u32) -> Result<()> {
 async fn each_at_its_own_time(bed: &Bed) -> Result<()> {
     let begun = k8s_openapi::jiff::Timestamp::now().as_millisecond();
     eventually(MINUTE, "each lease is renewed at its own time", async || {
-        let list = leases(bed).list(&ListParams::default()).await?;
+        let list = of_nodes(bed).await?;
         let renewed = list.items.iter().filter(|lease| renewed_at(lease).is_some_and(|at| at > begun)).count();
         ensure!(renewed == NODES as usize, "{renewed} are");
         Ok(())
@@ -91,6 +91,13 @@ async fn each_at_its_own_time(bed: &Bed) -> Result<()> {
 
 fn leases(bed: &Bed) -> Api<Lease> {
     Api::namespaced(bed.client.clone(), "kube-node-lease")
+}
+
+/// The leases of nodes. The fleet has one of its own beside them, by which no other fleet runs the same nodes.
+async fn of_nodes(bed: &Bed) -> Result<ObjectList<Lease>> {
+    let mut list = leases(bed).list(&ListParams::default()).await?;
+    list.items.retain(|lease| lease.owner_references().iter().any(|owner| owner.kind == "Node"));
+    Ok(list)
 }
 
 /// In milliseconds.
@@ -110,7 +117,7 @@ async fn stopped(bed: &Bed, running: &Running, seconds: u32) -> Result<()> {
     for (index, name) in during.iter().enumerate() {
         make(bed, name, &format!("sim-{index}"), &[("ready", "8s")]).await?;
     }
-    let list = leases(bed).list(&ListParams::default()).await?;
+    let list = of_nodes(bed).await?;
     let before: BTreeMap<_, _> = list.items.iter().filter_map(|lease| Some((lease.name_any(), renewed_at(lease)?))).collect();
     ensure!(before.len() == NODES as usize, "{} leases", before.len());
     bed.say(&format!("the API server stands still for {seconds} s"));
