@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use crds::names;
-use planner::settings::Count;
+use planner::spec::Count;
 use serde_json::Value;
 
 use super::{

@@ -11,7 +11,7 @@ use std::{
 
 use chrono::{DateTime, TimeDelta, Utc};
 use crds::{hash, ingress_daemon_set::IngressDaemonSetSpec, ledger, names, token::Phase};
-use planner::settings::resolve_with;
+use planner::spec::resolve_with;
 use serde_json::Value;
 
 use super::{

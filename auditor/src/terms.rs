@@ -11,7 +11,7 @@ use crds::{
     ledger::{Kind, Marks},
     names,
 };
-use planner::settings::{Count, DEFAULT_GRACE, Settings, resolve};
+use planner::spec::{Count, DEFAULT_GRACE, Settings, resolve};
 use serde_json::Value;
 
 use super::{

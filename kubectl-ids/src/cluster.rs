@@ -22,16 +22,16 @@ use kube::{
 };
 use operator::{
     deployed::{self, Options},
-    gate::{Fronts, fronts},
     memory::Memory,
-    observe::{Guarded, Observed, Observer},
-    pages, pod_gate,
+    node_gates::{Fronts, fronts},
+    pages, pod_gates,
+    watch::{Guarded, Observed, Observer},
 };
 use planner::{
     Snapshot,
-    gate::{self, world::Key},
+    node_gates::{self, world::Key},
     node_rights::NodeRights,
-    pod_gate::{World, links::links},
+    pod_gates::{World, links::links},
     snapshot::GateLinks,
 };
 use serde::de::DeserializeOwned;
@@ -249,12 +249,12 @@ impl Cluster {
             conditions.into_iter().any(|condition| condition.type_ == "Satisfiable" && condition.status == "False")
         };
         let shut: BTreeSet<_> = objects.iter().filter(says_shut).filter_map(kube::ResourceExt::uid).collect();
-        Ok(gate::links::links(&gates, pod_gates.wanted_attachments(), |gate| shut.contains(&gate.uid)))
+        Ok(node_gates::links::links(&gates, pod_gates.wanted_attachments(), |gate| shut.contains(&gate.uid)))
     }
 
     async fn pod_gates(&self, remarks: &mut Vec<String>) -> Result<PodGates> {
         let (objects, has_all) = self.gates::<PodReadinessGate>("podreadinessgates", remarks).await?;
-        let gates = objects.iter().map(|object| Arc::new(pod_gate::gate(object))).map(|gate| (gate.key(), gate)).collect();
+        let gates = objects.iter().map(|object| Arc::new(pod_gates::gate(object))).map(|gate| (gate.key(), gate)).collect();
         let mut world = World::default();
         world.take_gates(gates);
         Ok(PodGates { world, has_all })

@@ -8,7 +8,7 @@ use crds::{
     status::{Blocked, NodeCounts, Revisions},
 };
 use kube::ResourceExt as _;
-use planner::settings::{Mode, resolve};
+use planner::spec::{Mode, resolve};
 use serde::Serialize;
 
 use crate::output::{Style, Tone, age, bar, span, table, tone_of};

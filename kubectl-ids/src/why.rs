@@ -15,10 +15,10 @@ use kube::ResourceExt as _;
 use planner::{
     Snapshot, decide,
     eligibility::is_chosen,
-    gate::record::{Record, records},
+    node_gates::record::{Record, records},
     revisions::Targets,
-    settings::Settings,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts},
+    spec::Settings,
 };
 
 use crate::output::{Style, Tone, age, span, tone_of};
@@ -250,7 +250,7 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::fixtures::edge;
-    use planner::gate::record::annotation_key;
+    use planner::node_gates::record::annotation_key;
     use serde_json::json;
     use std::{collections::BTreeMap, sync::Arc};
 

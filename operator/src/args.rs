@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::node_readiness_gate::GateTaint;
 use planner::{
-    gate::legacy,
+    node_gates::legacy,
     node_rights::{DETACH_KEYS, DetachKeys, NamespaceKeys, NamespaceTaints, NodeRights},
 };
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! What every request to the API server goes through.
 
-use crate::observe::be_recent;
+use crate::watch::be_recent;
 use http::Request;
 use kube::client::{Body, ClientBuilder};
 use std::time::Duration;

@@ -13,18 +13,18 @@ use kube::{
     },
 };
 use operator::{
-    act::Announcer,
     args::{Arguments, CleanupNodes, Command, Fronts, Run},
-    beside::beside,
     client::layered,
-    gate,
     leader::{Outcome, Terms, act_while_leading},
     metrics::Metrics,
-    observe::{Named, Observer},
-    pod_gate,
+    node_gates, pod_gates,
     reconcile::{Context, back_off, forget, reconcile},
     rights::{NoteRefusals, Rights},
-    telemetry, web, webhook,
+    spawn_scoped::beside,
+    telemetry,
+    watch::{Named, Observer},
+    web, webhook,
+    write::Announcer,
 };
 use std::{process::ExitCode, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
@@ -75,7 +75,7 @@ fn reporter(run: &Run) -> Reporter {
 
 async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
     use_ring()?;
-    gate::cleanup::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
+    node_gates::cleanup::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
 }
 
 /// One look at every node; the code says whether one is held.
@@ -83,14 +83,14 @@ async fn look_once(run: Run, fronts: Fronts) -> anyhow::Result<ExitCode> {
     telemetry::start(run.log_format, &run.log_level)?;
     use_ring()?;
     let client = connect(Duration::from_secs(run.request_timeout_seconds), &Arc::default()).await?;
-    match gate::cleanup::holder(&client, &run.lease_namespace, &run.lease_name).await {
+    match node_gates::cleanup::holder(&client, &run.lease_namespace, &run.lease_name).await {
         Ok(None) => {}
         Ok(Some(holder)) => {
             tracing::warn!(holder, "an operator leads and decides about the same nodes: the budgets of gates count for each by itself");
         }
         Err(error) => tracing::warn!(error = format!("{error:#}"), "whether an operator leads is not known"),
     }
-    let options = gate::once::Options {
+    let options = node_gates::once::Options {
         recorder: EventRecorder::new(client.clone(), reporter(&run)),
         client,
         fronts,
@@ -98,7 +98,7 @@ async fn look_once(run: Run, fronts: Fronts) -> anyhow::Result<ExitCode> {
         node_rights: run.node_rights(),
         health_checker_image: run.health_checker_image,
     };
-    let report = gate::once::run(options).await?;
+    let report = node_gates::once::run(options).await?;
     print!("{report}");
     Ok(if report.held { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -119,11 +119,11 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
     let reporter = reporter(&run);
     let recorder = EventRecorder::new(client.clone(), reporter.clone());
-    let legacy = gate::Legacy::new(client.clone(), observer.hub(), recorder, &run.fronts, |name| std::env::var(name).ok());
+    let legacy = node_gates::Legacy::new(client.clone(), observer.hub(), recorder, &run.fronts, |name| std::env::var(name).ok());
     // Whoever leads or not: the webhook of each replica acts for the gate of the ConfigMap, too.
     tokio::spawn(legacy.follow());
     let webhook = serve_webhook(&run, &client, &observer, &metrics, &stop).await?;
-    let gates = gate::Options {
+    let gates = node_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
         hub: observer.hub(),
@@ -131,7 +131,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
         webhook,
     };
-    let pod_gates = pod_gate::Options {
+    let pod_gates = pod_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
         hub: observer.hub(),
@@ -188,13 +188,13 @@ async fn serve_webhook(
 async fn act(
     context: Arc<Context>,
     resources: Store<Named>,
-    (gates, pod_gates): (gate::Options, pod_gate::Options),
+    (gates, pod_gates): (node_gates::Options, pod_gates::Options),
     stop: CancellationToken,
 ) {
     tokio::join!(
         decide_for_ever(context, resources),
-        beside(gate::Engine::new(gates).run(stop.clone())),
-        beside(pod_gate::Engine::new(pod_gates).run(stop))
+        beside(node_gates::Engine::new(gates).run(stop.clone())),
+        beside(pod_gates::Engine::new(pod_gates).run(stop))
     );
 }
 

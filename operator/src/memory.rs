@@ -1,6 +1,6 @@
 //! What one process remembers of a resource between two passes. Losing it costs time, never safety.
 
-use crate::observe::{Kind, Observer};
+use crate::watch::{Kind, Observer};
 use planner::{clocks::Clocks, proof::Sights};
 use std::{
     collections::{BTreeMap, BTreeSet},

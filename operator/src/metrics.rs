@@ -4,7 +4,7 @@ mod shown;
 
 pub use shown::Shown;
 
-use crate::{gate::GateMetrics, pod_gate::PodGateMetrics, rights::Rights};
+use crate::{node_gates::GateMetrics, pod_gates::PodGateMetrics, rights::Rights};
 use crds::ledger::Ledger;
 use planner::{
     plan::{Plan, Write},

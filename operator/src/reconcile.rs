@@ -1,12 +1,12 @@
 //! The loop of one resource: observe, decide, act, and again.
 
 use crate::{
-    act::{Actor, Announcer, Error, MISSING_AGAIN, ask_rights, still_foreign, try_template},
-    ask::ask,
+    health_ports::ask,
     memory::Memory,
     metrics::Metrics,
-    observe::{Named, Observer},
     turns::Turns,
+    watch::{Named, Observer},
+    write::{Actor, Announcer, Error, MISSING_AGAIN, ask_rights, still_foreign, try_template},
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -336,7 +336,7 @@ async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Er
 
 /// What it brings about is remembered by node.
 fn is_of_a_node(action: &Action) -> bool {
-    crate::act::node_of(action).is_some()
+    crate::write::node_of(action).is_some()
 }
 
 /// An action in a few words, for the log.

@@ -1,6 +1,6 @@
 //! `/livez`, `/readyz`, `/metrics`.
 
-use crate::{metrics::Metrics, observe::Observer};
+use crate::{metrics::Metrics, watch::Observer};
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use std::{net::SocketAddr, sync::Arc};

@@ -4,7 +4,7 @@
 use kube::{Client, client::Body};
 use operator::{
     metrics::Metrics,
-    observe::{Guarded, Observer},
+    watch::{Guarded, Observer},
     webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
 };
 use planner::node_rights::NodeRights;

@@ -2,7 +2,7 @@
 
 use auditor::{Expectations, Property};
 use crds::IngressDaemonSet;
-use planner::settings::resolve;
+use planner::spec::resolve;
 
 /// What to hold the operator to; nothing where the spec is not valid.
 pub fn expectations(resource: &IngressDaemonSet) -> Option<Expectations> {

@@ -93,7 +93,7 @@ fn failures(ledger: &Ledger) -> Vec<String> {
     let rolled_back = ledger.rolled_back.iter().map(|rolled_back| format!("revision {} {}", rolled_back.from, rolled_back.reason));
     let course = || ledger.course.iter();
     let here = course().flat_map(|course| &course.failed).map(|(node, failure)| format!("node {node} ({})", failure.reason));
-    let gone = course().flat_map(planner::course::gone).map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
+    let gone = course().flat_map(planner::rollout_state::gone).map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
     let lost = course().map(|course| course.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} machines that were lost"));
     rolled_back.chain(here).chain(gone).chain(lost).collect()
 }

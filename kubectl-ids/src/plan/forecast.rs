@@ -7,8 +7,8 @@ use std::{
 
 use crds::ledger::{Kind, Ledger};
 use planner::{
-    Action, Hold, Plan, Snapshot, clocks::LONGEST_LOOK, decide, hold::StepState, in_place::is_paused, plan::Write, settings::resolve,
-    snapshot::PortAnswer,
+    Action, Hold, Plan, Snapshot, clocks::LONGEST_LOOK, decide, in_place::is_paused, plan::Write, reason::StepState, snapshot::PortAnswer,
+    spec::resolve,
 };
 
 use super::{pace::Pace, world::World};

@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use crds::{hash, token::Phase};
 use planner::{
     Action, Plan, Snapshot,
+    label_map::Texts,
     plan::Supporting,
-    settings::{Settings, Timestamp, resolve},
     snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
-    texts::Texts,
+    spec::{Settings, Timestamp, resolve},
 };
 use serde_json::{Map, Value, json};
 

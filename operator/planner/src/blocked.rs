@@ -1,10 +1,10 @@
 //! Why a rollout does not go on, in one word, and when it will be over.
 
 use crate::{
-    hold::{Hold, StepState, clock},
     plan::{Held, Plan},
-    settings::Settings,
+    reason::{Hold, StepState, clock},
     snapshot::Snapshot,
+    spec::Settings,
 };
 use crds::{
     ledger::Ledger,

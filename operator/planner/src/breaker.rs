@@ -1,7 +1,7 @@
 //! The admission-failure breaker: a kubelet that refuses a node's pods must not be flooded with new ones.
 
 use crate::{
-    hold::Hold,
+    reason::Hold,
     snapshot::{DeploymentFacts, PodFacts},
 };
 use crds::names;

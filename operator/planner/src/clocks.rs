@@ -2,12 +2,12 @@
 //! and no step of a clock shortens or lengthens anything. The ledger keeps what was counted, so that short lives of operators add up.
 
 use crate::{
-    course::is_skipped,
+    node::Case,
     readiness::{has_ready_pods, is_ready},
-    settings::{DEFAULT_GRACE, Settings},
+    rollout_state::is_skipped,
     snapshot::Snapshot,
+    spec::{DEFAULT_GRACE, Settings},
     timing::{TAINT_WITHIN, after},
-    wanted::Case,
 };
 use crds::{
     holders::EntryPhase,

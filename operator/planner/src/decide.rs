@@ -6,25 +6,27 @@ mod replace;
 mod waits;
 
 use crate::{
-    admission::{Admission, Shut, Terms},
-    blocked, course, deployment_writes, health_checker,
-    hold::{Hold, StepState},
+    blocked, deployment_writes,
+    grants::{Admission, Shut, Terms},
+    health_checker,
     in_place::{self, Progress, protocol::Move},
+    mark_conflicts::Rivals,
+    node::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
     node_rights, node_writes,
     plan::{Action, Gauges, Held, Plan, Write},
     pre_pull, readiness,
+    reason::{Hold, StepState},
     rebuild::{Rebuild, rebuild},
     render, replicas,
     revisions::{self, Targets},
-    rivals::Rivals,
-    room::{Room, Wants},
-    settings::{Invalid, Settings},
+    rollout_state,
+    slots::{Room, Wants},
     snapshot::{Snapshot, TEMPLATE},
+    spec::{Invalid, Settings},
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::Gates,
-    trial,
-    wanted::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
+    template_check,
 };
 use crds::{
     holders::{EntryPhase, Holders},
@@ -93,7 +95,7 @@ fn refusal(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
     node_rights::refused_mark(snapshot)
         .or_else(unreadable)
         .or_else(|| health_checker::port_conflict(snapshot, settings))
-        .or_else(|| trial::refusal(snapshot))
+        .or_else(|| template_check::refusal(snapshot))
 }
 
 /// A status without what only counts seconds.
@@ -225,13 +227,13 @@ impl<'a> Pass<'a> {
     /// One step of a node that has a grant.
     fn advance(&mut self, case: &Case<'a>, grace: Option<Hold>) {
         let Some(grant) = case.grant else { return };
-        if course::is_released(self.snapshot, case, grant) && !grant.released && !matches!(grant.kind, Kind::Remove | Kind::Drain) {
-            self.note_failure(case, course::released(self.snapshot, case));
+        if rollout_state::is_released(self.snapshot, case, grant) && !grant.released && !matches!(grant.kind, Kind::Remove | Kind::Drain) {
+            self.note_failure(case, rollout_state::released(self.snapshot, case));
             return self.retarget(case, set_free(case, grant));
         }
         let timed_out = grace == Some(Hold::DetachTimeout) && !matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain);
         if let Some(settings) = case.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
-            self.note_failure(case, course::failure(self.snapshot, case, Hold::DetachTimeout.reason()));
+            self.note_failure(case, rollout_state::failure(self.snapshot, case, Hold::DetachTimeout.reason()));
             return self.retarget(case, give_up(case, grant, &settings.revision));
         }
         let gates = case.gates(self.shut.gates);
@@ -508,8 +510,8 @@ impl<'a> Pass<'a> {
     /// What the present step of the canary waits for.
     fn step(&self, cases: &[Case<'_>]) -> Option<Hold> {
         let targets = self.valid_targets().filter(|_| cases.iter().any(|case| case.chosen))?;
-        let step = course::step_state(self.snapshot, targets, course::stored(targets, &self.ledger), cases)?;
-        Some(self.shut.halt.as_ref().map_or(step, course::Halt::hold))
+        let step = rollout_state::step_state(self.snapshot, targets, rollout_state::stored(targets, &self.ledger), cases)?;
+        Some(self.shut.halt.as_ref().map_or(step, rollout_state::Halt::hold))
     }
 
     /// Status, ledger, finalizer, and when to look again.

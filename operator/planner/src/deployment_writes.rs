@@ -2,12 +2,11 @@
 
 use crate::{
     breaker::Breaker,
-    course,
+    node::Case,
     patch::{JsonPatch, annotation, label},
-    render,
-    settings::Settings,
+    render, rollout_state,
     snapshot::{DeploymentFacts, Snapshot},
-    wanted::Case,
+    spec::Settings,
 };
 use crds::{
     ingress_daemon_set::PodUpdate,
@@ -139,7 +138,7 @@ pub fn unpause(
 /// `id.Closed`, and our annotations away.
 pub fn close(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
-    let since = course::not_before(snapshot.now, case.pods);
+    let since = rollout_state::not_before(snapshot.now, case.pods);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, since, false)))
         .test("/metadata/generation", deployment.generation);
     for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(key)) {

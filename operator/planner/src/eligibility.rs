@@ -1,6 +1,6 @@
 //! Which nodes are chosen: as for a `DaemonSet`.
 
-use crate::{settings::Settings, snapshot::NodeFacts};
+use crate::{snapshot::NodeFacts, spec::Settings};
 use crds::{ingress_daemon_set::IngressDaemonSetSpec, names};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
 

@@ -2,12 +2,12 @@
 //! written, not what the load balancer is told.
 
 use crate::{
-    hold::Hold,
+    node::Case,
     plan::Question,
-    settings::Settings,
+    reason::Hold,
     snapshot::{PortAnswer, Resource, Snapshot},
+    spec::Settings,
     step::Step,
-    wanted::Case,
 };
 use crds::{
     ledger::{Grant, Kind},

@@ -4,8 +4,8 @@ use crate::{
     eligibility,
     plan::{Action, Plan, Supporting},
     render,
-    settings::{Invalid, Settings, ready_policy_flag, resolve},
     snapshot::{DaemonSetFacts, NodeFacts, Resource, Snapshot},
+    spec::{Invalid, Settings, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, ledger::ServedPort, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

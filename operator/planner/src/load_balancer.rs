@@ -1,6 +1,6 @@
 //! How long a load balancer takes to look away from a node, and back.
 
-use crate::settings::{DEFAULT_GRACE, Invalid, milliseconds};
+use crate::spec::{DEFAULT_GRACE, Invalid, milliseconds};
 use crds::{
     Duration,
     ingress_daemon_set::{LoadBalancer, LoadBalancerPreset, RollingUpdate},

@@ -1,6 +1,6 @@
 //! What a resource of a namespace may have the operator write to Nodes. Nodes belong to everybody: who runs the operator says it, by flags.
 
-use crate::{settings::Invalid, snapshot::Snapshot};
+use crate::{snapshot::Snapshot, spec::Invalid};
 use crds::{
     ledger::Annotation,
     names,

@@ -1,7 +1,7 @@
 //! What a decision says: what to do, what is held back and why, when to look again.
 
 use crate::in_place::classify::Why;
-use crate::{clocks::Clocks, gate::world::ReplicaHealth, hold::Hold, proof::Sights};
+use crate::{clocks::Clocks, node_gates::world::ReplicaHealth, proof::Sights, reason::Hold};
 use crds::status::IngressDaemonSetStatus;
 use serde_json::Value;
 use std::collections::BTreeMap;

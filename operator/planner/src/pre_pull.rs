@@ -5,11 +5,11 @@
 
 use crate::{
     in_place::change,
+    node::Case,
     plan::Action,
     render::{object_name, owner_reference},
-    settings::Settings,
     snapshot::{PullFacts, Snapshot},
-    wanted::Case,
+    spec::Settings,
 };
 use crds::{hash, ledger::Kind, names};
 use serde_json::{Value, json};

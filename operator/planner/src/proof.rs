@@ -8,12 +8,12 @@
 
 use crate::{
     clocks,
-    course::{self, is_skipped},
+    node::Case,
     readiness::has_ready_pods,
     revisions::Targets,
-    settings::Settings,
+    rollout_state::{self, is_skipped},
     snapshot::{PodFacts, Snapshot},
-    wanted::Case,
+    spec::Settings,
 };
 use crds::{
     ledger::{Course, Grant, Kind, Ledger, Suspect},
@@ -317,7 +317,7 @@ impl Sights {
         let revision = targets.effective.revision.clone();
         let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
         let counted =
-            || course::stored(targets, ledger).filter(|course| course.runs == written(next.runs)).map_or(0, |course| course.proof);
+            || rollout_state::stored(targets, ledger).filter(|course| course.runs == written(next.runs)).map_or(0, |course| course.proof);
         let before = if self.revision == next.revision { self.proof } else { counted() };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
         next.proving = next.goes_on(snapshot, &targets.effective, cases);

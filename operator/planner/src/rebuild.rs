@@ -1,12 +1,12 @@
 //! A lost ledger: every object is fenced with one id before any grant is given again.
 
 use crate::{
+    node::{Case, ID_LIMIT},
     node_writes,
     patch::{JsonPatch, label},
     plan::{Action, Write},
-    settings::Settings,
     snapshot::{DeploymentFacts, Snapshot},
-    wanted::{Case, ID_LIMIT},
+    spec::Settings,
 };
 use crds::{
     holders::EntryPhase,

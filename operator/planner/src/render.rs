@@ -3,9 +3,9 @@
 use crate::{
     eligibility::added_tolerations,
     patch::{self, JsonPatch},
-    settings::Settings,
+    shared_spec::StoredSpec,
     snapshot::{DeploymentFacts, Resource, Snapshot},
-    stored::StoredSpec,
+    spec::Settings,
 };
 use crds::{
     hash,

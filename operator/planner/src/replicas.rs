@@ -2,10 +2,10 @@
 
 use crate::{
     eligibility,
-    gate::world::ReplicaHealth,
-    settings::Settings,
+    node::Case,
+    node_gates::world::ReplicaHealth,
     snapshot::{NodeFacts, Snapshot},
-    wanted::Case,
+    spec::Settings,
 };
 use crds::{
     node_readiness_gate::{Effect, GateTaint},

@@ -1,13 +1,13 @@
 //! Revisions of the template: which one nodes are to run, and which ones are recorded.
 
 use crate::{
-    hold::Hold,
     node_rights,
     patch::JsonPatch,
     plan::{Action, Plan, Supporting},
+    reason::Hold,
     render,
-    settings::{Invalid, Settings, resolve_with},
     snapshot::{GateLinks, RevisionFacts, Snapshot},
+    spec::{Invalid, Settings, resolve_with},
     window::Opening,
 };
 use chrono::DateTime;

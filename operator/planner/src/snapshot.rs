@@ -1,6 +1,8 @@
 //! What the operator saw: the only input of a decision.
 
-use crate::{clocks::Clocks, gate::Gate, node_rights::NodeRights, proof::Sights, settings::Invalid, stored::StoredSpec, texts::Texts};
+use crate::{
+    clocks::Clocks, label_map::Texts, node_gates::Gate, node_rights::NodeRights, proof::Sights, shared_spec::StoredSpec, spec::Invalid,
+};
 use crds::{
     IngressDaemonSet,
     holders::Holders,

@@ -2,16 +2,17 @@
 
 use crate::{
     blocked::{blocked, eta, needs_somebody, obstacle},
-    course, health_checker,
-    hold::{Hold, StepState, clock},
+    health_checker,
+    mark_conflicts::Rivals,
+    node::Case,
     node_rights,
     plan::{Held, Plan},
+    reason::{Hold, StepState, clock},
     render,
     revisions::{Origin, Targets},
-    rivals::Rivals,
-    settings::{Invalid, Mode, Settings},
+    rollout_state,
     snapshot::Snapshot,
-    wanted::Case,
+    spec::{Invalid, Mode, Settings},
 };
 use crds::{
     NodeReadinessGateStatus,
@@ -37,7 +38,7 @@ pub fn status(
     let nodes = counts(valid, cases, &ledger);
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
     let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
-    let through = targets.as_ref().is_ok_and(|targets| course::is_through(snapshot, targets, &ledger, &plan.sights, cases));
+    let through = targets.as_ref().is_ok_and(|targets| rollout_state::is_through(snapshot, targets, &ledger, &plan.sights, cases));
     let obstacle = obstacle(plan, &ledger, &nodes);
     let blocked = valid.and_then(|settings| blocked(snapshot, settings, obstacle, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {
@@ -358,7 +359,7 @@ const ROLLED_BACK: &str = "RolledBack";
 const DEADLINE: &str = "ProgressDeadlineExceeded";
 
 fn late(settings: &Settings, plan: &Plan, ledger: &Ledger) -> Option<String> {
-    let course = ledger.course.as_ref().filter(|course| plan.clocks.is_running() && course::is_late(settings, course))?;
+    let course = ledger.course.as_ref().filter(|course| plan.clocks.is_running() && rollout_state::is_late(settings, course))?;
     Some(format!(
         "no node was finished within {} s (progressDeadlineSeconds), the last at {}: see nodeStates for what they wait for",
         settings.rollout.progress_deadline,

@@ -1,9 +1,9 @@
 //! Times of marks, turned into yes, no and when.
 
 use crate::{
-    hold::Hold,
-    settings::{DEFAULT_GRACE, Settings},
+    reason::Hold,
     snapshot::NodeFacts,
+    spec::{DEFAULT_GRACE, Settings},
 };
 use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout};
 

@@ -1,7 +1,7 @@
 //! In which order actions are carried out, what keeps one back, and what follows from an answer.
 
 use super::*;
-use crate::observe::Guarded;
+use crate::watch::Guarded;
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -228,7 +228,7 @@ async fn nothing_is_decided_before_the_watches_have_shown_our_own_writes() {
     let (context, server) = context();
     let resource = observed(&context, &resource());
     let mut memory = Memory::of("0a1b2c3d-0000");
-    memory.expect(crate::observe::Kind::Deployments, 9);
+    memory.expect(crate::watch::Kind::Deployments, 9);
     remember(&context, memory).await;
     assert_eq!(pass(Arc::new(context), server, resource, &json!({})).await, Vec::<String>::new());
 }

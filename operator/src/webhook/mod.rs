@@ -12,8 +12,8 @@ pub use keep::Secrets;
 pub use serve::{Serving, serve, tls};
 
 use crate::{
-    gate::{GateMetrics, gates_of},
-    observe::{Observer, PAGE, WATCH_SECONDS},
+    node_gates::{GateMetrics, gates_of},
+    watch::{Observer, PAGE, WATCH_SECONDS},
 };
 use axum::{Router, body::Bytes, extract::State, http::StatusCode, response::IntoResponse, routing::post};
 use crds::{NodeReadinessGate, NodeReadinessGateStatus};
@@ -27,7 +27,7 @@ use kube::{
         watcher,
     },
 };
-use planner::gate::{
+use planner::node_gates::{
     Gate,
     review::{is_for_webhook, review},
 };

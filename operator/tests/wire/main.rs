@@ -16,10 +16,10 @@ use crds::{
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::{Client, client::Body};
 use operator::{
-    act::{Actor, Announcer, Error, try_template},
     memory::Memory,
     metrics::Metrics,
-    observe::Kind,
+    watch::Kind,
+    write::{Actor, Announcer, Error, try_template},
 };
 use planner::{
     Action, Snapshot,
@@ -189,7 +189,7 @@ async fn a_patch_of_a_deployment_is_sent_as_decided_and_its_version_is_waited_fo
     let (result, mut memory) = act(action, vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch), 200, deployment("41"))]).await;
     result.unwrap();
     assert_eq!(memory.written_generations, BTreeMap::from([("d1".to_owned(), 3)]));
-    let observer = operator::observe::Observer::default();
+    let observer = operator::watch::Observer::default();
     assert_eq!(observer.seen(Kind::Deployments), 0);
     assert!(!memory.is_caught_up(&observer), "no decision before the watch has shown the write");
 }

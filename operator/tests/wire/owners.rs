@@ -2,8 +2,8 @@
 
 use crate::{Error, Exchange, act, deployment, failure, resource, server, snapshot};
 use operator::{
-    act::{still_foreign, try_template},
     memory::Memory,
+    write::{still_foreign, try_template},
 };
 use planner::{
     Action,
@@ -146,7 +146,7 @@ async fn a_template_that_could_not_be_tried_six_times_is_risked() {
 #[test]
 fn of_two_writes_the_later_one_is_waited_for() {
     use k8s_openapi::api::core::v1::Pod;
-    use operator::observe::{Kind, Observer};
+    use operator::watch::{Kind, Observer};
     let pod = |version: &str| -> Pod { serde_json::from_value(json!({"metadata": {"name": "p", "resourceVersion": version}})).unwrap() };
     let (mut memory, observer) = (Memory::default(), Observer::default());
     memory.expect(Kind::Pods, 7);

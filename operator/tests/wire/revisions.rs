@@ -2,7 +2,7 @@
 
 use crate::{Error, Exchange, act, carry_out, failure};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use operator::observe::Observer;
+use operator::watch::Observer;
 use planner::Action;
 use serde_json::{Value, json};
 

@@ -11,14 +11,13 @@ use kube::{
     runtime::reflector::store,
 };
 use operator::{
-    act::{Error, ask_rights},
-    gate,
     memory::Memory,
     metrics::Metrics,
-    observe::{Named, Observer},
-    pod_gate,
+    node_gates, pod_gates,
     rights::NoteRefusals,
+    watch::{Named, Observer},
     web,
+    write::{Error, ask_rights},
 };
 use planner::{
     Action,
@@ -290,7 +289,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
     let client = client(server, metrics);
     let observer = Arc::new(Observer::default());
     let recorder = || EventRecorder::new(client.clone(), Reporter { controller: "test/operator".into(), instance: None });
-    let gates = gate::Options {
+    let gates = node_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
         hub: observer.hub(),
@@ -298,7 +297,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
         recorder: recorder(),
         webhook: None,
     };
-    let pod_gates = pod_gate::Options {
+    let pod_gates = pod_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
         hub: observer.hub(),
@@ -310,8 +309,8 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
     let pages = web::serve(listener, Arc::clone(metrics), Arc::clone(&observer), stop.clone());
     tokio::select! {
         () = Box::pin(Arc::clone(&observer).follow(client.clone(), writer)) => {}
-        () = Box::pin(gate::Engine::new(gates).run(stop.clone())) => {}
-        () = Box::pin(pod_gate::Engine::new(pod_gates).run(stop)) => {}
+        () = Box::pin(node_gates::Engine::new(gates).run(stop.clone())) => {}
+        () = Box::pin(pod_gates::Engine::new(pod_gates).run(stop)) => {}
         _ = pages => {}
     }
 }

@@ -47,7 +47,7 @@ async fn one_that_is_gone_or_another_by_now_is_left_alone() {
         let action = Action::Delete { object, uid: Some("s1".into()) };
         let (result, mut memory) = act(action, vec![("DELETE", path.to_owned(), None, code, failure(code, reason, false))]).await;
         result.unwrap();
-        assert!(memory.is_caught_up(&operator::observe::Observer::default()), "nothing was written");
+        assert!(memory.is_caught_up(&operator::watch::Observer::default()), "nothing was written");
     }
 }
 

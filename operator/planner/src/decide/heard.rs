@@ -3,9 +3,9 @@
 use super::Pass;
 use crate::{
     evidence::{Evidence, evidence},
-    hold::Hold,
+    node::Case,
+    reason::Hold,
     step::Step,
-    wanted::Case,
 };
 use crds::ledger::{Grant, Kind};
 

@@ -3,12 +3,13 @@
 use super::Pass;
 use crate::{
     blocked::is_under_way,
-    clocks, course,
-    hold::{Hold, failure_word},
+    clocks,
+    node::Case,
     plan::Held,
     proof::{Sights, Verdict},
-    settings::Settings,
-    wanted::Case,
+    reason::{Hold, failure_word},
+    rollout_state,
+    spec::Settings,
     window::Windows,
 };
 use crds::ledger::{Course, Failure, Grant, Kind};
@@ -29,8 +30,9 @@ impl Pass<'_> {
     pub(super) fn judge(&mut self, cases: &[Case<'_>]) -> BTreeSet<String> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, cases);
-        let (mut course, retried) = course::observe(self.snapshot, targets, &self.ledger, &sights, cases);
-        let everywhere = course::stored(targets, &self.ledger).is_some_and(|course| course::is_retried_everywhere(self.snapshot, course));
+        let (mut course, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, cases);
+        let everywhere =
+            rollout_state::stored(targets, &self.ledger).is_some_and(|course| rollout_state::is_retried_everywhere(self.snapshot, course));
         for case in cases.iter().filter(|case| everywhere || retried.contains(case.name)) {
             sights.forgive(case.name);
         }
@@ -39,7 +41,7 @@ impl Pass<'_> {
         self.plan.clocks.run(&running.map(|case| case.name).collect(), &targets.effective);
         for case in cases {
             let Some(grant) = case.grant.filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain)) else { continue };
-            let Some(left) = course::until_deadline(&targets.effective, case, grant) else { continue };
+            let Some(left) = rollout_state::until_deadline(&targets.effective, case, grant) else { continue };
             let current = grant.revision == targets.effective.revision && !case.is_complete(grant) && !case.joins;
             if !current || retried.contains(case.name) {
                 continue;
@@ -47,9 +49,9 @@ impl Pass<'_> {
             if left > 0 {
                 self.plan.recheck(now.saturating_add(left));
             } else if !course.failed.contains_key(case.name) {
-                let word = if grant.out_before { course::OUT_BEFORE } else { failure_word(self.incomplete(case, grant).reason()) };
-                let failure = course::failure(self.snapshot, case, word);
-                course::note(&mut course, case, failure);
+                let word = if grant.out_before { rollout_state::OUT_BEFORE } else { failure_word(self.incomplete(case, grant).reason()) };
+                let failure = rollout_state::failure(self.snapshot, case, word);
+                rollout_state::note(&mut course, case, failure);
             }
         }
         if targets.is_unproven() {
@@ -62,11 +64,11 @@ impl Pass<'_> {
             self.plan.recheck(now.saturating_add(again));
         }
         self.plan.sights = sights;
-        self.shut.halt = course::halt(&targets.effective, &course, cases);
+        self.shut.halt = rollout_state::halt(&targets.effective, &course, cases);
         self.shut.gates.failed = self.shut.halt.is_some();
         self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| !everywhere && rolled_back.from == targets.newest);
         if let Some(halt) = &self.shut.halt
-            && let Some(rolled_back) = course::roll_back(self.snapshot, targets, &self.ledger, halt)
+            && let Some(rolled_back) = rollout_state::roll_back(self.snapshot, targets, &self.ledger, halt)
         {
             self.ledger.rolled_back = Some(rolled_back);
         }
@@ -82,8 +84,8 @@ impl Pass<'_> {
                 Verdict::Fell(word) => word,
                 Verdict::Out => failure_word(self.incomplete(case, &Grant::default()).reason()),
             };
-            let failure = course::failure(self.snapshot, case, word);
-            course::note(course, case, failure);
+            let failure = rollout_state::failure(self.snapshot, case, word);
+            rollout_state::note(course, case, failure);
         }
     }
 
@@ -121,7 +123,7 @@ impl Pass<'_> {
 
     pub(super) fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {
         if let Some(course) = self.ledger.course.as_mut() {
-            course::note(course, case, failure);
+            rollout_state::note(course, case, failure);
         }
     }
 

@@ -2,15 +2,15 @@
 
 use super::Pass;
 use crate::{
-    hold::Hold,
     in_place::{self, Progress, classify::Why, protocol::Move, writes},
+    node::Case,
     patch::JsonPatch,
     plan::Action,
-    pod_gate::ownerless,
+    pod_gates::ownerless,
     readiness,
+    reason::Hold,
     revisions::Targets,
     snapshot::{DeploymentFacts, GatedPod},
-    wanted::Case,
 };
 use crds::{
     ingress_daemon_set::PodUpdate,

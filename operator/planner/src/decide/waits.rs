@@ -2,13 +2,14 @@
 
 use super::Pass;
 use crate::{
-    breaker, clocks, course,
-    hold::Hold,
-    proof, readiness, replicas,
-    settings::Settings,
+    breaker, clocks,
+    node::Case,
+    proof, readiness,
+    reason::Hold,
+    replicas, rollout_state,
+    spec::Settings,
     step::Step,
     timing::{self, Marked, TAINT_WITHIN},
-    wanted::Case,
 };
 use crds::{
     holders::EntryPhase,
@@ -116,7 +117,7 @@ impl Pass<'_> {
 
     /// A node without a grant; that its revision has failed there comes first.
     pub(super) fn hold_attached(&mut self, case: &Case<'_>, settings: &Settings, phase: &'static str, now: Hold) {
-        let failed = self.failure(case).filter(|failure| case.is_at(&settings.revision) && failure.reason != course::RELEASED);
+        let failed = self.failure(case).filter(|failure| case.is_at(&settings.revision) && failure.reason != rollout_state::RELEASED);
         match failed.map(|failure| failure.reason.clone()) {
             Some(noted) => self.hold(case.name, "Failed", Hold::failed(&noted, now)),
             None => self.hold(case.name, phase, now),

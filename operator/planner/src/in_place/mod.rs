@@ -10,12 +10,13 @@ pub mod protocol;
 pub mod writes;
 
 use crate::{
-    clocks, render,
+    clocks,
+    node::Case,
+    render,
     revisions::Targets,
-    settings::{Mode, Settings},
     snapshot::{DeploymentFacts, GatedPod, PodFacts, ReplicaSetFacts, Snapshot},
+    spec::{Mode, Settings},
     timing,
-    wanted::Case,
 };
 use classify::Why;
 use crds::{

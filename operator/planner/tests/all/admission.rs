@@ -9,7 +9,7 @@ use crds::{
 };
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
-    gate::{
+    node_gates::{
         Clocks, Gate, World,
         accepted::SETTLES,
         admission::{self, Means, Offers, asked, clause, means, not_tainted, policies, policy_name, quote, selected},

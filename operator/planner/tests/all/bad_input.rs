@@ -5,9 +5,9 @@ use crate::world;
 use crds::IngressDaemonSetSpec;
 use planner::{
     Action, Snapshot, decide,
-    settings::resolve,
     snapshot::TEMPLATE,
-    trial::{Trial, trial},
+    spec::resolve,
+    template_check::{Trial, trial},
 };
 use serde_json::{Value, json};
 use world::{

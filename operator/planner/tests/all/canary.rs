@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use crds::names;
-use planner::{Hold, Plan, hold::StepState};
+use planner::{Hold, Plan, reason::StepState};
 use serde_json::{Value, json};
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use crds::{names, token::Phase};
-use planner::settings::DEFAULT_GRACE;
+use planner::spec::DEFAULT_GRACE;
 use serde_json::{Value, json};
 
 /// The rest of the rollout takes as long as `status.eta` says, give or take so many seconds.

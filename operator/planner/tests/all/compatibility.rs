@@ -4,7 +4,7 @@ use crds::{IngressDaemonSetSpec, hash, names};
 use planner::{
     health_checker::uses_old_image,
     render::{contains, object_name},
-    settings::{Count, Mode, Settings, resolve},
+    spec::{Count, Mode, Settings, resolve},
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

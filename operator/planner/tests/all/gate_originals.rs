@@ -7,7 +7,7 @@ use crds::{
 };
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
-    gate::{
+    node_gates::{
         Clocks, Gate, NodePlan, World,
         decide::{Happened, decide},
         legacy, preset,
@@ -314,7 +314,7 @@ mod readiness_taint {
             matches!(plan.transitions.as_slice(), [one] if one.happened == Happened::Added { late: false } && one.regression),
             "{plan:?}"
         );
-        let room = planner::gate::room::Room::of(&config_map(&[]), 5000, 4999, 5000);
+        let room = planner::node_gates::room::Room::of(&config_map(&[]), 5000, 4999, 5000);
         assert!(room.is_open());
     }
 }
@@ -547,7 +547,7 @@ mod cleanup {
     use crds::names;
     use crds::node_readiness_gate::{Effect, GateTaint};
     use planner::{
-        gate::{
+        node_gates::{
             cleanup::{Known, Leftovers, leftovers},
             record::annotation_key,
         },

@@ -3,7 +3,7 @@
 use crds::{Duration, IngressDaemonSet, manifest, names};
 use planner::{
     load_balancer::{PRESETS, Preset},
-    settings::resolve,
+    spec::resolve,
 };
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, fs, path::Path};
@@ -137,7 +137,7 @@ fn quoted(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_reason_in_the_tables_of_failures_is_one_that_nodes_have() {
-    let hold = file("operator/planner/src/hold.rs");
+    let hold = file("operator/planner/src/reason.rs");
     let mut words = 0;
     for (path, head) in [("docs/rollouts.md", "reason"), ("docs/operations.md", "reason of a node")] {
         for word in column(&file(path), head).iter().flat_map(|cell| quoted(cell)) {
@@ -153,7 +153,7 @@ const PLAIN: [&str; 1] = ["Writing"];
 
 #[test]
 fn every_reason_that_a_node_can_have_is_explained_where_people_look_for_it() {
-    let hold = file("operator/planner/src/hold.rs");
+    let hold = file("operator/planner/src/reason.rs");
     let (_, reasons) = hold.split_once("pub fn reason(&self)").unwrap();
     let (reasons, _) = reasons.split_once("pub fn message(&self)").unwrap();
     let explained = file("docs/operations.md") + &guide();

@@ -9,8 +9,8 @@ use crds::{
 };
 use planner::{
     Hold, breaker, eligibility, render,
-    settings::resolve,
     snapshot::{NodeFacts, OtherResource, PodFacts},
+    spec::resolve,
     timing::{self, Marked},
 };
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_i
     assert!(!drifted(&defaults));
 }
 
-fn settings_with(marks: Marks, policy: &'static str) -> planner::settings::Settings {
+fn settings_with(marks: Marks, policy: &'static str) -> planner::spec::Settings {
     resolve(&Wish { on_timeout: policy, attach_soak: 5, ..Wish::new(marks, 1) }.spec()).unwrap()
 }
 

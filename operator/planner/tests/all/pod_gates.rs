@@ -5,8 +5,8 @@
 use crds::{node_readiness_gate::ConditionStatus, pod_readiness_gate::RESERVED_CONDITIONS};
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
-    gate::world::{Key, ReplicaHealth, Source},
-    pod_gate::{
+    node_gates::world::{Key, ReplicaHealth, Source},
+    pod_gates::{
         Gate, Pod, PodPlan, World,
         admission::policy,
         decide::{Transition, decide},
@@ -49,7 +49,7 @@ fn key() -> Key {
     ("web".into(), "p".into())
 }
 
-fn texts(entries: &[(&str, &str)]) -> planner::texts::Texts {
+fn texts(entries: &[(&str, &str)]) -> planner::label_map::Texts {
     entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>().into()
 }
 

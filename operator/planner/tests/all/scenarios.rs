@@ -3,7 +3,7 @@
 use crate::world;
 
 use crds::{node_readiness_gate::Effect, token::Phase};
-use planner::{Action, gate::Gate, plan::Write, snapshot::GateLinks};
+use planner::{Action, node_gates::Gate, plan::Write, snapshot::GateLinks};
 use world::{
     World,
     operator::Operator,

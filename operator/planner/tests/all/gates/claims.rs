@@ -1,7 +1,7 @@
 //! Whose a taint is that several gates have, and what a gate knows that never wrote.
 
 use super::life::*;
-use planner::gate::{
+use planner::node_gates::{
     Gate,
     admission::record,
     cleanup::{Known, leftovers},

@@ -1,7 +1,7 @@
 //! When the taint of a gate comes and goes.
 
 use super::life::*;
-use planner::gate::{Gate, decide::Happened, record::Cause, room::Room, world::ReplicaHealth};
+use planner::node_gates::{Gate, decide::Happened, record::Cause, room::Room, world::ReplicaHealth};
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -2,7 +2,7 @@
 
 use super::life::*;
 use crds::node_readiness_gate::{Effect, GateTaint};
-use planner::gate::{
+use planner::node_gates::{
     Gate, legacy, preset,
     record::{Origin, annotation_key},
 };

@@ -2,7 +2,7 @@
 
 use super::life::*;
 use crds::node_readiness_gate::{ConditionStatus, InForce};
-use planner::gate::{
+use planner::node_gates::{
     Gate,
     decide::View,
     force::{NOT_READY, Said, in_force},
@@ -59,7 +59,7 @@ fn a_node_that_was_never_ready_is_new_to_a_gate_that_is_older_and_one_that_has_c
         }
         assert_eq!(life.settle().is_tainted(), new, "{name}");
         life.node.created = 500;
-        life.node.annotations = planner::texts::Texts::default();
+        life.node.annotations = planner::label_map::Texts::default();
         life.node.taints.retain(|taint| taint.key == NOT_READY);
         assert!(!life.settle().is_tainted(), "{name}: one that is older than the gate itself");
     }
@@ -90,7 +90,7 @@ fn a_node_that_works_is_not_tainted_before_anybody_could_see_what_it_lacks() {
 fn an_update_that_is_under_way_when_a_gate_is_switched_on_is_held_as_on_a_released_node() {
     let wanted = json!({"namespace": "edge", "name": "web", "maxHold": "60s"});
     let mut life = switched_on(json!({"mode": "Continuous", "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}]}));
-    let health = planner::gate::world::ReplicaHealth {
+    let health = planner::node_gates::world::ReplicaHealth {
         node_uid: life.node.uid.clone(),
         standing: life.node.standing(),
         chosen: true,

@@ -3,7 +3,7 @@
 use crds::node_readiness_gate::ConditionStatus;
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
-    gate::{
+    node_gates::{
         Clocks, Gate, NodePlan, World, decide,
         record::{Record, records},
         satisfiable::unsatisfiable,

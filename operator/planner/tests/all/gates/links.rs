@@ -2,7 +2,7 @@
 
 use super::life::*;
 use planner::{
-    gate::{Gate, legacy, links::links, preset},
+    node_gates::{Gate, legacy, links::links, preset},
     snapshot::GateLinks,
 };
 use serde_json::{Value, json};

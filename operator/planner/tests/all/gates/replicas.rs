@@ -1,7 +1,7 @@
 //! What a node is asked for that an `IngressDaemonSet` chooses.
 
 use super::life::*;
-use planner::gate::{
+use planner::node_gates::{
     Gate,
     status::{Circumstances, status},
     world::ReplicaHealth,

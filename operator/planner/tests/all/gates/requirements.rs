@@ -6,7 +6,7 @@ use crds::{
     node_readiness_gate::{ConditionStatus, Effect},
 };
 use planner::{
-    gate::{
+    node_gates::{
         Gate,
         satisfiable::unsatisfiable,
         status::{Circumstances, status},
@@ -353,7 +353,7 @@ fn a_node_that_has_passed_stays_so_when_its_gate_is_not_enforced_for_a_while() {
     let passed = life.record("a");
     let shut = std::collections::BTreeSet::from(["a".to_owned()]);
     cold(&mut life.node);
-    let plan = planner::gate::decide(&life.world, &shut, NODE, &life.node, &life.clocks, &mut |_| true, life.now);
+    let plan = planner::node_gates::decide(&life.world, &shut, NODE, &life.node, &life.clocks, &mut |_| true, life.now);
     assert_eq!(plan.patch, None);
     assert!(!life.settle().is_tainted());
     assert_eq!(life.record("a"), passed);

@@ -1,7 +1,7 @@
 //! Several gates and one node.
 
 use super::life::*;
-use planner::gate::{Gate, NodePlan, decide::Happened, satisfiable::unsatisfiable};
+use planner::node_gates::{Gate, NodePlan, decide::Happened, satisfiable::unsatisfiable};
 use serde_json::json;
 
 #[test]

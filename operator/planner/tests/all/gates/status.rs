@@ -1,7 +1,7 @@
 //! What gates say of themselves.
 
 use super::life::*;
-use planner::gate::{
+use planner::node_gates::{
     NodePlan,
     decide::View,
     status::{Circumstances, Deletion, Lingering, Refused, status},

@@ -3,7 +3,7 @@
 use super::life::*;
 use crds::node_readiness_gate::Mode;
 use planner::{
-    gate::{
+    node_gates::{
         decide::Happened,
         record::{Origin, State, annotation_key},
     },
@@ -195,7 +195,7 @@ fn a_taint_that_is_gone_already_is_not_removed() {
 
 #[test]
 fn a_record_is_kept_by_the_gates_uid_however_long_its_name_and_says_nothing_of_a_gate_made_anew() {
-    let named = |uid: &str| planner::gate::Gate { name: "n".repeat(253), ..gate(uid, json!({})) };
+    let named = |uid: &str| planner::node_gates::Gate { name: "n".repeat(253), ..gate(uid, json!({})) };
     let mut life = Life::new(vec![named("0a1b2c3d-0000-4000-8000-000000000001")]);
     warm(&mut life.node);
     life.settle();

@@ -8,8 +8,8 @@ use super::{
 use crds::{ledger::Ledger, names};
 use planner::{
     plan::Supporting,
-    settings::Count,
     snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PortAnswer, Resource, RevisionFacts},
+    spec::Count,
 };
 use serde_json::{Value, json};
 use std::{

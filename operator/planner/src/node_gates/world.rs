@@ -1,0 +1,307 @@
+//! What was seen: the input of decisions about nodes.
+
+use super::{legacy, preset};
+use crate::{label_map::Texts, node_rights::NodeRights, snapshot::NodeFacts};
+use crds::{
+    label_selector::LabelSelector,
+    node_readiness_gate::{GateTaint, NodeReadinessGateSpec, Requirement},
+};
+use k8s_openapi::api::core::v1::{PodSpec, Toleration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// What the UID of a gate begins with that stands for the field `nodeReadinessTaint` of an `IngressDaemonSet`.
+pub const IMPLIED: &str = "ids-";
+
+/// How many taints are remembered of one gate.
+const TAINTS: usize = 16;
+
+/// Namespace and name of an object.
+pub type Key = (String, String);
+
+/// Everything that decisions about nodes read, but the Nodes themselves.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// Some objects that gates may come from cannot be read: a record whose gate is not there may still have one.
+    pub incomplete: bool,
+    /// The gates, by UID.
+    pub gates: BTreeMap<String, Arc<Gate>>,
+    /// Taints that each gate has or had, by its UID, the newest last. Of gates that are gone, too, as long as a Node has a record of them.
+    pub taints: BTreeMap<String, Vec<GateTaint>>,
+    /// What `nodeReadinessTaint` may be, where what a gone resource had is not known any more.
+    pub rights: NodeRights,
+    /// Since when each gate is in force, by its UID, unix seconds; one that is not here: since it was made.
+    pub in_force: BTreeMap<String, i64>,
+    /// Pods, by where they are looked for.
+    pub pods: BTreeMap<PodSource, Source<Pods>>,
+    /// `DaemonSets` that requirements name; `None` where there is none of the name.
+    pub daemon_sets: BTreeMap<Key, Source<Option<DaemonSet>>>,
+    /// CSI drivers that are registered, by node.
+    pub csi_drivers: Source<BTreeMap<String, BTreeSet<String>>>,
+    /// Replicas of every `IngressDaemonSet` that a requirement names, by node.
+    pub replicas: BTreeMap<Key, Arc<BTreeMap<String, ReplicaHealth>>>,
+    /// `IngressDaemonSets` that a requirement names and that do not exist.
+    pub absent: BTreeSet<Key>,
+}
+
+/// A gate, from whatever it was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    /// Name, for people.
+    pub name: String,
+    /// What names its records: the UID of the object that it is from, with a prefix where that is no `NodeReadinessGate`.
+    pub uid: String,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// When the object was made, seconds since 1970; since when it is in force, see [`super::force`].
+    pub created: i64,
+    /// When somebody last wrote more than its status, seconds since 1970; none where this is not told.
+    pub edited: Option<i64>,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// What it says.
+    pub spec: NodeReadinessGateSpec,
+    /// Annotation that a node gets, with the unix time, when it is released: nodes that have it count as released.
+    pub completion_annotation: Option<String>,
+}
+
+/// What is known of something that is watched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source<T> {
+    /// What was seen last; none before the first list.
+    pub found: Option<T>,
+    /// Why it cannot be seen now.
+    pub broken: Option<String>,
+}
+
+impl<T> Default for Source<T> {
+    fn default() -> Self {
+        Self { found: None, broken: None }
+    }
+}
+
+impl<T> Source<T> {
+    /// What is there, when it can be seen; else what hinders it.
+    pub fn live(&self) -> Result<&T, &str> {
+        match (&self.found, &self.broken) {
+            (Some(found), None) => Ok(found),
+            (_, Some(why)) => Err(why),
+            (None, None) => Err("it was not listed yet"),
+        }
+    }
+
+    /// Neither listed nor refused yet.
+    pub fn is_listing(&self) -> bool {
+        self.found.is_none() && self.broken.is_none()
+    }
+}
+
+/// Where pods are looked for. No namespace: everywhere.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodSource {
+    /// Their namespace; empty for all.
+    pub namespace: String,
+    /// Their labels.
+    pub selector: LabelSelector,
+}
+
+impl std::fmt::Display for PodSource {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.namespace.as_str() {
+            "" => write!(formatter, "pods {} in any namespace", self.selector),
+            namespace => write!(formatter, "pods {} in namespace {namespace}", self.selector),
+        }
+    }
+}
+
+/// Stands for the node of pods that wait for one, whether they can get one or not.
+pub const NOWHERE: &str = "";
+
+/// Pods, by node and name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pods {
+    /// By node or [`NOWHERE`], then by namespace and name.
+    pub on: BTreeMap<String, BTreeMap<Key, Pod>>,
+}
+
+impl Pods {
+    /// Nodes whose pods are not the same: also those of a pod that was deleted in a gap of the watch.
+    pub fn differing(&self, now: &Self) -> BTreeSet<String> {
+        let all = self.on.keys().chain(now.on.keys());
+        all.filter(|node| self.on.get(*node) != now.on.get(*node)).cloned().collect()
+    }
+}
+
+/// What is read of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
+pub struct Pod {
+    /// Condition Ready.
+    pub ready: bool,
+    /// No container that has a status is unready.
+    pub containers_ready: bool,
+    /// Is being deleted.
+    pub terminating: bool,
+    /// Phase Failed or Succeeded.
+    pub ended: bool,
+    /// When it last became ready, or a container of it last started, unix seconds, whichever is later.
+    pub fresh_since: i64,
+    /// Label `controller-revision-hash`.
+    pub revision: String,
+    /// UID of its controller.
+    pub controller: String,
+    /// Annotations that requirements name.
+    pub annotations: Texts,
+    /// What taints it bears.
+    pub tolerations: Arc<Vec<Toleration>>,
+}
+
+/// What is read of a `DaemonSet`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DaemonSet {
+    /// UID.
+    pub uid: String,
+    /// Labels of its pods.
+    pub selector: LabelSelector,
+    /// Where its pods are to run, and what taints they bear.
+    pub pod: PodSpec,
+    /// Label `controller-revision-hash` of its newest pods, where it is known.
+    pub revision: Option<String>,
+}
+
+/// The replicas of an `IngressDaemonSet` on one node. Writer: its own pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaHealth {
+    /// UID of the Node that it speaks of.
+    pub node_uid: String,
+    /// How the Node stood when it was looked at, see [`NodeFacts::standing`].
+    pub standing: u64,
+    /// The resource chooses the node.
+    pub chosen: bool,
+    /// Pods that are to run.
+    pub wanted: u32,
+    /// Pods that are ready and not ending.
+    pub ready: u32,
+    /// Since when the operator itself disrupts the node, unix seconds.
+    pub updating_since: Option<i64>,
+    /// The operator holds the node out of the load balancer, or has not put it in yet.
+    pub detached: bool,
+    /// Taints of gates that would evict pods of the resource from the node, see [`crate::snapshot::GateLinks`].
+    pub evicted_by: Vec<GateTaint>,
+}
+
+/// First characters of an ID that tell it from others.
+pub fn short(id: &str) -> String {
+    id.chars().take(8).collect()
+}
+
+impl Gate {
+    /// Whether the node is meant.
+    pub fn selects(&self, node: &NodeFacts) -> bool {
+        self.spec.selects(|key| node.labels.get(key).map(String::as_str))
+    }
+
+    /// Its taint is this one.
+    pub fn has_taint(&self, key: &str, effect: &str) -> bool {
+        self.spec.taint.key == key && self.spec.taint.effect.as_str() == effect
+    }
+
+    /// Where it looks for pods by labels.
+    pub fn pod_sources(&self) -> impl Iterator<Item = PodSource> {
+        self.spec.requirements.iter().filter_map(pod_source)
+    }
+
+    /// `DaemonSets` that it names.
+    pub fn daemon_sets(&self) -> impl Iterator<Item = Key> {
+        self.spec.requirements.iter().filter_map(|requirement| {
+            requirement.daemon_set.as_ref().map(|daemon_set| (daemon_set.namespace.clone(), daemon_set.name.clone()))
+        })
+    }
+
+    /// The `IngressDaemonSet` whose field `nodeReadinessTaint` it stands for.
+    pub fn implied_by(&self) -> Option<Key> {
+        let (namespace, name) = self.uid.strip_prefix(IMPLIED).and(self.name.split_once('/'))?;
+        Some((namespace.to_owned(), name.to_owned()))
+    }
+
+    /// `IngressDaemonSets` that it names.
+    pub fn ingress_daemon_sets(&self) -> impl Iterator<Item = Key> {
+        self.spec.requirements.iter().filter_map(|requirement| {
+            requirement.ingress_daemon_set.as_ref().map(|resource| (resource.namespace.clone(), resource.name.clone()))
+        })
+    }
+}
+
+/// Where a requirement looks for pods by labels.
+pub fn pod_source(requirement: &Requirement) -> Option<PodSource> {
+    let pods = requirement.pods.as_ref()?;
+    Some(PodSource { namespace: pods.namespace.clone(), selector: pods.selector.clone() })
+}
+
+impl World {
+    /// Where pods are to be looked for, those of `DaemonSets` included.
+    pub fn wanted_pods(&self) -> BTreeSet<PodSource> {
+        let mut wanted: BTreeSet<_> = self.gates.values().flat_map(|gate| gate.pod_sources().collect::<Vec<_>>()).collect();
+        for (key, source) in &self.daemon_sets {
+            if let Some(Some(daemon_set)) = &source.found {
+                wanted.insert(daemon_set_pods(key, daemon_set));
+            }
+        }
+        wanted
+    }
+
+    /// Which `DaemonSets` are to be watched.
+    pub fn wanted_daemon_sets(&self) -> BTreeSet<Key> {
+        self.gates.values().flat_map(|gate| gate.daemon_sets().collect::<Vec<_>>()).collect()
+    }
+
+    /// Which `IngressDaemonSets` are to tell of their replicas.
+    pub fn wanted_replicas(&self) -> BTreeSet<Key> {
+        self.gates.values().flat_map(|gate| gate.ingress_daemon_sets().collect::<Vec<_>>()).collect()
+    }
+
+    /// Whether registered CSI drivers are to be watched.
+    pub fn wants_csi_drivers(&self) -> bool {
+        self.gates.values().any(|gate| gate.spec.requirements.iter().any(|requirement| requirement.csi_driver.is_some()))
+    }
+}
+
+impl World {
+    /// Remembers which taints gates have, and had before this process: `said` is what their status says of that, by UID. `is_recorded`:
+    /// whether any Node has a record of a gate.
+    pub fn remember_taints(&mut self, said: impl Iterator<Item = (String, Vec<GateTaint>)>, is_recorded: impl Fn(&str) -> bool) {
+        for (uid, taints) in said {
+            self.taints.entry(uid).or_insert(taints);
+        }
+        for (uid, gate) in self.gates.iter().filter(|(_, gate)| !gate.spec.dry_run) {
+            let GateTaint { key, effect, .. } = &gate.spec.taint;
+            let known = self.taints.entry(uid.clone()).or_default();
+            if known.last().is_none_or(|last| (&last.key, last.effect) != (key, *effect)) {
+                known.retain(|taint| (&taint.key, taint.effect) != (key, *effect));
+                known.push(GateTaint { key: key.clone(), value: None, effect: *effect });
+                known.drain(..known.len().saturating_sub(TAINTS));
+            }
+        }
+        let gates = &self.gates;
+        self.taints.retain(|uid, _| gates.contains_key(uid) || is_recorded(uid));
+    }
+
+    /// Whether a gate has put such taints on nodes, as far as this is known from what only the operator writes. A kubelet may write
+    /// annotations of its own Node, records among them, and may not change its taints: what a record says is no reason to take one away.
+    pub fn had_taint(&self, uid: &str, key: &str, effect: &str) -> bool {
+        let is_it = |taint: &GateTaint| taint.key == key && taint.effect.as_str() == effect;
+        self.taints.get(uid).is_some_and(|known| known.iter().any(is_it))
+            || match uid {
+                legacy::UID => is_it(&legacy::taint()),
+                preset::UID => is_it(&preset::taint()),
+                _ => uid.starts_with(IMPLIED) && self.rights.names_taint(key),
+            }
+    }
+}
+
+/// Where a `DaemonSet`'s pods are.
+pub fn daemon_set_pods(key: &Key, daemon_set: &DaemonSet) -> PodSource {
+    PodSource { namespace: key.0.clone(), selector: daemon_set.selector.clone() }
+}

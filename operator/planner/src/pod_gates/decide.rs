@@ -1,0 +1,226 @@
+//! One look at one pod: all gates, at most one patch.
+
+use super::{
+    patch::{Change, patch},
+    source::{Verdict, verdict},
+    world::{Gate, Pod, PodCondition, World},
+};
+use crate::{node_gates::world::Key, snapshot::NodeFacts};
+use crds::pod_readiness_gate::{FailMode, GateDefault};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Reasons of conditions. One with another reason was written by somebody else.
+pub mod reasons {
+    /// The source says so.
+    pub const TRUE: &str = "SourceTrue";
+    /// The source says so.
+    pub const FALSE: &str = "SourceFalse";
+    /// The source says nothing.
+    pub const DEFAULT: &str = "Default";
+    /// The source cannot be read.
+    pub const UNREADABLE: &str = "SourceUnreadable";
+    /// The list of holds cannot be read.
+    pub const HOLDS: &str = "HoldsUnreadable";
+    /// A container was started anew after the source spoke.
+    pub const RESTARTED: &str = "ContainerRestarted";
+    /// The gate that had the condition listed is gone.
+    pub const GATE_GONE: &str = "GateGone";
+    /// All of them.
+    pub const ALL: [&str; 7] = [TRUE, FALSE, DEFAULT, UNREADABLE, HOLDS, RESTARTED, GATE_GONE];
+}
+
+/// How one gate sees one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// The pod lists the condition.
+    pub gated: bool,
+    /// What the condition is; none where there is none.
+    pub status: Option<bool>,
+    /// Why, in a word.
+    pub reason: String,
+    /// Why, in a sentence.
+    pub message: String,
+    /// Why the source cannot be read.
+    pub unreadable: Option<String>,
+    /// The gate that keeps the condition of this pod instead.
+    pub beaten_by: Option<String>,
+}
+
+/// What comes about with a patch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// Name of the gate.
+    pub gate: String,
+    /// What the condition becomes; none: it goes.
+    pub to: Option<bool>,
+}
+
+/// What is to be done about one pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodPlan {
+    /// The patch of its status, where something changes.
+    pub patch: Option<Value>,
+    /// What comes about with it.
+    pub transitions: Vec<Transition>,
+    /// How each gate that selects it sees it, by name.
+    pub views: BTreeMap<String, View>,
+}
+
+/// What a condition is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// What it is.
+    Same,
+    /// Not there, if it is ours.
+    Gone,
+    /// This.
+    Is(bool, &'static str, String),
+}
+
+/// Decides about one pod. `node`: the pod's, if it is there; `now`: unix seconds.
+pub fn decide(world: &World, key: &Key, node: Option<&NodeFacts>, now: i64) -> PodPlan {
+    let mut plan = PodPlan::default();
+    let Some(pod) = world.pods.get(key) else { return plan };
+    let mut changes = Vec::new();
+    let mut winner: Option<&Gate> = None;
+    for gate in world.gates_of(key, pod) {
+        let type_ = gate.spec.condition_type.as_str();
+        let current = pod.condition(type_);
+        let mut view = View { gated: pod.gates.iter().any(|listed| listed == type_), ..View::of(current) };
+        if let Some(winner) = winner.filter(|winner| winner.spec.condition_type == type_) {
+            view.beaten_by = view.gated.then(|| winner.name.clone());
+        } else {
+            winner = Some(gate);
+            if view.gated && !pod.ended {
+                let verdict = verdict(world, gate, pod, node);
+                view.note(&verdict);
+                settle(&mut plan, &mut changes, gate, pod, verdict, now);
+            }
+        }
+        plan.views.insert(gate.name.clone(), view);
+    }
+    plan.patch = patch(pod, &changes);
+    if plan.patch.is_none() {
+        plan.transitions.clear();
+    }
+    plan
+}
+
+impl Pod {
+    /// A condition; the first, where there are several of the type: that is the one which a kubelet goes by.
+    pub fn condition(&self, type_: &str) -> Option<&PodCondition> {
+        self.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+}
+
+impl View {
+    fn of(condition: Option<&PodCondition>) -> Self {
+        condition.map_or_else(Self::default, |condition| Self {
+            status: Some(condition.status == "True"),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+            ..Self::default()
+        })
+    }
+
+    fn note(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Unreadable(why) => self.unreadable = Some(why.clone()),
+            Verdict::Pending if self.status.is_none() => {
+                (self.reason, self.message) = ("Pending".into(), "the source was not seen yet".into());
+            }
+            Verdict::Silent(why) if self.status.is_none() => {
+                (self.reason, self.message) = ("Unset".into(), format!("{why}, and the gate has no default"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Compares what the condition is to be with what it is.
+fn settle(plan: &mut PodPlan, changes: &mut Vec<Change>, gate: &Gate, pod: &Pod, verdict: Verdict, now: i64) {
+    let type_ = gate.spec.condition_type.as_str();
+    let current = pod.condition(type_);
+    let of_type = || pod.conditions.iter().filter(|condition| condition.type_ == type_);
+    let (change, to) = match wanted(gate, pod, current, verdict) {
+        Wanted::Same => return,
+        Wanted::Gone => {
+            let ours = of_type().any(|condition| reasons::ALL.contains(&condition.reason.as_str()));
+            if !ours {
+                return;
+            }
+            (Change::gone(type_), None)
+        }
+        Wanted::Is(status, reason, message) => {
+            let observed_generation = pod.generation.filter(|_| pod.keeps_generation);
+            let differs = current.is_none_or(|current| {
+                (current.status == "True") != status
+                    || current.status == "Unknown"
+                    || (current.reason.as_str(), current.message.as_str()) != (reason, message.as_str())
+                    || observed_generation.is_some() && current.observed_generation != observed_generation
+            });
+            let repeated = of_type().count() > 1;
+            if !differs && !repeated {
+                return;
+            }
+            let word = if status { "True" } else { "False" };
+            let transition = match current {
+                Some(current) if current.status == word => current.transition.clone(),
+                _ => Some(jiff::Timestamp::from_second(now).unwrap_or_default().to_string()),
+            };
+            let condition = PodCondition {
+                type_: type_.to_owned(),
+                status: word.to_owned(),
+                reason: reason.to_owned(),
+                message,
+                transition,
+                observed_generation,
+            };
+            (Change::to(condition, repeated), Some(status))
+        }
+    };
+    if current.map(|current| current.status == "True") != to {
+        plan.transitions.push(Transition { gate: gate.name.clone(), to });
+    }
+    changes.push(change);
+}
+
+fn wanted(gate: &Gate, pod: &Pod, current: Option<&PodCondition>, verdict: Verdict) -> Wanted {
+    match verdict {
+        Verdict::Pending => Wanted::Same,
+        Verdict::Says(true, message) if gate.spec.reset_on_restart => after_restart(pod, current, &message),
+        Verdict::Says(true, message) => Wanted::Is(true, reasons::TRUE, message),
+        Verdict::Says(false, message) => Wanted::Is(false, reasons::FALSE, message),
+        Verdict::Garbled(message) => Wanted::Is(false, reasons::HOLDS, message),
+        Verdict::Silent(message) => match gate.spec.default_ {
+            GateDefault::True => Wanted::Is(true, reasons::DEFAULT, message),
+            GateDefault::False => Wanted::Is(false, reasons::DEFAULT, message),
+            GateDefault::Unset => Wanted::Gone,
+        },
+        Verdict::Unreadable(message) => match gate.spec.fail_mode {
+            FailMode::Keep => Wanted::Same,
+            FailMode::Open => Wanted::Is(true, reasons::UNREADABLE, message),
+            FailMode::Closed => Wanted::Is(false, reasons::UNREADABLE, message),
+        },
+    }
+}
+
+/// How the number of restarts stands in the message of a condition: no clock of a node is compared with ours.
+const RESTARTS: &str = " (restarts: ";
+
+/// What the source says is good for the containers that it spoke of.
+fn after_restart(pod: &Pod, current: Option<&PodCondition>, message: &str) -> Wanted {
+    let counted = current.filter(|current| current.status == "True" && current.reason == reasons::TRUE).and_then(restarts);
+    let was_reset = current.is_some_and(|current| current.status == "False" && current.reason == reasons::RESTARTED);
+    if was_reset || counted.is_some_and(|counted| counted != pod.restarts) {
+        let message = format!("a container was started anew after the source said {message}: it must say something else, then this again");
+        return Wanted::Is(false, reasons::RESTARTED, message);
+    }
+    Wanted::Is(true, reasons::TRUE, format!("{message}{RESTARTS}{})", pod.restarts))
+}
+
+fn restarts(condition: &PodCondition) -> Option<u32> {
+    let (_, after) = condition.message.rsplit_once(RESTARTS)?;
+    after.strip_suffix(')')?.parse().ok()
+}

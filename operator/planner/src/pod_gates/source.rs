@@ -1,0 +1,169 @@
+//! What a source says of a pod.
+
+use super::{
+    owners,
+    world::{Gate, Pod, Target, World},
+};
+use crate::{label_map::Texts, node_gates::world::Source, snapshot::NodeFacts};
+use crds::{
+    names,
+    pod_readiness_gate::{GateValue, HttpSource, ManualSource, NamedSource, NodeConditionSource, NodeTaintSource, ObjectConditionSource},
+};
+use std::collections::BTreeMap;
+
+/// What a source says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The condition is to be this, and why.
+    Says(bool, String),
+    /// Somebody wrote what cannot be understood, and meant to hold the pod.
+    Garbled(String),
+    /// Nothing, and why.
+    Silent(String),
+    /// It cannot be read, and why.
+    Unreadable(String),
+    /// It was not looked at yet.
+    Pending,
+}
+
+/// Asks the source of a gate about a pod. `node`: the pod's, if it is there.
+pub fn verdict(world: &World, gate: &Gate, pod: &Pod, node: Option<&NodeFacts>) -> Verdict {
+    let source = &gate.spec.source;
+    if let Some(label) = &source.label {
+        value("label", &label.key, &label.values, &pod.labels)
+    } else if let Some(annotation) = &source.annotation {
+        value("annotation", &annotation.key, &annotation.values, &pod.annotations)
+    } else if let Some(manual) = &source.manual {
+        held(manual, pod)
+    } else if let Some(wanted) = &source.ingress_daemon_set {
+        attached(world, gate, wanted, pod)
+    } else if let Some(wanted) = &source.node_condition {
+        on_node(pod, node, |node| node_condition(wanted, pod, node))
+    } else if let Some(wanted) = &source.node_taint {
+        on_node(pod, node, |node| node_taint(wanted, pod, node))
+    } else if let Some(wanted) = &source.service {
+        service(world, gate, wanted)
+    } else if let Some(wanted) = &source.object_condition {
+        object(world, gate, wanted)
+    } else if let Some(wanted) = &source.http {
+        http(world, gate, wanted, pod)
+    } else {
+        // A source that a newer version of the definition knows.
+        Verdict::Unreadable("this release does not know the source: update the operator".into())
+    }
+}
+
+fn value(what: &str, key: &str, values: &BTreeMap<String, GateValue>, texts: &Texts) -> Verdict {
+    let Some(found) = texts.get(key) else { return Verdict::Silent(format!("the pod has no {what} {key}")) };
+    let shown: String = found.chars().take(64).collect();
+    match values.get(found) {
+        Some(meaning) => Verdict::Says(*meaning == GateValue::True, format!("{what} {key}={shown}")),
+        None => Verdict::Silent(format!("{what} {key}={shown} is none of the values that the gate knows")),
+    }
+}
+
+fn held(manual: &ManualSource, pod: &Pod) -> Verdict {
+    let key = manual.key();
+    match owners::parse(pod.annotations.get(key).map(String::as_str)) {
+        Ok(holds) if holds.is_empty() => Verdict::Says(true, "nobody holds the pod".into()),
+        Ok(holds) => {
+            let shown =
+                |hold: &owners::Hold| if hold.key.is_empty() { hold.owner.clone() } else { format!("{} ({})", hold.owner, hold.key) };
+            let first: Vec<_> = holds.iter().take(5).map(shown).collect();
+            let more = if holds.len() > first.len() { format!(" and {} more", holds.len() - first.len()) } else { String::new() };
+            Verdict::Says(false, format!("held by {}{more}", first.join(", ")))
+        }
+        Err(owners::Unreadable(why)) => Verdict::Garbled(format!(
+            "annotation {key} is no list of holds such as [{{\"owner\": \"me\", \"key\": \"why\"}}], so the pod counts as held: {why}"
+        )),
+    }
+}
+
+fn on_node(pod: &Pod, node: Option<&NodeFacts>, says: impl FnOnce(&NodeFacts) -> Verdict) -> Verdict {
+    match node {
+        _ if pod.node.is_empty() => Verdict::Silent("the pod is on no node yet".into()),
+        None => Verdict::Silent(format!("there is no Node {}", pod.node)),
+        Some(node) => says(node),
+    }
+}
+
+fn node_condition(wanted: &NodeConditionSource, pod: &Pod, node: &NodeFacts) -> Verdict {
+    match node.conditions.iter().find(|condition| *condition.type_ == *wanted.type_) {
+        None => Verdict::Silent(format!("Node {} has no condition {}", pod.node, wanted.type_)),
+        Some(found) => {
+            let message = format!("condition {} of Node {} is {}", wanted.type_, pod.node, found.status.as_str());
+            Verdict::Says(found.status == wanted.status, message)
+        }
+    }
+}
+
+fn node_taint(wanted: &NodeTaintSource, pod: &Pod, node: &NodeFacts) -> Verdict {
+    let is_meant = |effect: &str| wanted.effect.is_none_or(|wanted| wanted.as_str() == effect);
+    match node.taints.iter().find(|taint| taint.key == wanted.key && is_meant(&taint.effect)) {
+        Some(taint) => Verdict::Says(false, format!("Node {} has taint {}:{}", pod.node, taint.key, taint.effect)),
+        None => Verdict::Says(true, format!("Node {} has no taint {}", pod.node, wanted.key)),
+    }
+}
+
+fn attached(world: &World, gate: &Gate, wanted: &NamedSource, pod: &Pod) -> Verdict {
+    let name = &wanted.name;
+    let resource = match live(gate.ingress_daemon_set().and_then(|key| world.attachments.get(&key))) {
+        Err(verdict) => return verdict,
+        Ok(None) => return Verdict::Silent(format!("there is no IngressDaemonSet {name}")),
+        Ok(Some(resource)) => resource,
+    };
+    if pod.labels.get(names::RESOURCE_LABEL).is_some_and(|uid8| *uid8 == resource.uid8) {
+        // The node is attached again when its replicas are ready: they cannot wait for it.
+        return Verdict::Says(true, format!("a replica of {name} itself"));
+    }
+    match resource.nodes.get(&pod.node) {
+        _ if pod.node.is_empty() => Verdict::Silent("the pod is on no node yet".into()),
+        Some(health) if health.chosen && health.detached => {
+            Verdict::Says(false, format!("Node {} is not attached by {name}, or about to be detached", pod.node))
+        }
+        Some(health) if health.chosen => Verdict::Says(true, format!("Node {} is attached by {name}", pod.node)),
+        _ => Verdict::Silent(format!("{name} does not use Node {}", pod.node)),
+    }
+}
+
+fn service(world: &World, gate: &Gate, wanted: &NamedSource) -> Verdict {
+    let name = &wanted.name;
+    match live(gate.service().and_then(|key| world.services.get(&key))) {
+        Err(verdict) => verdict,
+        Ok(0) => Verdict::Says(false, format!("Service {name} has no ready endpoint")),
+        Ok(_) => Verdict::Says(true, format!("Service {name} has a ready endpoint")),
+    }
+}
+
+fn object(world: &World, gate: &Gate, wanted: &ObjectConditionSource) -> Verdict {
+    let shown = format!("{} {}", wanted.kind, wanted.name);
+    let conditions = match live(gate.object().and_then(|key| world.objects.get(&key))) {
+        Err(verdict) => return verdict,
+        Ok(None) => return Verdict::Silent(format!("there is no {shown}")),
+        Ok(Some(conditions)) => conditions,
+    };
+    match conditions.get(&wanted.type_) {
+        None => Verdict::Silent(format!("{shown} has no condition {}", wanted.type_)),
+        Some(status) => Verdict::Says(status == wanted.status.as_str(), format!("condition {} of {shown} is {status}", wanted.type_)),
+    }
+}
+
+fn http(world: &World, gate: &Gate, wanted: &HttpSource, pod: &Pod) -> Verdict {
+    let Some(target) = Target::of(&gate.namespace, wanted, pod) else { return Verdict::Silent("the pod has no address yet".into()) };
+    match live(world.answers.get(&target)) {
+        Err(verdict) => verdict,
+        Ok(status) => {
+            let expected = wanted.expected_status.map_or((200..300).contains(status), |expected| expected == *status);
+            Verdict::Says(expected, format!("{} answered {status}", target.url))
+        }
+    }
+}
+
+/// What was seen, or what follows from that it was not.
+fn live<T>(source: Option<&Source<T>>) -> Result<&T, Verdict> {
+    match source {
+        Some(source) if source.is_listing() => Err(Verdict::Pending),
+        Some(source) => source.live().map_err(|why| Verdict::Unreadable(why.to_owned())),
+        None => Err(Verdict::Pending),
+    }
+}

@@ -1,0 +1,460 @@
+//! Keeps exactly the admission policies that gates want, and finds out whether the API server has such policies at all.
+
+use super::hub::Hub;
+use crate::{
+    webhook::{PATH, Secrets},
+    write::{self, Error},
+};
+use crds::names;
+use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::DaemonSet};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::GroupVersionKind,
+};
+use planner::node_gates::{
+    Gate,
+    accepted::{Accepted, asked_since},
+    admission::{self, Means, Offers, Policy},
+    status::Lingering,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
+
+/// Field manager of policies and bindings.
+const FIELD_MANAGER: &str = "ingress-daemonset-operator/admission";
+/// How often it is looked whether somebody else changed or removed a policy, or the API server was replaced by one that has them: a
+/// watch of either would be held open for years for what happens at an upgrade, and could not tell of a kind that is not there yet.
+const RESYNC: Duration = Duration::from_mins(1);
+/// First and longest wait after a failed round, doubled in between: nothing tells when a server that refused would not.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// A gate, as admission sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// The gate; it may be shown to nodes as one that stays while it is being deleted.
+    pub gate: Arc<Gate>,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// It could open.
+    pub enforced: bool,
+    /// It is an object that can own policies.
+    pub owned: bool,
+}
+
+/// All gates, as admission sees them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wish {
+    /// The gates, by UID.
+    pub gates: BTreeMap<String, Wanted>,
+    /// There may be gates that cannot be read: what is theirs stays.
+    pub incomplete: bool,
+}
+
+/// What is known of policies in the cluster.
+#[derive(Debug, Default)]
+struct Known {
+    /// Nothing before the first list.
+    offers: Option<Offers>,
+    /// UIDs of gates that something is there of.
+    present: BTreeSet<String>,
+    /// Why a gate's policy is not there, or is still there, by UID.
+    refused: BTreeMap<String, String>,
+    /// What is as it was written, and when.
+    accepted: Accepted,
+    /// Something of it has changed that conditions tell.
+    news: bool,
+    /// When that was asked last.
+    asked: Option<std::time::Instant>,
+}
+
+/// Between the loop, which says what is wanted, and [`Keeper`], which says what is there.
+#[derive(Debug)]
+pub struct Admission {
+    wish: watch::Sender<Option<Wish>>,
+    known: Mutex<Known>,
+    webhook: bool,
+}
+
+impl Admission {
+    /// Nothing is known yet. `webhook`: the operator serves one.
+    pub fn new(webhook: bool) -> Self {
+        Self { wish: watch::Sender::new(None), known: Mutex::default(), webhook }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what is wanted.
+    pub fn want(&self, wish: Wish) {
+        self.wish.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&wish);
+            if changed {
+                *known = Some(wish);
+            }
+            changed
+        });
+    }
+
+    /// Something of the gate is there, as far as is known: its nodes are released after that is gone.
+    pub fn is_present(&self, uid: &str) -> bool {
+        let known = self.known();
+        known.offers.is_none() || known.present.contains(uid)
+    }
+
+    /// Of a gate that is being deleted: something of it is still there, and why it could not be deleted, if that was tried.
+    pub fn lingers(&self, uid: &str) -> Option<Lingering> {
+        self.is_present(uid).then(|| self.known().refused.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
+    }
+
+    /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
+    pub fn has_news(&self) -> bool {
+        let mut known = self.known();
+        let now = Instant::now().into_std();
+        let before = known.asked.replace(now);
+        std::mem::take(&mut known.news) || known.accepted.has_settled(before, now)
+    }
+
+    /// For condition `AdmissionActive`; nothing before the first look. `gate` as it is now: what was written for it may be older.
+    /// `owned`: it is an object that can own policies.
+    pub fn condition(&self, gate: &Gate, enforced: bool, owned: bool) -> Option<(&'static str, bool, String)> {
+        let known = self.known();
+        let means = admission::means(gate, enforced, known.offers?);
+        if means == Means::Policy
+            && let Some(why) = known.refused.get(&gate.uid)
+        {
+            return Some(("Reactive", false, format!("a node is tainted a moment after it was created: the policy was refused: {why}")));
+        }
+        let accepted = known.accepted.at(&means, gate, owned);
+        Some(means.condition(accepted.map(|at| Instant::now().into_std().saturating_duration_since(at))))
+    }
+}
+
+/// The two kinds; a binding goes before its policy.
+const KINDS: [&str; 2] = ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"];
+
+/// An object that was applied or found.
+#[derive(Debug, Default)]
+struct Held {
+    uid: String,
+    /// What it was made from, and when; nothing when somebody else wrote it last, or another operator.
+    written: Option<(Value, Instant)>,
+    version: Option<String>,
+}
+
+impl Held {
+    fn is(&self, body: &Value) -> bool {
+        self.written.as_ref().is_some_and(|(written, _)| written == body)
+    }
+}
+
+/// The configuration of the webhook that was applied or found.
+#[derive(Debug, Default)]
+struct Hook {
+    /// What it was made from; nothing when somebody else wrote it last, or another operator.
+    written: Option<Value>,
+    /// Which authorities it trusts.
+    trusted: String,
+    /// Since when it asks for the nodes of each gate.
+    clauses: BTreeMap<String, std::time::Instant>,
+    version: Option<String>,
+}
+
+/// The webhook that the operator serves.
+struct Served {
+    namespace: String,
+    service: String,
+    /// Which authorities are to be trusted, in PEM.
+    trusted: watch::Receiver<Option<String>>,
+}
+
+/// Makes the cluster have what is wanted, and nothing else of ours.
+pub struct Keeper {
+    client: Client,
+    hub: Arc<Hub>,
+    admission: Arc<Admission>,
+    wishes: watch::Receiver<Option<Wish>>,
+    /// By kind and name.
+    held: BTreeMap<(&'static str, String), Held>,
+    served: Option<Served>,
+    /// What the API server knows of it.
+    hook: Option<Hook>,
+}
+
+impl Keeper {
+    /// Nothing is known yet.
+    pub fn new(client: Client, hub: Arc<Hub>, admission: Arc<Admission>, webhook: Option<&Secrets>) -> Self {
+        let wishes = admission.wish.subscribe();
+        let served = webhook.map(|secrets| {
+            let (namespace, service) = secrets.service();
+            Served { namespace: namespace.to_owned(), service: service.to_owned(), trusted: secrets.trusted() }
+        });
+        Self { client, hub, admission, wishes, held: BTreeMap::new(), served, hook: None }
+    }
+
+    /// Works for ever.
+    pub async fn run(mut self) {
+        let (mut failures, mut list) = (0_u32, true);
+        loop {
+            let done = self.round(list).await;
+            let wait = if done { RESYNC } else { BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1) };
+            failures = if done { 0 } else { failures.saturating_add(1) };
+            let (wishes, served) = (&mut self.wishes, &mut self.served);
+            let certificates = async {
+                match served {
+                    Some(served) => served.trusted.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            list = tokio::select! {
+                changed = wishes.changed() => match changed {
+                    Ok(()) => !done,
+                    Err(_) => return, // nobody can wish anything any more
+                },
+                Ok(()) = certificates => !done,
+                () = tokio::time::sleep(wait) => true,
+            };
+        }
+    }
+
+    fn api(&self, kind: &str) -> Api<DynamicObject> {
+        let plural = if kind == KINDS[0] { "mutatingadmissionpolicybindings" } else { "mutatingadmissionpolicies" };
+        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind), plural);
+        Api::all_with(self.client.clone(), &resource)
+    }
+
+    /// One look, and what follows from it; whether all of it went well.
+    async fn round(&mut self, list: bool) -> bool {
+        if (list || self.admission.known().offers.is_none()) && !(self.find_webhook().await && self.list().await) {
+            return false;
+        }
+        let wish = self.wishes.borrow_and_update().clone();
+        let Some((wish, offers)) = wish.zip(self.admission.known().offers) else { return true };
+        let wanted: Vec<_> = wish
+            .gates
+            .iter()
+            .filter(|(_, wanted)| !wanted.deleting)
+            .flat_map(|(uid, wanted)| {
+                let policies = admission::policies(&wanted.gate, wanted.enforced, offers, wanted.owned);
+                policies.into_iter().map(move |policy| (uid.clone(), policy))
+            })
+            .collect();
+        let mut refused = BTreeMap::new();
+        for (uid, policy) in &wanted {
+            if let Err(error) = self.keep(uid, policy).await {
+                tracing::warn!(policy = policy.name, %error, "admission policy not written; trying again");
+                refused.insert(uid.clone(), error.to_string());
+            }
+        }
+        let touched = self.touch(&wish, offers).await;
+        let names: BTreeSet<_> = wanted.iter().map(|(_, policy)| policy.name.as_str()).collect();
+        let mut done = touched && refused.is_empty();
+        for kind in KINDS {
+            done &= self.remove_others(kind, &names, &wish, &mut refused).await;
+        }
+        done &= self.keep_webhook(&wish, offers).await;
+        self.tell(offers, Some(refused));
+        done
+    }
+
+    fn hooks(&self) -> Api<MutatingWebhookConfiguration> {
+        Api::all(self.client.clone())
+    }
+
+    /// Applies the configuration of the webhook, or deletes it when no gate needs it. Whether that went well.
+    async fn keep_webhook(&mut self, wish: &Wish, offers: Offers) -> bool {
+        let by_webhook = |wanted: &&Wanted| !wanted.deleting && admission::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
+        let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| admission::clause(&wanted.gate)).collect();
+        let body = admission::asked(&clauses).zip(self.served.as_mut()).and_then(|(asked, served)| {
+            let trusted = served.trusted.borrow_and_update().clone()?;
+            Some((admission::webhook((&served.namespace, &served.service), PATH, &trusted, &asked), trusted))
+        });
+        let (name, hooks) = (admission::WEBHOOK.0, self.hooks());
+        let result = match (body, &self.hook) {
+            (None, None) => return true,
+            (Some((body, _)), Some(held)) if held.written.as_ref() == Some(&body) => return true,
+            (Some((body, trusted)), _) => {
+                let applied = hooks.patch(name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&body)).await;
+                applied.map(|applied| {
+                    let before = self.hook.take().filter(|held| held.written.is_some() && held.trusted == trusted).unwrap_or_default();
+                    let clauses = asked_since(&before.clauses, &clauses, Instant::now().into_std());
+                    self.hook = Some(Hook { written: Some(body), trusted, clauses, version: applied.metadata.resource_version });
+                })
+            }
+            (None, Some(_)) if wish.incomplete => return true,
+            (None, Some(_)) => match hooks.delete(name, &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code != 404 => Err(kube::Error::Api(status)),
+                Ok(_) | Err(_) => {
+                    self.hook = None;
+                    Ok(())
+                }
+            },
+        };
+        result.inspect_err(|error| tracing::warn!(%error, "the configuration of the webhook was not written; trying again")).is_ok()
+    }
+
+    /// What the API server knows of the webhook. Whether that could be found out.
+    async fn find_webhook(&mut self) -> bool {
+        match self.hooks().get_opt(admission::WEBHOOK.0).await {
+            Ok(found) => {
+                let version = found.map(|found| found.metadata.resource_version);
+                let same = version.is_some() && self.hook.as_ref().map(|held| held.version.clone()) == version;
+                if !same {
+                    self.hook = version.map(|version| Hook { version, ..Hook::default() });
+                }
+                true
+            }
+            // Without the right there is none of ours either.
+            Err(kube::Error::Api(status)) if status.code == 403 => true,
+            Err(error) => {
+                tracing::warn!(%error, "the configuration of the webhook cannot be read; trying again");
+                false
+            }
+        }
+    }
+
+    /// What is there of ours. Whether that could be found out.
+    async fn list(&mut self) -> bool {
+        let mut found = BTreeMap::new();
+        for kind in KINDS {
+            match self.api(kind).list(&ListParams::default().labels(names::GATE_LABEL)).await {
+                Ok(listed) => found.extend(listed.items.into_iter().map(|object| {
+                    let uid = object.labels().get(names::GATE_LABEL).cloned().unwrap_or_default();
+                    ((kind, object.name_any()), Held { uid, written: None, version: object.metadata.resource_version })
+                })),
+                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+                    if status.code == 403 && self.admission.known().offers.is_none() {
+                        tracing::warn!(
+                            message = status.message,
+                            "no admission policies without the right to list them: install deploy/10-rbac.yaml"
+                        );
+                    }
+                    self.held.clear();
+                    self.tell(Offers { policies: false, webhook: self.admission.webhook }, Some(BTreeMap::new()));
+                    return true;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "admission policies cannot be listed; trying again");
+                    return false;
+                }
+            }
+        }
+        for (key, held) in &mut found {
+            // As it was left: it need not be written again.
+            let before = self.held.remove(key).filter(|before| before.version == held.version && before.version.is_some());
+            held.written = before.and_then(|before| before.written);
+        }
+        self.held = found;
+        self.tell(Offers { policies: true, webhook: self.admission.webhook }, None);
+        true
+    }
+
+    /// Applies what differs from what was last applied; the policy before the binding that puts it in force.
+    async fn keep(&mut self, uid: &str, policy: &Policy) -> kube::Result<()> {
+        for (kind, body) in [(KINDS[1], &policy.policy), (KINDS[0], &policy.binding)] {
+            let key = (kind, policy.name.clone());
+            if self.held.get(&key).is_some_and(|held| held.is(body)) {
+                continue;
+            }
+            let params = PatchParams::apply(FIELD_MANAGER).force();
+            let applied = self.api(kind).patch(&policy.name, &params, &Patch::Apply(body)).await?;
+            let written = Some((body.clone(), Instant::now()));
+            self.held.insert(key, Held { uid: uid.to_owned(), written, version: applied.metadata.resource_version });
+        }
+        Ok(())
+    }
+
+    /// Has `DaemonSets` written that gates could not open for: a policy gives them the toleration then. Whether all have it.
+    async fn touch(&self, wish: &Wish, offers: Offers) -> bool {
+        let shut =
+            wish.gates.values().filter(|wanted| offers.policies && !wanted.enforced && !wanted.deleting && !wanted.gate.spec.dry_run);
+        let mut done = true;
+        for (gate, (namespace, name)) in
+            shut.flat_map(|wanted| admission::injected(&wanted.gate).into_iter().map(move |key| (&wanted.gate, key)))
+        {
+            let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &namespace);
+            match api.patch(&name, &PatchParams::default(), &Patch::Merge(json!({}))).await.map_err(write::classify) {
+                Ok(found) => {
+                    let template = found.spec.and_then(|spec| spec.template.spec).and_then(|pod| pod.tolerations).unwrap_or_default();
+                    done &= template.iter().any(|toleration| toleration.key.as_deref() == Some(gate.spec.taint.key.as_str()));
+                }
+                Err(Error::Conflict) => {}
+                Err(error) => {
+                    tracing::warn!(namespace, name, %error, "the DaemonSet that a gate waits for cannot be written; trying again");
+                    done = false;
+                }
+            }
+        }
+        done
+    }
+
+    /// Deletes what nobody wants, unless its gate may be one that cannot be read. Whether it is all gone.
+    async fn remove_others(
+        &mut self,
+        kind: &'static str,
+        names: &BTreeSet<&str>,
+        wish: &Wish,
+        refused: &mut BTreeMap<String, String>,
+    ) -> bool {
+        let spared = |held: &Held| wish.incomplete && !wish.gates.contains_key(&held.uid);
+        let others: Vec<_> = self
+            .held
+            .iter()
+            .filter(|((known, name), held)| *known == kind && !names.contains(name.as_str()) && !spared(held))
+            .map(|((_, name), held)| (name.clone(), held.uid.clone()))
+            .collect();
+        let mut done = true;
+        for (name, uid) in others {
+            match self.api(kind).delete(&name, &DeleteParams::default()).await.map_err(write::classify) {
+                Ok(_) | Err(Error::Conflict) => drop(self.held.remove(&(kind, name))),
+                Err(error) => {
+                    tracing::warn!(kind, name, %error, "not deleted; trying again");
+                    refused.insert(uid, format!("{kind} {name}: {error}"));
+                    done = false;
+                }
+            }
+        }
+        done
+    }
+
+    /// What is as it was written: a policy with its binding.
+    fn accepted(&self) -> Accepted {
+        let written = |kind, name: &String| self.held.get(&(kind, name.clone()))?.written.as_ref();
+        let names = self.held.keys().filter(|(kind, _)| *kind == KINDS[1]).map(|(_, name)| name);
+        let policies = names.filter_map(|name| {
+            let ((policy, one), (binding, other)) = written(KINDS[1], name).zip(written(KINDS[0], name))?;
+            let policy = Policy { name: name.clone(), policy: policy.clone(), binding: binding.clone() };
+            Some((name.clone(), (policy, one.max(other).into_std())))
+        });
+        let clauses = self.hook.as_ref().filter(|hook| hook.written.is_some()).map(|hook| hook.clauses.clone());
+        Accepted { policies: policies.collect(), clauses: clauses.unwrap_or_default() }
+    }
+
+    /// Says what is there and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
+    fn tell(&self, offers: Offers, refused: Option<BTreeMap<String, String>>) {
+        let present: BTreeSet<_> = self.held.values().map(|held| held.uid.clone()).collect();
+        let mut known = self.admission.known();
+        let refused = refused.unwrap_or_else(|| known.refused.clone());
+        let accepted = self.accepted();
+        if known.offers == Some(offers) && known.present == present && known.refused == refused && known.accepted == accepted {
+            return;
+        }
+        let frees = known.offers.is_none() || !known.present.is_subset(&present);
+        *known = Known { offers: Some(offers), present, refused, accepted, news: true, asked: known.asked };
+        drop(known);
+        if frees {
+            // Nodes of a gate that is being deleted may be released now.
+            self.hub.gates();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

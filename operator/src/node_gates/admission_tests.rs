@@ -1,0 +1,270 @@
+use super::*;
+use kube::client::Body;
+use planner::node_gates::{Gate, accepted::SETTLES};
+
+/// An API server that keeps what is applied; each call that changes something is noted as `METHOD name`.
+#[derive(Clone, Default)]
+struct Server {
+    objects: Arc<Mutex<BTreeMap<String, Value>>>,
+    calls: Arc<Mutex<Vec<String>>>,
+    without_policies: bool,
+    /// Whatever is to be applied.
+    refuses: Arc<Mutex<bool>>,
+}
+
+const COLLECTION: &str = "/apis/admissionregistration.k8s.io/v1/";
+
+impl Server {
+    fn client(&self) -> Client {
+        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+        let this = self.clone();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let (code, answer) = this.answer(parts.method.as_str(), parts.uri.path(), &body);
+                let body = Body::from(serde_json::to_vec(&answer).unwrap());
+                reply.send_response(http::Response::builder().status(code).body(body).unwrap());
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(&self, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
+        let none = (404, json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "none", "code": 404}));
+        let path = path.strip_prefix(COLLECTION).unwrap().to_owned();
+        if self.without_policies && path.starts_with("mutatingadmission") {
+            return none;
+        }
+        let mut objects = self.objects.lock().unwrap();
+        if method != "GET" {
+            self.calls.lock().unwrap().push(format!("{method} {path}"));
+        }
+        match method {
+            "GET" if path.starts_with("mutatingadmission") => {
+                let items: Vec<_> =
+                    objects.iter().filter(|(key, _)| key.starts_with(&format!("{path}/"))).map(|(_, object)| object.clone()).collect();
+                (200, json!({"apiVersion": admission::API, "kind": "List", "metadata": {}, "items": items}))
+            }
+            "GET" => objects.get(&path).map_or(none, |object| (200, object.clone())),
+            "PATCH" | "DELETE" if *self.refuses.lock().unwrap() => {
+                (403, json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403}))
+            }
+            "PATCH" => {
+                let mut object: Value = serde_json::from_slice(body).unwrap();
+                object["metadata"]["resourceVersion"] = self.calls.lock().unwrap().len().to_string().into();
+                objects.insert(path, object.clone());
+                (200, object)
+            }
+            _ => objects.remove(&path).map_or(none, |_| (200, json!({"kind": "Status", "status": "Success"}))),
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+}
+
+fn gate(name: &str) -> Arc<Gate> {
+    let spec = json!({
+        "nodeSelector": {"matchLabels": {"role": name}}, "taint": {"key": format!("readiness.k8s.io/{name}")},
+        "requirements": [{"name": "mark", "nodeAnnotation": {"key": "example.com/ready"}}],
+    });
+    let (spec, uid) = (serde_json::from_value(spec).unwrap(), format!("{name}-uid"));
+    Arc::new(Gate { name: name.into(), uid, generation: 1, created: 0, edited: None, deleting: false, spec, completion_annotation: None })
+}
+
+fn wish(gates: &[(&Arc<Gate>, bool)]) -> Wish {
+    let wanted =
+        |(gate, deleting): &(&Arc<Gate>, bool)| Wanted { gate: Arc::clone(gate), deleting: *deleting, enforced: true, owned: true };
+    Wish { gates: gates.iter().map(|known| (known.0.uid.clone(), wanted(known))).collect(), incomplete: false }
+}
+
+fn paths(gate: &Gate) -> (String, String) {
+    let name = admission::policy_name(gate);
+    (format!("mutatingadmissionpolicies/{name}"), format!("mutatingadmissionpolicybindings/{name}"))
+}
+
+fn keeper(server: &Server) -> (Keeper, Arc<Admission>) {
+    let admission = Arc::new(Admission::new(false));
+    (Keeper::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
+}
+
+/// What condition `AdmissionActive` of a gate says: word and value.
+fn said(admission: &Admission, gate: &Gate) -> (&'static str, bool) {
+    let (reason, works, _) = admission.condition(gate, true, true).unwrap();
+    (reason, works)
+}
+
+const SETTLING: (&str, bool) = ("Settling", false);
+const IN_FORCE: (&str, bool) = ("Policy", true);
+const BY_WEBHOOK: (&str, bool) = ("Webhook", true);
+
+#[tokio::test(start_paused = true)]
+async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with_their_gate_binding_first() {
+    let server = Server::default();
+    let (mut keeper, admission) = keeper(&server);
+    let (edge, (policy, binding)) = (gate("edge"), paths(&gate("edge")));
+    assert!(keeper.round(true).await && server.calls().is_empty(), "nothing was wished yet");
+    assert!(!admission.is_present(&edge.uid));
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(false).await);
+    assert_eq!(server.calls(), [format!("PATCH {policy}"), format!("PATCH {binding}")]);
+    assert_eq!(said(&admission, &edge), SETTLING);
+    assert!(admission.is_present(&edge.uid));
+    assert!(admission.has_news() && !admission.has_news());
+    tokio::time::advance(SETTLES).await;
+    assert!(admission.has_news() && !admission.has_news(), "by the time alone");
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+    assert!(keeper.round(true).await && server.calls().is_empty(), "it is there as it was left");
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+    server.objects.lock().unwrap().get_mut(&policy).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
+    assert!(keeper.round(true).await);
+    assert_eq!(server.calls(), [format!("PATCH {policy}")]);
+    assert_eq!(said(&admission, &edge), SETTLING, "somebody had changed it");
+    admission.want(wish(&[(&edge, true)]));
+    assert!(keeper.round(false).await);
+    assert_eq!(server.calls(), [format!("DELETE {binding}"), format!("DELETE {policy}")]);
+    assert!(!admission.is_present(&edge.uid), "its nodes may be released now");
+}
+
+#[tokio::test]
+async fn policies_of_gates_that_are_no_more_are_deleted_by_the_next_operator_unless_some_gate_cannot_be_read() {
+    let server = Server::default();
+    let (old, new) = (gate("old"), gate("new"));
+    let (mut first, admission) = keeper(&server);
+    admission.want(wish(&[(&old, false)]));
+    assert!(first.round(true).await);
+    server.calls();
+    let (mut second, admission) = keeper(&server);
+    admission.want(Wish { incomplete: true, ..wish(&[]) });
+    assert!(second.round(true).await && server.calls().is_empty());
+    admission.want(wish(&[(&new, false)]));
+    assert!(second.round(false).await);
+    let ((policy, binding), (gone, unbound)) = (paths(&new), paths(&old));
+    let calls = [format!("PATCH {policy}"), format!("PATCH {binding}"), format!("DELETE {unbound}"), format!("DELETE {gone}")];
+    assert_eq!(server.calls(), calls);
+}
+
+#[tokio::test]
+async fn an_api_server_without_policies_is_asked_for_none() {
+    let server = Server { without_policies: true, ..Server::default() };
+    let (mut keeper, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert_eq!(admission.condition(&edge, true, true), None, "nothing is known yet");
+    assert!(keeper.round(true).await && server.calls().is_empty());
+    let (reason, works, message) = admission.condition(&edge, true, true).unwrap();
+    assert_eq!((reason, works), ("Reactive", false));
+    assert!(message.contains("--webhook-service"), "{message}");
+    assert!(!admission.is_present(&edge.uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edited_gate_is_not_protected_by_the_policy_of_before_nor_while_the_new_one_settles() {
+    let server = Server::default();
+    let (mut keeper, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+    let mut edited = Gate::clone(&edge);
+    (edited.generation, edited.spec.taint.value) = (2, Some("other".into()));
+    assert_eq!(said(&admission, &edited), SETTLING, "not written yet");
+    let edited = Arc::new(edited);
+    admission.want(wish(&[(&edited, false)]));
+    assert!(keeper.round(false).await);
+    assert_eq!(said(&admission, &edited), SETTLING);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edited), IN_FORCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_that_starts_again_counts_from_its_own_write_although_nothing_differs() {
+    let server = Server::default();
+    let (mut first, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(first.round(true).await);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+    let (mut second, admission) = keeper(&server);
+    assert!(second.round(true).await);
+    assert_eq!(said(&admission, &edge), SETTLING, "it is there, and may be as another gate wanted it");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(second.round(false).await);
+    assert_eq!(said(&admission, &edge), SETTLING);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force() {
+    let server = Server::default();
+    let (mut keeper, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    tokio::time::advance(SETTLES).await;
+    *server.refuses.lock().unwrap() = true;
+    let mut edited = Gate::clone(&edge);
+    edited.spec.taint.value = Some("other".into());
+    let edited = Arc::new(edited);
+    admission.want(wish(&[(&edited, false)]));
+    assert!(!keeper.round(false).await);
+    assert_eq!(said(&admission, &edited), ("Reactive", false));
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edited), ("Reactive", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why_it_could_not_be_deleted() {
+    let server = Server::default();
+    let (mut keeper, admission) = keeper(&server);
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    assert_eq!(admission.lingers(&edge.uid), Some(Lingering::Waits));
+    *server.refuses.lock().unwrap() = true;
+    admission.want(wish(&[(&edge, true)]));
+    assert!(!keeper.round(false).await);
+    let Some(Lingering::Refused(why)) = admission.lingers(&edge.uid) else { panic!("it was refused") };
+    assert!(why.contains("MutatingAdmissionPolicy") && why.contains("no"), "{why}");
+    *server.refuses.lock().unwrap() = false;
+    assert!(keeper.round(false).await);
+    assert_eq!(admission.lingers(&edge.uid), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_has_settled_and_its_authorities_are_known() {
+    let server = Server { without_policies: true, ..Server::default() };
+    let admission = Arc::new(Admission::new(true));
+    let mut keeper = Keeper::new(server.client(), Arc::default(), Arc::clone(&admission), None);
+    let trusted = watch::Sender::new(None);
+    keeper.served = Some(Served { namespace: "system".into(), service: "webhook".into(), trusted: trusted.subscribe() });
+    let (edge, web) = (gate("edge"), gate("web"));
+    admission.want(wish(&[(&edge, false)]));
+    assert!(keeper.round(true).await);
+    assert_eq!((said(&admission, &edge), server.calls()), (SETTLING, Vec::new()), "there are no certificates");
+    trusted.send_replace(Some("authority 1".into()));
+    assert!(keeper.round(false).await);
+    assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 1));
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), BY_WEBHOOK);
+    assert_eq!(said(&admission, &web), SETTLING);
+    admission.want(wish(&[(&edge, false), (&web, false)]));
+    assert!(keeper.round(true).await);
+    assert_eq!((said(&admission, &edge), said(&admission, &web), server.calls().len()), (BY_WEBHOOK, SETTLING, 1));
+    tokio::time::advance(SETTLES).await;
+    assert_eq!((said(&admission, &edge), said(&admission, &web)), (BY_WEBHOOK, BY_WEBHOOK));
+    trusted.send_replace(Some("authority 2".into()));
+    assert!(keeper.round(false).await);
+    assert_eq!((said(&admission, &edge), said(&admission, &web)), (SETTLING, SETTLING), "no server trusts it yet");
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), BY_WEBHOOK);
+    let path = format!("mutatingwebhookconfigurations/{}", admission::WEBHOOK.0);
+    server.objects.lock().unwrap().get_mut(&path).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
+    assert!(keeper.round(true).await);
+    assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 2), "somebody had changed it");
+}

@@ -1,0 +1,663 @@
+use super::*;
+use crate::watch::Guarded;
+use k8s_controller::events::Reporter;
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
+    core::v1::{Pod, Service},
+};
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use std::sync::Mutex;
+
+/// A node that a gate holds, and nothing else.
+fn observer() -> Arc<Observer> {
+    let record = json!({"g": "edge", "k": "edge", "e": "NoSchedule", "s": "held", "o": "applied", "c": "fresh", "t": 1});
+    let node = json!({
+        "metadata": {"name": "n1", "uid": "u1", "annotations": {planner::node_gates::record::annotation_key("g1"): record.to_string()}},
+        "spec": {"taints": [{"key": "edge", "effect": "NoSchedule"}]},
+    });
+    let observer = Observer::default();
+    observer.take::<Node>(vec![serde_json::from_value(node).unwrap()]);
+    observer.take::<Guarded>(Vec::new());
+    observer.take::<Deployment>(Vec::new());
+    observer.take::<ReplicaSet>(Vec::new());
+    observer.take::<ControllerRevision>(Vec::new());
+    observer.take::<Pod>(Vec::new());
+    observer.take::<DaemonSet>(Vec::new());
+    observer.take::<Service>(Vec::new());
+    Arc::new(observer)
+}
+
+fn engine(client: Client, observer: Arc<Observer>) -> Engine {
+    let reporter = Reporter { controller: "operator".into(), instance: None };
+    Engine::new(Options {
+        recorder: EventRecorder::new(client.clone(), reporter),
+        client,
+        hub: observer.hub(),
+        observer,
+        metrics: GateMetrics::registered(&mut Registry::default()),
+        webhook: None,
+    })
+}
+
+#[tokio::test]
+async fn a_record_is_not_taken_for_that_of_a_gate_that_is_gone_before_gates_were_made() {
+    let (service, _server) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let (client, observer) = (Client::new(service, "default"), observer());
+    let mut engine = engine(client, observer);
+    let work = Work::new();
+    engine.urgent.insert("n1".into());
+    engine.look(&work);
+    assert_eq!(work.len(), 0, "gates were not listed");
+    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
+    engine.look(&work);
+    assert_eq!(work.len(), 0, "they were listed, and not made yet");
+    engine.hub.change_fronts(|fronts| fronts.awaited = true);
+    engine.refresh_gates().await;
+    engine.look(&work);
+    assert_eq!(work.len(), 0, "one may come from the command line");
+    engine.hub.change_fronts(|fronts| fronts.awaited = false);
+    engine.refresh_gates().await;
+    engine.look(&work);
+    assert_eq!(work.len(), 1, "there is none: what it left goes");
+}
+
+/// An API server that has Nodes: what is asked of it is noted, and refused where that is asked for.
+#[derive(Default)]
+struct Server {
+    nodes: BTreeMap<String, Value>,
+    /// Method, path and body.
+    requests: Vec<(String, String, Value)>,
+    /// Requests of this method and beginning of a path are answered so: code, and whether that is all that is left of it.
+    refuses: Option<(&'static str, &'static str, u16)>,
+    /// The operator dies at the patch of a Node with this number, before it has an effect or after.
+    dies_at: Option<(usize, bool)>,
+    died: bool,
+    /// Pods, as lists show them.
+    pods: Vec<Value>,
+    /// Told when it has forgotten what a watch of pods begins with.
+    forgets: Arc<tokio::sync::Notify>,
+}
+
+/// To the API server a missing member equals null.
+fn test_holds(object: &Value, operation: &Value) -> bool {
+    let path = operation["path"].as_str().unwrap();
+    operation["op"] != "test" || *object.pointer(path).unwrap_or(&Value::Null) == operation["value"]
+}
+
+impl Server {
+    fn answer(&mut self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        self.requests.push((method.to_owned(), path.to_owned(), body.clone()));
+        if let Some((_, _, code)) = self.refuses.filter(|(refused, beginning, _)| *refused == method && path.starts_with(beginning)) {
+            return (code, json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "No", "code": code}));
+        }
+        let Some(node) = path.strip_prefix("/api/v1/nodes/").and_then(|name| self.nodes.get(name)) else {
+            return match (method, path) {
+                ("GET", "/api/v1/pods") => (200, json!({"metadata": {}, "items": []})),
+                ("GET", "/api/v1/namespaces/ops/pods") => (200, json!({"metadata": {"resourceVersion": "1"}, "items": self.pods})),
+                ("GET", _) => (404, json!({"kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404})),
+                _ if body["status"].is_object() || body["metadata"]["finalizers"].is_array() => {
+                    (200, json!({"metadata": {"name": "edge"}, "spec": gate().spec}))
+                }
+                _ => (200, body),
+            };
+        };
+        let message = "the server rejected our request due to an error in our request";
+        let failure = |code| (code, json!({"kind": "Status", "status": "Failure", "message": message, "reason": "No", "code": code}));
+        let mut after = node.clone();
+        for operation in body.as_array().into_iter().flatten() {
+            if !test_holds(&after, operation) {
+                return failure(422);
+            }
+            if operation["op"] != "test" {
+                let operation: json_patch::Patch = serde_json::from_value(json!([operation])).unwrap();
+                json_patch::patch(&mut after, &operation).unwrap();
+            }
+        }
+        let death = self.dies_at.filter(|(number, _)| method == "PATCH" && self.patches_of_nodes().len() == *number);
+        if death.is_none_or(|(_, too_late)| too_late) {
+            self.nodes.insert(path.rsplit('/').next().unwrap().to_owned(), after.clone());
+        }
+        if death.is_some() {
+            (self.dies_at, self.died) = (None, true);
+            return failure(500);
+        }
+        (200, after)
+    }
+
+    fn patches_of_nodes(&self) -> Vec<&Value> {
+        self.requests
+            .iter()
+            .filter(|(method, path, _)| method == "PATCH" && path.starts_with("/api/v1/nodes/"))
+            .map(|request| &request.2)
+            .collect()
+    }
+
+    fn asked(&self, method: &str, beginning: &str) -> usize {
+        self.requests.iter().filter(|(asked, path, _)| asked == method && path.starts_with(beginning)).count()
+    }
+}
+
+fn serve(server: &Arc<Mutex<Server>>) -> Client {
+    let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let server = Arc::clone(server);
+    tokio::spawn(async move {
+        while let Some((request, reply)) = handle.next_request().await {
+            let (parts, body) = request.into_parts();
+            if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                let forgets = Arc::clone(&server.lock().unwrap().forgets);
+                tokio::spawn(async move {
+                    forgets.notified().await;
+                    let gone =
+                        json!({"type": "ERROR", "object": {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410}});
+                    reply.send_response(http::Response::new(Body::from(format!("{gone}\n").into_bytes())));
+                });
+                continue;
+            }
+            let body = body.collect_bytes().await.unwrap();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let (code, answer) = server.lock().unwrap().answer(parts.method.as_str(), parts.uri.path(), body);
+            reply.send_response(http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap());
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// A gate that waits for the condition Warm.
+fn gate() -> NodeReadinessGate {
+    let spec = json!({"allNodes": true, "taint": {"key": "edge"}, "requirements": [{"name": "warm", "condition": {"type": "Warm"}}]});
+    let metadata =
+        json!({"name": "edge", "uid": "g1", "generation": 1, "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"});
+    serde_json::from_value(json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate", "metadata": metadata, "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// A Node that has just come.
+fn fresh(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "uid": format!("u-{name}"), "creationTimestamp": "2026-01-02T00:00:00Z", "annotations": {"a": "b"}},
+        "spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]},
+    })
+}
+
+/// An engine that knows the gate, and these nodes alone.
+async fn with_nodes(server: &Arc<Mutex<Server>>, names: &[String]) -> Engine {
+    server.lock().unwrap().nodes = names.iter().map(|name| (name.clone(), fresh(name))).collect();
+    started(server, gate()).await
+}
+
+/// An engine that knows this gate, all Nodes as they are now, and nothing that another one has remembered.
+async fn started(server: &Arc<Mutex<Server>>, gate: NodeReadinessGate) -> Engine {
+    let observer = observer();
+    let nodes = server.lock().unwrap().nodes.values().cloned().map(|node| serde_json::from_value(node).unwrap()).collect();
+    observer.take::<Node>(nodes);
+    let mut engine = engine(serve(server), observer);
+    engine.known.objects.insert("edge".into(), gate);
+    engine.listed = true;
+    engine.refresh_gates().await;
+    engine
+}
+
+/// The gate of mode Continuous, with these further fields; it waits for nothing before it taints.
+fn continuous(more: &Value) -> NodeReadinessGate {
+    let mut spec = json!({
+        "allNodes": true, "mode": "Continuous", "taint": {"key": "edge"},
+        "requirements": [{"name": "warm", "condition": {"type": "Warm"}}], "retaint": {"failingFor": "0s"},
+    });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    NodeReadinessGate { spec: serde_json::from_value(spec).unwrap(), ..gate() }
+}
+
+/// The Node with this name says so of Warm from now on, as the watch shows.
+fn say(engine: &Engine, server: &Mutex<Server>, name: &str, status: &str) {
+    let mut asked = server.lock().unwrap();
+    let node = asked.nodes.get_mut(name).unwrap();
+    node["status"] = json!({"conditions": [{"type": "Warm", "status": status}]});
+    engine.observer.learn(serde_json::from_value(node.clone()).unwrap());
+}
+
+/// Nodes with the taint of the gate.
+fn tainted(server: &Mutex<Server>) -> BTreeSet<String> {
+    let has = |node: &Value| node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == "edge"));
+    server.lock().unwrap().nodes.iter().filter(|(_, node)| has(node)).map(|(name, _)| name.clone()).collect()
+}
+
+mod budget;
+mod interruptions;
+
+/// Looks at every node until there is nothing more to write.
+async fn settle(engine: &mut Engine) {
+    let mut work = Work::new();
+    loop {
+        engine.look(&work);
+        match work.next().await {
+            Some(ended) => engine.ended(ended),
+            None => return,
+        }
+    }
+}
+
+/// Says of gates what is to be said, until it is written or refused.
+async fn report(engine: &mut Engine) {
+    let mut writing = Writing::new();
+    engine.report(&writing);
+    while let Some(writes) = writing.next().await {
+        engine.written(writes);
+    }
+}
+
+/// Each node was written to once in each round so far, its status says so, and every node gets warm.
+fn check(engine: &Engine, server: &Mutex<Server>, round: usize, held: bool) {
+    let mut asked = server.lock().unwrap();
+    let patches = asked.patches_of_nodes();
+    assert_eq!(patches.len(), round * 5_000);
+    let touches = |patch: &Value, path: &str| {
+        patch.as_array().unwrap().iter().any(|step| step["op"] != "test" && step["path"].as_str().unwrap().starts_with(path))
+    };
+    assert!(patches.iter().all(|patch| touches(patch, "/spec/taints") && touches(patch, "/metadata/annotations")));
+    assert_eq!(asked.asked("GET", "/api/v1/nodes"), 0, "nothing is read that the watch shows");
+    let (_, _, status) = asked.requests.iter().rfind(|(_, path, _)| path.ends_with("/nodereadinessgates/edge/status")).unwrap();
+    assert!(status.to_string().len() < 4_096, "{status}");
+    assert_eq!(status["status"]["nodes"]["held"], if held { 5_000 } else { 0 });
+    for node in asked.nodes.values_mut() {
+        let tainted = node["spec"]["taints"].as_array().unwrap().iter().any(|taint| taint["key"] == "edge");
+        assert_eq!(tainted, held);
+        node["status"] = json!({"conditions": [{"type": "Warm", "status": "True"}]});
+        engine.observer.learn(serde_json::from_value(node.clone()).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn five_thousand_nodes_cost_one_request_each_way_with_taint_and_record_and_a_status_below_four_kilobytes() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let names: Vec<_> = (0..5_000).map(|index| format!("ip-10-0-{index}.eu-central-1.compute.internal")).collect();
+    let mut engine = with_nodes(&server, &names).await;
+    for (round, held) in [(1, true), (2, false)] {
+        settle(&mut engine).await;
+        engine.status_due = true;
+        report(&mut engine).await;
+        check(&engine, &server, round, held);
+        let changes = engine.hub.changes().await;
+        engine.note(changes).await;
+    }
+}
+
+#[tokio::test]
+async fn a_patch_that_comes_too_late_is_counted_and_answered_with_what_is_there_now() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
+    let (client, metrics) = (serve(&server), GateMetrics::registered(&mut Registry::default()));
+    let counted = |reason| metrics.refused.get_or_create(&super::super::metrics::Refused { reason }).get();
+    let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "another"}]);
+    // 422: a test in the patch failed, or the taint is there already; 409: the object moved on.
+    for (times, code) in [(1, 422), (2, 409)] {
+        server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", code));
+        let Outcome::Stale(now, _) = act::patch(&client, &metrics, "n1", &patch).await else { panic!("{code}") };
+        assert_eq!(now.metadata.uid.as_deref(), Some("u-n1"), "read live");
+        assert_eq!((counted("test"), counted("forbidden"), counted("other")), (times, 0, 0));
+    }
+    server.lock().unwrap().nodes.clear();
+    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, Outcome::Gone));
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
+    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, Outcome::Forbidden(_)));
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 500));
+    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, Outcome::Failed(..)));
+    assert_eq!((counted("test"), counted("forbidden"), counted("other")), (3, 1, 1));
+    assert_eq!(server.lock().unwrap().asked("GET", "/api/v1/nodes/n1"), 3, "not after what a look would not change");
+}
+
+#[tokio::test]
+async fn a_node_that_changes_while_a_patch_of_it_is_under_way_waits_for_the_answer() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    let mut work = Work::new();
+    engine.look(&work);
+    assert_eq!(work.len(), 1);
+    say(&engine, &server, "n1", "True");
+    engine.urgent.insert("n1".into());
+    engine.look(&work);
+    assert_eq!(work.len(), 1, "a second one would be made from the same view");
+    let patched = work.next().await.unwrap();
+    engine.ended(patched);
+    engine.look(&work);
+    assert_eq!(work.len(), 1, "it is not forgotten");
+}
+
+#[tokio::test]
+async fn a_node_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_seen_of_it() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
+    settle(&mut engine).await;
+    server.lock().unwrap().refuses = None;
+    engine.timers.clear();
+    engine.urgent.insert("n1".into());
+    settle(&mut engine).await;
+    assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 1);
+    assert!(engine.timers.contains_key("n1"), "the tick looks again");
+    engine.failures.get_mut("n1").unwrap().1 = Instant::now();
+    engine.tick(&mut Writing::new()).await;
+    settle(&mut engine).await;
+    assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 2);
+}
+
+#[tokio::test]
+async fn a_node_that_is_to_lose_its_release_in_a_while_is_looked_at_again_when_that_is_over() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
+    let mut engine = started(&server, continuous(&json!({"retaint": {"failingFor": "1h"}}))).await;
+    say(&engine, &server, "n1", "True");
+    settle(&mut engine).await;
+    assert!(engine.timers.is_empty());
+    let before = chrono::Utc::now().timestamp();
+    say(&engine, &server, "n1", "False");
+    engine.sweep();
+    settle(&mut engine).await;
+    assert!(tainted(&server).is_empty());
+    assert!(engine.timers.get("n1").is_some_and(|at| *at >= before + 3_600), "{:?}", engine.timers);
+}
+
+#[tokio::test]
+async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tried_again_by_the_tick_alone() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    let asked = || server.lock().unwrap().asked("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io/v1alpha1/nodereadinessgates/edge");
+    server.lock().unwrap().refuses = Some(("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io", 403));
+    let applied = |gate| Ok(Event::Apply(DeserializeGuard(Ok(gate))));
+    engine.gate_event(applied(gate()), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    assert_eq!((asked(), engine.finalizers), (1, Finalizers::Failed));
+    // As after each write of the status of an IngressDaemonSet.
+    engine.refresh_gates().await;
+    assert_eq!(asked(), 1);
+    server.lock().unwrap().refuses = None;
+    engine.tick(&mut Writing::new()).await;
+    assert_eq!((asked(), engine.finalizers), (2, Finalizers::Kept));
+    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
+    let expected = json!({"metadata": {"finalizers": [crds::names::FINALIZER], "resourceVersion": "1"}});
+    assert_eq!(body, expected, "one that somebody else has added meanwhile is not taken out");
+    let mut dry = gate();
+    dry.spec.dry_run = true;
+    engine.gate_event(applied(dry), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    assert_eq!(asked(), 2, "one that only ever ran dry leaves nothing behind");
+}
+
+#[tokio::test]
+async fn a_status_that_was_refused_is_written_at_the_next_tick_and_the_same_one_is_not_written_twice() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    let asked =
+        || server.lock().unwrap().asked("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io/v1alpha1/nodereadinessgates/edge/status");
+    server.lock().unwrap().refuses = Some(("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io", 500));
+    report(&mut engine).await;
+    assert!(engine.status_due && asked() == 1);
+    server.lock().unwrap().refuses = None;
+    report(&mut engine).await;
+    assert!(!engine.status_due && asked() == 2);
+    // As the watch shows it then.
+    let written = engine.reported.get("g1").cloned();
+    engine.known.objects.get_mut("edge").unwrap().status = written;
+    engine.status_due = true;
+    report(&mut engine).await;
+    assert_eq!(asked(), 2, "it says the same");
+}
+
+#[tokio::test]
+async fn nodes_do_not_wait_for_a_status_that_takes_long_and_only_one_is_under_way() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    let mut writing = Writing::new();
+    engine.report(&writing);
+    assert_eq!(writing.len(), 1);
+    server.lock().unwrap().nodes.insert("n2".into(), fresh("n2"));
+    engine.observer.learn(serde_json::from_value(fresh("n2")).unwrap());
+    let changes = engine.hub.changes().await;
+    engine.note(changes).await;
+    settle(&mut engine).await;
+    assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 2);
+    engine.report(&writing);
+    assert!(writing.len() == 1 && engine.status_due);
+    while let Some(writes) = writing.next().await {
+        engine.written(writes);
+    }
+    assert_eq!(engine.reported["g1"].nodes.held, 1, "what was known when it began");
+    report(&mut engine).await;
+    assert_eq!(engine.reported["g1"].nodes.held, 2);
+}
+
+#[tokio::test]
+async fn what_changes_no_gate_makes_nobody_look_at_every_node_and_what_changes_one_does() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    let mut other = gate();
+    other.metadata.annotations = Some([("example.com/seen".to_owned(), "yes".to_owned())].into());
+    for (now, swept) in [
+        (gate(), 0),
+        (other, 0),
+        (
+            NodeReadinessGate {
+                spec: crds::NodeReadinessGateSpec { policy: crds::node_readiness_gate::Policy::AnyOf, ..gate().spec },
+                ..gate()
+            },
+            1,
+        ),
+    ] {
+        engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(now)))), &mut BTreeMap::new());
+        engine.refresh_gates().await;
+        assert_eq!(engine.swept.len(), swept);
+    }
+    let changed: Vec<_> = engine.hub.world().gates.values().map(|gate| gate.spec.policy).collect();
+    assert_eq!(changed, [crds::node_readiness_gate::Policy::AnyOf]);
+    engine.gate_event(Ok(Event::Delete(DeserializeGuard(Ok(gate())))), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    assert!(engine.hub.world().gates.is_empty() && engine.swept.len() == 1);
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_is_counted_no_more() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned(), "n2".to_owned()]).await;
+    settle(&mut engine).await;
+    assert_eq!(engine.views.len(), 2);
+    engine.observer.take::<Node>(vec![serde_json::from_value(server.lock().unwrap().nodes["n1"].clone()).unwrap()]);
+    engine.urgent.insert("n2".into());
+    engine.status_due = false;
+    settle(&mut engine).await;
+    assert!(engine.views.keys().eq(["n1"]) && engine.status_due);
+}
+
+fn condition(server: &Mutex<Server>, type_: &str) -> (String, String, Value) {
+    let asked = server.lock().unwrap();
+    let (_, _, body) = asked.requests.iter().rfind(|(_, path, _)| path.ends_with("/nodereadinessgates/edge/status")).unwrap();
+    let conditions = body["status"]["conditions"].as_array().unwrap();
+    let found = conditions.iter().find(|condition| condition["type"] == type_).unwrap();
+    (found["status"].as_str().unwrap().to_owned(), found["reason"].as_str().unwrap().to_owned(), body["status"].clone())
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_nothing_counts_as_held_meanwhile() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned(), "n2".to_owned()]).await;
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (ready, reason, status) = condition(&server, "Ready");
+    assert_eq!((ready.as_str(), reason.as_str()), ("False", "PatchForbidden"));
+    let told = || server.lock().unwrap().asked("POST", "/apis/events.k8s.io");
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(told(), 1, "an event tells of it");
+    engine.status_due = true;
+    report(&mut engine).await;
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(told(), 1, "once");
+    assert_eq!((&status["nodes"]["matched"], &status["nodes"]["held"]), (&json!(2), &json!(0)), "{status}");
+    server.lock().unwrap().refuses = None;
+    engine.failures.clear();
+    engine.sweep();
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (ready, reason, status) = condition(&server, "Ready");
+    assert_eq!((ready.as_str(), reason.as_str()), ("True", "NodesHeld"));
+    assert_eq!(status["nodes"]["held"], 2);
+}
+
+#[tokio::test]
+async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_is_not() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (.., status) = condition(&server, "Ready");
+    assert_eq!(status["taints"], json!([{"key": gate().spec.taint.key, "effect": "NoSchedule"}]), "what it may take from nodes later");
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
+    let mut going = gate();
+    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
+    going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
+    // It finds no policies.
+    tokio::spawn(Keeper::new(engine.client.clone(), Arc::clone(&engine.hub), Arc::clone(&engine.admission), None).run());
+    while engine.admission.is_present("g1") {
+        tokio::task::yield_now().await;
+    }
+    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (ready, reason, status) = condition(&server, "Ready");
+    assert_eq!((ready.as_str(), reason.as_str()), ("False", "DeletionBlocked"), "{status}");
+    server.lock().unwrap().refuses = None;
+    engine.failures.clear();
+    engine.sweep();
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
+    assert_eq!(body["metadata"]["finalizers"], json!([]), "{body}");
+}
+
+#[tokio::test]
+async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    {
+        let mut server = server.lock().unwrap();
+        let node = server.nodes.get_mut("n1").unwrap();
+        let record = json!({"g": "gone", "k": "quarantine", "e": "NoExecute", "s": "held", "o": "applied", "c": "fresh", "t": 1});
+        node["metadata"]["annotations"][annotation_key("gone")] = record.to_string().into();
+        node["spec"]["taints"].as_array_mut().unwrap().push(json!({"key": "quarantine", "effect": "NoExecute"}));
+        engine.observer.learn(serde_json::from_value(node.clone()).unwrap());
+    }
+    engine.sweep();
+    settle(&mut engine).await;
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    let server = server.lock().unwrap();
+    let node = &server.nodes["n1"];
+    assert!(node["metadata"]["annotations"].get(annotation_key("gone")).is_none(), "{node}");
+    assert!(node["spec"]["taints"].as_array().unwrap().iter().any(|taint| taint["key"] == "quarantine"), "{node}");
+    let told = |(method, path, body): &&(String, String, Value)| {
+        method == "POST" && path.starts_with("/apis/events.k8s.io") && body["reason"] == "TaintOfUnknownGate"
+    };
+    assert_eq!(server.requests.iter().filter(told).count(), 1);
+}
+
+#[tokio::test]
+async fn a_gate_that_was_dry_takes_the_nodes_that_are_there_for_existing_ones_also_after_another_start() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &[]).await;
+    let mut dry = gate();
+    dry.spec.dry_run = true;
+    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(dry)))), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    assert_eq!(condition(&server, "Ready").2.get("inForce"), None);
+    let mut on = gate();
+    on.metadata.generation = Some(2);
+    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(on.clone())))), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let status = condition(&server, "Ready").2;
+    let since = status["inForce"]["since"].as_str().unwrap().to_owned();
+    assert!(since.as_str() > "2026-01-01T00:00:00Z", "{status}");
+    // Another process reads it.
+    on.status = Some(serde_json::from_value(status).unwrap());
+    let mut another = with_nodes(&server, &["n1".to_owned()]).await;
+    another.known.objects.insert("edge".into(), on);
+    another.put_in_force();
+    assert_eq!(another.in_force["g1"].in_force.as_ref().map(|known| known.since.0.to_string()), Some(since));
+}
+
+#[tokio::test]
+async fn a_gate_that_cannot_get_its_finalizer_does_not_begin_to_write_and_leaves_records_alone() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    server.lock().unwrap().refuses = Some(("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io", 403));
+    let mut engine = engine(serve(&server), observer());
+    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::from([("edge".to_owned(), DeserializeGuard(Ok(gate())))]));
+    engine.refresh_gates().await;
+    settle(&mut engine).await;
+    assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 0, "neither a taint nor a record of it goes");
+    server.lock().unwrap().refuses = None;
+    engine.keep_finalizers().await;
+    let changes = engine.hub.changes().await;
+    assert!(changes.gates);
+    engine.note(changes).await;
+    assert!(engine.hub.world().gates.contains_key("g1"));
+}
+
+#[tokio::test]
+async fn a_gate_that_could_not_be_decoded_and_is_gone_at_the_next_list_is_not_waited_for() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &[]).await;
+    engine.known.unreadable.insert("broken".into());
+    engine.gate_event(Ok(Event::Init), &mut BTreeMap::new());
+    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
+    assert!(engine.known.unreadable.is_empty() && engine.known.objects.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were_listed() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let observer = observer();
+    let spec = json!({"template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    let resource = json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": {"name": "web", "namespace": "edge", "uid": "u"}, "spec": spec,
+    });
+    observer.take(vec![serde_json::from_value::<Guarded>(resource).unwrap()]);
+    let mut engine = engine(serve(&server), Arc::clone(&observer));
+    let labels = json!({});
+    let unreadable = |engine: &Engine| engine.hub.links("edge", "web", &labels).map(|links| links.unreadable);
+    assert_eq!(unreadable(&engine), None, "it waits for the first list");
+    let mut dirty = observer.dirty().stream().boxed();
+    let forbidden = || {
+        let status = json!({"kind": "Status", "status": "Failure", "message": "gates is forbidden", "reason": "Forbidden", "code": 403});
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).unwrap())))
+    };
+    engine.gate_event(forbidden(), &mut BTreeMap::new());
+    assert_eq!(unreadable(&engine), None, "an API server that has just started may not know its rights yet");
+    tokio::time::advance(REFUSED_FOR).await;
+    engine.gate_event(forbidden(), &mut BTreeMap::new());
+    let why = unreadable(&engine).unwrap().unwrap();
+    assert!(why.contains("gates is forbidden") && why.contains("deploy/10-rbac.yaml"), "{why}");
+    let marked = tokio::time::timeout(Duration::from_mins(1), dirty.next()).await.unwrap().unwrap();
+    assert_eq!(marked.name, "web");
+    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    assert_eq!(unreadable(&engine).flatten(), None, "they were listed");
+    // What was read once is what counts from then on.
+    engine.gate_event(forbidden(), &mut BTreeMap::new());
+    assert_eq!(unreadable(&engine).flatten(), None);
+}

@@ -1,0 +1,97 @@
+//! What gates are made from: `NodeReadinessGates`, the field `nodeReadinessTaint` of `IngressDaemonSets`, a `ConfigMap`, a preset.
+
+use super::{hub::Fronts, legacy};
+use crate::args;
+use crds::{
+    IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus,
+    label_selector::LabelSelector,
+    node_readiness_gate::{DuringUpdate, IngressDaemonSetRequirement, Mode, Requirement},
+};
+use kube::{ResourceExt as _, api::ObjectMeta};
+use planner::{
+    node_gates::{Gate, legacy as config_map, world::IMPLIED},
+    node_rights::NodeRights,
+};
+use std::collections::BTreeMap;
+
+/// What a `NodeReadinessGate` says.
+pub fn gate(object: &NodeReadinessGate) -> Gate {
+    let deleting = object.metadata.deletion_timestamp.is_some();
+    Gate { deleting, ..of(&object.metadata, object.name_any(), object.metadata.uid.clone().unwrap_or_default(), object.spec.clone()) }
+}
+
+/// What `nodeReadinessTaint` stands for, where it is set and allowed. A resource that is being deleted needs no replicas any more.
+pub fn implied(resource: &IngressDaemonSet, rights: &NodeRights) -> Option<Gate> {
+    let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
+    let taint = resource.spec.node_readiness_taint.clone().filter(|taint| rights.allows_taint(&namespace, taint))?;
+    if resource.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let mut labels = resource.spec.node_selector.clone();
+    if let Some(selector) = resource.spec.template.pointer("/spec/nodeSelector").and_then(serde_json::Value::as_object) {
+        labels.extend(selector.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))));
+    }
+    let replicas = IngressDaemonSetRequirement {
+        namespace: namespace.clone(),
+        name: name.clone(),
+        min_ready: None,
+        during_update: DuringUpdate::Hold,
+        max_hold: None,
+    };
+    let replicas = Requirement { name: "replicas".into(), ingress_daemon_set: Some(replicas), ..Requirement::default() };
+    let spec = NodeReadinessGateSpec { mode: Mode::Continuous, ..NodeReadinessGateSpec::new(taint, vec![replicas]) };
+    let spec = if labels.is_empty() { spec } else { spec.on(LabelSelector { match_labels: labels, ..LabelSelector::default() }) };
+    let uid = format!("{IMPLIED}{}", resource.metadata.uid.clone().unwrap_or_default());
+    Some(of(&resource.metadata, format!("{namespace}/{name}"), uid, spec))
+}
+
+/// What the gate that `nodeReadinessTaint` stands for said of itself, also where the field is not set any more, by UID.
+pub fn said_of_implied(resource: &IngressDaemonSet) -> Option<(String, NodeReadinessGateStatus)> {
+    let uid = format!("{IMPLIED}{}", resource.metadata.uid.as_deref()?);
+    Some((uid, resource.status.as_ref()?.node_readiness.clone()?))
+}
+
+fn of(metadata: &ObjectMeta, name: String, uid: String, spec: NodeReadinessGateSpec) -> Gate {
+    Gate {
+        name,
+        uid,
+        generation: metadata.generation.unwrap_or(0),
+        created: metadata.creation_timestamp.as_ref().map_or(0, crate::watch::seconds),
+        edited: edited(metadata),
+        deleting: false,
+        spec,
+        completion_annotation: None,
+    }
+}
+
+/// When somebody but the operator last wrote more than the status of an object.
+fn edited(metadata: &ObjectMeta) -> Option<i64> {
+    let managed = metadata.managed_fields.iter().flatten();
+    let by_others = managed.filter(|entry| {
+        let is_ours = entry.manager.as_deref().is_some_and(|manager| manager.starts_with("ingress-daemonset-operator"));
+        !is_ours && entry.subresource.as_deref().unwrap_or_default().is_empty()
+    });
+    by_others.filter_map(|entry| entry.time.as_ref().map(crate::watch::seconds)).max()
+}
+
+/// Gates that such a command line stands for, as far as they bear on resources: what they wait for is pods, so a `ConfigMap` need not be read.
+pub fn of_command_line(options: &args::Fronts) -> Fronts {
+    let named = |at: &args::ConfigMaps| config_map::gate(&at.namespace, &at.names.join(" or "), 0, Vec::new());
+    Fronts { config_map: options.legacy_configmap.as_ref().map(named), preset: legacy::of_preset(options, false, 0), ..Fronts::default() }
+}
+
+/// All gates, by what names their records.
+pub fn all<'a>(
+    objects: impl Iterator<Item = &'a NodeReadinessGate>,
+    resources: impl Iterator<Item = &'a IngressDaemonSet>,
+    fronts: &Fronts,
+    rights: &NodeRights,
+) -> BTreeMap<String, Gate> {
+    let elsewhere = [&fronts.config_map, &fronts.preset].into_iter().flatten().cloned();
+    objects
+        .map(gate)
+        .chain(resources.filter_map(|resource| implied(resource, rights)))
+        .chain(elsewhere)
+        .map(|gate| (gate.uid.clone(), gate))
+        .collect()
+}

@@ -1,0 +1,214 @@
+//! What the loop of gates and the passes over resources tell each other, inside one process.
+
+use crate::pod_gates;
+use crds::NodeReadinessGateStatus;
+use k8s_openapi::api::core::v1::ConfigMap;
+use planner::{
+    node_gates::{
+        Gate, World,
+        world::{Key, ReplicaHealth},
+    },
+    snapshot::GateLinks,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tokio::sync::Notify;
+
+/// Nodes to look at again.
+#[derive(Debug, Default)]
+struct News {
+    /// Something about these has changed.
+    nodes: BTreeSet<String>,
+    /// A gate has changed: every node is looked at, after those above.
+    all: bool,
+    /// What gates are made from has changed.
+    gates: bool,
+}
+
+/// The meeting point.
+#[derive(Debug, Default)]
+pub struct Hub {
+    news: Mutex<News>,
+    /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks.
+    heard: AtomicBool,
+    wake: Notify,
+    world: Mutex<World>,
+    judged: AtomicBool,
+    links: Mutex<Option<BTreeMap<Key, GateLinks>>>,
+    unreadable: Mutex<Option<String>>,
+    statuses: Mutex<BTreeMap<Key, NodeReadinessGateStatus>>,
+    fronts: Mutex<Fronts>,
+    pods: Arc<pod_gates::Hub>,
+}
+
+/// Gates that come neither from `NodeReadinessGates` nor from `IngressDaemonSets`.
+#[derive(Clone, Debug, Default)]
+pub struct Fronts {
+    /// A `ConfigMap` is asked for that was neither read nor refused yet.
+    pub awaited: bool,
+    /// It cannot be read, and what it said before is not known: records of its gate stay.
+    pub unreadable: bool,
+    /// The gate of the `ConfigMap`, as it could be read last.
+    pub config_map: Option<Gate>,
+    /// The `ConfigMap` itself, without what it says: events are about it.
+    pub config_map_object: Option<Box<ConfigMap>>,
+    /// The gate that is built in.
+    pub preset: Option<Gate>,
+}
+
+/// What has changed since the last look.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// These nodes.
+    pub nodes: BTreeSet<String>,
+    /// Every node.
+    pub all: bool,
+    /// What gates are made from.
+    pub gates: bool,
+}
+
+impl Hub {
+    /// Where readiness gates of pods meet what is seen here.
+    pub fn pods(&self) -> Arc<pod_gates::Hub> {
+        Arc::clone(&self.pods)
+    }
+
+    /// Something about a node has changed.
+    pub fn node(&self, name: &str) {
+        self.nodes([name.to_owned()]);
+    }
+
+    /// Something about these nodes has changed.
+    pub fn nodes(&self, names: impl IntoIterator<Item = String>) {
+        let mut news = lock(&self.news);
+        if self.heard.load(Ordering::Acquire) {
+            news.nodes.extend(names);
+        } else {
+            news.all = true;
+        }
+        drop(news);
+        self.wake.notify_one();
+    }
+
+    /// Something that concerns every node has changed.
+    pub fn every_node(&self) {
+        lock(&self.news).all = true;
+        self.wake.notify_one();
+    }
+
+    /// What gates are made from has changed.
+    pub fn gates(&self) {
+        self.pods.resources();
+        lock(&self.news).gates = true;
+        self.wake.notify_one();
+    }
+
+    /// What has changed; waits until there is something.
+    pub async fn changes(&self) -> Changes {
+        loop {
+            {
+                let mut news = lock(&self.news);
+                self.heard.store(true, Ordering::Release);
+                if news.all || news.gates || !news.nodes.is_empty() {
+                    let news = std::mem::take(&mut *news);
+                    return Changes { nodes: news.nodes, all: news.all, gates: news.gates };
+                }
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// The same, for whoever changes what makes a gate one that could never open.
+    pub(super) fn changing_world(&self) -> MutexGuard<'_, World> {
+        let world = lock(&self.world);
+        self.judged.store(false, Ordering::Release);
+        world
+    }
+
+    /// Whether gates are to be judged anew: asked once for each change.
+    pub(super) fn is_unjudged(&self) -> bool {
+        !self.judged.swap(true, Ordering::AcqRel)
+    }
+
+    /// What is known of everything but Nodes.
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    /// Gates from elsewhere.
+    pub(crate) fn fronts(&self) -> Fronts {
+        lock(&self.fronts).clone()
+    }
+
+    /// Changes the gates from elsewhere.
+    pub(super) fn change_fronts(&self, change: impl FnOnce(&mut Fronts)) {
+        change(&mut lock(&self.fronts));
+        self.gates();
+    }
+
+    /// The replicas of a resource, as its pass sees them.
+    pub fn replicas(&self, key: &Key, replicas: BTreeMap<String, ReplicaHealth>) {
+        let mut world = self.world();
+        let before = world.replicas.insert(key.clone(), Arc::default()).unwrap_or_default();
+        let differs = |name: &&String| before.get(*name) != replicas.get(*name);
+        let changed: Vec<_> = before.keys().chain(replicas.keys()).filter(differs).cloned().collect();
+        let replicas = Arc::new(replicas);
+        world.replicas.insert(key.clone(), Arc::clone(&replicas));
+        drop(world);
+        self.pods.replicas(key, &replicas);
+        if !changed.is_empty() {
+            self.nodes(changed);
+        }
+    }
+
+    /// Why gates cannot be listed, as long as they never were: nobody waits for them. Whether that is news.
+    pub(super) fn cannot_list(&self, why: Option<String>) -> bool {
+        let mut known = lock(&self.unreadable);
+        let is_news = *known != why;
+        *known = why;
+        is_news
+    }
+
+    /// How gates bear on a resource whose pods have these labels; `None` until they are known.
+    pub fn links(&self, namespace: &str, name: &str, labels: &serde_json::Value) -> Option<GateLinks> {
+        if let Some(why) = lock(&self.unreadable).clone() {
+            return Some(GateLinks { unreadable: Some(why), ..GateLinks::default() });
+        }
+        let links = lock(&self.links).as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
+        self.pods.links(links, namespace, labels)
+    }
+
+    /// Notes how gates bear on resources; returns the resources for which that has changed.
+    pub(super) fn link(&self, links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
+        let mut known = lock(&self.links);
+        let before = known.as_ref();
+        let changed = |key: &&Key| before.is_none_or(|before| before.get(*key) != links.get(*key));
+        let gone = before.into_iter().flat_map(BTreeMap::keys);
+        let changed = links.keys().chain(gone).filter(changed).cloned().collect();
+        *known = Some(links);
+        changed
+    }
+
+    /// What is said of the gate that a resource's `nodeReadinessTaint` stands for.
+    pub fn status(&self, namespace: &str, name: &str) -> Option<NodeReadinessGateStatus> {
+        lock(&self.statuses).get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Says that of every such gate; returns the resources for which it has changed.
+    pub(super) fn say(&self, statuses: BTreeMap<Key, NodeReadinessGateStatus>) -> Vec<Key> {
+        let mut known = lock(&self.statuses);
+        let changed = statuses.iter().filter(|(key, status)| known.get(*key) != Some(*status)).map(|(key, _)| key.clone()).collect();
+        *known = statuses;
+        changed
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change under a lock is one assignment: nothing is left half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,226 @@
+//! Gates that come from the command line: the `ConfigMap` of istio-cni-taint, which is watched, and the built-in preset.
+
+use super::hub::{Fronts, Hub};
+use crate::{
+    args::{self, ConfigMaps, Preset},
+    watch::WATCH_SECONDS,
+};
+use futures::{StreamExt as _, stream::select_all};
+use k8s_controller::events::{Event as Told, EventRecorder, EventType};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, ResourceExt as _,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event},
+    },
+};
+use planner::node_gates::{Gate, legacy, preset};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// What is known of one name.
+#[derive(Clone, Debug, Default)]
+enum Known {
+    /// It was not asked yet.
+    #[default]
+    Nothing,
+    /// The API server does not say.
+    Refused,
+    /// There is such an object, or there is none.
+    Seen(Option<Box<ConfigMap>>),
+}
+
+/// What is known of all names, and what follows from it.
+#[derive(Debug, PartialEq)]
+enum Found<'a> {
+    /// Wait.
+    Nothing,
+    /// There is none, or it cannot be read.
+    Missing(&'static str),
+    /// This one counts.
+    This(&'a ConfigMap),
+}
+
+/// The first that there is; one that was not asked yet may be there.
+fn first(known: &[Known]) -> Found<'_> {
+    let mut found = Found::Missing("there is no such ConfigMap");
+    for one in known {
+        match one {
+            Known::Nothing => return Found::Nothing,
+            Known::Refused => found = Found::Missing("it cannot be read: install deploy/optional/legacy-configmap.yaml"),
+            Known::Seen(None) => {}
+            Known::Seen(Some(object)) => return Found::This(object),
+        }
+    }
+    found
+}
+
+/// The gate of a preset; `since`: see [`preset::startup`].
+pub fn of_preset(options: &args::Fronts, backfill: bool, since: i64) -> Option<Gate> {
+    match options.preset? {
+        Preset::Startup => Some(preset::startup(&options.preset_namespace, backfill, since)),
+    }
+}
+
+/// What a `ConfigMap` says.
+pub fn of_config_map(object: &ConfigMap, since: i64) -> Result<Gate, String> {
+    let data: BTreeMap<_, _> = object.data.clone().unwrap_or_default();
+    let requirements = legacy::requirements(&data)?;
+    Ok(legacy::gate(&object.namespace().unwrap_or_default(), &object.name_any(), since, requirements))
+}
+
+/// Follows the `ConfigMap`.
+pub struct Legacy {
+    client: Client,
+    hub: Arc<Hub>,
+    recorder: EventRecorder,
+    at: Option<ConfigMaps>,
+    /// When this process read it first, unix seconds.
+    since: Option<i64>,
+    /// What was last said of it.
+    said: Option<String>,
+}
+
+impl Legacy {
+    /// Nothing is decided about any node before the `ConfigMap` was read once.
+    pub fn new(
+        client: Client,
+        hub: Arc<Hub>,
+        recorder: EventRecorder,
+        options: &args::Fronts,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Self {
+        let backfill = variable("STARTUP_BACKFILL").as_deref() == Some("1");
+        if options.preset.is_some() && variable("STARTUP_WEBHOOK").is_some() {
+            tracing::info!(
+                "STARTUP_WEBHOOK is ignored: nodes are tainted as they are created by a policy, or by the webhook of --webhook-service"
+            );
+        }
+        let preset = of_preset(options, backfill, chrono::Utc::now().timestamp());
+        let at = options.legacy_configmap.clone();
+        hub.change_fronts(|fronts| *fronts = Fronts { awaited: at.is_some(), preset, ..Fronts::default() });
+        Self { client, hub, recorder, at, since: None, said: None }
+    }
+
+    /// For ever, if there is one to follow.
+    pub async fn follow(mut self) {
+        let Some(at) = self.at.clone() else { return };
+        let watches = at.names.iter().enumerate().map(|(place, name)| {
+            let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &at.namespace);
+            let config = watcher::Config::default().timeout(WATCH_SECONDS).fields(&format!("metadata.name={name}"));
+            watcher::watcher(api, config).default_backoff().map(move |event| (place, event)).boxed()
+        });
+        let mut events = select_all(watches);
+        let mut known = vec![Known::default(); at.names.len()];
+        let mut listing = vec![None; at.names.len()];
+        while let Some((place, event)) = events.next().await {
+            let (Some(known_here), Some(listing)) = (known.get_mut(place), listing.get_mut(place)) else { continue };
+            match event {
+                Ok(Event::Init) => *listing = None,
+                Ok(Event::InitApply(object)) => *listing = Some(Box::new(object)),
+                Ok(Event::InitDone) => *known_here = Known::Seen(listing.take()),
+                Ok(Event::Apply(object)) => *known_here = Known::Seen(Some(Box::new(object))),
+                Ok(Event::Delete(_)) => *known_here = Known::Seen(None),
+                Err(error) => {
+                    tracing::warn!(namespace = at.namespace, name = at.names.get(place), %error, "watch of the ConfigMap failed; trying again");
+                    if matches!(known_here, Known::Nothing) {
+                        *known_here = Known::Refused;
+                    }
+                }
+            }
+            self.settle(&at, &known).await;
+        }
+    }
+
+    /// What cannot be read keeps what was read last.
+    async fn settle(&mut self, at: &ConfigMaps, known: &[Known]) {
+        let named = format!("{}/{}", at.namespace, at.names.join(" or "));
+        match first(known) {
+            Found::Nothing => {}
+            Found::Missing(why) => {
+                self.hub.change_fronts(|fronts| (fronts.awaited, fronts.unreadable) = (false, fronts.config_map.is_none()));
+                let said = format!("{named}: {why}");
+                if self.said.as_ref() != Some(&said) {
+                    tracing::error!(config_map = named, "{why}; nodes stay as they are, or go on as it said last");
+                    self.said = Some(said);
+                }
+            }
+            Found::This(object) => {
+                let since = *self.since.get_or_insert_with(|| chrono::Utc::now().timestamp());
+                match of_config_map(object, since) {
+                    Ok(gate) => {
+                        let said = format!("{} requirements", gate.spec.requirements.len());
+                        tracing::info!(gate = gate.name, said, "the ConfigMap was read");
+                        self.said = Some(said);
+                        self.hub.change_fronts(|fronts| {
+                            let object = ConfigMap { metadata: object.metadata.clone(), ..ConfigMap::default() };
+                            *fronts = Fronts {
+                                awaited: false,
+                                unreadable: false,
+                                config_map: Some(gate),
+                                config_map_object: Some(Box::new(object)),
+                                preset: fronts.preset.take(),
+                            };
+                        });
+                    }
+                    Err(why) => {
+                        self.hub.change_fronts(|fronts| (fronts.awaited, fronts.unreadable) = (false, fronts.config_map.is_none()));
+                        self.complain(object, why).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Once for each text.
+    async fn complain(&mut self, object: &ConfigMap, why: String) {
+        let said = format!("{}: {why}", object.resource_version().unwrap_or_default());
+        if self.said.as_ref() == Some(&said) {
+            return;
+        }
+        self.said = Some(said);
+        tracing::error!(config_map = object.name_any(), why, "the ConfigMap cannot be used; what it said last stays in force");
+        let event = Told {
+            type_: EventType::Warning,
+            reason: "InvalidConfiguration".into(),
+            action: "Read".into(),
+            note: Some(format!("{why}; what the ConfigMap said before stays in force")),
+            related: None,
+        };
+        if let Err(error) = self.recorder.publish(object, &event).await {
+            tracing::warn!(%error, "event not published");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str, text: &str) -> ConfigMap {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": name, "namespace": "kube-system"}, "data": {"config": text}}))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_first_config_map_that_there_is_counts_and_one_not_asked_for_yet_may_be_there() {
+        let (one, two) = (object("one", ""), object("two", ""));
+        let seen = |object: &ConfigMap| Known::Seen(Some(Box::new(object.clone())));
+        assert_eq!(first(&[seen(&one), seen(&two)]), Found::This(&one));
+        assert_eq!(first(&[Known::Seen(None), seen(&two)]), Found::This(&two));
+        assert_eq!(first(&[seen(&one), Known::Nothing]), Found::This(&one));
+        assert_eq!(first(&[Known::Nothing, seen(&two)]), Found::Nothing);
+        assert_eq!(first(&[Known::Refused, seen(&two)]), Found::This(&two));
+        assert!(matches!(first(&[Known::Seen(None), Known::Seen(None)]), Found::Missing(why) if why.contains("no such")));
+        assert!(matches!(first(&[Known::Seen(None), Known::Refused]), Found::Missing(why) if why.contains("deploy/optional")));
+    }
+
+    #[test]
+    fn a_config_map_becomes_a_gate_with_its_name() {
+        let gate = of_config_map(&object("node.readiness", "- {name: cni, namespace: kube-system, selector: app=istio}"), 7).unwrap();
+        assert_eq!((gate.name.as_str(), gate.created, gate.spec.requirements.len()), ("configmap/kube-system/node.readiness", 7, 2));
+        assert!(
+            of_config_map(&object("node.readiness", "- {name: cni, selector: app=istio}"), 7).unwrap_err().contains("namespace is missing")
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
+
+use crate::metrics::Shown;
+use planner::node_gates::{
+    decide::{Happened, Transition},
+    review::Answered,
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Metric, Registry},
+};
+
+/// A gate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfGate {
+    /// Its name.
+    pub gate: String,
+}
+
+/// Nodes of a gate.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub struct Nodes {
+    /// Name of the gate.
+    pub gate: String,
+    /// matched, held, released, stuck, `budget_blocked`, spared or refused.
+    pub state: &'static str,
+}
+
+/// Nodes that a requirement holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub struct Blocked {
+    /// Name of the gate.
+    pub gate: String,
+    /// Name of the requirement.
+    pub requirement: String,
+}
+
+/// Changes of taints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Operation {
+    /// Name of the gate.
+    pub gate: String,
+    /// add, adopt, `put_back`, remove or `time_out`.
+    pub operation: &'static str,
+}
+
+const OPERATIONS: [&str; 5] = ["add", "adopt", "put_back", "remove", "time_out"];
+
+/// Why a patch had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Refused {
+    /// test, conflict, forbidden or other.
+    pub reason: &'static str,
+}
+
+/// How the webhook answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WebhookAnswer {
+    /// tainted, unchanged or undecodable.
+    pub answer: &'static str,
+}
+
+/// All of them.
+#[derive(Clone, Debug)]
+pub struct GateMetrics {
+    /// Nodes by gate and state.
+    pub nodes: Shown<Nodes>,
+    /// Nodes that a requirement holds.
+    pub blocked: Shown<Blocked>,
+    operations: Family<Operation, Counter>,
+    /// Patches that had no effect.
+    pub refused: Family<Refused, Counter>,
+    /// Patches that were sent.
+    pub patches: Counter,
+    /// Pods that were on a node before its taint, and do not bear it.
+    pub late_pods: Family<OfGate, Counter>,
+    hold: Family<OfGate, Histogram>,
+    /// Seconds from the decision to the end of its patch.
+    pub patch_seconds: Histogram,
+    /// Events on Nodes that were left out because there were too many at once.
+    pub events_dropped: Counter,
+    webhook_answers: Family<WebhookAnswer, Counter>,
+    webhook_expiry: Gauge,
+}
+
+/// What is made known to it is kept by whoever counts.
+struct Registering<'r>(&'r mut Registry);
+
+impl Registering<'_> {
+    fn kept<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+}
+
+impl GateMetrics {
+    /// In this registry.
+    pub fn registered(registry: &mut Registry) -> Self {
+        // From a second to an hour: an image may have to be fetched.
+        let hold = || Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]);
+        let patch_seconds = Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+        let nodes = Shown::registered(registry, "gate_nodes", "Nodes of a readiness gate by state");
+        let blocked = Shown::registered(registry, "gate_blocked_nodes", "Nodes that a requirement of a gate holds");
+        let mut of = Registering(registry);
+        Self {
+            nodes,
+            blocked,
+            operations: of.kept("gate_taint_operations", "Changes of taints by gates", Family::default()),
+            patches: of.kept("gate_patches", "Patches of Nodes by gates", Counter::default()),
+            refused: of.kept("gate_patch_refusals", "Patches of Nodes by gates that had no effect, by reason", Family::default()),
+            late_pods: of.kept("gate_late_taint_pods", "Pods that were on a node before its taint and do not bear it", Family::default()),
+            hold: of.kept(
+                "gate_hold_duration_seconds",
+                "Time for which a node was held",
+                Family::new_with_constructor(hold as fn() -> Histogram),
+            ),
+            patch_seconds: of.kept(
+                "gate_patch_duration_seconds",
+                "Time from a decision about a node to the end of its patch",
+                patch_seconds,
+            ),
+            events_dropped: of.kept(
+                "gate_events_dropped",
+                "Events on Nodes that were left out because there were too many at once",
+                Counter::default(),
+            ),
+            webhook_answers: of.kept("webhook_answers", "Answers of the webhook about new nodes", Family::default()),
+            webhook_expiry: of.kept(
+                "webhook_cert_expiry_seconds",
+                "Unix time until which the webhook's certificate is good; 0 without a webhook",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// There is such a gate: what counts up begins at 0.
+    pub fn begin(&self, gate: &str) {
+        drop(self.late_pods.get_or_create(&OfGate { gate: gate.to_owned() }));
+    }
+
+    /// The gate is gone.
+    pub fn forget(&self, gate: &str) {
+        let of = OfGate { gate: gate.to_owned() };
+        self.late_pods.remove(&of);
+        self.hold.remove(&of);
+        for operation in OPERATIONS {
+            self.operations.remove(&Operation { gate: gate.to_owned(), operation });
+        }
+    }
+
+    /// The webhook has answered.
+    pub fn webhook_answered(&self, answered: Answered) {
+        let answer = match answered {
+            Answered::Tainted => "tainted",
+            Answered::Unchanged => "unchanged",
+            Answered::Undecodable => "undecodable",
+        };
+        self.webhook_answers.get_or_create(&WebhookAnswer { answer }).inc();
+    }
+
+    /// Until when the certificate that the webhook serves is good, unix seconds.
+    pub fn webhook_expires(&self, at: i64) {
+        self.webhook_expiry.set(at);
+    }
+
+    /// Something came about for a gate.
+    pub fn happened(&self, gate: &str, transition: &Transition) {
+        let operation = match transition.happened {
+            Happened::Added { .. } => "add",
+            Happened::Adopted => "adopt",
+            Happened::PutBack => "put_back",
+            Happened::Removed => "remove",
+            Happened::Yielded => "yield",
+            Happened::TimedOut => "time_out",
+        };
+        self.operations.get_or_create(&Operation { gate: gate.to_owned(), operation }).inc();
+        if let Some(seconds) = transition.held_for.and_then(|seconds| u32::try_from(seconds).ok()) {
+            self.hold.get_or_create(&OfGate { gate: gate.to_owned() }).observe(f64::from(seconds));
+        }
+    }
+}

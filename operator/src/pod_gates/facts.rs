@@ -1,0 +1,142 @@
+//! Objects that gates ask for, cut down to what decisions read.
+
+use crate::watch::{seconds, version};
+use crds::PodReadinessGate;
+use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
+use kube::{ResourceExt as _, api::DynamicObject};
+use planner::{
+    node_gates::world::Key,
+    pod_gates::{
+        Gate, Pod,
+        world::{Conditions, PodCondition},
+    },
+};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Conditions of an object that are kept.
+const CONDITIONS: usize = 256;
+/// Characters of a condition's type and status, at most.
+const WORD: usize = 316;
+
+/// What a `PodReadinessGate` says.
+pub fn gate(object: &PodReadinessGate) -> Gate {
+    Gate {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or(0),
+        created: object.metadata.creation_timestamp.as_ref().map_or(0, seconds),
+        deleting: object.metadata.deletion_timestamp.is_some(),
+        spec: object.spec.clone(),
+    }
+}
+
+/// What is read of a pod, with its namespace and name. Of its annotations, which can be long, those alone that gates read.
+pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
+    let key = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
+    let gates: Vec<_> = spec.readiness_gates.into_iter().flatten().map(|gate| gate.condition_type).collect();
+    let conditions = status.conditions.unwrap_or_default();
+    let keeps_generation =
+        status.observed_generation.is_some() || conditions.iter().any(|condition| condition.observed_generation.is_some());
+    let listed = conditions.into_iter().filter(|condition| gates.contains(&condition.type_));
+    let annotations = pod.metadata.annotations.into_iter().flatten();
+    let restarts = status.container_statuses.iter().flatten().map(|container| u32::try_from(container.restart_count).unwrap_or(0));
+    let facts = Pod {
+        uid: pod.metadata.uid.unwrap_or_default(),
+        version: version(pod.metadata.resource_version.as_deref()),
+        generation: pod.metadata.generation,
+        labels: pod.metadata.labels.unwrap_or_default().into(),
+        // Of a pod that lists no condition nothing more is asked.
+        annotations: annotations.filter(|(key, _)| !gates.is_empty() && read.contains(key)).collect::<BTreeMap<_, _>>().into(),
+        node: spec.node_name.unwrap_or_default(),
+        address: status.pod_ip.unwrap_or_default(),
+        ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
+        restarts: restarts.fold(0, u32::saturating_add),
+        conditions: listed.map(condition).collect(),
+        gates,
+        keeps_generation,
+    };
+    (key, facts)
+}
+
+fn condition(condition: core::PodCondition) -> PodCondition {
+    PodCondition {
+        type_: condition.type_,
+        status: condition.status,
+        reason: condition.reason.unwrap_or_default(),
+        message: condition.message.unwrap_or_default(),
+        transition: condition.last_transition_time.map(|time| time.0.to_string()),
+        observed_generation: condition.observed_generation,
+    }
+}
+
+/// How many endpoints of a slice are ready; those that say nothing are.
+pub fn ready_endpoints(slice: &EndpointSlice) -> usize {
+    let endpoints = slice.endpoints.iter().flatten();
+    endpoints.filter(|endpoint| endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)).count()
+}
+
+/// The conditions of any object.
+pub fn conditions(object: &DynamicObject) -> Conditions {
+    let listed = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let text = |condition: &Value, key: &str| condition.get(key).and_then(Value::as_str).map(str::to_owned);
+    let said = listed.into_iter().flatten().filter_map(|condition| Some((text(condition, "type")?, text(condition, "status")?)));
+    // A user may write into the status of some kinds.
+    said.filter(|(type_, status)| type_.len() <= WORD && status.len() <= WORD).take(CONDITIONS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn of_an_object_with_many_and_long_conditions_some_are_kept() {
+        let mut conditions: Vec<_> = (0..1_000).map(|index| json!({"type": format!("T{index}"), "status": "True"})).collect();
+        conditions[0] = json!({"type": "T0", "status": "x".repeat(100_000)});
+        let object = json!({"apiVersion": "x/v1", "kind": "K", "metadata": {}, "status": {"conditions": conditions}});
+        let kept = super::conditions(&serde_json::from_value(object).unwrap());
+        assert_eq!((kept.len(), kept.contains_key("T0"), kept.contains_key("T1")), (CONDITIONS, false, true));
+    }
+
+    #[test]
+    fn of_a_pod_the_conditions_are_kept_that_it_lists_and_the_annotations_that_gates_read() {
+        let object = json!({
+            "metadata": {
+                "namespace": "web", "name": "p", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "annotations": {"example.com/read": "true", "example.com/long": "x".repeat(1_000)},
+            },
+            "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/a"}]},
+            "status": {
+                "conditions": [
+                    {"type": "Ready", "status": "True", "observedGeneration": 2},
+                    {"type": "example.com/a", "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-11-22T12:00:00Z"},
+                    {"type": "example.com/b", "status": "True"},
+                ],
+                "containerStatuses": [
+                    {"name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 2},
+                    {"name": "b", "image": "", "imageID": "", "ready": true, "restartCount": 1},
+                ],
+            },
+        });
+        let (key, pod) = pod(serde_json::from_value(object).unwrap(), &["example.com/read".to_owned()].into());
+        let kept = ["example.com/read", "example.com/long"].map(|key| pod.annotations.get(key).map(String::as_str));
+        assert_eq!(kept, [Some("true"), None]);
+        assert_eq!(key, ("web".into(), "p".into()));
+        assert_eq!((pod.version, pod.restarts, pod.keeps_generation), (7, 3, true));
+        let kept: Vec<_> = pod.conditions.iter().map(|condition| (condition.type_.as_str(), condition.transition.as_deref())).collect();
+        assert_eq!(kept, [("example.com/a", Some("2026-11-22T12:00:00Z"))]);
+    }
+
+    #[test]
+    fn endpoints_that_say_nothing_of_their_readiness_are_ready() {
+        let slice = json!({"addressType": "IPv4", "endpoints": [
+            {"addresses": ["10.0.0.1"]},
+            {"addresses": ["10.0.0.2"], "conditions": {"ready": true}},
+            {"addresses": ["10.0.0.3"], "conditions": {"ready": false, "serving": true}},
+        ]});
+        assert_eq!(ready_endpoints(&serde_json::from_value(slice).unwrap()), 2);
+    }
+}

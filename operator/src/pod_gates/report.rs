@@ -1,0 +1,224 @@
+//! What gates say of themselves: status, events, metrics.
+
+use super::{
+    admission::Admission,
+    metrics::{PodGateMetrics, Pods},
+};
+use crate::write::{self, Error};
+use crds::{PodReadinessGate, PodReadinessGateStatus};
+use futures::{StreamExt as _, stream};
+use k8s_controller::events::{Event, EventRecorder, EventType};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use planner::{
+    node_gates::world::Key,
+    pod_gates::{Gate, World, decide::View, status::status},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Statuses of gates of one namespace that are written at once: few, since what is left of the API server is for those who serve.
+const AT_ONCE: usize = 4;
+
+/// A status that is to be written.
+pub struct Change {
+    object: PodReadinessGate,
+    uid: String,
+    before: PodReadinessGateStatus,
+    after: PodReadinessGateStatus,
+}
+
+/// Writes the status of gates that changed, tells of their transitions, and counts.
+pub struct Reporter {
+    client: Client,
+    metrics: PodGateMetrics,
+    recorder: Arc<EventRecorder>,
+    due: bool,
+    /// What was written last, by UID: the watch may not have shown it yet.
+    reported: BTreeMap<String, PodReadinessGateStatus>,
+    /// Namespaces whose gates are written just now.
+    under_way: BTreeSet<String>,
+}
+
+/// What came of writing the status of gates of a namespace: of each gate, by UID, the new one, or nothing where it is to be tried again.
+pub struct Written {
+    namespace: String,
+    gates: Vec<(String, Option<PodReadinessGateStatus>)>,
+}
+
+impl Reporter {
+    /// Nothing was reported yet.
+    pub fn new(client: Client, metrics: PodGateMetrics, recorder: EventRecorder) -> Self {
+        Self { client, metrics, recorder: Arc::new(recorder), due: true, reported: BTreeMap::new(), under_way: BTreeSet::new() }
+    }
+
+    /// Something has changed that status tells.
+    pub fn due(&mut self) {
+        self.due = true;
+    }
+
+    /// Whether something has.
+    pub fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// What is to be written: of every gate that changed, its status before and after, by namespace. Namespaces that are written just now
+    /// come later.
+    pub fn changed(
+        &mut self,
+        world: &World,
+        objects: &BTreeMap<Key, PodReadinessGate>,
+        views: &BTreeMap<Key, BTreeMap<String, View>>,
+        admission: &Admission,
+    ) -> BTreeMap<String, Vec<Change>> {
+        self.due = false;
+        let now = chrono::Utc::now().timestamp();
+        let all = || world.gates.iter().chain(&world.surplus);
+        let there: BTreeSet<_> = all().map(|(_, gate)| gate.uid.as_str()).collect();
+        self.reported.retain(|uid, _| there.contains(uid.as_str()));
+        let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
+        let mut shown = BTreeMap::new();
+        for (key, gate) in all() {
+            let Some(object) = objects.get(key).filter(|object| object.metadata.uid.as_ref() == Some(&gate.uid)) else { continue };
+            // Of one that is surplus there are no views.
+            let pods = world.gates.contains_key(key).then(|| world.pods_of(gate)).into_iter().flatten();
+            let seen = pods.filter_map(|(pod, _)| Some((pod.1.as_str(), views.get(pod)?.get(&gate.name)?)));
+            let before = self.reported.get(&gate.uid).or(object.status.as_ref()).cloned().unwrap_or_default();
+            let after = status(world, gate, &before.conditions, seen, admission.condition(gate), now);
+            if world.gates.contains_key(key) {
+                shown.extend(counts(gate, &after));
+            }
+            if gate.deleting || after == before {
+                continue;
+            }
+            if self.under_way.contains(&gate.namespace) {
+                self.due = true;
+            } else {
+                changes.entry(gate.namespace.clone()).or_default().push(Change {
+                    object: object.clone(),
+                    uid: gate.uid.clone(),
+                    before,
+                    after,
+                });
+            }
+        }
+        // Of gates that are gone nothing is shown.
+        self.metrics.pods.replace(&shown);
+        changes
+    }
+
+    /// Writes the status of gates of a namespace, a few at once: other namespaces do not wait for it.
+    pub fn write(&mut self, namespace: String, changes: Vec<Change>) -> impl Future<Output = Written> + use<> {
+        self.under_way.insert(namespace.clone());
+        let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
+        async move {
+            let writes = stream::iter(changes).map(|change| write(&client, &recorder, change)).buffer_unordered(AT_ONCE);
+            Written { namespace, gates: writes.filter_map(std::future::ready).collect().await }
+        }
+    }
+
+    /// Notes what came of it.
+    pub fn written(&mut self, Written { namespace, gates }: Written) {
+        self.under_way.remove(&namespace);
+        for (uid, after) in gates {
+            match after {
+                Some(after) => drop(self.reported.insert(uid, after)),
+                None => self.due = true,
+            }
+        }
+    }
+}
+
+/// Writes a status, and tells of what is new in it; nothing where the gate is gone.
+async fn write(client: &Client, recorder: &EventRecorder, change: Change) -> Option<(String, Option<PodReadinessGateStatus>)> {
+    let Change { object, uid, before, after } = change;
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    let api: Api<PodReadinessGate> = Api::namespaced(client.clone(), &namespace);
+    let body = json!({"metadata": {"uid": uid}, "status": replaced(&before, &after)});
+    match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(write::classify) {
+        Ok(_) => {
+            for condition in after.conditions.iter().filter(|condition| is_news(&before.conditions, condition)) {
+                tell(recorder, &object, condition).await;
+            }
+            Some((uid, Some(after)))
+        }
+        // It is gone, or another one.
+        Err(Error::Conflict) => None,
+        Err(error) => {
+            tracing::warn!(namespace, gate = name, %error, "status not written; trying again");
+            Some((uid, None))
+        }
+    }
+}
+
+/// An event for a transition of the gate; none for each pod.
+async fn tell(recorder: &EventRecorder, object: &PodReadinessGate, condition: &Condition) {
+    let works = (condition.type_ == "Conflicting") != (condition.status == "True");
+    let type_ = if works { EventType::Normal } else { EventType::Warning };
+    let event =
+        Event { type_, reason: condition.reason.clone(), action: "Gate".into(), note: Some(condition.message.clone()), related: None };
+    if let Err(error) = recorder.publish(object, &event).await {
+        tracing::warn!(%error, reason = condition.reason, "event not published");
+    }
+}
+
+/// Its pods by what the condition says.
+fn counts(gate: &Gate, status: &PodReadinessGateStatus) -> [(Pods, i64); 4] {
+    let name = format!("{}/{}", gate.namespace, gate.name);
+    let pods = &status.pods;
+    [("true", pods.true_), ("false", pods.false_), ("unset", pods.unset), ("not_gated", pods.not_gated)]
+        .map(|(state, count)| (Pods { gate: name.clone(), state }, i64::from(count)))
+}
+
+/// Whether a condition says something new that people are to be told; that nothing is wrong is no news at first.
+fn is_news(before: &[Condition], condition: &Condition) -> bool {
+    match before.iter().find(|known| known.type_ == condition.type_) {
+        Some(known) => (&known.status, &known.reason) != (&condition.status, &condition.reason),
+        None => (condition.type_ == "Conflicting") == (condition.status == "True"),
+    }
+}
+
+/// The body of a merge patch that leaves exactly `after`: lists and texts that became empty are not serialised, and would stay.
+fn replaced(before: &PodReadinessGateStatus, after: &PodReadinessGateStatus) -> Value {
+    let mut body = serde_json::to_value(after).unwrap_or_default(); // plain data: always serialisable
+    if after.held.is_empty() && !before.held.is_empty() {
+        body["held"] = json!(null);
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::pod_readiness_gate::HeldPod;
+
+    fn condition(type_: &str, status: &str, reason: &str) -> Condition {
+        serde_json::from_value(json!({
+            "type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-11-22T12:00:00Z",
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn another_status_or_reason_is_news_and_that_nothing_is_wrong_is_none_at_first() {
+        let ready = condition("Ready", "True", "NoPodHeld");
+        assert!(!is_news(&[], &ready) && !is_news(&[], &condition("Conflicting", "False", "OnlyOne")));
+        assert!(is_news(&[], &condition("Ready", "False", "SourceUnreadable")));
+        assert!(is_news(&[], &condition("Conflicting", "True", "SameConditionType")));
+        assert!(is_news(std::slice::from_ref(&ready), &condition("Ready", "True", "PodsHeld")));
+        assert!(!is_news(std::slice::from_ref(&ready), &ready));
+    }
+
+    #[test]
+    fn a_list_of_pods_that_became_empty_goes() {
+        let before = PodReadinessGateStatus { held: vec![HeldPod::default()], ..PodReadinessGateStatus::default() };
+        let body = replaced(&before, &PodReadinessGateStatus::default());
+        assert!(body.as_object().unwrap().get("held").is_some_and(Value::is_null), "{body}");
+    }
+}

@@ -1,0 +1,555 @@
+//! Watches of what gates ask for: pods and endpoints by namespace, whatever labels and Services gates name, and single objects. Who makes
+//! gates in a namespace costs that namespace's watches and questions, and nobody else's.
+
+use super::{
+    facts,
+    http::follow_answers,
+    hub::{Hub, Known, Slices},
+};
+use crate::{
+    node_gates::{follow, keep},
+    watch::{PAGE, WATCH_SECONDS},
+};
+use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::DynamicObject,
+    core::GroupVersionKind,
+    discovery::{ApiResource, Scope, pinned_kind},
+    runtime::watcher::{self, Event},
+};
+use planner::{
+    node_gates::world::Source,
+    pod_gates::{
+        World,
+        world::{Conditions, ObjectKey, Target},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::Semaphore,
+    task::{AbortHandle, JoinSet},
+};
+
+/// How often a kind is looked for again that the API server does not know: what it does not serve cannot be watched for.
+const KIND_AGAIN: Duration = Duration::from_secs(15);
+/// HTTP servers that gates of one namespace ask at once: servers that do not answer take up their own namespace's places.
+const ASKED_AT_ONCE: usize = 32;
+/// HTTP servers that gates of one namespace ask.
+const ASKED: usize = 2000;
+/// How many pods an answer to a list has: each is decoded whole, and a user makes it as large as the API server takes it.
+const PODS_PAGE: u32 = 25;
+/// Label of the slices of a Service.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// The watches and probes under way.
+pub struct Sources {
+    client: Client,
+    hub: Arc<Hub>,
+    tasks: JoinSet<()>,
+    /// By namespace.
+    pods: BTreeMap<String, AbortHandle>,
+    /// Annotations that are kept of those pods.
+    read: BTreeMap<String, BTreeSet<String>>,
+    /// Of Services, by namespace.
+    slices: BTreeMap<String, AbortHandle>,
+    objects: BTreeMap<ObjectKey, AbortHandle>,
+    answers: BTreeMap<Target, AbortHandle>,
+    /// By namespace.
+    asking: BTreeMap<String, Arc<Semaphore>>,
+    /// Namespaces whose gates may follow objects of other namespaces, and of none.
+    foreign: Vec<String>,
+}
+
+impl Sources {
+    /// None yet. Gates of the namespaces `foreign` may follow objects of other namespaces, and of none; `*` stands for all.
+    pub fn new(client: Client, hub: Arc<Hub>, foreign: Vec<String>) -> Self {
+        Self {
+            client,
+            hub,
+            tasks: JoinSet::new(),
+            pods: BTreeMap::new(),
+            read: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            asking: BTreeMap::new(),
+            foreign,
+        }
+    }
+
+    /// Watches exactly what the gates ask for.
+    pub fn adjust(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        let hub = Arc::clone(&self.hub);
+        let known = &mut *hub.known();
+        let wanted = known.world.wanted_pods();
+        self.read.retain(|namespace, _| wanted.contains(namespace));
+        for namespace in &wanted {
+            let (read, kept) = (known.world.read_annotations(namespace), self.read.entry(namespace.clone()).or_default());
+            if !read.is_subset(kept) {
+                *kept = read;
+                // Nothing was kept of an annotation that no gate read before.
+                if let Some(task) = self.pods.remove(namespace) {
+                    task.abort();
+                }
+            }
+        }
+        settle(&mut self.pods, &mut known.world.pod_sources, wanted, |namespace| {
+            let read = self.read.get(&namespace).cloned().unwrap_or_default();
+            self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), namespace, read))
+        });
+        let World { pods, pod_sources, .. } = &mut known.world;
+        pods.retain(|key, _| pod_sources.contains_key(&key.0));
+        let wanted = known.world.wanted_services();
+        let namespaces = wanted.iter().map(|(namespace, _)| namespace.clone()).collect();
+        settle(&mut self.slices, &mut known.slices, namespaces, |namespace| {
+            self.tasks.spawn(follow_slices(self.client.clone(), Arc::clone(&hub), namespace))
+        });
+        known.world.services.retain(|key, _| wanted.contains(key));
+        for key in wanted {
+            let seen = known.slices.get(&key.0).map(|slices| slices.source(&key.1)).unwrap_or_default();
+            known.world.services.entry(key).or_insert(seen);
+        }
+        let wanted = known.world.wanted_objects();
+        settle(&mut self.objects, &mut known.world.objects, wanted, |key| {
+            let may_leave = self.foreign.iter().any(|namespace| namespace == "*" || *namespace == key.asked_by);
+            self.tasks.spawn(follow_object(self.client.clone(), Arc::clone(&hub), key, may_leave))
+        });
+        self.adjust_answers(&hub, known);
+    }
+
+    /// Asks exactly the HTTP servers that the pods of gates need.
+    pub fn adjust_asked(&mut self) {
+        let hub = Arc::clone(&self.hub);
+        let known = &mut *hub.known();
+        self.adjust_answers(&hub, known);
+    }
+
+    fn adjust_answers(&mut self, hub: &Arc<Hub>, known: &mut Known) {
+        let (wanted, surplus) = at_most(ASKED, known.world.wanted_answers(), |target| self.answers.contains_key(target));
+        let namespaces: BTreeSet<_> = wanted.iter().map(|target| target.namespace.as_str()).collect();
+        self.asking.retain(|namespace, _| namespaces.contains(namespace.as_str()));
+        settle(&mut self.answers, &mut known.world.answers, wanted, |target| {
+            let asking = self.asking.entry(target.namespace.clone()).or_insert_with(|| Arc::new(Semaphore::new(ASKED_AT_ONCE)));
+            self.tasks.spawn(follow_answers(Arc::clone(hub), Arc::clone(asking), target))
+        });
+        known.world.answers.retain(|target, _| self.answers.contains_key(target));
+        let why = format!("gates of this namespace ask more than {ASKED} addresses");
+        known.world.answers.extend(surplus.into_iter().map(|target| (target, Source { found: None, broken: Some(why.clone()) })));
+    }
+}
+
+/// What is asked, at most so many of each namespace, those first that are asked already; and the others.
+fn at_most(most: usize, targets: BTreeSet<Target>, is_asked: impl Fn(&Target) -> bool) -> (BTreeSet<Target>, BTreeSet<Target>) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let (asked, new): (Vec<_>, Vec<_>) = targets.into_iter().partition(is_asked);
+    asked.into_iter().chain(new).partition(|target| {
+        let count = counts.entry(target.namespace.clone()).or_default();
+        *count += 1;
+        *count <= most
+    })
+}
+
+/// A task, and what it has found, for exactly what is wanted.
+fn settle<K: Ord + Clone, T: Default>(
+    tasks: &mut BTreeMap<K, AbortHandle>,
+    sources: &mut BTreeMap<K, T>,
+    wanted: BTreeSet<K>,
+    mut start: impl FnMut(K) -> AbortHandle,
+) {
+    for key in keep(tasks, &wanted) {
+        sources.remove(&key);
+    }
+    for key in missing(tasks, wanted) {
+        sources.insert(key.clone(), T::default());
+        tasks.insert(key.clone(), start(key));
+    }
+}
+
+fn missing<K: Ord>(tasks: &BTreeMap<K, AbortHandle>, wanted: BTreeSet<K>) -> Vec<K> {
+    wanted.into_iter().filter(|key| !tasks.contains_key(key)).collect()
+}
+
+fn config() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
+}
+
+async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String, read: BTreeSet<String>) {
+    let api: Api<Pod> = Api::namespaced(client, &namespace);
+    let mut listing = BTreeMap::new();
+    let seen = |event: Event<Pod>| {
+        let changed = match event {
+            Event::Init => {
+                listing.clear();
+                return;
+            }
+            Event::InitApply(pod) => {
+                listing.extend([facts::pod(pod, &read)]);
+                return;
+            }
+            Event::InitDone => {
+                let mut known = hub.known();
+                let changed = known.replace(&namespace, std::mem::take(&mut listing));
+                if let Some(source) = known.world.pod_sources.get_mut(&namespace) {
+                    source.found = Some(());
+                }
+                changed
+            }
+            Event::Apply(pod) => {
+                let (key, pod) = facts::pod(pod, &read);
+                let news = hub.known().insert(key.clone(), pod);
+                news.then_some(key).into_iter().collect()
+            }
+            Event::Delete(pod) => {
+                let (key, _) = facts::pod(pod, &read);
+                hub.known().world.pods.remove(&key);
+                BTreeSet::from([key])
+            }
+        };
+        if !changed.is_empty() {
+            hub.tell(|news| news.pods.extend(changed));
+        }
+    };
+    let broken = |broken: Option<String>| {
+        let mut known = hub.known();
+        let Some(source) = known.world.pod_sources.get_mut(&namespace) else { return };
+        let changed = source.broken.is_some() != broken.is_some();
+        if changed && let Some(why) = &broken {
+            tracing::warn!(why, "the pods of a readiness gate cannot be seen; their conditions stay as they are");
+        }
+        source.broken = broken;
+        drop(known);
+        if changed {
+            hub.tell(|news| news.sight = true);
+        }
+    };
+    follow(api, config().page_size(PODS_PAGE), seen, broken).await;
+}
+
+async fn follow_slices(client: Client, hub: Arc<Hub>, namespace: String) {
+    let api: Api<EndpointSlice> = Api::namespaced(client, &namespace);
+    let mut listing = BTreeMap::new();
+    let facts = |slice: &EndpointSlice| {
+        let service = slice.labels().get(SERVICE_LABEL).cloned().unwrap_or_default();
+        (slice.name_any(), (service, facts::ready_endpoints(slice)))
+    };
+    let seen = |event: Event<EndpointSlice>| match event {
+        Event::Init => listing.clear(),
+        Event::InitApply(slice) => listing.extend([facts(&slice)]),
+        Event::InitDone => {
+            let of = std::mem::take(&mut listing);
+            hub.slices(&namespace, None, |slices| *slices = Slices { listed: true, of, broken: None });
+        }
+        Event::Apply(slice) => {
+            let (name, (service, ready)) = facts(&slice);
+            hub.slices(&namespace, Some(&service.clone()), |slices| drop(slices.of.insert(name, (service, ready))));
+        }
+        Event::Delete(slice) => {
+            let (name, (service, _)) = facts(&slice);
+            hub.slices(&namespace, Some(&service), |slices| drop(slices.of.remove(&name)));
+        }
+    };
+    let broken = |broken: Option<String>| hub.slices(&namespace, None, |slices| slices.broken = broken);
+    follow(api, config(), seen, broken).await;
+}
+
+/// `may_leave`: what whoever makes gates in the namespace might not read may be followed, too.
+async fn follow_object(client: Client, hub: Arc<Hub>, key: ObjectKey, may_leave: bool) {
+    let refuse = |whose: &str| {
+        hub.object(
+            &key,
+            Err(format!(
+                "gates of this namespace may not follow objects of {whose}: ask whoever runs the operator for --allowed-foreign-objects={}",
+                key.asked_by
+            )),
+        );
+    };
+    if key.namespace != key.asked_by && !may_leave {
+        return refuse("another namespace");
+    }
+    let resource = loop {
+        match find_kind(&client, &key).await {
+            Ok(found) => break found,
+            Err(why) => hub.object(&key, Err(format!("kind {} of {} cannot be found: {why}", key.kind, key.api_version))),
+        }
+        tokio::time::sleep(KIND_AGAIN).await;
+    };
+    if resource.1 == Scope::Cluster && !may_leave {
+        return refuse("the whole cluster");
+    }
+    let api: Api<DynamicObject> = match &resource {
+        (resource, Scope::Namespaced) => Api::namespaced_with(client, &key.namespace, resource),
+        (resource, Scope::Cluster) => Api::all_with(client, resource),
+    };
+    let mut found: Option<Conditions> = None;
+    let seen = |event: Event<DynamicObject>| {
+        match event {
+            Event::Init => {
+                found = None;
+                return;
+            }
+            Event::InitApply(object) => {
+                found = Some(facts::conditions(&object));
+                return;
+            }
+            Event::InitDone => {}
+            Event::Apply(object) => found = Some(facts::conditions(&object)),
+            Event::Delete(_) => found = None,
+        }
+        hub.object(&key, Ok(found.clone()));
+    };
+    let broken = |broken: Option<String>| {
+        if let Some(why) = broken {
+            hub.object(&key, Err(format!("{} {} cannot be seen: {why}", key.kind, key.name)));
+        } else {
+            let last = hub.known().world.objects.get(&key).and_then(|source| source.found.clone());
+            if let Some(last) = last {
+                hub.object(&key, Ok(last));
+            }
+        }
+    };
+    follow(api, config().fields(&format!("metadata.name={}", key.name)), seen, broken).await;
+}
+
+async fn find_kind(client: &Client, key: &ObjectKey) -> Result<(ApiResource, Scope), String> {
+    let (group, version) = key.api_version.split_once('/').unwrap_or(("", &key.api_version));
+    let kind = GroupVersionKind::gvk(group, version, &key.kind);
+    let (resource, capabilities) = pinned_kind(client, &kind).await.map_err(|error| error.to_string())?;
+    Ok((resource, capabilities.scope))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use planner::pod_gates::Gate;
+    use serde_json::json;
+    use std::sync::Mutex;
+
+    fn gate(index: u32) -> Gate {
+        let spec = json!({
+            "conditionType": "example.com/open", "selector": {"matchLabels": {"app": index.to_string()}},
+            "source": {"service": {"name": format!("service-{index}")}},
+        });
+        Gate {
+            namespace: "tenant".into(),
+            name: format!("gate-{index}"),
+            uid: index.to_string(),
+            generation: 1,
+            created: i64::from(index),
+            deleting: false,
+            spec: serde_json::from_value(spec).unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn gates_of_a_namespace_cost_one_watch_of_pods_and_one_of_endpoints_however_many_labels_and_services_they_name() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                noted.lock().unwrap().push(request.uri().path().to_owned());
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
+                // A watch hears nothing.
+                if request.uri().query().unwrap_or_default().contains("watch=") {
+                    std::mem::forget(reply);
+                } else {
+                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
+                }
+            }
+        });
+        let hub = Arc::new(Hub::default());
+        let all = (0..50).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
+        hub.known().world.take_gates(all);
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        sources.adjust();
+        let listed = || {
+            let known = hub.known();
+            known.world.pod_sources["tenant"].found.is_some() && known.world.services.values().all(|service| service.found == Some(0))
+        };
+        tokio::time::timeout(Duration::from_mins(1), async {
+            while !listed() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        let mut paths = asked.lock().unwrap().clone();
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths, ["/api/v1/namespaces/tenant/pods", "/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices"]);
+        assert_eq!(hub.known().world.services.len(), 50);
+        // Another gate needs no other watch, and knows at once what is known.
+        let all = (0..51).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
+        hub.known().world.take_gates(all);
+        sources.adjust();
+        assert_eq!((sources.pods.len(), sources.slices.len()), (1, 1));
+        assert_eq!(hub.known().world.services[&("tenant".into(), "service-50".into())].found, Some(0));
+        hub.known().world.take_gates(BTreeMap::new());
+        sources.adjust();
+        assert_eq!((sources.pods.len(), sources.slices.len(), hub.known().world.services.len()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn gates_follow_what_their_namespace_has_and_nothing_else_unless_that_is_allowed() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                let path = request.uri().path().to_owned();
+                let kinds = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+                    {"name": "nodes", "singularName": "", "namespaced": false, "kind": "Node", "verbs": ["list", "watch"]},
+                    {"name": "pods", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
+                ]});
+                let conditions = json!([{"type": "Ready", "status": "True"}]);
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [
+                    {"metadata": {"name": "a", "namespace": "tenant"}, "status": {"conditions": conditions}},
+                ]});
+                if request.uri().query().unwrap_or_default().contains("watch=") {
+                    std::mem::forget(reply);
+                } else {
+                    let body = if path == "/api/v1" { kinds } else { list };
+                    reply.send_response(Response::new(Body::from(body.to_string().into_bytes())));
+                }
+            }
+        });
+        let client = Client::new(service, "default");
+        for (kind, namespace, may_leave, seen) in [
+            ("Pod", "tenant", false, Ok(())),
+            ("Pod", "web", false, Err("another namespace")),
+            ("Pod", "web", true, Ok(())),
+            ("Node", "tenant", false, Err("the whole cluster")),
+            ("Node", "tenant", true, Ok(())),
+        ] {
+            let key = ObjectKey {
+                asked_by: "tenant".into(),
+                api_version: "v1".into(),
+                kind: kind.into(),
+                namespace: namespace.into(),
+                name: "a".into(),
+            };
+            let hub = Arc::new(Hub::default());
+            hub.known().world.objects.insert(key.clone(), Source::default());
+            let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&hub), key.clone(), may_leave));
+            let source = tokio::time::timeout(Duration::from_mins(1), async {
+                loop {
+                    let source = hub.known().world.objects[&key].clone();
+                    if source != Source::default() {
+                        return source;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await
+            .unwrap();
+            task.abort();
+            match seen {
+                Ok(()) => assert!(source.broken.is_none() && source.found.is_some(), "{kind} {namespace} {may_leave}: {source:?}"),
+                Err(whose) => assert!(
+                    source.found.is_none() && source.broken.as_ref().is_some_and(|why| why.contains(whose)),
+                    "{kind} {namespace}: {source:?}"
+                ),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_are_listed_anew_for_an_annotation_that_no_gate_has_read_before() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = handle.next_request().await {
+                let pod = json!({
+                    "metadata": {"name": "p", "namespace": "tenant", "uid": "u", "resourceVersion": "1", "annotations": {"a": "1", "b": "2", "c": "3"}},
+                    "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/open"}]},
+                });
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [pod]});
+                if request.uri().query().unwrap_or_default().contains("watch=") {
+                    std::mem::forget(reply);
+                } else {
+                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
+                }
+            }
+        });
+        let hub = Arc::new(Hub::default());
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        for keys in [vec!["a"], vec!["a", "b"]] {
+            let reads = |(index, key): (u32, &str)| {
+                let mut gate = gate(index);
+                gate.spec.source = serde_json::from_value(json!({"annotation": {"key": key}})).unwrap();
+                (gate.key(), Arc::new(gate))
+            };
+            hub.known().world.take_gates((0..).zip(keys.iter().copied()).map(reads).collect());
+            sources.adjust();
+            let kept = || {
+                let known = hub.known();
+                let listed = known.world.pod_sources["tenant"].found.is_some();
+                let pod = known.world.pods.values().next().filter(|_| listed)?;
+                Some(["a", "b", "c"].into_iter().filter(|key| pod.annotations.get(key).is_some()).collect::<Vec<_>>())
+            };
+            let kept = tokio::time::timeout(Duration::from_mins(1), async {
+                loop {
+                    if let Some(kept) = kept() {
+                        return kept;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            });
+            assert_eq!(kept.await.unwrap(), keys);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_of_a_namespace_is_asked_while_all_of_another_are_silent() {
+        let hub = Arc::new(Hub::default());
+        let (service, _handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        {
+            let mut known = hub.known();
+            let asks = |namespace: &str| {
+                let mut gate = Gate { namespace: namespace.into(), ..gate(0) };
+                gate.spec.source = serde_json::from_value(json!({"http": {"url": "http://127.0.0.1:9/"}})).unwrap();
+                (gate.key(), Arc::new(gate))
+            };
+            known.world.take_gates(["a", "b"].map(asks).into());
+            for namespace in ["a", "b"] {
+                let labels = BTreeMap::from([("app".to_owned(), "0".to_owned())]).into();
+                let pod = planner::pod_gates::Pod { labels, gates: vec!["example.com/open".into()], ..Default::default() };
+                known.world.pods.insert((namespace.to_owned(), "p".to_owned()), pod);
+            }
+        }
+        sources.adjust_asked();
+        // As many servers of `a` as there are places do not answer.
+        let _silent = Arc::clone(&sources.asking["a"]).try_acquire_many_owned(u32::try_from(ASKED_AT_ONCE).unwrap()).unwrap();
+        // That it is the operator's own machine is an answer to whether it had its turn.
+        let has_answer = |namespace: &str| {
+            hub.known().world.answers.iter().any(|(target, source)| target.namespace == namespace && source.broken.is_some())
+        };
+        let answered = tokio::time::timeout(Duration::from_mins(1), async {
+            while !has_answer("b") {
+                tokio::task::yield_now().await;
+            }
+        });
+        answered.await.unwrap();
+        assert!(!has_answer("a"));
+    }
+
+    #[test]
+    fn a_namespace_that_asks_too_much_takes_nothing_from_another() {
+        let target = |namespace: &str, index: u32| Target {
+            namespace: namespace.into(),
+            url: format!("http://10.0.0.1:{index}"),
+            period: 1_000,
+            timeout: 100,
+        };
+        let targets = (1..=5).map(|index| target("a", index)).chain([target("b", 1), target("c", 1)]).collect();
+        let (asked, surplus) = at_most(2, targets, |asked| *asked == target("a", 4));
+        assert_eq!(asked, BTreeSet::from([target("a", 1), target("a", 4), target("b", 1), target("c", 1)]), "what is asked already stays");
+        assert_eq!(surplus.len(), 3);
+    }
+}

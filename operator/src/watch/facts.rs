@@ -1,0 +1,353 @@
+//! Objects of the API, cut down to what decisions read.
+
+use crds::{hash, in_place::PodRecord, names, node_readiness_gate::ConditionStatus};
+use k8s_openapi::{
+    api::{
+        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
+        core::v1::{ContainerStatus, Node, Pod, PodSpec, PodStatus, Service},
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use planner::{
+    shared_spec::Specs,
+    snapshot::{
+        ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, GatedPod, NodeCondition, NodeFacts, PodFacts, PullFacts,
+        ReplicaSetFacts, RevisionFacts, Unmet,
+    },
+};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+/// Seconds since 1970.
+pub fn seconds(time: &Time) -> i64 {
+    time.0.as_second()
+}
+
+/// What is read of a Node.
+pub fn node(node: Node, specs: &mut Specs) -> NodeFacts {
+    let spec = node.spec.unwrap_or_default();
+    let status = node.status.unwrap_or_default();
+    let info = status.node_info;
+    let conditions = status.conditions.unwrap_or_default();
+    let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP").map(|address| address.address.clone());
+    let has_annotations = node.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty());
+    NodeFacts {
+        uid: node.metadata.uid.unwrap_or_default(),
+        resource_version: node.metadata.resource_version.unwrap_or_default(),
+        labels: specs.keys.hold(node.metadata.labels.unwrap_or_default()),
+        annotations: specs.keys.hold(node.metadata.annotations.unwrap_or_default()),
+        has_annotations,
+        taints: spec.taints.unwrap_or_default(),
+        unschedulable: spec.unschedulable.unwrap_or(false),
+        ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        deleting: node.metadata.deletion_timestamp.is_some(),
+        address,
+        conditions: conditions.into_iter().map(|condition| node_condition(condition, specs)).collect(),
+        boot_id: short(info.as_ref().map(|info| info.boot_id.as_str())),
+        machine_id: short(
+            info.as_ref().map(|info| if info.machine_id.is_empty() { info.system_uuid.as_str() } else { info.machine_id.as_str() }),
+        ),
+        created: node.metadata.creation_timestamp.as_ref().map_or(0, seconds),
+    }
+}
+
+fn node_condition(condition: k8s_openapi::api::core::v1::NodeCondition, specs: &mut Specs) -> NodeCondition {
+    NodeCondition {
+        type_: specs.keys.share(condition.type_),
+        status: match condition.status.as_str() {
+            "True" => ConditionStatus::True,
+            "False" => ConditionStatus::False,
+            _ => ConditionStatus::Unknown,
+        },
+        heartbeat: condition.last_heartbeat_time.as_ref().map_or(0, seconds),
+        transition: condition.last_transition_time.as_ref().map_or(0, seconds),
+    }
+}
+
+/// Enough of an ID to tell it from others.
+fn short(id: Option<&str>) -> String {
+    planner::node_gates::world::short(id.unwrap_or_default())
+}
+
+/// What is read of a per-node Deployment; `own` are the texts in which its spec differs from those of other nodes. Ownership is
+/// judged when the snapshot is made.
+pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut Specs) -> DeploymentFacts {
+    let status = deployment.status.unwrap_or_default();
+    let refused = status.conditions.iter().flatten().find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
+    let refusal = refused.map(|condition| condition.message.clone().unwrap_or_default());
+    let meta = deployment.metadata;
+    DeploymentFacts {
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        resource_version: meta.resource_version.unwrap_or_default(),
+        generation: meta.generation.unwrap_or(0),
+        labels: specs.keys.hold(meta.labels.unwrap_or_default()),
+        annotations: specs.keys.hold(meta.annotations.unwrap_or_default()),
+        spec: specs.hold(to_value(deployment.spec), own),
+        status: DeploymentCounts {
+            observed_generation: status.observed_generation.unwrap_or(0),
+            replicas: status.replicas.unwrap_or(0),
+            updated: status.updated_replicas.unwrap_or(0),
+            ready: status.ready_replicas.unwrap_or(0),
+            available: status.available_replicas.unwrap_or(0),
+            terminating: status.terminating_replicas.unwrap_or(0),
+        },
+        refusal,
+        deleting: meta.deletion_timestamp.is_some(),
+    }
+}
+
+/// Whether pods have the gate for updates in place.
+fn is_gated(spec: &PodSpec) -> bool {
+    spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == names::IN_PLACE_GATE)
+}
+
+/// What is read of a `ReplicaSet` whose pods have the gate for updates in place; nothing of others.
+pub fn replica_set(set: ReplicaSet, specs: &mut Specs) -> Option<ReplicaSetFacts> {
+    let owner = set.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?.uid.clone();
+    set.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.as_ref()).filter(|spec| is_gated(spec))?;
+    let template = orphan_template(&set);
+    let text = |map: &Option<BTreeMap<String, String>>, key: &str| map.as_ref().and_then(|map| map.get(key)).cloned();
+    let meta = set.metadata;
+    let node = text(&meta.annotations, names::NODE_NAME_ANNOTATION).unwrap_or_default();
+    let own = [names::NODE_LABEL, names::NODE_HASH_LABEL].map(|key| text(&meta.labels, key).unwrap_or_default());
+    let wanted = set.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+    Some(ReplicaSetFacts {
+        owner,
+        hash: text(&meta.labels, planner::in_place::change::HASH_LABEL).unwrap_or_default(),
+        token: text(&meta.labels, names::IN_PLACE_TOKEN),
+        replicas: wanted.max(set.status.map_or(0, |status| status.replicas)),
+        spec: specs.hold(serde_json::json!({ "template": template }), &[&own[0], &node, &own[1]]),
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+    })
+}
+
+/// What is read of a pod that pulls images.
+fn pull(pod: &Pod, status: &PodStatus) -> Option<Box<PullFacts>> {
+    let revision = pod.metadata.labels.as_ref()?.get(names::PRE_PULL_LABEL)?.clone();
+    let spec = pod.spec.as_ref()?;
+    let shown = status.container_statuses.as_deref().unwrap_or_default();
+    // Whatever is said of a container's start is said after its image was there.
+    let has_image = |shown: &ContainerStatus| {
+        let state = shown.state.as_ref();
+        let waits = state.and_then(|state| state.waiting.as_ref()?.reason.as_deref());
+        !shown.image_id.is_empty()
+            || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+            || matches!(waits, Some("CreateContainerError" | "RunContainerError" | "CrashLoopBackOff"))
+    };
+    let lacks = shown.iter().filter(|shown| !has_image(shown));
+    let waiting = lacks.filter_map(|shown| shown.state.as_ref()?.waiting.as_ref());
+    let trouble = waiting.filter_map(|waiting| {
+        let reason = waiting.reason.clone().filter(|reason| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))?;
+        Some((reason, waiting.message.clone().unwrap_or_default()))
+    });
+    let refused = status.phase.as_deref() == Some("Failed") && shown.is_empty();
+    let refusal = || (status.reason.clone().unwrap_or_default(), status.message.clone().unwrap_or_default());
+    Some(Box::new(PullFacts {
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        node: spec.node_name.clone().unwrap_or_default(),
+        revision,
+        pulled: shown.len() == spec.containers.len() && shown.iter().all(has_image),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        trouble: trouble.into_iter().next().or_else(|| refused.then(refusal)),
+    }))
+}
+
+/// What an update in place reads of a pod that has the gate.
+fn gated(pod: &Pod, status: &PodStatus, specs: &mut Specs) -> Option<Box<GatedPod>> {
+    let spec = pod.spec.as_ref().filter(|spec| is_gated(spec))?;
+    let meta = &pod.metadata;
+    let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == names::IN_PLACE_GATE);
+    let containers = spec.containers.iter().map(|container| {
+        let shown = status.container_statuses.iter().flatten().find(|shown| shown.name == container.name);
+        let running =
+            |shown: &ContainerStatus| shown.started != Some(false) && shown.state.as_ref().is_some_and(|state| state.running.is_some());
+        ContainerFacts {
+            name: container.name.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            shown: shown.map(|shown| shown.image.clone()).unwrap_or_default(),
+            image_id: shown.map(|shown| shown.image_id.clone()).unwrap_or_default(),
+            started_at: shown.and_then(|shown| shown.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(seconds)).unwrap_or(0),
+            id: shown.and_then(|shown| shown.container_id.clone()).unwrap_or_default(),
+            running: shown.is_some_and(running),
+            ready: shown.is_some_and(|shown| shown.ready),
+            restarts: shown.map_or(0, |shown| shown.restart_count),
+        }
+    });
+    let record = record(pod);
+    Some(Box::new(GatedPod {
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or(0),
+        observed_generation: status.observed_generation.unwrap_or(0),
+        hash: meta.labels.as_ref().and_then(|labels| labels.get(planner::in_place::change::HASH_LABEL)).cloned().unwrap_or_default(),
+        gate: condition.map(|condition| condition.status == "True"),
+        containers: containers.collect(),
+        termination_grace: spec.termination_grace_period_seconds.unwrap_or(30),
+        labels: specs.keys.hold(meta.labels.clone().unwrap_or_default()),
+        annotations: specs.keys.hold(meta.annotations.clone().unwrap_or_default()),
+        record,
+    }))
+}
+
+/// Conditions that somebody else is to set, and has not.
+fn unmet(pod: &Pod, status: &PodStatus) -> Option<Box<Unmet>> {
+    let is_true = |type_: &str| status.conditions.iter().flatten().any(|condition| condition.type_ == type_ && condition.status == "True");
+    let listed = pod.spec.as_ref()?.readiness_gates.iter().flatten().map(|gate| &gate.condition_type);
+    let conditions: Vec<_> = listed.filter(|type_| *type_ != names::IN_PLACE_GATE && !is_true(type_)).cloned().collect();
+    let (uid, resource_version) = (pod.metadata.uid.clone()?, pod.metadata.resource_version.clone()?);
+    (!conditions.is_empty()).then(|| Box::new(Unmet { uid, resource_version, conditions }))
+}
+
+fn record(pod: &Pod) -> Option<PodRecord> {
+    PodRecord::parse(pod.metadata.annotations.as_ref()?.get(names::IN_PLACE_TOKEN).map(String::as_str))
+}
+
+/// How often containers were started again, but for what an update in place did, and what was before that.
+fn restarts(pod: &Pod, status: &PodStatus) -> i32 {
+    let record = record(pod);
+    let of = |container: &ContainerStatus| {
+        let before = record.as_ref().and_then(|record| record.before.get(&container.name));
+        before.map_or(container.restart_count, |before| container.restart_count.saturating_sub(before.restarts.saturating_add(1)).max(0))
+    };
+    status.container_statuses.iter().flatten().map(of).sum()
+}
+
+/// Stands for the runs of all containers, those that start before the others included; 0 while one of them has not begun to run. A
+/// runtime may forget how often a container restarted, so that its ID says so, too.
+fn runs(status: &PodStatus) -> u64 {
+    let all = || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    if status.container_statuses.iter().flatten().next().is_none() || all().any(|container| container.container_id.is_none()) {
+        return 0;
+    }
+    let mut hasher = DefaultHasher::new();
+    for container in all() {
+        (&container.name, container.restart_count, &container.container_id).hash(&mut hasher);
+    }
+    hasher.finish().max(1)
+}
+
+/// The pod template of a `ReplicaSet`, as a Deployment would carry it.
+pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
+    let mut template = to_value(replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref()));
+    if let Some(labels) = template.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
+        labels.remove("pod-template-hash");
+    }
+    template
+}
+
+/// What is read of a pod.
+pub fn pod(pod: &Pod, specs: &mut Specs) -> PodFacts {
+    let empty = PodStatus::default();
+    let status = pod.status.as_ref().unwrap_or(&empty);
+    let phase = status.phase.as_deref().unwrap_or_default();
+    let ended = matches!(phase, "Failed" | "Succeeded");
+    let started = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()));
+    let created = pod.metadata.creation_timestamp.as_ref().map(seconds);
+    // A kubelet that refuses a pod says why in the pod's own status; its containers never started.
+    let rejected = phase == "Failed" && !started && status.reason.is_some() && status.reason.as_deref() != Some("Evicted");
+    PodFacts {
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        revision: pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::REVISION_LABEL)).cloned().unwrap_or_default(),
+        ready: status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        ended,
+        rejected_at: status.start_time.as_ref().map(seconds).or(created).filter(|_| rejected),
+        created: created.unwrap_or(0),
+        restarts: restarts(pod, status),
+        runs: runs(status),
+        evicted: ended && status.reason.as_deref() == Some("Evicted"),
+        gated: gated(pod, status, specs),
+        unmet: unmet(pod, status),
+        pull: pull(pod, status),
+        trouble: trouble(status, ended),
+        port_conflict: port_conflict(pod),
+    }
+}
+
+/// What a health checker said when it gave up on its port, until it is ready again.
+fn port_conflict(pod: &Pod) -> Option<String> {
+    pod.metadata.labels.as_ref()?.get(names::HEALTH_CHECKER_LABEL)?;
+    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first().filter(|container| !container.ready)?;
+    let ends = [&container.state, &container.last_state].into_iter().filter_map(|state| state.as_ref()?.terminated.as_ref());
+    let end = ends.into_iter().find(|end| end.exit_code == i32::from(names::PORT_CONFLICT_EXIT_CODE))?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    Some(format!("node {node}: {}", end.message.as_deref().unwrap_or("the health port is taken").trim()))
+}
+
+/// Reason and message of what keeps a pod from running.
+fn trouble(status: &PodStatus, ended: bool) -> Option<(String, String)> {
+    if ended && let Some(reason) = &status.reason {
+        return Some((reason.clone(), status.message.clone().unwrap_or_default()));
+    }
+    let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    let waiting = containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref());
+    let known = waiting.filter_map(|waiting| {
+        let reason = waiting.reason.clone().filter(|reason| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))?;
+        Some((reason, waiting.message.clone().unwrap_or_default()))
+    });
+    let scheduling = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+        .map(|condition| (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default()));
+    known.chain(scheduling).next()
+}
+
+/// What is read of a health-checker `DaemonSet`.
+pub fn daemon_set(set: DaemonSet) -> DaemonSetFacts {
+    let status = set.status.unwrap_or_default();
+    let meta = set.metadata;
+    let port =
+        meta.annotations.as_ref().and_then(|annotations| annotations.get(names::HEALTH_PORT_ANNOTATION)).and_then(|port| port.parse().ok());
+    let desired = status.desired_number_scheduled;
+    let observed = status.observed_generation.unwrap_or(0) >= meta.generation.unwrap_or(0);
+    DaemonSetFacts {
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        port: port.unwrap_or(0),
+        spec: Arc::new(to_value(set.spec)),
+        settled: observed && status.updated_number_scheduled.unwrap_or(0) >= desired && status.number_ready >= desired,
+        desired,
+        ready: status.number_ready,
+        owned: false,
+    }
+}
+
+/// A revision of ours; nothing for one that somebody else records.
+pub fn revision(revision: &ControllerRevision) -> Option<RevisionFacts> {
+    let meta = &revision.metadata;
+    let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    owner.filter(|owner| owner.kind == "IngressDaemonSet")?;
+    let template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
+    Some(RevisionFacts {
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        number: revision.revision,
+        revision: hash::revision(&template),
+        template: Arc::new(template),
+    })
+}
+
+/// The node ports of a Service.
+pub fn node_ports(service: &Service) -> Vec<u16> {
+    let spec = service.spec.as_ref();
+    let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten().filter_map(|port| port.node_port);
+    let check = spec.and_then(|spec| spec.health_check_node_port);
+    ports.chain(check).filter_map(|port| u16::try_from(port).ok()).filter(|port| *port > 0).collect()
+}
+
+fn to_value(value: impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default() // came from JSON
+}

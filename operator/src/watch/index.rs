@@ -1,0 +1,643 @@
+//! Everything that is known of the cluster, as facts.
+
+use super::{
+    Guarded, Kind,
+    bounds::{self, Kept, Place},
+    facts, version,
+};
+use crds::{IngressDaemonSet, hash, names};
+use k8s_openapi::{
+    api::{
+        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
+        core::v1::{Node, Pod, Service},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::Resource;
+use planner::{
+    claims::{Claim, claims},
+    shared_spec::Specs,
+    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RESOURCES_PER_NAMESPACE, ReplicaSetFacts, RevisionFacts, Withheld},
+};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Namespace (empty for Nodes) and name.
+pub type Key = (String, String);
+
+/// Which resources an event concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// None.
+    Nothing,
+    /// This one.
+    Resource(Key),
+    /// The one of this namespace whose UID begins so.
+    Owner(String, String),
+    /// These.
+    These(BTreeSet<Key>),
+    /// All.
+    All,
+}
+
+/// What of a namespace is in a map.
+pub(super) fn of_namespace<'m, T>(map: &'m BTreeMap<Key, T>, namespace: &str) -> impl Iterator<Item = (&'m Key, &'m T)> + use<'m, T> {
+    let namespace = namespace.to_owned();
+    map.range((namespace.clone(), String::new())..).take_while(move |((known, _), _)| *known == namespace)
+}
+
+/// An object of one of our resources.
+#[derive(Clone, Debug)]
+pub struct Entry<T> {
+    /// First 8 characters of the resource's UID, from the label.
+    pub uid8: String,
+    /// Hash of the node name, from the label.
+    pub node_hash: String,
+    /// UID of the controller.
+    pub controller: Option<String>,
+    /// resourceVersion.
+    pub version: u64,
+    /// What is known of it.
+    pub facts: T,
+}
+
+impl Entry<()> {
+    fn with<T>(self, facts: T) -> Entry<T> {
+        Entry { uid8: self.uid8, node_hash: self.node_hash, controller: self.controller, version: self.version, facts }
+    }
+}
+
+/// What tells a resource from what gates were made from before.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MadeFrom {
+    uid: Option<String>,
+    generation: Option<i64>,
+    deleting: bool,
+    withheld: Option<Withheld>,
+}
+
+/// What is kept of a `ReplicaSet`.
+#[derive(Clone, Debug, Default)]
+pub struct KeptReplicaSet {
+    /// Its template, where it has no controller.
+    pub orphan: Value,
+    /// More, where its pods have the gate for updates in place.
+    pub gated: Option<ReplicaSetFacts>,
+}
+
+/// Everything that is known of the cluster.
+#[derive(Debug, Default)]
+pub struct Index {
+    pub(super) resources: BTreeMap<Key, Arc<IngressDaemonSet>>,
+    pub(super) unreadable: BTreeMap<Key, String>,
+    /// Resources whose spec is not held.
+    pub(super) withheld: BTreeMap<Key, Withheld>,
+    /// By namespace: the order in which its resources are looked after.
+    places: BTreeMap<String, BTreeSet<Place>>,
+    /// Who claims what of nodes.
+    claimants: BTreeMap<Claim, BTreeSet<Key>>,
+    pub(super) nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
+    pub(super) node_names: BTreeMap<String, String>,
+    pub(super) deployments: BTreeMap<Key, Entry<(String, Arc<DeploymentFacts>)>>,
+    pub(super) replica_sets: BTreeMap<Key, Entry<KeptReplicaSet>>,
+    pub(super) pods: BTreeMap<Key, Entry<PodFacts>>,
+    pub(super) daemon_sets: BTreeMap<Key, Entry<DaemonSetFacts>>,
+    pub(super) services: BTreeMap<Key, Vec<u16>>,
+    pub(super) revisions: BTreeMap<Key, Entry<RevisionFacts>>,
+    /// Nodes that came, went or say something else than before, heartbeats left aside.
+    pub(super) node_news: BTreeSet<String>,
+}
+
+/// A kind that the index knows.
+pub trait Observed: Sized {
+    /// Which.
+    const KIND: Kind;
+    /// What is kept of an object.
+    type Kept;
+    /// Cuts an object down to that.
+    fn keep(self, specs: &mut Specs) -> Self::Kept;
+    /// Takes an object in.
+    fn insert(key: Key, kept: Self::Kept, index: &mut Index) -> Touched;
+    /// Takes an object out.
+    fn remove(index: &mut Index, key: &Key) -> Touched;
+    /// Keys and versions of all that are in.
+    fn entries(index: &Index) -> Vec<(Key, u64)>;
+    /// Lets go of what will not be held, before all has been listed.
+    fn thin(_: &mut [Cut<Self>]) {}
+}
+
+/// An object, cut down to what is kept of it.
+pub struct Cut<K: Observed> {
+    pub(super) key: Key,
+    /// Its resourceVersion.
+    pub version: u64,
+    kept: K::Kept,
+}
+
+impl<K: Observed + Resource> Cut<K> {
+    /// Cuts it down.
+    pub fn of(object: K, specs: &mut Specs) -> Self {
+        let meta = object.meta();
+        Self { key: key(meta), version: version(meta.resource_version.as_deref()), kept: object.keep(specs) }
+    }
+}
+
+/// Namespace and name.
+pub fn key(meta: &ObjectMeta) -> Key {
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+}
+
+impl Index {
+    /// Takes in an object that a watch delivered.
+    pub fn apply<K: Observed>(&mut self, object: Cut<K>) -> Touched {
+        // After a consistent list the watch may still deliver what is older than that.
+        if K::entries_version(self, &object.key) > object.version {
+            return Touched::Nothing;
+        }
+        K::insert(object.key, object.kept, self)
+    }
+
+    /// Takes out an object.
+    pub fn delete<K: Observed>(&mut self, key: &Key) -> Touched {
+        K::remove(self, key)
+    }
+
+    /// Exactly these objects exist.
+    pub fn replace<K: Observed>(&mut self, objects: Vec<Cut<K>>) {
+        let listed: BTreeSet<&Key> = objects.iter().map(|object| &object.key).collect();
+        for (gone, _) in K::entries(self).into_iter().filter(|(known, _)| !listed.contains(known)) {
+            K::remove(self, &gone);
+        }
+        for object in objects {
+            K::insert(object.key, object.kept, self);
+        }
+    }
+
+    /// The index has the object as it is, or newer, unless this is so.
+    pub fn is_news<K: Observed>(&self, object: &Cut<K>) -> bool {
+        K::entries_version(self, &object.key) < object.version
+    }
+
+    /// A consistent list of version `at` over the keys in `scope`, of which `objects` were [news](Self::is_news): newer entries stay. The watch
+    /// brings no news of what this takes in.
+    pub fn reconcile_list<K: Observed>(
+        &mut self,
+        listed: &BTreeSet<Key>,
+        objects: Vec<Cut<K>>,
+        at: u64,
+        seen: u64,
+        scope: impl Fn(&Key) -> bool,
+    ) -> Vec<Touched> {
+        let entries: BTreeMap<_, _> = K::entries(self).into_iter().collect();
+        let gone = entries.iter().filter(|(known, version)| scope(known) && !listed.contains(known) && **version <= at);
+        let mut touched: Vec<_> = gone.map(|(gone, _)| K::remove(self, gone)).collect();
+        for object in objects {
+            // What the watch has shown, and is not there any more, was deleted while pages were read.
+            if entries.get(&object.key).map_or(object.version > seen, |known| *known < object.version) {
+                touched.push(self.apply(object));
+            }
+        }
+        touched
+    }
+
+    /// What gates are made from, of a resource: a status that was written changes nothing of it.
+    pub(super) fn made_from(&self, kind: Kind, key: &Key) -> Option<MadeFrom> {
+        let meta = (kind == Kind::Resources).then(|| self.resources.get(key)).flatten().map(|resource| &resource.metadata);
+        let of = |meta: &ObjectMeta| MadeFrom {
+            uid: meta.uid.clone(),
+            generation: meta.generation,
+            deleting: meta.deletion_timestamp.is_some(),
+            withheld: self.withheld.get(key).copied(),
+        };
+        meta.map(of)
+    }
+
+    /// A resource claims something else than before. Who claims any of it, itself left out.
+    fn take_claims(&mut self, key: &Key, before: Option<&IngressDaemonSet>, after: Option<&IngressDaemonSet>) -> BTreeSet<Key> {
+        let (before, after) = (before.map(claims).unwrap_or_default(), after.map(claims).unwrap_or_default());
+        let mut others = BTreeSet::new();
+        for claim in before.union(&after) {
+            let claimants = self.claimants.entry(claim.clone()).or_default();
+            claimants.remove(key);
+            others.extend(claimants.iter().cloned());
+            if after.contains(claim) {
+                claimants.insert(key.clone());
+            } else if claimants.is_empty() {
+                self.claimants.remove(claim);
+            }
+        }
+        others
+    }
+
+    /// A resource has come, has changed or has gone. Those that lose their place in their namespace by that, or get one.
+    fn take_place(&mut self, key: &Key, before: Option<Place>, after: Option<Place>) -> BTreeSet<Key> {
+        if before == after {
+            return BTreeSet::new();
+        }
+        let places = self.places.entry(key.0.clone()).or_default();
+        if let Some(before) = before {
+            places.remove(&before);
+        }
+        places.extend(after);
+        // The last that has a place, and the first that has none.
+        let edge: Vec<_> =
+            places.iter().skip(RESOURCES_PER_NAMESPACE - 1).take(2).map(|place| (key.0.clone(), place.name.clone())).collect();
+        if places.is_empty() {
+            self.places.remove(&key.0);
+        }
+        let mut concerned = BTreeSet::new();
+        if let Some(last) = edge.first().filter(|last| self.withheld.get(*last) == Some(&Withheld::TooMany)) {
+            concerned.insert(last.clone());
+        }
+        if let Some(first) = edge.get(1).filter(|first| *first != key) {
+            concerned.extend(self.withhold(first));
+        }
+        concerned
+    }
+
+    /// The same of a resource that is there no more.
+    fn leave_place(&mut self, key: &Key, before: Option<&IngressDaemonSet>) -> BTreeSet<Key> {
+        self.withheld.remove(key);
+        self.take_place(key, before.map(Place::of), None)
+    }
+
+    /// Whether a resource is one of those of its namespace that are looked after.
+    fn has_place(&self, key: &Key) -> bool {
+        self.places.get(&key.0).is_some_and(|places| places.iter().take(RESOURCES_PER_NAMESPACE).any(|place| place.name == key.1))
+    }
+
+    /// The resource has a place, and its spec was let go when it had none.
+    pub(super) fn lacks_spec(&self, key: &Key) -> bool {
+        self.withheld.get(key) == Some(&Withheld::TooMany) && self.has_place(key)
+    }
+
+    /// Lets go of the spec of a resource that has no place. Whom that concerns.
+    fn withhold(&mut self, key: &Key) -> BTreeSet<Key> {
+        if self.withheld.get(key) == Some(&Withheld::TooMany) {
+            return BTreeSet::new();
+        }
+        let Some(before) = self.resources.get(key).cloned() else { return BTreeSet::new() };
+        let after = Arc::new(bounds::without_spec(&before));
+        self.resources.insert(key.clone(), Arc::clone(&after));
+        self.withheld.insert(key.clone(), Withheld::TooMany);
+        let mut concerned = self.take_claims(key, Some(&before), Some(&after));
+        concerned.insert(key.clone());
+        concerned
+    }
+
+    /// Resources with a health port among those that a Service has got or lost.
+    fn sharing_ports(&self, before: &[u16], after: &[u16]) -> Touched {
+        let changed = before.iter().filter(|port| !after.contains(port)).chain(after.iter().filter(|port| !before.contains(port)));
+        Touched::These(changed.filter_map(|port| self.claimants.get(&Claim::Port(*port))).flatten().cloned().collect())
+    }
+
+    /// Resources of a namespace that wait for a name that another object has.
+    fn without_a_name(&self, namespace: &str) -> impl Iterator<Item = Key> + use<'_> {
+        let waits = |resource: &IngressDaemonSet| {
+            let conditions = resource.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.type_ == "NameConflict" && condition.status == "True")
+        };
+        of_namespace(&self.resources, namespace).filter(move |(_, resource)| waits(resource)).map(|(key, _)| key.clone())
+    }
+
+    /// Resources that claim something that this one claims.
+    pub(super) fn rivals(&self, key: &Key, resource: &IngressDaemonSet) -> BTreeSet<&Key> {
+        let claimants = claims(resource).into_iter().filter_map(|claim| self.claimants.get(&claim));
+        claimants.flatten().filter(|other| *other != key).collect()
+    }
+
+    /// Resources that a change of a Node may concern: those that may choose it now or did so before, and those that have something there.
+    fn concerned_by(&self, name: &str, before: Option<&NodeFacts>, after: Option<&NodeFacts>) -> Touched {
+        let states = || [before, after].into_iter().flatten();
+        let hash = hash::node_hash(name);
+        let there =
+            self.deployments.values().filter(|entry| entry.node_hash == hash || entry.facts.0 == name).map(|entry| entry.uid8.as_str());
+        let pods = self.pods.values().filter(|entry| entry.node_hash == hash).map(|entry| entry.uid8.as_str());
+        let there: BTreeSet<_> = there.chain(pods).collect();
+        let is_concerned = |key: &Key, resource: &IngressDaemonSet| {
+            let uid8 = names::uid8(resource.metadata.uid.as_deref().unwrap_or_default());
+            let selector = &resource.spec.node_selector;
+            let is_whole = !self.withheld.contains_key(key);
+            let chooses = |node: &NodeFacts| is_whole && selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+            let holds = |node: &NodeFacts| node.annotations.get(names::HOLDERS_ANNOTATION).is_some_and(|holders| holders.contains(uid8));
+            there.contains(uid8) || states().any(|node| chooses(node) || node.is_used_by(uid8) || holds(node))
+        };
+        let resources = self.resources.iter().filter(|(key, resource)| is_concerned(key, resource)).map(|(key, _)| key);
+        Touched::These(resources.chain(self.unreadable.keys()).cloned().collect())
+    }
+
+    /// A node's name is kept as long as there is the Node, or a Deployment for it.
+    fn forget_name(&mut self, node: &str) {
+        if !self.nodes.contains_key(node) && !self.deployments.values().any(|entry| entry.facts.0 == node) {
+            self.node_names.remove(&hash::node_hash(node));
+        }
+    }
+
+    /// The resources that an event concerns.
+    pub fn resources_of(&self, touched: &Touched) -> Vec<Key> {
+        match touched {
+            Touched::Nothing => Vec::new(),
+            Touched::Resource(key) => {
+                let is_there = self.resources.contains_key(key) || self.unreadable.contains_key(key);
+                is_there.then(|| key.clone()).into_iter().collect()
+            }
+            Touched::Owner(namespace, uid8) => of_namespace(&self.resources, namespace)
+                .filter(|(_, resource)| resource.metadata.uid.as_deref().is_some_and(|uid| names::uid8(uid) == uid8))
+                .map(|(key, _)| key.clone())
+                .collect(),
+            Touched::These(keys) => keys.iter().cloned().collect(),
+            Touched::All => self.resources.keys().chain(self.unreadable.keys()).cloned().collect(),
+        }
+    }
+}
+
+trait EntryVersion: Observed {
+    fn entries_version(index: &Index, key: &Key) -> u64;
+}
+
+impl<K: Observed> EntryVersion for K {
+    fn entries_version(index: &Index, key: &Key) -> u64 {
+        // Only Deployments and Nodes are ever listed beside their watch.
+        match K::KIND {
+            Kind::Deployments => index.deployments.get(key).map_or(0, |entry| entry.version),
+            Kind::Nodes => index.nodes.get(&key.1).map_or(0, |node| version(Some(&node.resource_version))),
+            Kind::Resources | Kind::ReplicaSets | Kind::Pods | Kind::DaemonSets | Kind::Services | Kind::Revisions => 0,
+        }
+    }
+}
+
+fn entry<T>(meta: &ObjectMeta, facts: T) -> Entry<T> {
+    let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
+    let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    Entry {
+        uid8: label(names::RESOURCE_LABEL),
+        node_hash: label(names::NODE_HASH_LABEL),
+        controller: controller.map(|owner| owner.uid.clone()),
+        version: version(meta.resource_version.as_deref()),
+        facts,
+    }
+}
+
+fn owner<T>(key: &Key, entry: Option<&Entry<T>>) -> Touched {
+    entry.map_or(Touched::Nothing, |entry| Touched::Owner(key.0.clone(), entry.uid8.clone()))
+}
+
+fn versions<T>(map: &BTreeMap<Key, Entry<T>>) -> Vec<(Key, u64)> {
+    map.iter().map(|(key, entry)| (key.clone(), entry.version)).collect()
+}
+
+impl Observed for Guarded {
+    const KIND: Kind = Kind::Resources;
+    type Kept = Kept;
+
+    fn keep(self, _: &mut Specs) -> Kept {
+        Kept::of(self)
+    }
+
+    fn insert(key: Key, kept: Kept, index: &mut Index) -> Touched {
+        match kept.object {
+            Ok(resource) => {
+                index.unreadable.remove(&key);
+                let place = Place::of(&resource);
+                let moved = index.take_place(&key, index.resources.get(&key).map(|before| Place::of(before)), Some(place));
+                let surplus = !index.has_place(&key);
+                let resource = Arc::new(if surplus { bounds::without_spec(&resource) } else { resource });
+                match if surplus { Some(Withheld::TooMany) } else { kept.withheld } {
+                    Some(why) => index.withheld.insert(key.clone(), why),
+                    None => index.withheld.remove(&key),
+                };
+                let before = index.resources.insert(key.clone(), Arc::clone(&resource));
+                let mut concerned = index.take_claims(&key, before.as_deref(), Some(&resource));
+                if before.is_some_and(|before| before.spec == resource.spec) && moved.is_empty() {
+                    return Touched::Resource(key);
+                }
+                concerned.extend(moved);
+                concerned.insert(key);
+                Touched::These(concerned)
+            }
+            Err(error) => {
+                let before = index.resources.remove(&key);
+                index.take_claims(&key, before.as_deref(), None);
+                let mut concerned = index.leave_place(&key, before.as_deref());
+                index.unreadable.insert(key.clone(), error);
+                concerned.insert(key);
+                Touched::These(concerned)
+            }
+        }
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        let before = index.resources.remove(key);
+        index.unreadable.remove(key);
+        let mut concerned = index.take_claims(key, before.as_deref(), None);
+        concerned.extend(index.leave_place(key, before.as_deref()));
+        concerned.extend(index.without_a_name(&key.0));
+        Touched::These(concerned)
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        index.resources.keys().chain(index.unreadable.keys()).map(|key| (key.clone(), 0)).collect()
+    }
+
+    fn thin(listing: &mut [Cut<Self>]) {
+        let mut of_namespaces: BTreeMap<String, BTreeMap<Place, usize>> = BTreeMap::new();
+        for (index, cut) in listing.iter().enumerate() {
+            if let Some(place) = cut.kept.place() {
+                of_namespaces.entry(cut.key.0.clone()).or_default().insert(place, index);
+            }
+        }
+        for index in of_namespaces.values().flat_map(|places| places.values().skip(RESOURCES_PER_NAMESPACE)) {
+            listing[*index].kept.withhold();
+        }
+    }
+}
+
+impl Observed for Node {
+    const KIND: Kind = Kind::Nodes;
+    type Kept = NodeFacts;
+
+    fn keep(self, specs: &mut Specs) -> NodeFacts {
+        facts::node(self, specs)
+    }
+
+    fn insert((_, name): Key, after: NodeFacts, index: &mut Index) -> Touched {
+        // Heartbeats change the resourceVersion alone; at thousands of nodes they must not wake anybody.
+        let before = index.nodes.get(&name);
+        let same = before.is_some_and(|before| before.is_same_but_conditions(&after));
+        if before.is_none_or(|before| !before.says_the_same(&after)) {
+            index.node_news.insert(name.clone());
+        }
+        index.node_names.insert(hash::node_hash(&name), name.clone());
+        let touched = if same { Touched::Nothing } else { index.concerned_by(&name, before.map(AsRef::as_ref), Some(&after)) };
+        Arc::make_mut(&mut index.nodes).insert(name, Arc::new(after));
+        touched
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        let gone = Arc::make_mut(&mut index.nodes).remove(&key.1);
+        let touched = index.concerned_by(&key.1, gone.as_deref(), None);
+        index.node_news.insert(key.1.clone());
+        index.forget_name(&key.1);
+        touched
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        index.nodes.iter().map(|(name, node)| ((String::new(), name.clone()), version(Some(&node.resource_version)))).collect()
+    }
+}
+
+impl Observed for Deployment {
+    const KIND: Kind = Kind::Deployments;
+    type Kept = Entry<(String, Arc<DeploymentFacts>)>;
+
+    fn keep(self, specs: &mut Specs) -> Self::Kept {
+        let node = self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(names::NODE_NAME_ANNOTATION)).cloned();
+        let node = node.unwrap_or_default();
+        let name = self.metadata.name.clone().unwrap_or_default();
+        let entry = entry(&self.metadata, ());
+        let facts = facts::deployment(self, &[&name, &node, &entry.node_hash], specs);
+        entry.with((node, Arc::new(facts)))
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
+        if !entry.facts.0.is_empty() {
+            index.node_names.insert(hash::node_hash(&entry.facts.0), entry.facts.0.clone());
+        }
+        index.deployments.insert(key.clone(), entry);
+        owner(&key, index.deployments.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        let gone = index.deployments.remove(key);
+        if let Some(entry) = &gone {
+            index.forget_name(&entry.facts.0);
+        }
+        owner(key, gone.as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.deployments)
+    }
+}
+
+impl Observed for ReplicaSet {
+    const KIND: Kind = Kind::ReplicaSets;
+    type Kept = Entry<KeptReplicaSet>;
+
+    fn keep(self, specs: &mut Specs) -> Self::Kept {
+        let mut entry = entry(&self.metadata, KeptReplicaSet::default());
+        if entry.controller.is_none() {
+            entry.facts.orphan = facts::orphan_template(&self);
+        } else {
+            entry.facts.gated = facts::replica_set(self, specs);
+        }
+        entry
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
+        index.replica_sets.insert(key.clone(), entry);
+        owner(&key, index.replica_sets.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.replica_sets.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.replica_sets)
+    }
+}
+
+impl Observed for Pod {
+    const KIND: Kind = Kind::Pods;
+    type Kept = Entry<PodFacts>;
+
+    fn keep(self, specs: &mut Specs) -> Self::Kept {
+        entry(&self.metadata, facts::pod(&self, specs))
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
+        index.pods.insert(key.clone(), entry);
+        owner(&key, index.pods.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.pods.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.pods)
+    }
+}
+
+impl Observed for DaemonSet {
+    const KIND: Kind = Kind::DaemonSets;
+    type Kept = Entry<DaemonSetFacts>;
+
+    fn keep(self, _: &mut Specs) -> Self::Kept {
+        entry(&self.metadata, ()).with(facts::daemon_set(self))
+    }
+
+    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
+        index.daemon_sets.insert(key.clone(), entry);
+        owner(&key, index.daemon_sets.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.daemon_sets.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.daemon_sets)
+    }
+}
+
+impl Observed for ControllerRevision {
+    const KIND: Kind = Kind::Revisions;
+    /// Nothing of those of a `DaemonSet` of ours, which copies our label to them.
+    type Kept = Option<Entry<RevisionFacts>>;
+
+    fn keep(self, _: &mut Specs) -> Self::Kept {
+        facts::revision(&self).map(|facts| entry(&self.metadata, facts))
+    }
+
+    fn insert(key: Key, kept: Self::Kept, index: &mut Index) -> Touched {
+        let Some(kept) = kept else { return Touched::Nothing };
+        index.revisions.insert(key.clone(), kept);
+        owner(&key, index.revisions.get(&key))
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        owner(key, index.revisions.remove(key).as_ref())
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        versions(&index.revisions)
+    }
+}
+
+impl Observed for Service {
+    const KIND: Kind = Kind::Services;
+    type Kept = Vec<u16>;
+
+    fn keep(self, _: &mut Specs) -> Vec<u16> {
+        facts::node_ports(&self)
+    }
+
+    fn insert(key: Key, ports: Vec<u16>, index: &mut Index) -> Touched {
+        let before = if ports.is_empty() { index.services.remove(&key) } else { index.services.insert(key, ports.clone()) };
+        index.sharing_ports(&before.unwrap_or_default(), &ports)
+    }
+
+    fn remove(index: &mut Index, key: &Key) -> Touched {
+        let gone = index.services.remove(key).unwrap_or_default();
+        index.sharing_ports(&gone, &[])
+    }
+
+    fn entries(index: &Index) -> Vec<(Key, u64)> {
+        index.services.keys().map(|key| (key.clone(), 0)).collect()
+    }
+}

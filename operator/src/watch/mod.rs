@@ -1,0 +1,452 @@
+//! Watches become one index in memory, and that becomes the snapshot of one resource.
+//!
+//! Objects are turned into facts as they arrive, and nothing else of them is kept. No snapshot exists before every watch
+//! has listed once.
+
+mod bounds;
+mod dirty;
+mod facts;
+mod index;
+mod initial;
+mod lean;
+mod protobuf;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod view_tests;
+
+pub use bounds::read_of_metadata;
+pub use dirty::Dirty;
+pub use facts::seconds;
+pub use index::Observed;
+pub use initial::be_recent;
+pub use lean::Lean;
+
+use crate::{
+    memory::Memory,
+    node_gates::Hub,
+    pages,
+    shared::{Shared, SharedBy},
+    spawn_scoped::beside,
+};
+use crds::IngressDaemonSet;
+use futures::StreamExt as _;
+use index::{Cut, Index, Touched};
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
+    core::v1::{Node, Pod, Service},
+};
+use kube::{
+    Api, Client, Resource,
+    api::ListParams,
+    core::{DeserializeGuard, ObjectMeta, PartialObjectMeta},
+    runtime::{
+        reflector::store::Writer,
+        watcher::{self, Event},
+    },
+};
+use planner::{Snapshot, node_rights::NodeRights, shared_spec::Specs, snapshot::NodeFacts};
+use serde::de::DeserializeOwned;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// How long a watch lasts before it is opened again, in seconds.
+pub(crate) const WATCH_SECONDS: u32 = 30;
+
+/// How many objects an answer to a list has. Each is decoded whole before it is cut down, and memory that was taken once for a
+/// longer answer is not given back.
+pub(crate) const PAGE: u32 = 100;
+
+/// How many resources, and gates, an answer to a list has: a user makes them as large as the API server takes them.
+pub(crate) const SMALL_PAGE: u32 = 10;
+
+/// A resource that may be undecodable.
+pub type Guarded = DeserializeGuard<IngressDaemonSet>;
+
+/// What of a resource is known beside the index: that it is there.
+pub type Named = PartialObjectMeta<IngressDaemonSet>;
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Our resources.
+    Resources,
+    /// All Nodes.
+    Nodes,
+    /// Per-node Deployments.
+    Deployments,
+    /// Their `ReplicaSets`.
+    ReplicaSets,
+    /// Their pods.
+    Pods,
+    /// Health checkers.
+    DaemonSets,
+    /// Services, for their node ports.
+    Services,
+    /// Recorded revisions of templates.
+    Revisions,
+}
+
+impl Kind {
+    const ALL: [Self; 8] =
+        [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services, Self::Revisions];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Resources => "ingressdaemonsets",
+            Self::Nodes => "nodes",
+            Self::Deployments => "deployments",
+            Self::ReplicaSets => "replicasets",
+            Self::Pods => "pods",
+            Self::DaemonSets => "daemonsets",
+            Self::Services => "services",
+            Self::Revisions => "controllerrevisions",
+        }
+    }
+}
+
+/// The view of the cluster.
+#[derive(Debug, Default)]
+pub struct Observer {
+    index: Mutex<Index>,
+    specs: Mutex<Specs>,
+    listed: [AtomicBool; Kind::ALL.len()],
+    seen: [AtomicU64; Kind::ALL.len()],
+    dirty: Arc<Dirty>,
+    hub: Arc<Hub>,
+    node_rights: Arc<NodeRights>,
+    nodes_listed: Shared,
+    /// By namespace.
+    deployments_listed: SharedBy<String>,
+}
+
+impl Observer {
+    /// How long an answer may pause: the API server ends each watch before.
+    pub const SILENCE: Duration = Duration::from_secs(40);
+
+    /// One for resources that may have this written to Nodes.
+    pub fn with(node_rights: NodeRights) -> Self {
+        Self { node_rights: Arc::new(node_rights), ..Self::default() }
+    }
+
+    /// What resources may have written to Nodes.
+    pub fn node_rights(&self) -> &NodeRights {
+        &self.node_rights
+    }
+
+    /// Resources to look at again, as they change.
+    pub fn dirty(&self) -> Arc<Dirty> {
+        Arc::clone(&self.dirty)
+    }
+
+    /// Has these resources looked at again.
+    pub fn wake(&self, concerns: impl Fn(&IngressDaemonSet) -> bool) {
+        let resources = self.index().resources.clone();
+        for ((namespace, name), _) in resources.into_iter().filter(|(_, resource)| concerns(resource)) {
+            self.dirty.mark(namespace, name);
+        }
+    }
+
+    /// Watches that have not listed yet.
+    pub fn missing(&self) -> Vec<&'static str> {
+        Kind::ALL.into_iter().filter(|kind| !self.listed[*kind as usize].load(Ordering::Acquire)).map(Kind::name).collect()
+    }
+
+    /// The newest resourceVersion that the watch of this kind has delivered.
+    pub fn seen(&self, kind: Kind) -> u64 {
+        self.seen[kind as usize].load(Ordering::Acquire)
+    }
+
+    /// The snapshot of one resource; `None` when there is no such resource, or not everything was listed.
+    pub fn snapshot(&self, namespace: &str, name: &str, memory: &Memory, now: i64, health_checker_image: &str) -> Option<Snapshot> {
+        if !self.missing().is_empty() {
+            return None;
+        }
+        snapshot::build(&self.index(), namespace, name, memory, now, health_checker_image, &self.node_rights)
+    }
+
+    /// The resource is looked after, and its spec is not known, because it was one too many of its namespace before.
+    pub fn lacks_spec(&self, namespace: &str, name: &str) -> bool {
+        self.index().lacks_spec(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// Reads such a resource anew.
+    pub async fn read_spec(&self, client: &Client, namespace: &str, name: &str) -> kube::Result<()> {
+        let api = Api::<Guarded>::namespaced(client.clone(), namespace);
+        for found in api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await? {
+            let uid = found.meta().uid.clone();
+            let found = Cut::of(found, &mut self.specs());
+            let touched = {
+                let mut index = self.index();
+                // One that the watch has shown to be gone would stay for ever.
+                let is_there = index.resources.get(&found.key).is_some_and(|known| known.metadata.uid == uid);
+                if is_there { index.apply::<Guarded>(found) } else { Touched::Nothing }
+            };
+            self.tell_gates(true);
+            self.trigger(&touched);
+        }
+        Ok(())
+    }
+
+    /// Why a resource cannot be decoded, when it cannot.
+    pub fn unreadable(&self, namespace: &str, name: &str) -> Option<String> {
+        self.index().unreadable.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Where readiness gates of nodes meet what is seen here.
+    pub fn hub(&self) -> Arc<Hub> {
+        Arc::clone(&self.hub)
+    }
+
+    /// Every Node, by name.
+    pub fn nodes(&self) -> Arc<BTreeMap<String, Arc<NodeFacts>>> {
+        Arc::clone(&self.index().nodes)
+    }
+
+    /// One Node.
+    pub fn node(&self, name: &str) -> Option<Arc<NodeFacts>> {
+        self.index().nodes.get(name).cloned()
+    }
+
+    /// Every resource that can be decoded.
+    pub fn resources(&self) -> Vec<Arc<IngressDaemonSet>> {
+        self.index().resources.values().cloned().collect()
+    }
+
+    /// One resource, if it can be decoded.
+    pub fn resource(&self, namespace: &str, name: &str) -> Option<Arc<IngressDaemonSet>> {
+        self.index().resources.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Some resource cannot be decoded.
+    pub fn has_unreadable(&self) -> bool {
+        !self.index().unreadable.is_empty()
+    }
+
+    /// A Node as the API server answered: newer than what the watch has shown, which will not be taken for news then.
+    pub fn learn(&self, node: Node) {
+        let node = Cut::of(node, &mut self.specs());
+        let touched = self.index().apply(node);
+        self.tell_gates(false);
+        self.trigger(&touched);
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        // The index is only changed by code that does not panic half-way through an entry.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists Deployments and Nodes consistently and takes the result for the truth: the cache may be older than what
+    /// another process wrote before it died.
+    pub async fn relist(&self, client: &Client, namespace: &str) -> kube::Result<()> {
+        let deployments = Api::<Lean<Deployment>>::namespaced(client.clone(), namespace);
+        let list = async || self.list_anew(&deployments, crds::names::RESOURCE_LABEL, |key| key.0 == namespace).await;
+        self.deployments_listed.of(namespace).run(list).await?;
+        let nodes = Api::<Lean<Node>>::all(client.clone());
+        self.nodes_listed.run(async || self.list_anew(&nodes, "", |_| true).await).await
+    }
+
+    /// The same of one kind, over the keys in `scope`.
+    async fn list_anew<K>(&self, api: &Api<K>, labels: &str, scope: impl Fn(&index::Key) -> bool) -> kube::Result<()>
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug,
+    {
+        let (listed, news, at) = self.pages(api, labels).await?;
+        let seen = self.seen(K::KIND);
+        let touched = self.index().reconcile_list(&listed, news, at, seen, scope);
+        self.tell_gates(false);
+        for touched in touched {
+            self.trigger(&touched);
+        }
+        Ok(())
+    }
+
+    /// Keys of all objects of one moment, and those that the index does not know as they are. Each is cut down before the next page is asked
+    /// for: five thousand Nodes are 90 MiB as they are sent, and five times as much as they are decoded. What is known is let go at once: held
+    /// twice until the end of the list, it was a third of the most that the operator ever had.
+    async fn pages<K>(&self, api: &Api<K>, labels: &str) -> kube::Result<(BTreeSet<index::Key>, Vec<Cut<K>>, u64)>
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug,
+    {
+        let parameters = ListParams::default().labels(labels).limit(PAGE);
+        let (mut listed, mut news) = (BTreeSet::new(), Vec::new());
+        let take = |page| {
+            let page = self.cut(page);
+            listed.extend(page.iter().map(|object: &Cut<K>| object.key.clone()));
+            let index = self.index();
+            news.extend(page.into_iter().filter(|object| index.is_news(object)));
+        };
+        let list = pages::pages(api, parameters, take).await?;
+        Ok((listed, news, version(list.resource_version.as_deref())))
+    }
+
+    /// Follows everything, for ever, and keeps `writer`'s store of which resources there are.
+    ///
+    /// `client` is to have the [layers](crate::client) of every request. It must give up an answer that does not begin, or pauses
+    /// for [`Observer::SILENCE`]: a connection that is gone without a word would otherwise be taken for a cluster in which nothing
+    /// happens.
+    pub async fn follow(self: Arc<Self>, client: Client, writer: Writer<Named>) {
+        let writer = Mutex::new(writer);
+        let all = || watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
+        let ours = || all().labels(crds::names::RESOURCE_LABEL);
+        let checkers = all().labels(crds::names::HEALTH_CHECKER_LABEL);
+        let resources = Arc::clone(&self).follow_kind(Api::<Guarded>::all(client.clone()), all().page_size(SMALL_PAGE), move |event| {
+            writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(&named(event));
+        });
+        let compact = protobuf::client(&client);
+        tokio::join!(
+            beside(resources),
+            self.watch(Api::<Lean<Node>>::all(compact.clone()), all()),
+            self.watch(Api::<Lean<Deployment>>::all(client.clone()), ours()),
+            self.watch(Api::<Lean<ReplicaSet>>::all(client.clone()), ours()),
+            self.watch(Api::<ControllerRevision>::all(client.clone()), ours()),
+            self.watch(Api::<Lean<Pod>>::all(compact), ours()),
+            self.watch(Api::<DaemonSet>::all(client.clone()), checkers),
+            self.watch(Api::<Service>::all(client), all()),
+        );
+    }
+
+    fn watch<K>(self: &Arc<Self>, api: Api<K>, config: watcher::Config) -> impl Future<Output = ()>
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K::Kept: Send,
+    {
+        beside(Arc::clone(self).follow_kind(api, config, |_| {}))
+    }
+
+    async fn follow_kind<K>(self: Arc<Self>, api: Api<K>, config: watcher::Config, mut tee: impl FnMut(&Event<K>))
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let mut listing = Vec::new();
+        let mut events = initial::events(api, config).boxed();
+        while let Some(event) = events.next().await {
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    tracing::warn!(kind = K::KIND.name(), %error, "watch failed; trying again");
+                    continue;
+                }
+            };
+            tee(&event);
+            match event {
+                Event::Init => listing.clear(),
+                Event::InitApply(object) => {
+                    listing.push(Cut::<K>::of(object, &mut self.specs()));
+                    if listing.len().is_multiple_of(PAGE as usize) {
+                        K::thin(&mut listing);
+                    }
+                }
+                Event::InitDone => {
+                    self.replace(std::mem::take(&mut listing));
+                    self.listed[K::KIND as usize].store(true, Ordering::Release);
+                    // Whichever is listed last lets gates be made.
+                    self.tell_gates(true);
+                    self.trigger(&Touched::All);
+                }
+                Event::Apply(object) => self.apply(object),
+                Event::Delete(object) => self.delete(&object),
+            }
+        }
+    }
+
+    /// Exactly these objects of their kind exist: a view by lists, of one moment, for those who do not [`follow`](Self::follow).
+    pub fn take<K: Observed + Resource>(&self, listed: Vec<K>) {
+        let listed = self.cut(listed);
+        self.replace(listed);
+        self.listed[K::KIND as usize].store(true, Ordering::Release);
+    }
+
+    fn cut<K: Observed + Resource>(&self, objects: Vec<K>) -> Vec<Cut<K>> {
+        let mut specs = self.specs();
+        objects.into_iter().map(|object| Cut::of(object, &mut specs)).collect()
+    }
+
+    fn specs(&self) -> MutexGuard<'_, Specs> {
+        self.specs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, kind: Kind, version: u64) {
+        self.seen[kind as usize].fetch_max(version, Ordering::AcqRel);
+    }
+
+    fn replace<K: Observed>(&self, objects: Vec<Cut<K>>) {
+        let newest = objects.iter().map(|object| object.version).max().unwrap_or(0);
+        self.index().replace(objects);
+        self.note(K::KIND, newest);
+    }
+
+    fn apply<K: Observed + Resource>(&self, object: K) {
+        let object = Cut::of(object, &mut self.specs());
+        let (version, key) = (object.version, object.key.clone());
+        let (touched, is_news) = {
+            let mut index = self.index();
+            let before = index.made_from(K::KIND, &key);
+            let touched = index.apply(object);
+            (touched, index.made_from(K::KIND, &key) != before)
+        };
+        self.tell_gates(is_news);
+        self.note(K::KIND, version);
+        self.trigger(&touched);
+    }
+
+    fn delete<K: Observed + Resource>(&self, object: &K) {
+        let key = index::key(object.meta());
+        let touched = self.index().delete::<K>(&key);
+        self.tell_gates(K::KIND == Kind::Resources);
+        self.note(K::KIND, version(object.meta().resource_version.as_deref()));
+        self.trigger(&touched);
+        if K::KIND == Kind::Resources {
+            // Nothing is decided for it any more; this lets its memory and metrics go.
+            self.dirty.mark(key.0, key.1);
+        }
+    }
+
+    /// Nodes that have changed; `is_news`: what gates are made from has, too.
+    fn tell_gates(&self, is_news: bool) {
+        let news = std::mem::take(&mut self.index().node_news);
+        if !news.is_empty() {
+            self.hub.pods().nodes(news.iter().cloned());
+            self.hub.nodes(news);
+        }
+        if is_news {
+            self.hub.gates();
+        }
+    }
+
+    fn trigger(&self, touched: &Touched) {
+        for (namespace, name) in self.index().resources_of(touched) {
+            self.dirty.mark(namespace, name);
+        }
+    }
+}
+
+/// The same of which no more than the name is kept.
+fn named(event: &Event<Guarded>) -> Event<Named> {
+    let name = |resource: &Guarded| {
+        let meta = resource.meta();
+        let meta =
+            ObjectMeta { name: meta.name.clone(), namespace: meta.namespace.clone(), uid: meta.uid.clone(), ..ObjectMeta::default() };
+        Named { types: None, metadata: meta, _phantom: std::marker::PhantomData }
+    };
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(resource) => Event::InitApply(name(resource)),
+        Event::Apply(resource) => Event::Apply(name(resource)),
+        Event::Delete(resource) => Event::Delete(name(resource)),
+    }
+}
+
+/// A resourceVersion as a number: comparable within one API server since 1.35, and in fact before.
+pub fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}

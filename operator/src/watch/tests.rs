@@ -1,0 +1,192 @@
+//! What the view of a large cluster costs, and what in it is news to gates.
+
+use super::*;
+use crds::names;
+use futures::FutureExt as _;
+use serde_json::{Value, json};
+
+const NODES: usize = 2000;
+/// A node, its Deployment, its `ReplicaSet` and two pods, in KiB. Five thousand of them must leave room in 64 MiB for a decision about them.
+const MOST_PER_NODE: usize = 8;
+
+/// Memory of this process that belongs to no file.
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
+}
+
+fn node_name(index: usize) -> String {
+    format!("node-{index}.eu-central-1.example.com")
+}
+
+fn name(index: usize) -> String {
+    format!("edge-{}", node_name(index))
+}
+
+fn meta(name: &str, index: usize) -> Value {
+    let fields = json!({ "f:metadata": { "f:labels": { ".": {}, "f:app": {} } }, "f:spec": { "f:replicas": {}, "f:template": { "f:spec": { "f:containers": {} } } } });
+    json!({
+        "name": name, "namespace": "default", "uid": format!("b2c3d4e5-0000-4000-8000-{index:012}"), "resourceVersion": (100_000 + index).to_string(),
+        "generation": 1, "creationTimestamp": "2026-11-22T00:00:00Z",
+        "labels": {
+            names::NODE_LABEL: name, names::RESOURCE_LABEL: "a1b2c3d4", names::NODE_HASH_LABEL: crds::hash::node_hash(&node_name(index)),
+            names::TOKEN_LABEL: format!("a1b2c3d4.{index}.Closed.1795219210"),
+        },
+        "annotations": { names::NODE_NAME_ANNOTATION: node_name(index), "deployment.kubernetes.io/revision": "1" },
+        "ownerReferences": [
+            { "apiVersion": "v1", "kind": "Owner", "name": "edge", "uid": "a1b2c3d4-0000-4000-8000-000000000000", "controller": true },
+        ],
+        "managedFields": [{ "manager": "operator", "operation": "Update", "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields }],
+    })
+}
+
+fn spec(index: usize) -> Value {
+    let container = json!({
+        "name": "controller", "image": "registry.example.com/controller:1", "args": ["--http-port=8080", "--https-port=8443"],
+        "env": [{ "name": "VERSION", "value": "1" }, { "name": "POD", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+        "resources": { "requests": { "cpu": "100m" } }, "terminationMessagePath": "/dev/termination-log", "imagePullPolicy": "IfNotPresent",
+    });
+    json!({
+        "replicas": 2, "selector": { "matchLabels": { names::NODE_LABEL: name(index) } },
+        "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": "100%" } },
+        "template": {
+            "metadata": { "labels": { names::NODE_LABEL: name(index), "app": "edge" } },
+            "spec": { "nodeName": node_name(index), "containers": [container] },
+        },
+    })
+}
+
+/// As a list delivers them: page by page.
+fn list<K: Observed + Resource + DeserializeOwned>(observer: &Observer, object: impl Fn(usize) -> Value, count: usize) {
+    let (mut listing, mut page) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let text = object(index).to_string();
+        page.push(serde_json::from_str::<K>(&text).unwrap());
+        if page.len() == PAGE as usize {
+            listing.extend(observer.cut(std::mem::take(&mut page)));
+        }
+    }
+    observer.replace(listing);
+}
+
+/// What other tests take meanwhile is not to be counted: the test of this name is run once more, in a process of its own.
+fn is_alone(name: &str) -> bool {
+    const ALONE: &str = "MEASURED_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let name = format!("watch::tests::{name}");
+    let alone = std::process::Command::new(std::env::current_exe().unwrap()).args(["--exact", &name]).env(ALONE, "1").status();
+    assert!(alone.unwrap().success());
+    false
+}
+
+#[test]
+fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes() {
+    const COUNT: usize = 300;
+    if !is_alone("resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes") {
+        return;
+    }
+    let resource = |namespace: &str, index: usize, characters: usize| -> Guarded {
+        let text = "x".repeat(characters);
+        let container = json!({ "name": "c", "image": "i", "env": [{ "name": "X", "value": text }] });
+        let meta = json!({ "namespace": namespace, "name": format!("r{index}"), "uid": format!("{namespace}-{index}"), "annotations": { "a": text } });
+        let resource = json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+            "metadata": meta, "spec": { "template": { "spec": { "containers": [container] } } },
+        });
+        serde_json::from_str(&resource.to_string()).unwrap()
+    };
+    let observer = Observer::default();
+    let before = resident_kib();
+    // Those that are too large, and too many of those that are not.
+    for (namespace, characters) in [("large", 1 << 20), ("many", 60_000)] {
+        let mut listing = Vec::new();
+        for index in 0..COUNT {
+            listing.extend(observer.cut(vec![resource(namespace, index, characters)]));
+            if listing.len().is_multiple_of(PAGE as usize) {
+                Guarded::thin(&mut listing);
+            }
+        }
+        observer.replace(listing);
+        assert_eq!(observer.index().resources.len(), COUNT);
+        let grown = resident_kib().saturating_sub(before);
+        // A hundred of 60,000 bytes each are 6 MiB, and twice as many are listed for a moment.
+        assert!(grown <= 24 << 10, "{namespace}: {grown} KiB");
+    }
+}
+
+#[test]
+fn a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes() {
+    if !is_alone("a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes") {
+        return;
+    }
+    let observer = Observer::default();
+    let before = resident_kib();
+    let status =
+        json!({ "conditions": [{ "type": "Ready", "status": "True" }], "addresses": [{ "type": "InternalIP", "address": "198.19.1.1" }] });
+    list::<Node>(&observer, |index| json!({ "metadata": meta(&node_name(index), index), "spec": {}, "status": status }), NODES);
+    list::<Deployment>(&observer, |index| json!({ "metadata": meta(&name(index), index), "spec": spec(index) }), NODES);
+    list::<ReplicaSet>(
+        &observer,
+        |index| json!({ "metadata": meta(&format!("{}-7d6f8d9c4b", name(index)), index), "spec": spec(index) }),
+        NODES,
+    );
+    let pod = |index: usize| {
+        let name = format!("{}-7d6f8d9c4b-{index:05}", name(index / 2));
+        json!({ "metadata": meta(&name, index / 2), "spec": { "containers": [] }, "status": { "phase": "Running", "conditions": status["conditions"] } })
+    };
+    list::<Pod>(&observer, pod, 2 * NODES);
+    let each = resident_kib().saturating_sub(before) / NODES;
+    assert!(each <= MOST_PER_NODE, "{each} KiB");
+    assert_eq!(observer.index().pods.len(), 2 * NODES);
+}
+
+#[test]
+fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
+    let node = |beat: u32, change: &dyn Fn(&mut Value)| -> Node {
+        let at = format!("2026-01-01T00:00:{beat:02}Z");
+        let mut node = json!({
+            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": beat.to_string()},
+            "status": {"conditions": [{"type": "Warm", "status": "True", "lastHeartbeatTime": at, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        });
+        change(&mut node);
+        serde_json::from_value(node).unwrap()
+    };
+    let observer = Observer::default();
+    assert!(observer.hub().changes().now_or_never().is_none(), "from now on somebody takes news");
+    let is_news = |node| {
+        observer.learn(node);
+        // Nothing to wait for: what is known is told at once.
+        observer.hub().changes().now_or_never().is_some_and(|changes| changes.nodes.contains("n1"))
+    };
+    assert!(is_news(node(1, &|_| {})), "it is new");
+    assert!(!is_news(node(2, &|_| {})), "a heartbeat");
+    assert!(is_news(node(3, &|node| node["status"]["conditions"][0]["status"] = "False".into())));
+    assert!(is_news(node(4, &|_| {})));
+    assert!(is_news(node(5, &|node| node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]))));
+    assert!(is_news(node(6, &|_| {})));
+    assert!(is_news(node(7, &|node| node["metadata"]["labels"] = json!({"role": "edge"}))));
+    assert!(is_news(node(8, &|_| {})), "a label that goes, too");
+}
+
+#[test]
+fn a_standby_keeps_no_news_of_nodes_and_whoever_begins_to_act_looks_at_all_of_them() {
+    let observer = Observer::default();
+    let node = |index: usize| -> Node {
+        serde_json::from_value(json!({"metadata": {"name": node_name(index), "uid": index.to_string()}})).unwrap()
+    };
+    (0..100).for_each(|index| observer.learn(node(index)));
+    let hub = observer.hub();
+    let first = hub.changes().now_or_never().unwrap();
+    assert_eq!((first.nodes.len(), first.all), (0, true));
+    observer.learn(node(100));
+    let next = hub.changes().now_or_never().unwrap();
+    assert_eq!((next.nodes.len(), next.all), (1, false));
+    let pods = Observer::default().hub().pods();
+    pods.nodes([node_name(0)]);
+    assert!(pods.changes().now_or_never().is_none());
+    pods.nodes([node_name(1)]);
+    assert_eq!(pods.changes().now_or_never().unwrap().nodes.len(), 1);
+}

@@ -1,0 +1,485 @@
+//! One API call per action, with a timeout and a precondition; afterwards the watches are believed, not the answer.
+
+mod account;
+mod events;
+mod trial;
+
+pub use account::{MISSING_AGAIN, ask_rights};
+pub use events::Announcer;
+pub use trial::try_template;
+
+use crate::{
+    memory::Memory,
+    metrics::Metrics,
+    watch::{Kind, version},
+};
+use crds::{IngressDaemonSet, names};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
+        core::v1::{Node, Pod, Secret, ServiceAccount},
+        rbac::v1::{ClusterRoleBinding, RoleBinding},
+    },
+};
+use kube::{
+    Api, Client, Resource,
+    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    core::Status,
+};
+use planner::{
+    Action, Snapshot, health_checker,
+    plan::{Supporting, Write},
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, future::Future, time::Duration};
+
+/// Longest time of one API call.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Field manager of the supporting objects.
+const FIELD_MANAGER: &str = "ingress-daemonset-operator/health-checker";
+
+/// Why an action had no effect, by what follows from it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The object is not what the decision was based on: look again, decide again.
+    #[error("the object had changed")]
+    Conflict,
+    /// The object's name belongs to somebody else.
+    #[error("`{0}` exists and belongs to somebody else")]
+    Foreign(String),
+    /// Another resource of this kind has an object of this name.
+    #[error("the name `{0}` is taken")]
+    Taken(String),
+    /// A right is missing.
+    #[error("forbidden: {0}")]
+    Forbidden(String),
+    /// The API server would refuse it again.
+    #[error("refused: {0}")]
+    Invalid(String),
+    /// It was refused for this node before, and people know.
+    #[error("refused again")]
+    Known,
+    /// It may go better next time.
+    #[error("{0}")]
+    Transient(String),
+}
+
+/// What one action brought about, to be remembered.
+#[derive(Debug, Default)]
+struct Done {
+    written: Option<(Kind, u64)>,
+    generation: Option<(String, i64)>,
+}
+
+/// Carries out actions on behalf of one resource.
+pub struct Actor<'a> {
+    /// API client without retries of its own.
+    pub client: &'a Client,
+    /// Metrics.
+    pub metrics: &'a Metrics,
+    /// Events.
+    pub announcer: &'a Announcer,
+    /// What the decision was based on.
+    pub snapshot: &'a Snapshot,
+}
+
+impl Actor<'_> {
+    /// Carries out one action and remembers what it brought about.
+    pub async fn act(&self, action: &Action, memory: &tokio::sync::Mutex<&mut Memory>) -> Result<(), Error> {
+        let result =
+            tokio::time::timeout(TIMEOUT, self.call(action)).await.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into())));
+        let mut memory = memory.lock().await;
+        let refused = matches!(result, Err(Error::Invalid(_) | Error::Forbidden(_)));
+        if let Action::CreateDeployment { id, .. } = action
+            && !refused
+        {
+            // Used up unless it was refused for certain: the answer may have been lost, the object made.
+            memory.reserved.retain(|reserved| reserved != id);
+        }
+        let node = node_of(action).map(str::to_owned);
+        match result {
+            Ok(done) => {
+                if let Some((kind, version)) = done.written {
+                    memory.expect(kind, version);
+                }
+                if let Some((uid, generation)) = done.generation {
+                    memory.written_generations.insert(uid, generation);
+                }
+                if let Some(node) = node {
+                    memory.accept(&node);
+                }
+                self.remember(action, &mut memory);
+                drop(memory);
+                self.announcer.done(self.snapshot, action).await;
+                Ok(())
+            }
+            Err(error) => {
+                match (&error, node) {
+                    (Error::Foreign(name), _) => {
+                        memory.foreign_names.insert(name.clone());
+                    }
+                    (Error::Invalid(message) | Error::Forbidden(message), Some(node))
+                        if !memory.refuse(&node, message, self.snapshot.resource.generation) =>
+                    {
+                        return Err(Error::Known);
+                    }
+                    _ => {}
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn remember(&self, action: &Action, memory: &mut Memory) {
+        match action {
+            Action::WriteStatus { reserve, status, .. } => {
+                memory.reserved.extend(reserve);
+                if let Some(ledger) = &status.rollout {
+                    let before = self.snapshot.resource.ledger();
+                    self.metrics.ledger_written(before, ledger);
+                }
+                memory.status_written = Some(std::time::Instant::now());
+            }
+            Action::Apply { object, body } if !matches!(object, Supporting::DaemonSet(_)) => {
+                memory.assert(health_checker::assertion(object, body));
+            }
+            Action::PatchDeployment { write, .. } | Action::PatchNode { write, .. } => self.metrics.wrote(*write),
+            _ => {}
+        }
+    }
+
+    async fn call(&self, action: &Action) -> Result<Done, Error> {
+        let namespace = &self.snapshot.resource.namespace;
+        match action {
+            Action::WriteStatus { status, live_absent, .. } => {
+                for name in live_absent {
+                    self.check_absent(name).await?;
+                }
+                self.patch_resource(true, json!([{"op": "add", "path": "/status", "value": status}])).await
+            }
+            Action::SetFinalizers(finalizers) => {
+                self.patch_resource(false, json!([{"op": "add", "path": "/metadata/finalizers", "value": finalizers}])).await
+            }
+            Action::CreateDeployment { name, body, .. } => self.create(name, body).await,
+            Action::RecordRevision { name, body } => self.record(name, body).await,
+            Action::RenumberRevision { name, patch } => {
+                let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: Some(written(Kind::Revisions, &patched.metadata)), generation: None })
+            }
+            Action::PatchDeployment { name, patch, write, .. } => {
+                let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                let full = matches!(write, Write::Update | Write::Recreate(_) | Write::Direct)
+                    && patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template"));
+                let generation = full.then(|| (patched.metadata.uid.clone().unwrap_or_default(), patched.metadata.generation.unwrap_or(0)));
+                Ok(Done { written: Some(written(Kind::Deployments, &patched.metadata)), generation })
+            }
+            Action::DeleteDeployment { name, uid, resource_version, .. } => {
+                let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: Some(resource_version.clone()) };
+                let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+                gone(api.delete(name, &DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }).await)
+            }
+            Action::PatchNode { node, patch, live_absent, .. } => {
+                if let Some(name) = live_absent {
+                    self.check_absent(name).await?;
+                }
+                let api: Api<Node> = Api::all(self.client.clone());
+                let patched = self.fenced(api.patch(node, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: Some(written(Kind::Nodes, &patched.metadata)), generation: None })
+            }
+            Action::Reclaim { name, identity, .. } => self.reclaim(name, identity).await,
+            Action::Apply { object: object @ Supporting::Secret(_), body } => self.make_key(object, body).await,
+            Action::Apply { object, body } => {
+                let applied = self
+                    .dynamic(object)
+                    .patch(name_of(object), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(body))
+                    .await
+                    .map_err(classify)?;
+                let kind = matches!(object, Supporting::DaemonSet(_)).then(|| written(Kind::DaemonSets, &applied.metadata));
+                Ok(Done { written: kind, generation: None })
+            }
+            Action::Delete { object, uid } => {
+                let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+                gone(self.dynamic(object).delete(name_of(object), &DeleteParams { preconditions, ..DeleteParams::background() }).await)
+            }
+            Action::DeletePod { name, uid, resource_version } => {
+                let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: resource_version.clone() });
+                let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+                gone(Api::<Pod>::namespaced(self.client.clone(), namespace).delete(name, &parameters).await)
+            }
+            Action::CreatePod { body, .. } => {
+                let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<Pod>(&()));
+                let object = serde_json::from_value((**body).clone()).map_err(|error| Error::Invalid(error.to_string()))?;
+                let created = api.create(&PostParams::default(), &object).await.map_err(classify)?;
+                Ok(Done { written: Some(written(Kind::Pods, &created.metadata)), generation: None })
+            }
+            Action::PatchReplicaSet { name, patch, .. } => {
+                let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: Some(written(Kind::ReplicaSets, &patched.metadata)), generation: None })
+            }
+            Action::PatchPod { name, patch, .. } => {
+                let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+                Ok(Done { written: Some(written(Kind::Pods, &patched.metadata)), generation: None })
+            }
+            Action::PatchPodStatus { name, patch, .. } => {
+                let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+                let patched = self.fenced(api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+                Ok(Done { written: Some(written(Kind::Pods, &patched.metadata)), generation: None })
+            }
+        }
+    }
+
+    /// A patch whose failed `test` is a fencing rejection.
+    async fn fenced<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
+        call.await.map_err(classify).inspect_err(|error| {
+            if matches!(error, Error::Conflict) {
+                self.metrics.fenced();
+            }
+        })
+    }
+
+    /// Writes to the resource itself, with the resourceVersion that was read.
+    async fn patch_resource(&self, status: bool, operations: Value) -> Result<Done, Error> {
+        let resource = &self.snapshot.resource;
+        let mut all = vec![
+            json!({"op": "test", "path": "/metadata/uid", "value": resource.uid}),
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": resource.resource_version}),
+        ];
+        all.extend(operations.as_array().cloned().unwrap_or_default());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &resource.namespace, &ApiResource::erase::<IngressDaemonSet>(&()));
+        let patch: Patch<()> = json_patch(&Value::Array(all))?;
+        let params = PatchParams::default();
+        let patched = if status {
+            self.fenced(api.patch_status(&resource.name, &params, &patch)).await?
+        } else {
+            self.fenced(api.patch(&resource.name, &params, &patch)).await?
+        };
+        // Without finalizers the resource goes, and its watch shows no version of it any more.
+        let going = resource.deleting && !status;
+        Ok(Done { written: (!going).then(|| written(Kind::Resources, &patched.metadata)), generation: None })
+    }
+
+    async fn create(&self, name: &str, body: &Value) -> Result<Done, Error> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &self.snapshot.resource.namespace, &ApiResource::erase::<Deployment>(&()));
+        let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
+        match api.create(&PostParams::default(), &object).await {
+            Ok(created) => {
+                let generation = || (created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0));
+                let generation = planner::render::is_wanted(body).then(generation);
+                Ok(Done { written: Some(written(Kind::Deployments, &created.metadata)), generation })
+            }
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+                let node = body["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str().unwrap_or_default();
+                let identity = planner::render::identity_patch(&self.snapshot.resource, name, node);
+                Err(self.who_has(&api, name, &identity).await)
+            }
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    async fn record(&self, name: &str, body: &Value) -> Result<Done, Error> {
+        let api = self.dynamic(&Supporting::ControllerRevision(name.to_owned()));
+        let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
+        match api.create(&PostParams::default(), &object).await {
+            Ok(created) => Ok(Done { written: Some(written(Kind::Revisions, &created.metadata)), generation: None }),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => match api.get_opt(name).await.map_err(classify)? {
+                Some(found) if !is_ours(&found.metadata, self.snapshot) => Err(Error::Foreign(name.to_owned())),
+                _ => Err(Error::Conflict),
+            },
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    /// Makes the Secret with a key that nobody knows. One that is there stays: we have no right to read it, nor to change it.
+    async fn make_key(&self, object: &Supporting, body: &Value) -> Result<Done, Error> {
+        let mut key = [0; 32];
+        let random = rustls::crypto::ring::default_provider().secure_random;
+        random.fill(&mut key).map_err(|_| Error::Transient("no random bytes for a key".into()))?;
+        let mut body = body.clone();
+        body["data"] = json!({"key": ByteString(key.to_vec())});
+        let secret = serde_json::from_value(body).map_err(|error| Error::Invalid(error.to_string()))?;
+        match self.dynamic(object).create(&PostParams::default(), &secret).await {
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Done::default()),
+            created => created.map(|_| Done::default()).map_err(classify),
+        }
+    }
+
+    /// Whose object has the name that we wanted.
+    async fn who_has(&self, api: &Api<DynamicObject>, name: &str, identity: &Value) -> Error {
+        match api.get_opt(name).await {
+            Ok(Some(object)) => {
+                let controller = object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+                match controller {
+                    // Ours, but its watch did not show it: somebody took our labels away.
+                    Some(owner) if owner.uid == self.snapshot.resource.uid => match self.reclaim(name, identity).await {
+                        Ok(_) => Error::Conflict,
+                        Err(error) => error,
+                    },
+                    Some(owner) if owner.kind == "IngressDaemonSet" => Error::Taken(name.to_owned()),
+                    _ => Error::Foreign(name.to_owned()),
+                }
+            }
+            Ok(None) => Error::Conflict,
+            Err(error) => classify(error),
+        }
+    }
+
+    /// Puts back how we know a Deployment of ours, when it is there.
+    async fn reclaim(&self, name: &str, identity: &Value) -> Result<Done, Error> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
+        let Some(found) = api.get_metadata_opt(name).await.map_err(classify)? else { return Ok(Done::default()) };
+        let meta = found.metadata;
+        if !is_ours(&meta, self.snapshot) {
+            return Err(Error::Foreign(name.to_owned()));
+        }
+        let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": meta.uid})];
+        for (path, missing) in [("/metadata/labels", meta.labels.is_none()), ("/metadata/annotations", meta.annotations.is_none())] {
+            if missing {
+                operations.push(json!({"op": "add", "path": path, "value": {}}));
+            }
+        }
+        operations.extend(identity.as_array().cloned().unwrap_or_default());
+        let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(&Value::Array(operations))?)).await?;
+        Ok(Done { written: Some(written(Kind::Deployments, &patched.metadata)), generation: None })
+    }
+
+    async fn check_absent(&self, name: &str) -> Result<(), Error> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
+        match api.get_metadata_opt(name).await.map_err(classify)? {
+            Some(found) if is_ours(&found.metadata, self.snapshot) => Err(Error::Conflict),
+            _ => Ok(()),
+        }
+    }
+
+    fn dynamic(&self, object: &Supporting) -> Api<DynamicObject> {
+        let namespace = &self.snapshot.resource.namespace;
+        let client = self.client.clone();
+        match object {
+            Supporting::DaemonSet(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<DaemonSet>(&())),
+            Supporting::ServiceAccount(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ServiceAccount>(&())),
+            Supporting::Secret(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<Secret>(&())),
+            Supporting::RoleBinding(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<RoleBinding>(&())),
+            Supporting::ClusterRoleBinding(_) => Api::all_with(client, &ApiResource::erase::<ClusterRoleBinding>(&())),
+            Supporting::ControllerRevision(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ControllerRevision>(&())),
+        }
+    }
+}
+
+/// Names in the namespace that are still somebody else's; asked live, because such objects are not watched.
+pub async fn still_foreign(client: &Client, snapshot: &Snapshot, names: &BTreeSet<String>) -> BTreeSet<String> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), &snapshot.resource.namespace);
+    let mut foreign = BTreeSet::new();
+    for name in names {
+        match api.get_metadata_opt(name).await {
+            Ok(Some(found)) if is_ours(&found.metadata, snapshot) => {}
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => {
+                foreign.insert(name.clone());
+            }
+        }
+    }
+    foreign
+}
+
+/// Belongs to the snapshot's resource.
+fn is_ours(meta: &ObjectMeta, snapshot: &Snapshot) -> bool {
+    meta.owner_references.iter().flatten().any(|owner| owner.uid == snapshot.resource.uid)
+}
+
+/// The node that an action is about.
+pub fn node_of(action: &Action) -> Option<&str> {
+    match action {
+        Action::CreateDeployment { node, .. }
+        | Action::PatchDeployment { node, .. }
+        | Action::DeleteDeployment { node, .. }
+        | Action::PatchNode { node, .. }
+        | Action::CreatePod { node, .. }
+        | Action::PatchReplicaSet { node, .. }
+        | Action::PatchPod { node, .. }
+        | Action::PatchPodStatus { node, .. }
+        | Action::Reclaim { node, .. } => Some(node),
+        Action::WriteStatus { .. }
+        | Action::SetFinalizers(_)
+        | Action::RecordRevision { .. }
+        | Action::RenumberRevision { .. }
+        | Action::Apply { .. }
+        | Action::Delete { .. }
+        | Action::DeletePod { .. } => None,
+    }
+}
+
+fn name_of(object: &Supporting) -> &str {
+    match object {
+        Supporting::DaemonSet(name)
+        | Supporting::ServiceAccount(name)
+        | Supporting::Secret(name)
+        | Supporting::RoleBinding(name)
+        | Supporting::ClusterRoleBinding(name)
+        | Supporting::ControllerRevision(name) => name,
+    }
+}
+
+fn written(kind: Kind, meta: &ObjectMeta) -> (Kind, u64) {
+    (kind, version(meta.resource_version.as_deref()))
+}
+
+pub(crate) fn json_patch(operations: &Value) -> Result<Patch<()>, Error> {
+    serde_json::from_value(operations.clone()).map(Patch::Json).map_err(|error| Error::Invalid(format!("not a JSON Patch: {error}")))
+}
+
+/// Deleted, or already gone.
+fn gone<T>(result: kube::Result<T>) -> Result<Done, Error> {
+    match result.map_err(classify) {
+        Err(Error::Transient(message)) => Err(Error::Transient(message)),
+        Err(Error::Forbidden(message)) => Err(Error::Forbidden(message)),
+        Err(Error::Conflict) | Ok(_) => Ok(Done::default()),
+        Err(other) => Err(other),
+    }
+}
+
+/// What the API server says, without causes, when an operation `test` of a JSON Patch finds something else. Others who answer with the same
+/// code, such as admission webhooks, say what is wrong.
+const PATCH_REFUSED: &str = "the server rejected our request due to an error in our request";
+
+/// A failed JSON Patch `test` is a 422 without causes (observed on 1.36); another 422 is an object that the API server, or somebody whom it
+/// asks, will not take.
+pub(crate) fn classify(error: kube::Error) -> Error {
+    let kube::Error::Api(status) = error else { return Error::Transient(chain(&error)) };
+    let causes = |status: &Status| status.details.as_ref().is_some_and(|details| !details.causes.is_empty());
+    match status.code {
+        422 if causes(&status) || status.message != PATCH_REFUSED => Error::Invalid(status.message.clone()),
+        404 | 409 | 422 => Error::Conflict,
+        403 => Error::Forbidden(status.message.clone()),
+        400 | 405 | 413 | 415 => Error::Invalid(status.message.clone()),
+        _ => Error::Transient(status.message.clone()),
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// The reference of a resource for events.
+pub fn reference(snapshot: &Snapshot) -> IngressDaemonSet {
+    let resource = &snapshot.resource;
+    let mut object = IngressDaemonSet::new(&resource.name, resource.spec.clone());
+    object.meta_mut().namespace = Some(resource.namespace.clone());
+    object.meta_mut().uid = Some(resource.uid.clone());
+    object.meta_mut().resource_version = Some(resource.resource_version.clone());
+    object
+}

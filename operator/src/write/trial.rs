@@ -1,0 +1,76 @@
+//! Trying a template on the API server without changing anything.
+
+use super::{Error, classify, json_patch};
+use crate::memory::Memory;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, PatchParams, PostParams},
+};
+use planner::{
+    Snapshot,
+    snapshot::TEMPLATE,
+    template_check::{Trial, trial},
+};
+
+/// Attempts that are waited for.
+const MOST_ATTEMPTS: u32 = 5;
+
+/// Tries the template once for each generation of the resource, and again after a while when it was refused; what the
+/// API server said goes into the snapshot. `false` while it has said nothing: decide later, lest a node is taken out for a
+/// template that is refused then. After some attempts that is risked.
+pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut Snapshot) -> bool {
+    let generation = snapshot.resource.generation;
+    if memory.tried == Some(generation) || snapshot.refusals.contains_key(TEMPLATE) {
+        return true;
+    }
+    let outcome = match trial(snapshot) {
+        None => Ok(()),
+        Some(trial) => tokio::time::timeout(super::TIMEOUT, call(client, &snapshot.resource.namespace, trial))
+            .await
+            .unwrap_or_else(|_| Err(Error::Transient("no answer in time".into()))),
+    };
+    let unanswered = std::mem::take(&mut memory.untried);
+    match outcome {
+        Ok(()) => {
+            memory.tried = Some(generation);
+            memory.accept(TEMPLATE);
+        }
+        Err(Error::Invalid(message) | Error::Forbidden(message)) => {
+            memory.refuse(TEMPLATE, &message, generation);
+            snapshot.refusals.insert(TEMPLATE.to_owned(), message);
+        }
+        // A write that is refused later is held at its node.
+        Err(error) => {
+            tracing::info!(%error, "the template could not be tried");
+            memory.untried = unanswered.saturating_add(1);
+            return memory.untried > MOST_ATTEMPTS;
+        }
+    }
+    true
+}
+
+async fn call(client: &Client, namespace: &str, trial: Trial) -> Result<(), Error> {
+    let kind = ApiResource::erase::<Deployment>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let result = match trial {
+        Trial::Patch { name, patch } => {
+            let params = PatchParams { dry_run: true, ..PatchParams::default() };
+            api.patch(&name, &params, &json_patch(&patch)?).await.map(drop).map_err(classify)
+        }
+        Trial::Create(body) => {
+            let object = serde_json::from_value(body).map_err(|error| Error::Invalid(error.to_string()))?;
+            let created = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await.map(drop);
+            match created.map_err(classify) {
+                // The name is taken, or a quota counts Deployments: that says nothing about the template.
+                Err(Error::Conflict | Error::Forbidden(_)) => Ok(()),
+                other => other,
+            }
+        }
+    };
+    match result {
+        // A webhook with side effects cannot be asked.
+        Err(Error::Invalid(message)) if message.contains("does not support dry run") => Ok(()),
+        other => other,
+    }
+}
