@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 use crds::{
     holders::{Entry, EntryPhase},
-    ledger::Kind,
+    ledger::GrantReason,
     names,
     token::{Phase, Token},
 };
@@ -138,7 +138,7 @@ impl Audit<'_> {
     fn needed(&self, change: &Change<'_>, terms: &Terms) -> Marked {
         let kind = self.world.kind_of(change.deployment, change.id());
         let of_grant = self.world.marks_of(change.deployment, change.id()).unwrap_or_default();
-        let leaves = matches!(kind, Some(Kind::Remove | Kind::Drain));
+        let leaves = matches!(kind, Some(GrantReason::Remove | GrantReason::Drain));
         // What leaves and serves nobody needs none.
         let asked = if leaves && !self.serves(change) { Marked::default() } else { terms.marks_for(kind) };
         let needed = of_grant.and(asked);

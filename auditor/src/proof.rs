@@ -306,7 +306,7 @@ impl Audit<'_> {
         let phase = |deployment: &Value| token(deployment).map(|token| token.phase);
         let closes = phase(object) == Some(Phase::Closed) && before.is_some_and(|before| phase(before) != Some(Phase::Closed));
         let seen = closes && !observation.deleted && self.is_seen(at);
-        let updated = token(object).filter(|token| seen && self.world.kind_of(object, token.id) == Some(ledger::Kind::Update));
+        let updated = token(object).filter(|token| seen && self.world.kind_of(object, token.id) == Some(ledger::GrantReason::Update));
         let trial = self.proof.trials.entry(resource(object).to_owned()).or_default();
         if let Some(token) = updated {
             let since = if self.expected.from_afar { earlier(token.since, at) } else { at };

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 use crds::{
     ingress_daemon_set::{IngressDaemonSetSpec, OnDetachTimeout},
-    ledger::{Kind, Marks},
+    ledger::{GrantReason, Marks},
     names,
 };
-use planner::spec::{Count, DEFAULT_GRACE, Settings, resolve};
+use planner::spec::{Count, DEFAULT_GRACE, ResolvedSpec, resolve};
 use serde_json::Value;
 
 use super::{
@@ -100,16 +100,16 @@ impl Terms {
     }
 
     /// The marks that a change needs which is made for this reason. That a removed node serves no more its grant says.
-    pub(super) fn marks_for(&self, kind: Option<Kind>) -> Marked {
+    pub(super) fn marks_for(&self, kind: Option<GrantReason>) -> Marked {
         match kind {
-            Some(Kind::Remove | Kind::Drain) => self.removal,
-            Some(Kind::Abort) => Marked::default(),
-            Some(Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow) | None => self.update,
+            Some(GrantReason::Remove | GrantReason::Drain) => self.removal,
+            Some(GrantReason::Abort) => Marked::default(),
+            Some(GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow) | None => self.update,
         }
     }
 }
 
-fn answer(settings: &Settings) -> Option<Answer> {
+fn answer(settings: &ResolvedSpec) -> Option<Answer> {
     settings.timestamp.as_ref().map(|timestamp| Answer {
         key: timestamp.key.clone(),
         grace: TimeDelta::seconds(timestamp.grace),

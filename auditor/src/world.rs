@@ -153,7 +153,7 @@ impl World {
     }
 
     /// What it was given for.
-    pub(crate) fn kind_of(&self, deployment: &Value, id: u64) -> Option<ledger::Kind> {
+    pub(crate) fn kind_of(&self, deployment: &Value, id: u64) -> Option<ledger::GrantReason> {
         serde_json::from_value(self.grant_of(deployment, id)?["kind"].clone()).ok()
     }
 

@@ -53,7 +53,7 @@ impl crate::IngressDaemonSet {
 
 impl Ledger {
     /// Nothing that a decision rests on differs: counts and times of the course are seen again by whoever looks.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn equals_ignoring_seconds(&self, other: &Self) -> bool {
         let strip = |ledger: &Self| {
             let ledger = ledger.without_seconds();
             let course = ledger.course.map(|course| Course { progressed_at: 0, began_with: 0, finished: 0, ..course });
@@ -243,7 +243,7 @@ pub struct Grant {
     #[serde(rename = "nodeUID")]
     pub node_uid: String,
     /// Why the node is disrupted.
-    pub kind: Kind,
+    pub kind: GrantReason,
     /// Revision that the node gets; for Abort, what it runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
@@ -311,7 +311,7 @@ fn is_zero(seconds: &i64) -> bool {
 
 /// Why a node is disrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Kind {
+pub enum GrantReason {
     /// The node runs another revision than it should.
     #[default]
     Update,
@@ -371,7 +371,7 @@ mod tests {
             Course { finished: 2, ..before.clone() },
             Course { proof: 2, ..before.clone() },
         ] {
-            assert!(with(before.clone()).says_the_same(&with(same.clone())), "{same:?}");
+            assert!(with(before.clone()).equals_ignoring_seconds(&with(same.clone())), "{same:?}");
         }
         for other in [
             Course { revision: "b".into(), ..before.clone() },
@@ -381,9 +381,9 @@ mod tests {
             Course { proved: true, ..before.clone() },
             Course { reached: [("n1".to_owned(), "uid".to_owned())].into(), ..before.clone() },
         ] {
-            assert!(!with(before.clone()).says_the_same(&with(other.clone())), "{other:?}");
+            assert!(!with(before.clone()).equals_ignoring_seconds(&with(other.clone())), "{other:?}");
         }
-        assert!(!with(before).says_the_same(&Ledger::default()));
+        assert!(!with(before).equals_ignoring_seconds(&Ledger::default()));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crds::{
     IngressDaemonSet,
-    ledger::Kind,
+    ledger::GrantReason,
     status::{Blocked, NodeCounts, Revisions},
 };
 use kube::ResourceExt as _;
@@ -78,7 +78,7 @@ pub struct Granted {
     /// Its name.
     pub node: String,
     /// Why.
-    pub kind: Kind,
+    pub kind: GrantReason,
     /// Fencing id.
     pub id: u64,
     /// Since when, seconds since 1970.

@@ -18,7 +18,7 @@ use planner::{
     node_gates::record::{Record, records},
     revisions::Targets,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts},
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 
 use crate::output::{Style, Tone, age, span, tone_of};
@@ -96,7 +96,7 @@ fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, 
 }
 
 /// Which condition the Node does not fulfil.
-fn unchosen(snapshot: &Snapshot, settings: &Settings, name: &str, node: &NodeFacts) -> String {
+fn unchosen(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, node: &NodeFacts) -> String {
     let wanted = |(key, value): (&String, &String)| (node.labels.get(key) != Some(value)).then(|| format!("{key}={value}"));
     let by_spec = snapshot.resource.spec.node_selector.iter().filter_map(wanted);
     let missing: Vec<_> = by_spec.chain(settings.pod.node_selector.iter().flatten().filter_map(wanted)).collect();

@@ -3,7 +3,7 @@
 
 use crds::{
     IngressDaemonSet,
-    ledger::{Course, Grant, Kind, Ledger},
+    ledger::{Course, Grant, GrantReason, Ledger},
 };
 use insta::assert_snapshot;
 use kubectl_ids::{output::Style, view::View};
@@ -23,7 +23,7 @@ fn state(name: &str, phase: &str, since: &str, reason: &str, message: &str) -> V
 }
 
 fn grant(id: u64, granted_at: i64) -> Grant {
-    Grant { id, kind: Kind::Update, revision: "7c9d1f2a".into(), granted_at, ..Grant::default() }
+    Grant { id, kind: GrantReason::Update, revision: "7c9d1f2a".into(), granted_at, ..Grant::default() }
 }
 
 fn resource(status: &Value) -> IngressDaemonSet {

@@ -36,7 +36,7 @@ pub struct State {
     pub state: &'static str,
 }
 
-/// A reason, from [`planner::Hold::reason`].
+/// A reason, from [`planner::Reason::reason`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub struct Reason {
     /// `namespace/name` of the resource.

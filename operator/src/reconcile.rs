@@ -12,7 +12,7 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
 use planner::{
-    Action, Hold, Plan, Snapshot, decide,
+    Action, Plan, Reason, Snapshot, decide,
     plan::{Held, Supporting, Write},
     snapshot::Resource,
 };
@@ -140,7 +140,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     lock(&context.failures).remove(&key);
     let due = plan.recheck_at.map_or(300, |at| at.saturating_sub(now).max(1));
     // A health checker may see the same write a moment after us.
-    let contradicted = plan.held.values().any(|held| matches!(held.hold, Hold::StillHealthy { .. } | Hold::StillUnhealthy { .. }));
+    let contradicted = plan.held.values().any(|held| matches!(held.hold, Reason::StillHealthy { .. } | Reason::StillUnhealthy { .. }));
     let due = if contradicted { AFTER_CONFLICT } else { Duration::from_secs(due.unsigned_abs()) };
     // Nothing tells when somebody binds the account.
     let due = if snapshot.account_lacks.is_empty() { due } else { due.min(MISSING_AGAIN) };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::ledger::Kind as GrantKind;
+use crds::ledger::GrantReason;
 use serde_json::{Value, json};
 
 use crate::{
@@ -174,7 +174,7 @@ async fn dead_pool(bed: &mut Bed) -> Result<()> {
     product::change(bed, pool("dead".into(), Value::Null)).await?;
     let waits = |kind: &str, status: &crds::IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == kind).count();
     let status = product::status_says(bed, "nodes that must serve wait", product::SAID, |status| {
-        let removing = status.rollout.iter().flat_map(|ledger| ledger.grants.values()).any(|grant| grant.kind == GrantKind::Remove);
+        let removing = status.rollout.iter().flat_map(|ledger| ledger.grants.values()).any(|grant| grant.kind == GrantReason::Remove);
         waits("MinAvailableNodes", status) == MINIMUM && !removing
     })
     .await?;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::Kind, names};
+use crds::{IngressDaemonSetStatus, ledger::GrantReason, names};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod, events::v1::Event};
 use kube::{
     Api,
@@ -330,7 +330,7 @@ async fn drained(bed: &mut Bed) -> Result<()> {
     for taint in [autoscaler, karpenter, out_of_service, gke] {
         bed.kubectl(&["taint", "node", "n4", &format!("{taint}=now:NoSchedule")]).await?;
         product::status_says(bed, "the node is drained", product::SAID, |status| {
-            status.rollout.as_ref().is_some_and(|ledger| ledger.grants.get("n4").is_some_and(|grant| grant.kind == Kind::Drain))
+            status.rollout.as_ref().is_some_and(|ledger| ledger.grants.get("n4").is_some_and(|grant| grant.kind == GrantReason::Drain))
                 && held(status, "Draining").contains("n4")
         })
         .await?;

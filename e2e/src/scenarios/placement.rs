@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::Kind, names};
+use crds::{IngressDaemonSetStatus, ledger::GrantReason, names};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Node as ApiNode, Pod},
@@ -112,7 +112,7 @@ pub const DELETED: Scenario = Scenario {
 };
 
 /// Which nodes have a place in the budget, and what for.
-fn grants(status: &IngressDaemonSetStatus) -> Vec<(&str, Kind)> {
+fn grants(status: &IngressDaemonSetStatus) -> Vec<(&str, GrantReason)> {
     let grants = status.rollout.iter().flat_map(|ledger| &ledger.grants);
     grants.map(|(node, grant)| (node.as_str(), grant.kind)).collect()
 }
@@ -149,8 +149,9 @@ async fn deleted(bed: &mut Bed) -> Result<()> {
     product::status_says(bed, "it is paused", product::SAID, |status| has_condition(status, "Paused", "True", "Paused")).await?;
 
     nodes.delete(LATER, &DeleteParams::default()).await?;
-    let drains =
-        |status: &IngressDaemonSetStatus, node: &str| grants(status) == [(node, Kind::Drain)] && held(status, "Draining").contains(node);
+    let drains = |status: &IngressDaemonSetStatus, node: &str| {
+        grants(status) == [(node, GrantReason::Drain)] && held(status, "Draining").contains(node)
+    };
     product::status_says(bed, "the node is drained", product::SAID, |status| drains(status, LATER)).await?;
     // That the mark stood for the grace before the pods went is the auditor's to judge.
     is_empty(LATER).await?;
@@ -172,7 +173,7 @@ async fn deleted(bed: &mut Bed) -> Result<()> {
     product::change(bed, json!({ "paused": false })).await?;
     product::roll_to_missing_image(bed).await?;
     let updates =
-        |status: &IngressDaemonSetStatus| held(status, "ImagePull").len() == 1 && matches!(grants(status)[..], [(_, Kind::Update)]);
+        |status: &IngressDaemonSetStatus| held(status, "ImagePull").len() == 1 && matches!(grants(status)[..], [(_, GrantReason::Update)]);
     let status = product::status_says(bed, "an update hangs", product::SAID, updates).await?;
     let (node, _) = grants(&status)[0];
     finalizers(node, &[FOREIGN]).await?;

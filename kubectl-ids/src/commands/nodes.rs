@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use chrono::{SecondsFormat, Utc};
 use crds::{
-    ledger::{Kind, Ledger},
+    ledger::{GrantReason, Ledger},
     names,
 };
 use k8s_openapi::api::core::v1::Node;
@@ -131,18 +131,18 @@ pub async fn release(cluster: &Cluster, options: &Release) -> Result<()> {
 }
 
 /// Why a place of this kind cannot be released, and what to do: the operator goes on whatever the order says. Nothing where it can be.
-fn instead_of_release(node: &str, kind: Kind) -> Option<String> {
+fn instead_of_release(node: &str, kind: GrantReason) -> Option<String> {
     match kind {
-        Kind::Remove => Some(format!(
+        GrantReason::Remove => Some(format!(
             "node {node} is being removed, which cannot be released: its place is free once its pods are gone. If the machine is gone, delete the Node \
              (`kubectl delete node {node}`) or force-delete its pods; if it waits for the detacher, repair that or set onDetachTimeout to Proceed \
              (`kubectl ids why {node}`)"
         )),
-        Kind::Drain => Some(format!(
+        GrantReason::Drain => Some(format!(
             "node {node} is drained because it is about to be taken away, which cannot be released: its place is free once the Node is gone. Delete the \
              Node (`kubectl delete node {node}`), or remove its taint if it is to stay (`kubectl ids why {node}`)"
         )),
-        Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow | Kind::Abort => None,
+        GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow | GrantReason::Abort => None,
     }
 }
 
@@ -192,11 +192,11 @@ mod tests {
 
     #[test]
     fn what_leaves_is_not_released_and_what_to_do_instead_is_said() {
-        let removed = instead_of_release("n1", Kind::Remove).unwrap_or_default();
+        let removed = instead_of_release("n1", GrantReason::Remove).unwrap_or_default();
         for remedy in ["kubectl delete node n1", "force-delete its pods", "onDetachTimeout to Proceed"] {
             assert!(removed.contains(remedy), "{removed}");
         }
-        let drained = instead_of_release("n1", Kind::Drain).unwrap_or_default();
+        let drained = instead_of_release("n1", GrantReason::Drain).unwrap_or_default();
         for remedy in ["kubectl delete node n1", "remove its taint"] {
             assert!(drained.contains(remedy), "{drained}");
         }
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn everything_else_is_released() {
-        for kind in [Kind::Update, Kind::Repair, Kind::Shrink, Kind::Grow, Kind::Abort] {
+        for kind in [GrantReason::Update, GrantReason::Repair, GrantReason::Shrink, GrantReason::Grow, GrantReason::Abort] {
             assert_eq!(instead_of_release("n1", kind), None, "{kind:?}");
         }
     }

@@ -5,10 +5,10 @@ use std::{
     fmt::Write as _,
 };
 
-use crds::ledger::{Kind, Ledger};
+use crds::ledger::{GrantReason, Ledger};
 use planner::{
-    Action, Hold, Plan, Snapshot, clocks::LONGEST_LOOK, decide, in_place::is_paused, plan::Write, reason::StepState, snapshot::PortAnswer,
-    spec::resolve,
+    Action, Plan, Reason, Snapshot, clocks::LONGEST_LOOK, decide, in_place::is_paused, plan::Write, reason::StepState,
+    snapshot::PortAnswer, spec::resolve,
 };
 
 use super::{pace::Pace, world::World};
@@ -36,7 +36,7 @@ pub struct Turn {
     /// Which group of nodes that begin together it belongs to, from 1.
     pub wave: usize,
     /// Why it is disrupted; nothing for one that joins.
-    pub kind: Option<Kind>,
+    pub kind: Option<GrantReason>,
     /// Its topology domain, where there are domains.
     pub domain: Option<String>,
     /// Seconds from now on; 0 for what is under way already.
@@ -167,7 +167,7 @@ fn decided(world: &mut World) -> Plan {
 /// When the clock alone lets something go, however far away that is.
 fn opens(plan: &Plan, now: i64) -> Option<i64> {
     let times = plan.held.values().filter_map(|held| match &held.hold {
-        Hold::OutsideWindow { opens: Some(at) } | Hold::Step { state: StepState::Soaking { until: at }, .. } => Some(*at),
+        Reason::OutsideWindow { opens: Some(at) } | Reason::Step { state: StepState::Soaking { until: at }, .. } => Some(*at),
         _ => None,
     });
     times.filter(|at| *at > now).min()
@@ -243,7 +243,7 @@ impl Course {
         }
     }
 
-    fn begin(&mut self, snapshot: &Snapshot, node: &str, kind: Option<Kind>, now: i64) {
+    fn begin(&mut self, snapshot: &Snapshot, node: &str, kind: Option<GrantReason>, now: i64) {
         let label =
             snapshot.resource.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref()?.topology.as_ref());
         let domain =

@@ -232,7 +232,7 @@ fn nodes_that_are_chosen_no_more_are_removed_within_the_budget() {
     let same = snapshot.resource.spec.clone();
     let forecast = update(snapshot, same);
     assert_eq!(forecast.turns.iter().map(|turn| turn.wave).collect::<Vec<_>>(), [1, 1, 2], "{forecast:#?}");
-    assert!(forecast.turns.iter().all(|turn| turn.kind == Some(crds::ledger::Kind::Remove)));
+    assert!(forecast.turns.iter().all(|turn| turn.kind == Some(crds::ledger::GrantReason::Remove)));
     assert_eq!(forecast.chosen, 1);
 }
 

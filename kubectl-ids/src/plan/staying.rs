@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crds::{in_place::PodRecord, names};
 use planner::{
     in_place::{change, gates},
-    snapshot::{ContainerFacts, DeploymentFacts, GatedPod, PodFacts, PullFacts, ReplicaSetFacts},
+    snapshot::{ContainerFacts, DeploymentFacts, InPlacePod, PodFacts, PullFacts, ReplicaSetFacts},
 };
 use serde_json::{Value, json};
 
@@ -192,14 +192,14 @@ fn begin(container: &mut ContainerFacts, run: u64, now: i64) {
     container.restarts = container.restarts.saturating_add(1);
 }
 
-fn gated(hash: &str, name: &str, template: &Value) -> GatedPod {
+fn gated(hash: &str, name: &str, template: &Value) -> InPlacePod {
     let containers = change::containers(template).map(|container| {
         let text = |key: &str| container[key].as_str().unwrap_or_default().to_owned();
         let mut facts = ContainerFacts { name: text("name"), image: text("image"), restarts: -1, ..ContainerFacts::default() };
         begin(&mut facts, 0, 0);
         facts
     });
-    GatedPod {
+    InPlacePod {
         uid: format!("planned-{name}-{hash}"),
         resource_version: "1".into(),
         generation: 1,

@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use crds::{hash, token::Phase};
 use planner::{
     Action, Plan, Snapshot,
-    label_map::Texts,
+    label_map::LabelMap,
     plan::Supporting,
     snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
-    spec::{Settings, Timestamp, resolve},
+    spec::{ResolvedSpec, Timestamp, resolve},
 };
 use serde_json::{Map, Value, json};
 
@@ -309,7 +309,7 @@ impl World {
 }
 
 /// The detacher's timestamp, and the key by which it is asked.
-fn asked_by(settings: &Settings) -> Option<(Timestamp, String)> {
+fn asked_by(settings: &ResolvedSpec) -> Option<(Timestamp, String)> {
     Some((settings.timestamp.clone()?, settings.node_mark.as_ref()?.key.clone()))
 }
 
@@ -342,7 +342,7 @@ pub(super) fn patched(mut object: Value, patch: &Value) -> Option<Value> {
     Some(object)
 }
 
-pub(super) fn object(texts: &Texts) -> Value {
+pub(super) fn object(texts: &LabelMap) -> Value {
     texts.entries().map(|(key, value)| (key.to_owned(), Value::from(value))).collect::<Map<_, _>>().into()
 }
 

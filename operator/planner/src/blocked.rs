@@ -2,9 +2,9 @@
 
 use crate::{
     plan::{Held, Plan},
-    reason::{Hold, StepState, clock},
+    reason::{Reason, StepState, clock},
     snapshot::Snapshot,
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 use crds::{
     ledger::Ledger,
@@ -13,9 +13,9 @@ use crds::{
 
 /// What the rollout waits for, while no node can go on before somebody or something else acts: the node's name, empty where it is
 /// no single one, and why.
-pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Option<(&'p str, &'p Hold)> {
+pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Option<(&'p str, &'p Reason)> {
     // Nodes that leave are none of those that are wanted.
-    let kept = plan.held.values().any(|held| matches!(held.hold, Hold::MinAvailable { .. }));
+    let kept = plan.held.values().any(|held| matches!(held.hold, Reason::MinAvailable { .. }));
     if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() && !kept {
         return None;
     }
@@ -23,12 +23,12 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
         return None;
     }
     // A node that was lost with its place is what the others wait for when they wait for the budget.
-    let lost = |node: &String, hold: &Hold| *hold == Hold::NodeNotReady && ledger.grants.contains_key(node);
+    let lost = |node: &String, hold: &Reason| *hold == Reason::NodeNotReady && ledger.grants.contains_key(node);
     let rank_of = |node: &String, held: &Held| match rank(&held.hold) {
         Some(_) if lost(node, &held.hold) => Some(LOST_WITH_ITS_PLACE),
         None if ledger.grants.contains_key(node) => None,
         None if held.phase == "Unavailable" => Some(OUT_BY_ITSELF),
-        None if matches!(held.hold, Hold::Joining { trouble: Some(_) }) => Some(DOES_NOT_JOIN),
+        None if matches!(held.hold, Reason::Joining { trouble: Some(_) }) => Some(DOES_NOT_JOIN),
         rank => rank,
     };
     let of_nodes = plan.held.iter().filter_map(|(node, held)| Some((rank_of(node, held)?, node.as_str(), &held.hold)));
@@ -38,26 +38,31 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
 }
 
 /// The same for people.
-pub fn blocked(snapshot: &Snapshot, settings: &Settings, obstacle: Option<(&str, &Hold)>, earlier: Option<&Blocked>) -> Option<Blocked> {
+pub fn blocked(
+    snapshot: &Snapshot,
+    settings: &ResolvedSpec,
+    obstacle: Option<(&str, &Reason)>,
+    earlier: Option<&Blocked>,
+) -> Option<Blocked> {
     let (node, hold) = obstacle?;
     let of_all = matches!(
         hold,
-        Hold::Paused
-            | Hold::OutsideWindow { .. }
-            | Hold::TooManyFailed { .. }
-            | Hold::Partition
-            | Hold::OnDelete
-            | Hold::Step { .. }
-            | Hold::Budget { .. }
-            | Hold::Proving { .. }
-            | Hold::MinAvailable { .. }
+        Reason::Paused
+            | Reason::OutsideWindow { .. }
+            | Reason::TooManyFailed { .. }
+            | Reason::Partition
+            | Reason::OnDelete
+            | Reason::Step { .. }
+            | Reason::Budget { .. }
+            | Reason::Proving { .. }
+            | Reason::MinAvailable { .. }
     );
     let Snapshot { resource, now, .. } = snapshot;
     let object = if of_all { format!("IngressDaemonSet/{}", resource.name) } else { format!("Node/{node}") };
     let reason = hold.reason().to_owned();
     let since = earlier.filter(|earlier| earlier.reason == reason && earlier.object == object).map(|earlier| earlier.since.clone());
     let message = match hold {
-        Hold::Budget { grants: 0, unavailable, .. } => {
+        Reason::Budget { grants: 0, unavailable, .. } => {
             format!(
                 "{unavailable} nodes are unavailable for other reasons than the rollout, and the budget is {}: repair them, see nodeStates",
                 settings.budget.to_json()
@@ -74,21 +79,21 @@ pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
 }
 
 /// Somebody has to act before it ends: no time, no other node and no order of the spec ends it.
-pub fn needs_somebody(hold: &Hold) -> bool {
+pub fn needs_somebody(hold: &Reason) -> bool {
     matches!(
         hold,
-        Hold::TooManyFailed { .. }
-            | Hold::Failed { .. }
-            | Hold::FailedBefore(_)
-            | Hold::PodsRefused(_)
-            | Hold::BadTimestamp(_)
-            | Hold::GivenUp
-            | Hold::StillHealthy { .. }
-            | Hold::StillUnhealthy { .. }
-            | Hold::HealthPortSilent { leaves: false, .. }
-            | Hold::NotInPlace(_)
-            | Hold::PrePulling(Some(_))
-            | Hold::Step { state: StepState::NoNodes { .. }, .. }
+        Reason::TooManyFailed { .. }
+            | Reason::Failed { .. }
+            | Reason::FailedBefore(_)
+            | Reason::PodsRefused(_)
+            | Reason::BadTimestamp(_)
+            | Reason::GivenUp
+            | Reason::StillHealthy { .. }
+            | Reason::StillUnhealthy { .. }
+            | Reason::HealthPortSilent { leaves: false, .. }
+            | Reason::NotInPlace(_)
+            | Reason::PrePulling(Some(_))
+            | Reason::Step { state: StepState::NoNodes { .. }, .. }
     )
 }
 
@@ -101,32 +106,32 @@ const DOES_NOT_JOIN: u8 = 13;
 
 /// Order among reasons that do not pass by themselves or by a node that finishes: what people decided comes first, then
 /// what is broken. Nothing for the others.
-fn rank(hold: &Hold) -> Option<u8> {
+fn rank(hold: &Reason) -> Option<u8> {
     Some(match hold {
-        Hold::Paused => 0,
-        Hold::TooManyFailed { .. } => 1,
-        Hold::DetachTimeout | Hold::Halted | Hold::BadTimestamp(_) => 2,
-        Hold::Failed { .. } | Hold::FailedBefore(_) | Hold::AdmissionRejected { .. } | Hold::PodsRefused(_) => 3,
-        Hold::Refused(_)
-        | Hold::NameConflict(_)
-        | Hold::HoldersUnreadable(_)
-        | Hold::HoldersFull
-        | Hold::DetachAnnotationConflict(_)
-        | Hold::StillHealthy { .. }
-        | Hold::StillUnhealthy { .. }
-        | Hold::HealthPortSilent { leaves: false, .. }
-        | Hold::NotInPlace(_)
-        | Hold::PrePulling(Some(_))
-        | Hold::GivenUp => 4,
-        Hold::OutsideWindow { .. } => 5,
-        Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. } | StepState::NoNodes { .. }, .. } => 6,
+        Reason::Paused => 0,
+        Reason::TooManyFailed { .. } => 1,
+        Reason::DetachTimeout | Reason::Halted | Reason::BadTimestamp(_) => 2,
+        Reason::Failed { .. } | Reason::FailedBefore(_) | Reason::AdmissionRejected { .. } | Reason::PodsRefused(_) => 3,
+        Reason::Refused(_)
+        | Reason::NameConflict(_)
+        | Reason::HoldersUnreadable(_)
+        | Reason::HoldersFull
+        | Reason::DetachAnnotationConflict(_)
+        | Reason::StillHealthy { .. }
+        | Reason::StillUnhealthy { .. }
+        | Reason::HealthPortSilent { leaves: false, .. }
+        | Reason::NotInPlace(_)
+        | Reason::PrePulling(Some(_))
+        | Reason::GivenUp => 4,
+        Reason::OutsideWindow { .. } => 5,
+        Reason::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. } | StepState::NoNodes { .. }, .. } => 6,
         // What takes the place that others wait for comes before their wait.
-        Hold::Drained(_) => 7,
-        Hold::Budget { .. } | Hold::DomainBudget { .. } | Hold::MinAvailable { .. } | Hold::Proving { suspects: 1.., .. } => 8,
-        Hold::NodeNotReady => 9,
-        Hold::OnDelete => 10,
-        Hold::Partition => 11,
-        Hold::Skipped => 12,
+        Reason::Drained(_) => 7,
+        Reason::Budget { .. } | Reason::DomainBudget { .. } | Reason::MinAvailable { .. } | Reason::Proving { suspects: 1.., .. } => 8,
+        Reason::NodeNotReady => 9,
+        Reason::OnDelete => 10,
+        Reason::Partition => 11,
+        Reason::Skipped => 12,
         _ => return None,
     })
 }

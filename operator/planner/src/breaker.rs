@@ -1,7 +1,7 @@
 //! The admission-failure breaker: a kubelet that refuses a node's pods must not be flooded with new ones.
 
 use crate::{
-    reason::Hold,
+    reason::Reason,
     snapshot::{DeploymentFacts, PodFacts},
 };
 use crds::names;
@@ -77,9 +77,9 @@ fn pause(openings: u32) -> i64 {
 }
 
 /// What is said of the node while it is open.
-pub fn hold(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Hold> {
+pub fn hold(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Reason> {
     let Breaker { until, .. } = open(deployment, now)?;
-    Some(Hold::AdmissionRejected { until, message: refusal(pods).unwrap_or_else(|| "see the pods' events".into()) })
+    Some(Reason::AdmissionRejected { until, message: refusal(pods).unwrap_or_else(|| "see the pods' events".into()) })
 }
 
 /// What the kubelet said of the newest refused pod.

@@ -2,11 +2,11 @@
 //! and no step of a clock shortens or lengthens anything. The ledger keeps what was counted, so that short lives of operators add up.
 
 use crate::{
-    node::Case,
+    node::ManagedNode,
     readiness::{has_ready_pods, is_ready},
     rollout_state::is_skipped,
     snapshot::Snapshot,
-    spec::{DEFAULT_GRACE, Settings},
+    spec::{DEFAULT_GRACE, ResolvedSpec},
     timing::{TAINT_WITHIN, after},
 };
 use crds::{
@@ -46,7 +46,7 @@ struct Clock {
 }
 
 /// Longer than this nothing waits: what is counted beyond would be news for nobody.
-fn longest(settings: Option<&Settings>, what: WaitFor) -> i64 {
+fn longest(settings: Option<&ResolvedSpec>, what: WaitFor) -> i64 {
     let Some(settings) = settings else { return after(DEFAULT_GRACE) };
     match what {
         WaitFor::Taint => TAINT_WITHIN,
@@ -108,7 +108,7 @@ pub(crate) fn waited(grant: &Grant, what: WaitFor, since: i64) -> i64 {
 }
 
 /// What a node's deadline does not count: time in which nobody lets the node go on, or nobody says whether it does.
-pub(crate) fn stands_still(snapshot: &Snapshot, case: &Case<'_>) -> bool {
+pub(crate) fn stands_still(snapshot: &Snapshot, case: &ManagedNode<'_>) -> bool {
     let ours = |key: &str| case.grant.is_some_and(|grant| grant.marks.deployment_keys.iter().any(|mark| mark == key));
     snapshot.resource.spec.paused
         || !case.node.is_some_and(|node| node.ready)
@@ -118,7 +118,7 @@ pub(crate) fn stands_still(snapshot: &Snapshot, case: &Case<'_>) -> bool {
 }
 
 /// The Deployment's controller has not seen what was written, or what has become of it.
-pub(crate) fn is_behind(case: &Case<'_>) -> bool {
+pub(crate) fn is_behind(case: &ManagedNode<'_>) -> bool {
     case.deployment.is_some_and(|deployment| {
         let unseen = deployment.status.observed_generation < deployment.generation;
         unseen || has_ready_pods(deployment, case.pods) && !is_ready(deployment, case.pods)
@@ -127,7 +127,7 @@ pub(crate) fn is_behind(case: &Case<'_>) -> bool {
 
 impl Clocks {
     /// The ledger as it was read, with all seconds up to now.
-    pub(crate) fn look(&self, snapshot: &Snapshot, settings: Option<&Settings>) -> (Self, Ledger) {
+    pub(crate) fn look(&self, snapshot: &Snapshot, settings: Option<&ResolvedSpec>) -> (Self, Ledger) {
         let watched = watched(snapshot);
         let on = |clock: Clock, most: i64| clock.seconds.saturating_add(if clock.runs { watched } else { 0 }).min(most.max(clock.seconds));
         let mut ledger = snapshot.resource.ledger().cloned().unwrap_or_default();
@@ -160,14 +160,14 @@ impl Clocks {
     }
 
     /// The clocks of these nodes' deadlines run until the next look.
-    pub(crate) fn run(&mut self, nodes: &BTreeSet<&str>, settings: &Settings) {
+    pub(crate) fn run(&mut self, nodes: &BTreeSet<&str>, settings: &ResolvedSpec) {
         for ((node, what, _), clock) in &mut self.waits {
             clock.runs |= *what == WaitFor::Pods && clock.seconds < longest(Some(settings), *what) && nodes.contains(node.as_str());
         }
     }
 
     /// Those of the rollout, as far as it has come; `runs` and `proves`: until the next look, too.
-    pub(crate) fn note(&mut self, course: &Course, runs: bool, proves: bool, settings: &Settings) {
+    pub(crate) fn note(&mut self, course: &Course, runs: bool, proves: bool, settings: &ResolvedSpec) {
         let &Course { since, steps_done, idle, spent, proving, soaked, .. } = course;
         let step = settings.rollout.steps.get(steps_done as usize);
         let soaks = soaked.zip(step).is_some_and(|(soaked, step)| soaked < step.soak);

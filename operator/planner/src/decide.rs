@@ -7,31 +7,31 @@ mod waits;
 
 use crate::{
     blocked, deployment_writes,
-    grants::{Admission, Shut, Terms},
+    grants::{Blockers, GrantPlan, GrantRules},
     health_checker,
     in_place::{self, Progress, protocol::Move},
-    mark_conflicts::Rivals,
-    node::{Case, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
+    mark_conflicts::MarkConflicts,
+    node::{ManagedNode, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
     node_rights, node_writes,
     plan::{Action, Gauges, Held, Plan, Write},
     pre_pull, readiness,
-    reason::{Hold, StepState},
+    reason::{Reason, StepState},
     rebuild::{Rebuild, rebuild},
     render, replicas,
     revisions::{self, Targets},
     rollout_state,
-    slots::{Room, Wants},
+    slots::{SlotPool, Wants},
     snapshot::{Snapshot, TEMPLATE},
-    spec::{Invalid, Settings},
+    spec::{ResolvedSpec, SpecProblem},
     status,
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
-    target::Gates,
+    target::Stops,
     template_check,
 };
 use crds::{
     holders::{EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
-    ledger::{Annotation, Grant, Kind, Ledger},
+    ledger::{Annotation, Grant, GrantReason, Ledger},
     names,
     status::IngressDaemonSetStatus,
     token::Phase,
@@ -81,7 +81,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
 }
 
 /// Why a spec that is sound by itself is not carried out here.
-fn refusal(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
+fn refusal(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> {
     // None of it is a reason to leave without detaching.
     if snapshot.resource.deleting {
         return None;
@@ -90,7 +90,7 @@ fn refusal(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
         let why = snapshot.gates.unreadable.as_ref()?;
         let message =
             format!("NodeReadinessGates cannot be read, and what they mean for the pods is not known, so nothing is updated: {why}");
-        Some(Invalid { reason: "GatesUnreadable", message })
+        Some(SpecProblem { reason: "GatesUnreadable", message })
     };
     node_rights::refused_mark(snapshot)
         .or_else(unreadable)
@@ -117,7 +117,7 @@ fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
 }
 
 /// The annotation to set: the grant's, or the one that a mark was found holding with.
-fn node_mark(case: &Case<'_>, grant: &Grant) -> Option<Annotation> {
+fn node_mark(case: &ManagedNode<'_>, grant: &Grant) -> Option<Annotation> {
     let found = || case.entry.as_ref().map(|entry| Annotation { key: entry.key.clone(), value: entry.value.clone() });
     grant.marks.node.clone().or_else(found)
 }
@@ -125,68 +125,68 @@ fn node_mark(case: &Case<'_>, grant: &Grant) -> Option<Annotation> {
 /// One decision under way.
 pub(crate) struct Pass<'a> {
     pub(crate) snapshot: &'a Snapshot,
-    targets: &'a Result<Targets, Vec<Invalid>>,
+    targets: &'a Result<Targets, Vec<SpecProblem>>,
     /// The spec with the template of the rollout; what a single node is to run, its case says.
-    pub(crate) settings: Option<&'a Settings>,
+    pub(crate) settings: Option<&'a ResolvedSpec>,
     pub(crate) plan: Plan,
     ledger: Ledger,
-    rivals: Rivals<'a>,
+    rivals: MarkConflicts<'a>,
     pub(crate) reserved: std::vec::IntoIter<u64>,
     pub(crate) unserved: u64,
     live_absent: Vec<String>,
     granted: Vec<String>,
     /// What holds back whole kinds of work.
-    shut: Shut,
+    shut: Blockers,
     /// Slots held by grants, those of this pass included; one that is released is free at once, for it goes in the same write.
-    room: Room<'a>,
+    room: SlotPool<'a>,
 }
 
 impl<'a> Pass<'a> {
-    fn new(snapshot: &'a Snapshot, targets: &'a Result<Targets, Vec<Invalid>>, ledger: Ledger, plan: Plan) -> Self {
+    fn new(snapshot: &'a Snapshot, targets: &'a Result<Targets, Vec<SpecProblem>>, ledger: Ledger, plan: Plan) -> Self {
         let settings = targets.as_ref().ok().map(|targets| &targets.effective);
         Self {
             snapshot,
             targets,
             settings,
             plan,
-            rivals: Rivals::of(snapshot, settings, &ledger),
+            rivals: MarkConflicts::of(snapshot, settings, &ledger),
             ledger,
             reserved: snapshot.reserved.clone().into_iter(),
             unserved: 0,
             live_absent: Vec::new(),
             granted: Vec::new(),
-            shut: Shut::default(),
-            room: Room::default(),
+            shut: Blockers::default(),
+            room: SlotPool::default(),
         }
     }
 
-    pub(crate) fn hold(&mut self, node: &str, phase: &'static str, hold: Hold) {
+    pub(crate) fn hold(&mut self, node: &str, phase: &'static str, hold: Reason) {
         self.plan.held.insert(node.to_owned(), Held { phase, hold, suspect: None });
     }
 
-    fn hold_all(&mut self, cases: &[Case<'_>]) {
+    fn hold_all(&mut self, cases: &[ManagedNode<'_>]) {
         for case in cases {
-            self.hold(case.name, "Blocked", Hold::RebuildingLedger);
+            self.hold(case.name, "Blocked", Reason::RebuildingLedger);
         }
     }
 
     /// Everything but the rebuilding of a lost ledger.
-    fn rollout(&mut self, cases: &[Case<'a>]) {
-        let graces: BTreeMap<&str, Option<Hold>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
+    fn rollout(&mut self, cases: &[ManagedNode<'a>]) {
+        let graces: BTreeMap<&str, Option<Reason>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
         let policy = self.settings.map(|settings| settings.on_detach_timeout);
-        self.shut.gates = Gates {
+        self.shut.gates = Stops {
             paused: self.snapshot.resource.spec.paused,
-            halted: policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Hold::DetachTimeout)),
-            ..Gates::default()
+            halted: policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Reason::DetachTimeout)),
+            ..Stops::default()
         };
         self.look_at_windows();
         let retried = self.judge(cases);
         self.room = match self.targets.as_ref().ok().zip(self.ledger.course.as_ref()) {
-            Some((targets, course)) => Room::of(&targets.effective, self.plan.sights.proof(targets, course, cases), cases),
-            None => Room::closed(cases),
+            Some((targets, course)) => SlotPool::of(&targets.effective, self.plan.sights.proof(targets, course, cases), cases),
+            None => SlotPool::closed(cases),
         };
         for case in cases {
-            self.open_gates(case);
+            self.in_place_condition(case);
             self.release_ownerless(case);
             if let Some(grant) = case.grant {
                 // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
@@ -201,8 +201,14 @@ impl<'a> Pass<'a> {
         }
         if let Some(settings) = self.settings {
             let course = self.ledger.course.as_ref();
-            let terms =
-                Terms { snapshot: self.snapshot, settings, targets: self.valid_targets(), rivals: &self.rivals, shut: &self.shut, course };
+            let terms = GrantRules {
+                snapshot: self.snapshot,
+                settings,
+                targets: self.valid_targets(),
+                rivals: &self.rivals,
+                shut: &self.shut,
+                course,
+            };
             let admission = terms.admit(cases, &mut self.room);
             self.plan.actions.extend(admission.pulls.iter().cloned());
             self.grant(admission, cases);
@@ -225,15 +231,19 @@ impl<'a> Pass<'a> {
     }
 
     /// One step of a node that has a grant.
-    fn advance(&mut self, case: &Case<'a>, grace: Option<Hold>) {
+    fn advance(&mut self, case: &ManagedNode<'a>, grace: Option<Reason>) {
         let Some(grant) = case.grant else { return };
-        if rollout_state::is_released(self.snapshot, case, grant) && !grant.released && !matches!(grant.kind, Kind::Remove | Kind::Drain) {
+        if rollout_state::is_released(self.snapshot, case, grant)
+            && !grant.released
+            && !matches!(grant.kind, GrantReason::Remove | GrantReason::Drain)
+        {
             self.note_failure(case, rollout_state::released(self.snapshot, case));
             return self.retarget(case, set_free(case, grant));
         }
-        let timed_out = grace == Some(Hold::DetachTimeout) && !matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain);
+        let timed_out =
+            grace == Some(Reason::DetachTimeout) && !matches!(grant.kind, GrantReason::Abort | GrantReason::Remove | GrantReason::Drain);
         if let Some(settings) = case.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
-            self.note_failure(case, rollout_state::failure(self.snapshot, case, Hold::DetachTimeout.reason()));
+            self.note_failure(case, rollout_state::failure(self.snapshot, case, Reason::DetachTimeout.reason()));
             return self.retarget(case, give_up(case, grant, &settings.revision));
         }
         let gates = case.gates(self.shut.gates);
@@ -257,7 +267,7 @@ impl<'a> Pass<'a> {
         }
         let given_up = matches!(next, Step::Release { .. }) && is_kept(case, grant, self.snapshot.now);
         if given_up {
-            return self.hold(case.name, "Blocked", Hold::GivenUp);
+            return self.hold(case.name, "Blocked", Reason::GivenUp);
         }
         if let Some(hold) = self.unheard(case, grant, next) {
             return self.hold(case.name, "Blocked", hold);
@@ -283,31 +293,31 @@ impl<'a> Pass<'a> {
             Step::Retarget => {
                 self.retarget(case, fit.err().map_or_else(|| renew(case, grant, gates), |next| *next));
             }
-            Step::AwaitDeployment => self.hold(case.name, "Blocked", Hold::PodsTerminating),
-            Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Hold::Granted)),
+            Step::AwaitDeployment => self.hold(case.name, "Blocked", Reason::PodsTerminating),
+            Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Reason::Granted)),
             Step::AwaitComplete => {
                 self.delete_stragglers(case);
-                if grant.kind == Kind::Drain {
+                if grant.kind == GrantReason::Drain {
                     return self.hold_drained(case);
                 }
                 if let Some(failure) = self.failure(case) {
-                    let hold = Hold::failed(&failure.reason, self.incomplete(case, grant));
+                    let hold = Reason::failed(&failure.reason, self.incomplete(case, grant));
                     return self.hold(case.name, "Failed", hold);
                 }
                 let phase = match grant.kind {
-                    Kind::Remove => "Removing",
+                    GrantReason::Remove => "Removing",
                     _ if case.phase() == Some(Phase::Degrading) => "Degrading",
                     _ => "Updating",
                 };
-                let why = if case.is_lost() { Hold::NodeNotReady } else { self.incomplete(case, grant) };
+                let why = if case.is_lost() { Reason::NodeNotReady } else { self.incomplete(case, grant) };
                 self.hold(case.name, phase, why);
             }
-            Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Hold::Granted)),
+            Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Reason::Granted)),
         }
     }
 
     /// Without what is judged apart.
-    fn view(&self, case: &Case<'_>, grant: &Grant) -> StepView {
+    fn view(&self, case: &ManagedNode<'_>, grant: &Grant) -> StepView {
         let node = match case.node {
             None => NodeView::Absent,
             Some(node) if node.uid == grant.node_uid => NodeView::Same,
@@ -320,7 +330,7 @@ impl<'a> Pass<'a> {
         // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
         let rivalled = || case.holders.is_err() || !case.holds_node() && self.rivals.on(case, &grant.marks).is_some();
         let forbidden = |mark: &Annotation| !self.snapshot.node_rights.allows_mark(&self.snapshot.resource.namespace, mark);
-        let unmarkable = grant.marks.node.as_ref().is_some_and(|mark| forbidden(mark) || grant.kind == Kind::Remove && rivalled());
+        let unmarkable = grant.marks.node.as_ref().is_some_and(|mark| forbidden(mark) || grant.kind == GrantReason::Remove && rivalled());
         StepView {
             grant: GrantView {
                 id: grant.id,
@@ -350,11 +360,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn write_deployment(&mut self, case: &Case<'a>, grant: &Grant, next: Step, progress: Option<&Progress<'a>>) {
+    fn write_deployment(&mut self, case: &ManagedNode<'a>, grant: &Grant, next: Step, progress: Option<&Progress<'a>>) {
         let Some(deployment) = case.deployment else { return };
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+            return self.hold(case.name, "Blocked", Reason::Refused(message.clone()));
         }
         let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
@@ -368,7 +378,7 @@ impl<'a> Pass<'a> {
                     (patch(resumed, Write::Resume), "UpdatingInPlace")
                 } else if case.is_in_place() && case.settings.is_none() {
                     // The pause cannot end in another way without a template that is wanted.
-                    return self.hold(case.name, "Blocked", Hold::InvalidSpec);
+                    return self.hold(case.name, "Blocked", Reason::InvalidSpec);
                 } else {
                     let write = self.recreates(case, grant, progress).map_or(Write::Update, Write::Recreate);
                     (patch(deployment_writes::update(self.snapshot, case.settings, case, deployment, grant), write), "Detached")
@@ -388,25 +398,25 @@ impl<'a> Pass<'a> {
             ),
         };
         self.plan.actions.push(action);
-        self.hold(case.name, phase, Hold::Writing);
+        self.hold(case.name, phase, Reason::Writing);
     }
 
-    fn write_node(&mut self, case: &Case<'_>, grant: &Grant, next: Step) {
+    fn write_node(&mut self, case: &ManagedNode<'_>, grant: &Grant, next: Step) {
         let Some(node) = case.node else { return };
         let nobody = Holders::new();
         let holders = match &case.holders {
             Ok(holders) => holders,
             Err(_) if next == Step::RemoveMember => &nobody,
-            Err(error) => return self.hold(case.name, "Blocked", Hold::HoldersUnreadable(error.clone())),
+            Err(error) => return self.hold(case.name, "Blocked", Reason::HoldersUnreadable(error.clone())),
         };
         let (uid8, now) = (self.snapshot.resource.uid8(), self.snapshot.now);
         let (patch, write, phase) = match next {
             Step::Detach => {
                 if let Some(other) = self.rivals.on(case, &grant.marks) {
-                    return self.hold(case.name, "Blocked", Hold::DetachAnnotationConflict(other));
+                    return self.hold(case.name, "Blocked", Reason::DetachAnnotationConflict(other));
                 }
                 if node_writes::is_full(holders, uid8) {
-                    return self.hold(case.name, "Blocked", Hold::HoldersFull);
+                    return self.hold(case.name, "Blocked", Reason::HoldersFull);
                 }
                 let Some(mark) = node_mark(case, grant) else { return };
                 (node_writes::detach(node, holders, uid8, grant.id, &mark, now), Write::Detach, "Granted")
@@ -417,15 +427,15 @@ impl<'a> Pass<'a> {
         };
         let live_absent = (next == Step::RemoveMember).then(|| self.deployment_name(case.name));
         self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write, live_absent });
-        self.hold(case.name, phase, Hold::Writing);
+        self.hold(case.name, phase, Reason::Writing);
     }
 
     /// A new id in the same slot.
-    fn retarget(&mut self, case: &Case<'_>, next: Grant) {
+    fn retarget(&mut self, case: &ManagedNode<'_>, next: Grant) {
         if case.grant.is_some_and(is_free) && !is_free(&next) {
             // It began to serve after its removal was granted for nothing, and takes no place yet.
             let Wants { domain, available, suspect, .. } = self.room.wants(case);
-            let missed = available && next.kind != Kind::Drain && !case.is_draining();
+            let missed = available && next.kind != GrantReason::Drain && !case.is_draining();
             let lacks = self.room.lacks(Wants { domain, down: true, available: missed, ..Wants::default() });
             if let Some(hold) = lacks.filter(|_| !self.snapshot.resource.deleting) {
                 return self.hold(case.name, "Waiting", hold);
@@ -435,16 +445,16 @@ impl<'a> Pass<'a> {
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;
         self.ledger.grants.insert(case.name.to_owned(), Grant { id, ..next });
-        self.hold(case.name, "Granted", Hold::Writing);
+        self.hold(case.name, "Granted", Reason::Writing);
     }
 
-    fn grant(&mut self, admission: Admission, cases: &[Case<'_>]) {
+    fn grant(&mut self, admission: GrantPlan, cases: &[ManagedNode<'_>]) {
         self.plan.gauges.budget = self.room.budget;
         for (node, grant) in admission.admitted {
             let id = self.ledger.next_id;
             self.ledger.next_id += 1;
             self.ledger.grants.insert(node.clone(), Grant { id, ..grant });
-            self.hold(&node, "Granted", Hold::Granted);
+            self.hold(&node, "Granted", Reason::Granted);
             self.granted.push(node);
         }
         for (node, hold) in admission.waiting {
@@ -466,18 +476,18 @@ impl<'a> Pass<'a> {
                 match (case.held_back.clone(), suspect) {
                     (None, Some(suspect)) => self.hold_attached(case, settings, "Proving", suspect),
                     _ if case.settled => {}
-                    _ if !case.is_ready() => self.hold(case.name, "Updating", Hold::PodsTerminating),
+                    _ if !case.is_ready() => self.hold(case.name, "Updating", Reason::PodsTerminating),
                     (Some(hold), _) => self.hold(case.name, "Waiting", hold),
-                    (None, _) => self.hold(case.name, "Updating", Hold::PodsTooYoung),
+                    (None, _) => self.hold(case.name, "Updating", Reason::PodsTooYoung),
                 }
                 continue;
             }
-            let by_others = case.taken_out().filter(|_| case.is_ready()).map(|key| Hold::TakenOut(key.to_owned()));
+            let by_others = case.taken_out().filter(|_| case.is_ready()).map(|key| Reason::TakenOut(key.to_owned()));
             let unready = || {
                 if case.is_lost() {
-                    return Hold::NodeNotReady;
+                    return Reason::NodeNotReady;
                 }
-                Hold::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble }
+                Reason::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble }
             };
             self.hold_attached(case, settings, "Unavailable", by_others.unwrap_or_else(unready));
             let suspect = self.suspicion(case, settings, false);
@@ -486,7 +496,7 @@ impl<'a> Pass<'a> {
     }
 
     /// While the spec is not valid: what leaves is taken out by the mark that every health checker knows. Nothing else is begun.
-    fn let_go_without_settings(&mut self, cases: &[Case<'_>]) {
+    fn let_go_without_settings(&mut self, cases: &[ManagedNode<'_>]) {
         for (case, kind) in cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| Some((case, case.need(self.snapshot.now)?)))
         {
             let id = self.ledger.next_id;
@@ -495,7 +505,7 @@ impl<'a> Pass<'a> {
             let marks = case.removal_marks_without_settings();
             let grant = Grant { id, node_uid, kind, marks, granted_at: self.snapshot.now, ..Grant::default() };
             self.ledger.grants.insert(case.name.to_owned(), grant);
-            self.hold(case.name, "Granted", Hold::Granted);
+            self.hold(case.name, "Granted", Reason::Granted);
             self.granted.push(case.name.to_owned());
         }
     }
@@ -508,23 +518,23 @@ impl<'a> Pass<'a> {
     }
 
     /// What the present step of the canary waits for.
-    fn step(&self, cases: &[Case<'_>]) -> Option<Hold> {
+    fn step(&self, cases: &[ManagedNode<'_>]) -> Option<Reason> {
         let targets = self.valid_targets().filter(|_| cases.iter().any(|case| case.chosen))?;
         let step = rollout_state::step_state(self.snapshot, targets, rollout_state::stored(targets, &self.ledger), cases)?;
         Some(self.shut.halt.as_ref().map_or(step, rollout_state::Halt::hold))
     }
 
     /// Status, ledger, finalizer, and when to look again.
-    fn finish(mut self, cases: &[Case<'_>]) -> Plan {
+    fn finish(mut self, cases: &[ManagedNode<'_>]) -> Plan {
         self.plan.step = self.step(cases);
         for hold in self.plan.held.values().map(|held| &held.hold).chain(&self.plan.step) {
-            let (Hold::GracePeriod { until: at }
-            | Hold::WaitingForTaint { until: at, .. }
-            | Hold::Step { state: StepState::Soaking { until: at }, .. }
-            | Hold::OutsideWindow { opens: Some(at) }
-            | Hold::WaitingForDetacher { until: at }
-            | Hold::AttachSoak { until: at }
-            | Hold::AdmissionRejected { until: at, .. }) = *hold
+            let (Reason::GracePeriod { until: at }
+            | Reason::WaitingForTaint { until: at, .. }
+            | Reason::Step { state: StepState::Soaking { until: at }, .. }
+            | Reason::OutsideWindow { opens: Some(at) }
+            | Reason::WaitingForDetacher { until: at }
+            | Reason::AttachSoak { until: at }
+            | Reason::AdmissionRejected { until: at, .. }) = *hold
             else {
                 continue;
             };
@@ -546,7 +556,7 @@ impl<'a> Pass<'a> {
         }
         self.plan.gauges = Gauges { grants: self.ledger.grants.len(), ..self.plan.gauges };
         let stored = self.snapshot.resource.status.clone().unwrap_or_default();
-        let urgent = stored.rollout.as_ref().is_none_or(|stored| !stored.says_the_same(&self.ledger));
+        let urgent = stored.rollout.as_ref().is_none_or(|stored| !stored.equals_ignoring_seconds(&self.ledger));
         let first = self.ledger.next_id - self.unserved.min(self.ledger.next_id);
         let reserve = (first..self.ledger.next_id).collect();
         self.plan.status = status::status(self.snapshot, self.targets, cases, &self.plan, self.ledger);

@@ -2,15 +2,15 @@
 
 use crate::{
     breaker::Breaker,
-    node::Case,
+    node::ManagedNode,
     patch::{JsonPatch, annotation, label},
     render, rollout_state,
     snapshot::{DeploymentFacts, Snapshot},
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 use crds::{
     ingress_daemon_set::PodUpdate,
-    ledger::{Grant, Kind, Marks},
+    ledger::{Grant, GrantReason, Marks},
     names,
     token::{Phase, Token},
 };
@@ -35,7 +35,13 @@ fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: i64, keep_annotation
 }
 
 /// `id.Claimed` and the user's annotation, when one is configured.
-pub fn claim(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+pub fn claim(
+    snapshot: &Snapshot,
+    settings: Option<&ResolvedSpec>,
+    case: &ManagedNode<'_>,
+    deployment: &DeploymentFacts,
+    grant: &Grant,
+) -> Value {
     let held = case.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
     let mark = settings
         .and_then(|settings| settings.deployment_annotation.as_ref())
@@ -58,34 +64,40 @@ pub fn claim(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, 
 }
 
 /// What the kind changes, and `id.Updating`; `id.Degrading` when no mark is in use.
-pub fn update(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+pub fn update(
+    snapshot: &Snapshot,
+    settings: Option<&ResolvedSpec>,
+    case: &ManagedNode<'_>,
+    deployment: &DeploymentFacts,
+    grant: &Grant,
+) -> Value {
     let holding = case.token.as_ref().is_some_and(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
     let marked = grant.marks != Marks::default() || holding || case.holds_node();
     let phase = if marked { Phase::Updating } else { Phase::Degrading };
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, phase, snapshot.now, keep)));
     // What leaves needs no valid spec.
-    if matches!(grant.kind, Kind::Remove | Kind::Drain) {
+    if matches!(grant.kind, GrantReason::Remove | GrantReason::Drain) {
         return patch.add("/spec/replicas", 0).into_value();
     }
     let Some(settings) = settings else { return as_before(patch, snapshot, deployment, grant).into_value() };
     match grant.kind {
-        Kind::Abort | Kind::Remove | Kind::Drain => return patch.into_value(),
-        Kind::Shrink | Kind::Grow => {}
+        GrantReason::Abort | GrantReason::Remove | GrantReason::Drain => return patch.into_value(),
+        GrantReason::Shrink | GrantReason::Grow => {}
         // A repair of the token alone must not roll pods to another rendering.
-        Kind::Repair if !case.drifted => {}
-        Kind::Update | Kind::Repair => {
+        GrantReason::Repair if !case.drifted => {}
+        GrantReason::Update | GrantReason::Repair => {
             patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
         }
     }
     // How often its breaker has opened is forgotten only once the node has all its pods, or other ones.
-    let patch = if grant.kind == Kind::Grow && !deployment.spec.has("paused") { patch } else { goes_on(patch, deployment) };
+    let patch = if grant.kind == GrantReason::Grow && !deployment.spec.has("paused") { patch } else { goes_on(patch, deployment) };
     patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings)).into_value()
 }
 
 /// Without a valid spec a node that was emptied gets as many pods as it had, of the template that its Deployment has.
 fn as_before(patch: JsonPatch, snapshot: &Snapshot, deployment: &DeploymentFacts, grant: &Grant) -> JsonPatch {
-    let emptied = grant.kind == Kind::Grow && deployment.replicas() == 0;
+    let emptied = grant.kind == GrantReason::Grow && deployment.replicas() == 0;
     let Some(replicas) = snapshot.resource.last_replicas().filter(|_| emptied) else { return patch };
     goes_on(patch, deployment).add("/spec/replicas", replicas)
 }
@@ -102,7 +114,7 @@ fn goes_on(mut patch: JsonPatch, deployment: &DeploymentFacts) -> JsonPatch {
 }
 
 /// `id.InPlace`: the Deployment's controller makes no other pods until it goes on.
-pub fn pause(snapshot: &Snapshot, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+pub fn pause(snapshot: &Snapshot, case: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
     let patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::InPlace, snapshot.now, keep)));
     // Former ReplicaSets go: the oldest whose template is the wanted one would be taken for the Deployment's own.
@@ -113,7 +125,7 @@ pub fn pause(snapshot: &Snapshot, case: &Case<'_>, deployment: &DeploymentFacts,
 /// which `change` writes, and makes no other pods. The deadline of the node goes on, too.
 pub fn unpause(
     snapshot: &Snapshot,
-    case: &Case<'_>,
+    case: &ManagedNode<'_>,
     deployment: &DeploymentFacts,
     grant: &Grant,
     change: impl FnOnce(JsonPatch) -> JsonPatch,
@@ -136,7 +148,13 @@ pub fn unpause(
 }
 
 /// `id.Closed`, and our annotations away.
-pub fn close(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+pub fn close(
+    snapshot: &Snapshot,
+    settings: Option<&ResolvedSpec>,
+    case: &ManagedNode<'_>,
+    deployment: &DeploymentFacts,
+    grant: &Grant,
+) -> Value {
     let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
     let since = rollout_state::not_before(snapshot.now, case.pods);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, since, false)))
@@ -148,7 +166,13 @@ pub fn close(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, 
 }
 
 /// Remembers what the API server made of our template, where that is something else.
-fn accept(patch: JsonPatch, snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, deployment: &DeploymentFacts) -> JsonPatch {
+fn accept(
+    patch: JsonPatch,
+    snapshot: &Snapshot,
+    settings: Option<&ResolvedSpec>,
+    case: &ManagedNode<'_>,
+    deployment: &DeploymentFacts,
+) -> JsonPatch {
     match settings.and_then(|settings| render::rewritten(snapshot, settings, case.name, deployment)) {
         Some(hash) => patch.add(&label(names::ACCEPTED_LABEL), hash),
         None => patch,
@@ -156,7 +180,7 @@ fn accept(patch: JsonPatch, snapshot: &Snapshot, settings: Option<&Settings>, ca
 }
 
 /// The first `Closed` of a new Deployment.
-pub fn first_close(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deployment: &DeploymentFacts, id: u64) -> Value {
+pub fn first_close(snapshot: &Snapshot, settings: &ResolvedSpec, case: &ManagedNode<'_>, deployment: &DeploymentFacts, id: u64) -> Value {
     let patch = fenced(deployment, Some(&token(snapshot, id, Phase::Closed, snapshot.now, false)));
     accept(patch.test("/metadata/generation", deployment.generation), snapshot, Some(settings), case, deployment).into_value()
 }
@@ -201,7 +225,7 @@ pub fn patience(snapshot: &Snapshot, deployment: &DeploymentFacts) -> Option<Val
 /// Everything that needs no grant, in one patch; `None` when nothing is to be changed.
 ///
 /// Labels and strategy always; template and replicas of a `New` Deployment; replicas of one that has none.
-pub fn direct(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, deployment: &DeploymentFacts) -> Option<Value> {
+pub fn direct(snapshot: &Snapshot, settings: &ResolvedSpec, case: &ManagedNode<'_>, deployment: &DeploymentFacts) -> Option<Value> {
     let untouched = fenced(deployment, None);
     let mut patch = untouched.clone();
     for (key, value) in render::labels(&snapshot.resource, &deployment.name, case.name) {

@@ -4,17 +4,17 @@ use crate::{
     breaker,
     decide::Pass,
     deployment_writes,
-    node::Case,
+    node::ManagedNode,
     node_writes,
     plan::{Action, Held, Write},
     readiness,
-    reason::Hold,
+    reason::Reason,
     render,
     snapshot::DeploymentFacts,
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 use crds::{
-    ledger::Kind,
+    ledger::GrantReason,
     token::{Phase, Token},
 };
 use serde_json::Value;
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 256;
 
 impl Pass<'_> {
     /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
-    pub(crate) fn supply(&mut self, case: &Case<'_>) {
+    pub(crate) fn supply(&mut self, case: &ManagedNode<'_>) {
         for name in breaker::leftovers(case.pods, self.snapshot.now) {
             self.plan.actions.push(Action::DeletePod { name: name.to_owned(), uid: None, resource_version: None });
         }
@@ -38,14 +38,14 @@ impl Pass<'_> {
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             // It would be refused again; it is tried again after a while, or when the spec changes.
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+            return self.hold(case.name, "Blocked", Reason::Refused(message.clone()));
         }
         let Some(deployment) = case.deployment else {
             // Pods on a node that leaves would only be moved again.
             return match case.is_draining() && !case.orphaned {
                 true if case.grant.is_some() || case.served() => self.hold_drained(case),
                 // It takes no place that others could wait for.
-                true => self.hold(case.name, "Draining", Hold::Draining),
+                true => self.hold(case.name, "Draining", Reason::Draining),
                 false => self.create(case),
             };
         };
@@ -69,28 +69,28 @@ impl Pass<'_> {
         }
     }
 
-    fn patch_directly(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, patch: Value, write: Write) {
+    fn patch_directly(&mut self, case: &ManagedNode<'_>, deployment: &DeploymentFacts, patch: Value, write: Write) {
         // One write per Deployment and pass: the second would test a token that the first may have changed.
         let written = |action: &Action| matches!(action, Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } if node == case.name);
         if !self.plan.actions.iter().any(written) {
             if case.phase() == Some(Phase::New) || deployment.replicas() == 0 {
-                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing, suspect: None });
+                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Reason::Writing, suspect: None });
             }
             self.plan.actions.push(Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write });
         }
     }
 
     /// A new Deployment that is complete begins to serve, after the Node's label says so.
-    fn first_close(&mut self, case: &Case<'_>, deployment: &DeploymentFacts, settings: &Settings) {
+    fn first_close(&mut self, case: &ManagedNode<'_>, deployment: &DeploymentFacts, settings: &ResolvedSpec) {
         let Some(token) = case.token.as_ref().filter(|token| token.phase == Phase::New && case.grant.is_none()) else { return };
         let wanted = settings.pods_per_node;
         if wanted == 0 || !readiness::is_complete(deployment, case.pods, &settings.revision, wanted) {
             let hold = match breaker::hold(deployment, case.pods, self.snapshot.now) {
                 Some(rejected) => rejected,
                 None if case.pods.is_empty() && deployment.refusal.is_some() => {
-                    Hold::PodsRefused(deployment.refusal.clone().unwrap_or_default())
+                    Reason::PodsRefused(deployment.refusal.clone().unwrap_or_default())
                 }
-                None => Hold::Joining { trouble: readiness::trouble(case.pods) },
+                None => Reason::Joining { trouble: readiness::trouble(case.pods) },
             };
             if wanted > 0 || !case.settled {
                 self.hold(case.name, "Joining", hold);
@@ -105,7 +105,7 @@ impl Pass<'_> {
 
     /// Puts the member label on; `false` while it is not there. A machine that has taken the name of another has served once it is attached
     /// with pods that are ready, and that are none which the other has left.
-    fn label_member(&mut self, case: &Case<'_>, settings: &Settings) -> bool {
+    fn label_member(&mut self, case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
         let left = case.joins && !case.is_at(&settings.revision);
         let attached = case.phase() == Some(Phase::Closed) && case.grant.is_none();
         let ready = case.is_ready() && (settings.is_without_pods() || !case.is_empty());
@@ -118,15 +118,15 @@ impl Pass<'_> {
         false
     }
 
-    fn set_member(&mut self, case: &Case<'_>, value: &str) {
+    fn set_member(&mut self, case: &ManagedNode<'_>, value: &str) {
         let Some(node) = case.node else { return };
         let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
-        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Hold::Writing, suspect: None });
+        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Reason::Writing, suspect: None });
         self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
     }
 
     /// Opens the breaker, or asks for no more than the node still has while it is open; `true` when it did.
-    fn trip_breaker(&mut self, case: &Case<'_>, deployment: &DeploymentFacts) -> bool {
+    fn trip_breaker(&mut self, case: &ManagedNode<'_>, deployment: &DeploymentFacts) -> bool {
         if let Some((open, kept)) = breaker::kept_of_fewer(deployment, case.pods, case.is_lost(), self.snapshot.now) {
             let patch = deployment_writes::open_breaker(deployment, open, kept);
             self.patch_directly(case, deployment, patch, Write::Breaker);
@@ -135,7 +135,7 @@ impl Pass<'_> {
         let Some(opened) = breaker::opens(deployment, case.pods, self.snapshot.now) else { return false };
         self.plan.recheck(opened.until);
         // A node that serves, or that tries again to have all its pods, keeps those that are ready: the breaker stops the flood, not the service.
-        let grows = case.grant.is_some_and(|grant| grant.kind == Kind::Grow);
+        let grows = case.grant.is_some_and(|grant| grant.kind == GrantReason::Grow);
         let expendable = case.is_updated() && !grows || case.phase() == Some(Phase::New);
         let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();
         let replicas = if expendable { 0 } else { i32::try_from(ready).unwrap_or(i32::MAX).min(deployment.replicas()) };
@@ -145,35 +145,35 @@ impl Pass<'_> {
     }
 
     /// Pods that stay have a Deployment, which somebody took our labels from.
-    fn reclaim(&mut self, case: &Case<'_>, name: String) {
+    fn reclaim(&mut self, case: &ManagedNode<'_>, name: String) {
         self.plan.recheck(self.snapshot.now.saturating_add(5));
-        self.hold(case.name, "Blocked", Hold::Relabelled(name.clone()));
+        self.hold(case.name, "Blocked", Reason::Relabelled(name.clone()));
         let identity = render::identity_patch(&self.snapshot.resource, &name, case.name);
         self.plan.actions.push(Action::Reclaim { node: case.name.to_owned(), name, identity });
     }
 
     /// Creates the node's Deployment: new, or around pods that have lost theirs.
-    fn create(&mut self, case: &Case<'_>) {
+    fn create(&mut self, case: &ManagedNode<'_>) {
         let snapshot = self.snapshot;
         let name = self.deployment_name(case.name);
         if snapshot.foreign_names.contains(&name) {
             // A stranger's object is not watched: look again whether it is still there.
             self.plan.recheck(snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Hold::NameConflict(name));
+            return self.hold(case.name, "Blocked", Reason::NameConflict(name));
         }
         if case.chosen && case.member.is_none() {
             self.set_member(case, "joining");
         }
         let left = case.pods.iter().filter(|pod| !pod.ended).count();
-        let Some(settings) = case.settings else { return self.hold(case.name, "Blocked", Hold::InvalidSpec) };
+        let Some(settings) = case.settings else { return self.hold(case.name, "Blocked", Reason::InvalidSpec) };
         let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
             Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
             None if case.pods.iter().any(|pod| !pod.ended && !pod.terminating) => return self.reclaim(case, name),
-            None if left > 0 => return self.hold(case.name, "Blocked", Hold::PodsTerminating),
+            None if left > 0 => return self.hold(case.name, "Blocked", Reason::PodsTerminating),
             None => (Phase::New, render::template(&snapshot.resource, settings, &name, case.name), settings.pods_per_node),
         };
         if !self.plan.held.contains_key(case.name) {
-            self.hold(case.name, "Joining", Hold::Writing);
+            self.hold(case.name, "Joining", Reason::Writing);
         }
         let Some(id) = self.reserved.next() else {
             let known = self.snapshot.reserved.len();

@@ -1,12 +1,12 @@
 //! Which nodes are chosen: as for a `DaemonSet`.
 
-use crate::{snapshot::NodeFacts, spec::Settings};
+use crate::{snapshot::NodeFacts, spec::ResolvedSpec};
 use crds::{ingress_daemon_set::IngressDaemonSetSpec, names};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
 
 /// Whether the node belongs to the resource. A node that is already a member (`member`) stays one whatever
 /// `NoSchedule` taints it gets.
-pub fn is_chosen(spec: &IngressDaemonSetSpec, settings: &Settings, name: &str, node: &NodeFacts, member: bool) -> bool {
+pub fn is_chosen(spec: &IngressDaemonSetSpec, settings: &ResolvedSpec, name: &str, node: &NodeFacts, member: bool) -> bool {
     let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
     spec.node_selector.iter().all(has)
         && settings.pod.node_selector.iter().flatten().all(has)
@@ -47,7 +47,7 @@ pub fn daemon_tolerations(host_network: bool) -> Vec<Toleration> {
 }
 
 /// Tolerations that the operator adds to the pods: those of a `DaemonSet`'s, and those for taints of gates that wait for them.
-pub fn added_tolerations(settings: &Settings) -> Vec<Toleration> {
+pub fn added_tolerations(settings: &ResolvedSpec) -> Vec<Toleration> {
     let mut added = daemon_tolerations(settings.pod.host_network.unwrap_or(false));
     added.extend(settings.gate_taints.iter().map(|(key, effect)| exists(key, effect)));
     added
@@ -62,7 +62,7 @@ pub fn is_departure(taint: &Taint) -> bool {
     names::is_departure(&taint.key)
 }
 
-fn is_tolerated(settings: &Settings, taint: &Taint) -> bool {
+fn is_tolerated(settings: &ResolvedSpec, taint: &Taint) -> bool {
     let added = added_tolerations(settings);
     // The wish to drain is no statement about which pods fit.
     is_departure(taint) || settings.pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))

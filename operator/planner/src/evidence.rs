@@ -2,15 +2,15 @@
 //! written, not what the load balancer is told.
 
 use crate::{
-    node::Case,
+    node::ManagedNode,
     plan::Question,
-    reason::Hold,
+    reason::Reason,
     snapshot::{PortAnswer, Resource, Snapshot},
-    spec::Settings,
+    spec::ResolvedSpec,
     step::Step,
 };
 use crds::{
-    ledger::{Grant, Kind},
+    ledger::{Grant, GrantReason},
     token::Phase,
 };
 
@@ -22,7 +22,7 @@ pub enum Evidence {
     /// It has to be asked first.
     Ask(Question),
     /// The port contradicts the token.
-    Contradicts(Hold),
+    Contradicts(Reason),
     /// These ports do not answer; without an address of the node nobody can be asked.
     Silent {
         /// IP address of the node.
@@ -35,12 +35,12 @@ pub enum Evidence {
 /// Asks where an answer could contradict the step: 200 before pods change under the Deployment mark, and an older phase
 /// before the slot is freed. Silence is no consent: nobody knows then what the load balancer is told. Deletion is bounded, and never waits
 /// for a health checker; neither does a node that is taken away and has only to give its slot to that.
-pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, grant: &Grant, next: Step) -> Evidence {
+pub fn evidence(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, case: &ManagedNode<'_>, grant: &Grant, next: Step) -> Evidence {
     let phase = case.token.as_ref().filter(|token| token.id == grant.id).map(|token| token.phase);
     let asks = match next {
         // What the API server refuses is not written anyway.
         Step::Update | Step::Pause => {
-            phase == Some(Phase::Claimed) && grant.kind != Kind::Abort && !snapshot.refusals.contains_key(case.name)
+            phase == Some(Phase::Claimed) && grant.kind != GrantReason::Abort && !snapshot.refusals.contains_key(case.name)
         }
         Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen && !case.is_draining(),
         _ => false,
@@ -63,10 +63,10 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_
 }
 
 /// A 503 for a reason of its own, such as a pod that is not ready, contradicts nothing.
-fn contradiction(answer: PortAnswer, next: Step) -> Option<Hold> {
+fn contradiction(answer: PortAnswer, next: Step) -> Option<Reason> {
     match (next, answer.healthy, answer.phase) {
-        (Step::Update | Step::Pause, true, _) => Some(Hold::StillHealthy { port: answer.port }),
-        (Step::Release { .. }, false, Some(phase)) if phase != Phase::Closed => Some(Hold::StillUnhealthy { port: answer.port, phase }),
+        (Step::Update | Step::Pause, true, _) => Some(Reason::StillHealthy { port: answer.port }),
+        (Step::Release { .. }, false, Some(phase)) if phase != Phase::Closed => Some(Reason::StillUnhealthy { port: answer.port, phase }),
         _ => None,
     }
 }

@@ -2,104 +2,108 @@
 
 use crate::{
     in_place,
-    mark_conflicts::Rivals,
-    node::Case,
+    mark_conflicts::MarkConflicts,
+    node::ManagedNode,
     node_writes,
     plan::Action,
     pre_pull::{self, Pull},
-    reason::Hold,
+    reason::Reason,
     revisions::Targets,
     rollout_state::{Halt, is_skipped},
-    slots::{Room, Wants},
+    slots::{SlotPool, Wants},
     snapshot::Snapshot,
-    spec::Settings,
-    target::Gates,
+    spec::ResolvedSpec,
+    target::Stops,
 };
 use crds::{
     ingress_daemon_set::PodUpdate,
-    ledger::{Course, Grant, Kind, Marks},
+    ledger::{Course, Grant, GrantReason, Marks},
 };
 use std::collections::BTreeMap;
 
 /// The outcome: grants without ids, and why the others wait.
 #[derive(Debug, Default)]
-pub struct Admission {
+pub struct GrantPlan {
     /// Nodes that get a grant, in order.
     pub admitted: Vec<(String, Grant)>,
     /// Nodes that need one and wait.
-    pub waiting: BTreeMap<String, Hold>,
+    pub waiting: BTreeMap<String, Reason>,
     /// Pods that pull images for nodes that come next.
     pub pulls: Vec<Action>,
 }
 
 /// What holds back whole kinds of work.
 #[derive(Debug, Default)]
-pub struct Shut {
+pub struct Blockers {
     /// In the words of the protocol.
-    pub gates: Gates,
+    pub gates: Stops,
     /// When the next window opens, seconds since 1970.
     pub opens: Option<i64>,
     /// Failures that halt the rollout.
     pub halt: Option<Halt>,
 }
 
-impl Shut {
+impl Blockers {
     /// Why nothing of this kind is begun on the node, when it is not.
-    fn hold(&self, case: &Case<'_>, kind: Kind) -> Option<Hold> {
+    fn hold(&self, case: &ManagedNode<'_>, kind: GrantReason) -> Option<Reason> {
         let gates = case.gates(self.gates);
         if !gates.shut(kind) {
             // A detacher that is silent would not answer for a removal either.
-            return (gates.halted && kind == Kind::Remove).then_some(Hold::Halted);
+            return (gates.halted && kind == GrantReason::Remove).then_some(Reason::Halted);
         }
         if gates.paused {
-            return Some(Hold::Paused);
+            return Some(Reason::Paused);
         }
         if gates.halted {
-            return Some(Hold::Halted);
+            return Some(Reason::Halted);
         }
         if let Some(halt) = self.halt.as_ref().filter(|_| gates.failed) {
             return Some(halt.hold());
         }
-        Some(Hold::OutsideWindow { opens: self.opens })
+        Some(Reason::OutsideWindow { opens: self.opens })
     }
 }
 
 /// The terms on which nodes are admitted, besides what they need and the room that there is.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
+pub struct GrantRules<'a> {
     /// What was seen.
     pub snapshot: &'a Snapshot,
     /// The spec with the template of the rollout.
-    pub settings: &'a Settings,
+    pub settings: &'a ResolvedSpec,
     /// All templates that are wanted somewhere, when the spec is valid.
     pub targets: Option<&'a Targets>,
     /// Other resources that take nodes out.
-    pub rivals: &'a Rivals<'a>,
+    pub rivals: &'a MarkConflicts<'a>,
     /// What holds back whole kinds of work.
-    pub shut: &'a Shut,
+    pub shut: &'a Blockers,
     /// The rollout so far.
     pub course: Option<&'a Course>,
 }
 
-impl Terms<'_> {
+impl GrantRules<'_> {
     /// Decides over all nodes that have no grant, and takes their places.
-    pub fn admit(&self, cases: &[Case<'_>], room: &mut Room<'_>) -> Admission {
+    pub fn admit(&self, cases: &[ManagedNode<'_>], room: &mut SlotPool<'_>) -> GrantPlan {
         let (snapshot, settings) = (self.snapshot, self.settings);
-        let mut admission = Admission::default();
+        let mut admission = GrantPlan::default();
         let mut candidates = candidates(self, cases, room);
         // What leaves by itself is counted before anything is begun beside it.
-        candidates.sort_by_key(|(_, kind)| *kind != Kind::Drain);
+        candidates.sort_by_key(|(_, kind)| *kind != GrantReason::Drain);
         for (case, kind) in candidates {
-            let wants = Wants { grows: kind == Kind::Grow, ..room.wants(case) };
-            let marks = if matches!(kind, Kind::Remove | Kind::Drain) { case.removal_marks(settings) } else { settings.update_marks() };
-            let free = kind == Kind::Drain || kind == Kind::Remove && (snapshot.resource.deleting || !case.serves());
+            let wants = Wants { grows: kind == GrantReason::Grow, ..room.wants(case) };
+            let marks = if matches!(kind, GrantReason::Remove | GrantReason::Drain) {
+                case.removal_marks(settings)
+            } else {
+                settings.update_marks()
+            };
+            let free = kind == GrantReason::Drain || kind == GrantReason::Remove && (snapshot.resource.deleting || !case.serves());
             let mut hold = None;
             if !free {
                 hold = self.hold(case, kind, &marks);
                 // Images come before there is room: what waits for its turn gets them meanwhile.
                 hold = hold.or_else(|| self.pulling(case, kind, room, &mut admission));
                 // Whoever takes the machine away waits for nobody.
-                let lacks = || room.lacks(wants).filter(|hold| !(case.is_draining() && matches!(hold, Hold::MinAvailable { .. })));
+                let lacks = || room.lacks(wants).filter(|hold| !(case.is_draining() && matches!(hold, Reason::MinAvailable { .. })));
                 hold = hold.or_else(lacks).or_else(|| self.not_in_place(case, kind));
             }
             if let Some(hold) = hold {
@@ -107,7 +111,7 @@ impl Terms<'_> {
                 continue;
             }
             // What leaves by itself takes a place all the same: nothing else may be begun in it.
-            if !free || kind == Kind::Drain {
+            if !free || kind == GrantReason::Drain {
                 room.take(wants);
             }
             admission.admitted.push((case.name.to_owned(), grant(snapshot, settings, case, kind, marks, wants)));
@@ -116,73 +120,77 @@ impl Terms<'_> {
     }
 
     /// The images come first, on as many nodes at once as may be under way, and as many again.
-    fn pulling(&self, case: &Case<'_>, kind: Kind, room: &Room<'_>, admission: &mut Admission) -> Option<Hold> {
+    fn pulling(&self, case: &ManagedNode<'_>, kind: GrantReason, room: &SlotPool<'_>, admission: &mut GrantPlan) -> Option<Reason> {
         let hold = match pre_pull::pull(self.snapshot, case, kind) {
             Pull::Done => return None,
-            Pull::UnderWay(trouble) => Hold::PrePulling(trouble),
+            Pull::UnderWay(trouble) => Reason::PrePulling(trouble),
             Pull::ToBegin => {
                 let under_way = self.snapshot.pulls.values().flatten().filter(|pull| !pull.pulled && !pull.terminating).count();
                 if let Some(settings) = case.settings.filter(|_| under_way + admission.pulls.len() < 2 * room.budget.max(1)) {
                     admission.pulls.push(pre_pull::begin(self.snapshot, case, settings));
                 }
-                Hold::PrePulling(None)
+                Reason::PrePulling(None)
             }
         };
         Some(hold)
     }
 
     /// Nothing begins that would need other pods, where that is what was asked for. A pause is ended in any case.
-    fn not_in_place(&self, case: &Case<'_>, kind: Kind) -> Option<Hold> {
+    fn not_in_place(&self, case: &ManagedNode<'_>, kind: GrantReason) -> Option<Reason> {
         let only = case.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
-        if kind != Kind::Update || !only || case.deployment.is_some_and(in_place::is_paused) {
+        if kind != GrantReason::Update || !only || case.deployment.is_some_and(in_place::is_paused) {
             return None;
         }
-        in_place::way(case, self.targets?).err().map(Hold::NotInPlace)
+        in_place::way(case, self.targets?).err().map(Reason::NotInPlace)
     }
 
     /// Why the node must wait even if there is room.
-    fn hold(&self, case: &Case<'_>, kind: Kind, marks: &Marks) -> Option<Hold> {
+    fn hold(&self, case: &ManagedNode<'_>, kind: GrantReason, marks: &Marks) -> Option<Reason> {
         if let Some(hold) = self.shut.hold(case, kind) {
             return Some(hold);
         }
         // Who joins is updated to nothing new.
-        if kind == Kind::Update && !case.joins {
+        if kind == GrantReason::Update && !case.joins {
             if let Some(hold) = &case.held_back {
                 return Some(hold.clone());
             }
             if let Some(failure) = self.course.and_then(|course| course.failed.get(case.name)) {
-                return Some(Hold::FailedBefore(failure.reason.clone()));
+                return Some(Reason::FailedBefore(failure.reason.clone()));
             }
         }
-        if kind != Kind::Remove && is_skipped(self.snapshot, case) {
-            return Some(Hold::Skipped);
+        if kind != GrantReason::Remove && is_skipped(self.snapshot, case) {
+            return Some(Reason::Skipped);
         }
-        if matches!(kind, Kind::Update | Kind::Repair) && !case.node.is_some_and(|node| node.ready) {
-            return Some(Hold::NodeNotReady);
+        if matches!(kind, GrantReason::Update | GrantReason::Repair) && !case.node.is_some_and(|node| node.ready) {
+            return Some(Reason::NodeNotReady);
         }
         if marks.node.is_some()
             && let Err(error) = &case.holders
         {
-            return Some(Hold::HoldersUnreadable(error.clone()));
+            return Some(Reason::HoldersUnreadable(error.clone()));
         }
         let is_full = |holders| node_writes::is_full(holders, self.snapshot.resource.uid8());
-        if marks.node.is_some() && kind != Kind::Remove && case.holders.as_ref().is_ok_and(is_full) {
-            return Some(Hold::HoldersFull);
+        if marks.node.is_some() && kind != GrantReason::Remove && case.holders.as_ref().is_ok_and(is_full) {
+            return Some(Reason::HoldersFull);
         }
-        self.rivals.on(case, marks).map(Hold::DetachAnnotationConflict)
+        self.rivals.on(case, marks).map(Reason::DetachAnnotationConflict)
     }
 }
 
 /// Unavailable nodes first, then those that run what nobody wants any more, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
 /// domain at a time domains come before everything.
-fn candidates<'a, 'b>(terms: &Terms<'_>, cases: &'b [Case<'a>], room: &Room<'_>) -> Vec<(&'b Case<'a>, Kind)> {
+fn candidates<'a, 'b>(
+    terms: &GrantRules<'_>,
+    cases: &'b [ManagedNode<'a>],
+    room: &SlotPool<'_>,
+) -> Vec<(&'b ManagedNode<'a>, GrantReason)> {
     let (snapshot, settings) = (terms.snapshot, terms.settings);
     let proven = terms.targets.map_or("", |targets| targets.proven.as_str());
-    let abandoned = |case: &Case<'_>| !proven.is_empty() && !case.is_at(&settings.revision) && !case.is_at(proven);
-    let urgency = |case: &Case<'_>| (!case.is_unavailable(), !abandoned(case), case.node.is_some_and(|node| node.unschedulable));
+    let abandoned = |case: &ManagedNode<'_>| !proven.is_empty() && !case.is_at(&settings.revision) && !case.is_at(proven);
+    let urgency = |case: &ManagedNode<'_>| (!case.is_unavailable(), !abandoned(case), case.node.is_some_and(|node| node.unschedulable));
     let mut candidates: Vec<_> =
         cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| case.need(snapshot.now).map(|kind| (case, kind))).collect();
-    candidates.sort_by_cached_key(|(case, _)| (urgency(case), case.lot(&settings.revision), case.name));
+    candidates.sort_by_cached_key(|(case, _)| (urgency(case), case.order_hash(&settings.revision), case.name));
     let Some(topology) = &settings.topology else { return candidates };
     if topology.one_at_a_time {
         candidates.sort_by_cached_key(|(case, _)| room.rank(case.domain(topology)));
@@ -204,20 +212,20 @@ fn candidates<'a, 'b>(terms: &Terms<'_>, cases: &'b [Case<'a>], room: &Room<'_>)
     turns.into_iter().map(|(_, _, case, kind)| (case, kind)).collect()
 }
 
-fn grant(snapshot: &Snapshot, settings: &Settings, case: &Case<'_>, kind: Kind, marks: Marks, wants: Wants<'_>) -> Grant {
+fn grant(snapshot: &Snapshot, settings: &ResolvedSpec, case: &ManagedNode<'_>, kind: GrantReason, marks: Marks, wants: Wants<'_>) -> Grant {
     Grant {
         id: 0,
         node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
         kind,
         revision: match kind {
-            Kind::Remove | Kind::Drain => String::new(),
+            GrantReason::Remove | GrantReason::Drain => String::new(),
             _ => case.settings.unwrap_or(settings).revision.clone(),
         },
         marks,
         domain: settings.topology.as_ref().map(|topology| case.domain(topology).to_owned()),
         granted_at: snapshot.now,
         // Not where it is out because of the revision that is to prove itself.
-        out_before: kind == Kind::Update && wants.is_out() && !case.is_at(&settings.revision),
+        out_before: kind == GrantReason::Update && wants.is_out() && !case.is_at(&settings.revision),
         ..Grant::default()
     }
 }

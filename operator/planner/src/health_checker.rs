@@ -5,7 +5,7 @@ use crate::{
     plan::{Action, Plan, Supporting},
     render,
     snapshot::{DaemonSetFacts, NodeFacts, Resource, Snapshot},
-    spec::{Invalid, Settings, ready_policy_flag, resolve},
+    spec::{ResolvedSpec, SpecProblem, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, ledger::ServedPort, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -67,7 +67,7 @@ pub fn account_lacks(snapshot: &Snapshot) -> Option<String> {
 }
 
 /// What is made, changed and removed now.
-pub fn plan(snapshot: &Snapshot, settings: &Settings, plan: &mut Plan) {
+pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
     let resource = &snapshot.resource;
     if resource.deleting {
         return;
@@ -202,7 +202,7 @@ pub fn assertion(object: &Supporting, body: &Value) -> String {
     format!("{}={account}", object.key())
 }
 
-fn daemon_set(snapshot: &Snapshot, settings: &Settings, name: &str, port: u16) -> Value {
+fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u16) -> Value {
     let resource = &snapshot.resource;
     let checker = resource.spec.health_checker.clone().unwrap_or_default();
     let labels = json!({names::HEALTH_CHECKER_LABEL: name, names::RESOURCE_LABEL: resource.uid8()});
@@ -295,7 +295,7 @@ fn we_serve_since(snapshot: &Snapshot, port: u16) -> Option<i64> {
 }
 
 /// What is recorded of the ports of a valid spec.
-pub fn served_ports(snapshot: &Snapshot, settings: &Settings) -> Vec<ServedPort> {
+pub fn served_ports(snapshot: &Snapshot, settings: &ResolvedSpec) -> Vec<ServedPort> {
     let since = |port: u16| we_serve_since(snapshot, port).unwrap_or(snapshot.now);
     settings.ports.iter().map(|port| ServedPort { port: *port, since: since(*port) }).collect()
 }
@@ -312,13 +312,13 @@ fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> bool
 }
 
 /// A Service's node port that is a health port of ours, too, and the Service; `served`: of ports that are served already.
-fn service_port<'a>(snapshot: &'a Snapshot, settings: &Settings, served: bool) -> Option<(u16, &'a str)> {
+fn service_port<'a>(snapshot: &'a Snapshot, settings: &ResolvedSpec, served: bool) -> Option<(u16, &'a str)> {
     let taken = |port: &u16| Some((*port, snapshot.service_ports.get(port)?.as_str()));
     settings.ports.iter().filter(|port| we_serve_since(snapshot, **port).is_some() == served).find_map(taken)
 }
 
 /// A Service that came to a health port which is served already: nothing is held for it.
-pub fn late_service(snapshot: &Snapshot, settings: &Settings) -> Option<String> {
+pub fn late_service(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<String> {
     let (port, service) = service_port(snapshot, settings, true)?;
     let service = snapshot.resource.name_for_its_readers("Service", service);
     Some(format!(
@@ -329,8 +329,8 @@ pub fn late_service(snapshot: &Snapshot, settings: &Settings) -> Option<String> 
 
 /// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it; of two
 /// that do, the one that has done so for longer; of two that do not, the older one.
-pub fn port_conflict(snapshot: &Snapshot, settings: &Settings) -> Option<Invalid> {
-    let invalid = |message| Some(Invalid { reason: "HealthCheckPortConflict", message });
+pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> {
+    let invalid = |message| Some(SpecProblem { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;
     if let Some((port, service)) = service_port(snapshot, settings, false) {
         let service = resource.name_for_its_readers("Service", service);

@@ -7,12 +7,12 @@ use std::{
 
 /// Labels, or annotations, of an object. They take a third of what a map of their own would.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Texts(
+pub struct LabelMap(
     /// In the order of the keys.
     Vec<(Arc<str>, String)>,
 );
 
-impl Texts {
+impl LabelMap {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&String> {
         self.0.get(self.place(key).ok()?).map(|(_, value)| value)
@@ -45,7 +45,7 @@ impl Texts {
         Some(self.0.remove(place).1)
     }
 
-    /// Keys and values, in the order of the keys.
+    /// KeyInterner and values, in the order of the keys.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (&**key, value.as_str()))
     }
@@ -55,26 +55,26 @@ impl Texts {
     }
 }
 
-impl From<BTreeMap<String, String>> for Texts {
+impl From<BTreeMap<String, String>> for LabelMap {
     fn from(texts: BTreeMap<String, String>) -> Self {
         Self(texts.into_iter().map(|(key, value)| (key.into(), value)).collect())
     }
 }
 
-/// Keys that are held once.
+/// KeyInterner that are held once.
 #[derive(Debug, Default)]
-pub struct Keys {
+pub struct KeyInterner {
     known: BTreeSet<Arc<str>>,
     /// How many may be known before those are dropped that nobody holds any more.
     most: usize,
 }
 
-impl Keys {
+impl KeyInterner {
     /// The texts of an object, with keys that others have, too.
-    pub fn hold(&mut self, texts: BTreeMap<String, String>) -> Texts {
+    pub fn hold(&mut self, texts: BTreeMap<String, String>) -> LabelMap {
         let mut held = Vec::with_capacity(texts.len());
         held.extend(texts.into_iter().map(|(key, value)| (self.share(key), value)));
-        Texts(held)
+        LabelMap(held)
     }
 
     /// A text that others have, too.
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn texts_are_found_by_their_keys_however_they_came_in() {
-        let mut texts = Texts::from(map(&[("b", "2"), ("d", "4")]));
+        let mut texts = LabelMap::from(map(&[("b", "2"), ("d", "4")]));
         assert_eq!(texts.insert("a".into(), "1".into()), None);
         assert_eq!(texts.insert("c".into(), "3".into()), None);
         assert_eq!(texts.insert("d".into(), "5".into()), Some("4".into()));
@@ -115,15 +115,15 @@ mod tests {
 
     #[test]
     fn a_key_of_many_objects_is_held_once_and_equals_its_copy() {
-        let mut keys = Keys::default();
+        let mut keys = KeyInterner::default();
         let [one, other] = ["1", "2"].map(|value| keys.hold(map(&[("key", value)])));
         assert!(Arc::ptr_eq(&one.0[0].0, &other.0[0].0));
-        assert_eq!(one, Texts::from(map(&[("key", "1")])));
+        assert_eq!(one, LabelMap::from(map(&[("key", "1")])));
     }
 
     #[test]
     fn keys_that_nobody_holds_any_more_are_forgotten() {
-        let mut keys = Keys::default();
+        let mut keys = KeyInterner::default();
         for number in 0..1000 {
             keys.hold(map(&[(&number.to_string(), "")]));
         }

@@ -48,7 +48,7 @@ pub mod timing;
 
 pub use decide::decide;
 pub use plan::{Action, Plan};
-pub use reason::Hold;
+pub use reason::Reason;
 pub use rollout_windows as window;
 pub use snapshot::Snapshot;
 pub use step::step;

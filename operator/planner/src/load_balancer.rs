@@ -1,6 +1,6 @@
 //! How long a load balancer takes to look away from a node, and back.
 
-use crate::spec::{DEFAULT_GRACE, Invalid, milliseconds};
+use crate::spec::{DEFAULT_GRACE, SpecProblem, milliseconds};
 use crds::{
     Duration,
     ingress_daemon_set::{LoadBalancer, LoadBalancerPreset, RollingUpdate},
@@ -45,7 +45,7 @@ pub struct Timing {
 
 impl Timing {
     /// The preset's figures, with those that are given in their place.
-    pub fn of(balancer: &LoadBalancer) -> Result<Self, Invalid> {
+    pub fn of(balancer: &LoadBalancer) -> Result<Self, SpecProblem> {
         let preset = PRESETS.get(&balancer.preset);
         if preset.is_none() {
             is_complete(balancer)?;
@@ -78,7 +78,7 @@ impl Timing {
 
     /// Says so when all grace periods together are over before the load balancer has looked away. They run side by side, so the
     /// longest counts; one that is not given is as long as the load balancer needs.
-    pub fn outlasts_grace(self, rolling: &RollingUpdate) -> Option<Invalid> {
+    pub fn outlasts_grace(self, rolling: &RollingUpdate) -> Option<SpecProblem> {
         let default = self.detach_time();
         let given = |grace: Option<u32>, default: i64| grace.map_or(default, i64::from);
         let deployment = rolling.annotate_deployment_to_detach.as_ref();
@@ -102,12 +102,12 @@ impl Timing {
                 written(self.propagation),
             )
         };
-        (grace < default).then(|| Invalid { reason: "GracePeriodTooShort", message: message() })
+        (grace < default).then(|| SpecProblem { reason: "GracePeriodTooShort", message: message() })
     }
 }
 
 /// Without a preset nothing is known that could take the place of these.
-fn is_complete(balancer: &LoadBalancer) -> Result<(), Invalid> {
+fn is_complete(balancer: &LoadBalancer) -> Result<(), SpecProblem> {
     let needed = [
         ("interval", balancer.interval.is_some()),
         ("unhealthyThreshold", balancer.unhealthy_threshold.is_some()),
@@ -121,7 +121,7 @@ fn is_complete(balancer: &LoadBalancer) -> Result<(), Invalid> {
         "loadBalancer: preset Custom has no figures of its own: set {}, or name the preset of your load balancer",
         missing.join(" and ")
     );
-    Err(Invalid { reason: "InvalidSpec", message })
+    Err(SpecProblem { reason: "InvalidSpec", message })
 }
 
 fn seconds(milliseconds: i64) -> i64 {

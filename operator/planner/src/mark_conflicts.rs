@@ -3,9 +3,9 @@
 
 use crate::{
     eligibility::is_chosen,
-    node::Case,
+    node::ManagedNode,
     snapshot::{OtherResource, Resource, Snapshot},
-    spec::{Settings, resolve},
+    spec::{ResolvedSpec, resolve},
 };
 use crds::{
     holders::EntryPhase,
@@ -15,33 +15,37 @@ use crds::{
 
 /// Those of one pass.
 #[derive(Debug)]
-pub struct Rivals<'a> {
-    known: Vec<Rival<'a>>,
+pub struct MarkConflicts<'a> {
+    known: Vec<MarkConflict<'a>>,
     resource: &'a Resource,
 }
 
 #[derive(Debug)]
-struct Rival<'a> {
+struct MarkConflict<'a> {
     resource: &'a OtherResource,
     mark: Annotation,
     /// Absent when its spec is not valid: it keeps the nodes that it has.
-    settings: Option<Settings>,
+    settings: Option<ResolvedSpec>,
 }
 
-impl<'a> Rivals<'a> {
+impl<'a> MarkConflicts<'a> {
     /// Resources whose Node mark contradicts the one of the settings, or of a grant.
-    pub fn of(snapshot: &'a Snapshot, settings: Option<&Settings>, ledger: &Ledger) -> Self {
+    pub fn of(snapshot: &'a Snapshot, settings: Option<&ResolvedSpec>, ledger: &Ledger) -> Self {
         let granted = ledger.grants.values().filter_map(|grant| grant.marks.node.as_ref());
         let ours: Vec<_> = settings.and_then(|settings| settings.node_mark.as_ref()).into_iter().chain(granted).collect();
         let known = snapshot.others.iter().filter_map(|resource| {
             let mark = mark_of(resource)?;
-            ours.iter().any(|our| contradict(our, &mark)).then(|| Rival { resource, mark, settings: resolve(&resource.resource.spec).ok() })
+            ours.iter().any(|our| contradict(our, &mark)).then(|| MarkConflict {
+                resource,
+                mark,
+                settings: resolve(&resource.resource.spec).ok(),
+            })
         });
         Self { known: known.collect(), resource: &snapshot.resource }
     }
 
     /// The first of them on this node, by name.
-    pub fn on(&self, case: &Case<'_>, marks: &Marks) -> Option<String> {
+    pub fn on(&self, case: &ManagedNode<'_>, marks: &Marks) -> Option<String> {
         let mark = marks.node.as_ref()?;
         let (our_uid8, our_age) = (self.resource.uid8(), (self.resource.created, self.resource.uid.as_str()));
         let has_used = |uid8: &str, mark: &Annotation| {
@@ -49,7 +53,7 @@ impl<'a> Rivals<'a> {
             entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
         };
         let is_member = |uid8: &str| case.node.is_some_and(|node| node.is_used_by(uid8));
-        let comes_first = |rival: &&Rival<'_>| {
+        let comes_first = |rival: &&MarkConflict<'_>| {
             let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
             // One whose spec is refused detaches nothing.
             rival.resource.accepted
@@ -67,8 +71,8 @@ impl<'a> Rivals<'a> {
     }
 }
 
-impl Rival<'_> {
-    fn is_on(&self, case: &Case<'_>) -> bool {
+impl MarkConflict<'_> {
+    fn is_on(&self, case: &ManagedNode<'_>) -> bool {
         case.node.is_some_and(|node| {
             let chosen = |settings| is_chosen(&self.resource.resource.spec, settings, case.name, node, true);
             node.is_used_by(names::uid8(&self.resource.uid)) || self.settings.as_ref().is_some_and(chosen)

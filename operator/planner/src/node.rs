@@ -4,19 +4,19 @@ use crate::{
     breaker,
     eligibility::{self, is_chosen},
     readiness::{self, is_complete, is_settled},
-    reason::Hold,
+    reason::Reason,
     render::Rendered,
     revisions::Targets,
     rollout_state,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, Resource, Snapshot},
-    spec::{Settings, Topology},
-    target::{self, Fit, FitView, Gates, NeedView},
+    spec::{ResolvedSpec, Topology},
+    target::{self, Fit, FitView, NeedView, Stops},
 };
 use crds::{
     hash,
     holders::{Entry, EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
-    ledger::{Grant, Kind, Ledger, Marks},
+    ledger::{Grant, GrantReason, Ledger, Marks},
     names,
     token::{Phase, Token},
 };
@@ -28,7 +28,7 @@ pub const ID_LIMIT: u64 = 1 << 53;
 /// One node and everything of the resource on it.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
-pub struct Case<'a> {
+pub struct ManagedNode<'a> {
     /// Node name.
     pub name: &'a str,
     /// The Node object.
@@ -60,9 +60,9 @@ pub struct Case<'a> {
     /// The template at the wanted revision was changed by somebody else.
     pub drifted: bool,
     /// The spec as it is for this node, with the template that it is to run; absent when the spec is not valid.
-    pub settings: Option<&'a Settings>,
+    pub settings: Option<&'a ResolvedSpec>,
     /// Why that is not the template of the rollout.
-    pub held_back: Option<Hold>,
+    pub held_back: Option<Reason>,
     /// It is to keep what it runs, and that is recorded nowhere: `settings` have the template of the rollout all the same.
     pub former_unknown: bool,
     /// Whether the rollout may come to this node.
@@ -77,13 +77,13 @@ pub enum Turn {
     /// It may.
     Now,
     /// The steps up to the present one ask for it, and the partition keeps it at what it runs.
-    Kept,
+    HeldByPartition,
     /// A later step asks for it.
     Later,
 }
 
 /// All nodes that concern the resource, by name.
-pub fn cases<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, ledger: &'a Ledger) -> Vec<Case<'a>> {
+pub fn cases<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, ledger: &'a Ledger) -> Vec<ManagedNode<'a>> {
     let settings = targets.map(|targets| &targets.effective);
     let member_key = names::member_label(snapshot.resource.uid8());
     let mut names: BTreeSet<&str> = snapshot.deployments.keys().map(String::as_str).collect();
@@ -117,7 +117,13 @@ fn first_unbelievable(snapshot: &Snapshot, ledger: &Ledger) -> u64 {
     now.max(ledger.next_id).saturating_add(DAY).min(ID_LIMIT / 2)
 }
 
-fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a Ledger, member_key: &str, name: &'a str) -> Case<'a> {
+fn case<'a>(
+    snapshot: &'a Snapshot,
+    settings: Option<&'a ResolvedSpec>,
+    ledger: &'a Ledger,
+    member_key: &str,
+    name: &'a str,
+) -> ManagedNode<'a> {
     let uid8 = snapshot.resource.uid8();
     let node: Option<&NodeFacts> = snapshot.nodes.get(name).map(AsRef::as_ref);
     let deployment: Option<&DeploymentFacts> = snapshot.deployments.get(name).map(AsRef::as_ref);
@@ -135,7 +141,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
         // With an invalid spec the last good state keeps running.
         (Some(_), None) => is_member,
     };
-    Case {
+    ManagedNode {
         name,
         node,
         deployment,
@@ -159,7 +165,7 @@ fn case<'a>(snapshot: &'a Snapshot, settings: Option<&'a Settings>, ledger: &'a 
     }
 }
 
-impl Case<'_> {
+impl ManagedNode<'_> {
     /// Something of ours is on the node.
     pub fn has_anything(&self) -> bool {
         self.deployment.is_some() || self.orphaned || self.grant.is_some() || self.member.is_some() || self.entry.is_some()
@@ -170,8 +176,8 @@ impl Case<'_> {
         self.deployment.is_some_and(|deployment| deployment.revision() == revision)
     }
 
-    /// The lot by which nodes are ordered that are alike, drawn anew for each revision: the order of the input never matters.
-    pub fn lot(&self, revision: &str) -> String {
+    /// The order_hash by which nodes are ordered that are alike, drawn anew for each revision: the order of the input never matters.
+    pub fn order_hash(&self, revision: &str) -> String {
         hash::hex(format!("{}/{revision}", self.name).as_bytes(), 16)
     }
 
@@ -191,8 +197,8 @@ impl Case<'_> {
     }
 
     /// What holds new work back on this node: what has failed keeps none from getting rid of what another machine has left.
-    pub fn gates(&self, gates: Gates) -> Gates {
-        Gates { failed: gates.failed && !self.joins, ..gates }
+    pub fn gates(&self, gates: Stops) -> Stops {
+        Stops { failed: gates.failed && !self.joins, ..gates }
     }
 
     /// The node may get traffic: it has served once and is still there.
@@ -212,7 +218,7 @@ impl Case<'_> {
     }
 
     /// Marks for its removal: none where nothing is served.
-    pub fn removal_marks(&self, settings: &Settings) -> Marks {
+    pub fn removal_marks(&self, settings: &ResolvedSpec) -> Marks {
         if self.serves() { settings.detach_marks() } else { Marks::default() }
     }
 
@@ -265,7 +271,7 @@ impl Case<'_> {
 
     /// Has served once and does not now; never, when the spec is not valid or wants no pods.
     pub fn is_unavailable(&self) -> bool {
-        if !self.served() || self.settings.is_none_or(Settings::is_without_pods) {
+        if !self.served() || self.settings.is_none_or(ResolvedSpec::is_without_pods) {
             return false;
         }
         let holding = self.phase() != Some(Phase::Closed) || self.holds_node();
@@ -282,7 +288,7 @@ impl Case<'_> {
     }
 
     /// What the node needs that takes a grant; `None` when nothing does.
-    pub fn need(&self, now: i64) -> Option<Kind> {
+    pub fn need(&self, now: i64) -> Option<GrantReason> {
         let Some(settings) = self.settings else { return self.need_without_settings() };
         let replicas = self.deployment.map_or(0, DeploymentFacts::replicas);
         target::need(&NeedView {
@@ -302,26 +308,26 @@ impl Case<'_> {
     }
 
     /// The same while the spec is not valid: what leaves needs no template.
-    fn need_without_settings(&self) -> Option<Kind> {
+    fn need_without_settings(&self) -> Option<GrantReason> {
         if self.resource.deleting || self.node.is_none() {
-            return self.has_anything().then_some(Kind::Remove);
+            return self.has_anything().then_some(GrantReason::Remove);
         }
         let drains = self.is_draining() && self.phase().is_some_and(|phase| phase != Phase::New);
-        drains.then_some(Kind::Drain)
+        drains.then_some(GrantReason::Drain)
     }
 
     /// The Deployment is what a grant is to bring about.
     pub fn is_complete(&self, grant: &Grant) -> bool {
         let Some(deployment) = self.deployment else { return false };
         match grant.kind {
-            Kind::Remove => is_complete(deployment, self.pods, "", 0),
-            Kind::Abort => self.settled,
+            GrantReason::Remove => is_complete(deployment, self.pods, "", 0),
+            GrantReason::Abort => self.settled,
             // It ends by another grant, in its place.
-            Kind::Drain => false,
-            Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow => match self.settings {
+            GrantReason::Drain => false,
+            GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow => match self.settings {
                 Some(settings) if grant.revision == settings.revision => {
                     // A node whose kubelet refuses more pods again serves on with those that it has.
-                    let refused = grant.kind == Kind::Grow && deployment.replicas() > 0 && breaker::read(deployment).is_some();
+                    let refused = grant.kind == GrantReason::Grow && deployment.replicas() > 0 && breaker::read(deployment).is_some();
                     let wanted = if refused { deployment.replicas().min(settings.pods_per_node) } else { settings.pods_per_node };
                     is_complete(deployment, self.pods, &grant.revision, wanted)
                 }
@@ -335,11 +341,11 @@ impl Case<'_> {
 /// Takes no slot: a Remove of a node that does not serve. The ledger says so by the absence of marks, because what an
 /// operator sees of the node may be of long ago.
 pub fn is_free(grant: &Grant) -> bool {
-    grant.kind == Kind::Remove && grant.marks == Marks::default()
+    grant.kind == GrantReason::Remove && grant.marks == Marks::default()
 }
 
 /// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
-pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<(), Box<Grant>> {
+pub fn fits(case: &ManagedNode<'_>, grant: &Grant, gates: Stops, now: i64) -> Result<(), Box<Grant>> {
     if grant.released && (case.chosen || case.deployment.is_some()) {
         return Ok(());
     }
@@ -359,11 +365,11 @@ pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<()
         need: case.need(now),
         given_up: gave_up(grant, settings),
         // A grant for something else does not turn into the update that the node is held back from.
-        gates: Gates { closed: gates.closed || case.former_unknown, ..gates },
+        gates: Stops { closed: gates.closed || case.former_unknown, ..gates },
     });
     let next = match outcome {
         Fit::Fits => return Ok(()),
-        Fit::Take(kind @ (Kind::Remove | Kind::Drain)) => replace(case, grant, kind, String::new(), &for_removal),
+        Fit::Take(kind @ (GrantReason::Remove | GrantReason::Drain)) => replace(case, grant, kind, String::new(), &for_removal),
         Fit::Take(kind) => replace(case, grant, kind, settings.revision.clone(), &for_update),
         Fit::TurnBack => turn_back(case, grant),
     };
@@ -371,52 +377,52 @@ pub fn fits(case: &Case<'_>, grant: &Grant, gates: Gates, now: i64) -> Result<()
 }
 
 /// The detacher did not answer for what is wanted now, by the same mark, and the policy is to leave it at that: the grant was given up.
-pub fn gave_up(grant: &Grant, settings: &Settings) -> bool {
+pub fn gave_up(grant: &Grant, settings: &ResolvedSpec) -> bool {
     grant.refused.as_deref() == Some(settings.revision.as_str())
         && settings.on_detach_timeout == OnDetachTimeout::Abort
         && settings.update_marks().node == grant.marks.node
 }
 
 /// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003); what leaves is not kept.
-pub fn is_kept(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
-    is_given_up(case, grant, now) && !matches!(case.need(now), Some(Kind::Remove | Kind::Drain))
+pub fn is_kept(case: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
+    is_given_up(case, grant, now) && !matches!(case.need(now), Some(GrantReason::Remove | GrantReason::Drain))
 }
 
 /// What was given up is still what is wanted.
-pub fn is_given_up(case: &Case<'_>, grant: &Grant, now: i64) -> bool {
-    let kept = |settings: &Settings| gave_up(grant, settings) && case.need(now).is_some();
+pub fn is_given_up(case: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
+    let kept = |settings: &ResolvedSpec| gave_up(grant, settings) && case.need(now).is_some();
     grant.refused.is_some() && !grant.released && case.settings.is_none_or(kept)
 }
 
 /// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on. What leaves still does, and
 /// comes back when it is not taken away after all.
-fn fits_without_settings(case: &Case<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
+fn fits_without_settings(case: &ManagedNode<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
     let need = case.need_without_settings();
-    if let Some(kind) = need.filter(|kind| grant.kind != Kind::Remove && grant.kind != *kind) {
+    if let Some(kind) = need.filter(|kind| grant.kind != GrantReason::Remove && grant.kind != *kind) {
         return Err(Box::new(replace(case, grant, kind, String::new(), &case.removal_marks_without_settings())));
     }
-    let goes = grant.kind == Kind::Remove || grant.kind == Kind::Drain && (need.is_some() || case.deployment.is_none());
+    let goes = grant.kind == GrantReason::Remove || grant.kind == GrantReason::Drain && (need.is_some() || case.deployment.is_none());
     if goes && case.is_updated() && !case.is_empty() {
-        return Err(Box::new(renew(case, grant, Gates::default())));
+        return Err(Box::new(renew(case, grant, Stops::default())));
     }
-    if goes || grant.kind == Kind::Abort || grant.kind != Kind::Drain && case.is_updated() {
+    if goes || grant.kind == GrantReason::Abort || grant.kind != GrantReason::Drain && case.is_updated() {
         return Ok(());
     }
     // A node that was emptied gets as many pods as it had.
     match (case.resource.last_replicas(), grant.kind) {
         _ if !case.is_empty() => Err(Box::new(turn_back(case, grant))),
         // A drain of which nothing says how many there were waits for a spec that does.
-        (Some(1..), Kind::Grow) | (None, Kind::Drain) => Ok(()),
+        (Some(1..), GrantReason::Grow) | (None, GrantReason::Drain) => Ok(()),
         // What the breaker emptied waits for a valid spec.
-        (Some(1..), kind) if kind == Kind::Drain || case.deployment.is_none_or(|found| breaker::read(found).is_none()) => {
-            Err(Box::new(Grant { kind: Kind::Grow, ..turn_back(case, grant) }))
+        (Some(1..), kind) if kind == GrantReason::Drain || case.deployment.is_none_or(|found| breaker::read(found).is_none()) => {
+            Err(Box::new(Grant { kind: GrantReason::Grow, ..turn_back(case, grant) }))
         }
         _ => Err(Box::new(turn_back(case, grant))),
     }
 }
 
 /// The marks wanted now, and those of the grant that is replaced: all of their steps are passed.
-fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted: &Marks) -> Grant {
+fn replace(case: &ManagedNode<'_>, grant: &Grant, kind: GrantReason, revision: String, wanted: &Marks) -> Grant {
     let mut keys = grant.marks.deployment_keys.clone();
     keys.extend(wanted.deployment_keys.iter().filter(|key| !grant.marks.deployment_keys.contains(key)).cloned());
     Grant {
@@ -440,7 +446,7 @@ fn replace(case: &Case<'_>, grant: &Grant, kind: Kind, revision: String, wanted:
 
 /// The same once more, for objects that are others than those it was given for; nothing is begun anew behind a closed gate. What a
 /// person or the detach timeout decided about it stays.
-pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
+pub fn renew(case: &ManagedNode<'_>, grant: &Grant, gates: Stops) -> Grant {
     if gates.shut(grant.kind) && !case.is_updated() {
         return Grant { refused: grant.refused.clone(), released: grant.released, ..turn_back(case, grant) };
     }
@@ -448,23 +454,23 @@ pub fn renew(case: &Case<'_>, grant: &Grant, gates: Gates) -> Grant {
 }
 
 /// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted.
-pub fn again(case: &Case<'_>, grant: &Grant, now: i64) -> Grant {
-    if case.need(now).is_none() { turn_back(case, grant) } else { Grant { refused: None, ..renew(case, grant, Gates::default()) } }
+pub fn again(case: &ManagedNode<'_>, grant: &Grant, now: i64) -> Grant {
+    if case.need(now).is_none() { turn_back(case, grant) } else { Grant { refused: None, ..renew(case, grant, Stops::default()) } }
 }
 
 /// The way back: the node keeps what it runs.
-pub fn turn_back(case: &Case<'_>, grant: &Grant) -> Grant {
+pub fn turn_back(case: &ManagedNode<'_>, grant: &Grant) -> Grant {
     let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
-    replace(case, grant, Kind::Abort, revision, &Marks::default())
+    replace(case, grant, GrantReason::Abort, revision, &Marks::default())
 }
 
 /// The Abort that follows a detach timeout: it keeps the slot, and remembers what was given up.
-pub fn give_up(case: &Case<'_>, grant: &Grant, refused: &str) -> Grant {
+pub fn give_up(case: &ManagedNode<'_>, grant: &Grant, refused: &str) -> Grant {
     Grant { refused: Some(refused.to_owned()), ..turn_back(case, grant) }
 }
 
 /// A person wants the slot back: the node is attached as it is.
-pub fn set_free(case: &Case<'_>, grant: &Grant) -> Grant {
+pub fn set_free(case: &ManagedNode<'_>, grant: &Grant) -> Grant {
     Grant { released: true, ..turn_back(case, grant) }
 }
 

@@ -1,6 +1,6 @@
 //! What a resource of a namespace may have the operator write to Nodes. Nodes belong to everybody: who runs the operator says it, by flags.
 
-use crate::{snapshot::Snapshot, spec::Invalid};
+use crate::{snapshot::Snapshot, spec::SpecProblem};
 use crds::{
     ledger::Annotation,
     names,
@@ -182,7 +182,7 @@ impl FromStr for NamespaceTaints {
 }
 
 /// The mark of the spec may not be written.
-pub fn refused_mark(snapshot: &Snapshot) -> Option<Invalid> {
+pub fn refused_mark(snapshot: &Snapshot) -> Option<SpecProblem> {
     let spec = &snapshot.resource.spec;
     let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
     let namespace = &snapshot.resource.namespace;
@@ -191,7 +191,7 @@ pub fn refused_mark(snapshot: &Snapshot) -> Option<Invalid> {
         Some(key) => ("labelNodeToDetach", key),
         None => ("annotateNodeToDetach", mark.key.as_str()),
     };
-    Some(Invalid {
+    Some(SpecProblem {
         reason: "DetachKeyNotAllowed",
         message: format!(
             "{field}.key is `{key}`, which this operator may not write to Nodes for this namespace: {}",
@@ -208,11 +208,11 @@ pub fn forbidden_taint(snapshot: &Snapshot) -> Option<&GateTaint> {
 }
 
 /// The same in words.
-pub fn refused_taint(snapshot: &Snapshot) -> Option<Invalid> {
+pub fn refused_taint(snapshot: &Snapshot) -> Option<SpecProblem> {
     let GateTaint { key, effect, .. } = forbidden_taint(snapshot)?;
     let named = if *effect == Effect::NoExecute { ":NoExecute" } else { "" };
     let flag = ask_for("--allowed-node-taints", &format!("{}={key}{named}", snapshot.resource.namespace));
-    Some(Invalid {
+    Some(SpecProblem {
         reason: "TaintNotAllowed",
         message: format!(
             "nodeReadinessTaint.key is `{key}`{}, with which resources of this namespace may not taint Nodes, so no node is held, and a taint that is there stays: {flag}; or have a NodeReadinessGate made",

@@ -1,7 +1,7 @@
 //! What a decision says: what to do, what is held back and why, when to look again.
 
 use crate::in_place::classify::Why;
-use crate::{clocks::Clocks, node_gates::world::ReplicaHealth, proof::Sights, reason::Hold};
+use crate::{clocks::Clocks, node_gates::world::ReplicaHealth, proof::Sights, reason::Reason};
 use crds::status::IngressDaemonSetStatus;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub struct Plan {
     /// Nodes that are not idle and why, with the phase that people see.
     pub held: BTreeMap<String, Held>,
     /// What the present step of the canary waits for, also when no node is held by it because all run the new revision already.
-    pub step: Option<Hold>,
+    pub step: Option<Reason>,
     /// When to look again even if nothing changes, seconds since 1970.
     pub recheck_at: Option<i64>,
     /// The status to show; its ledger is the one of the snapshot unless an action writes another.
@@ -66,9 +66,9 @@ pub struct Held {
     /// What goes on.
     pub phase: &'static str,
     /// Why it is not further.
-    pub hold: Hold,
+    pub hold: Reason,
     /// It broke after its update, too.
-    pub suspect: Option<Hold>,
+    pub suspect: Option<Reason>,
 }
 
 impl Held {

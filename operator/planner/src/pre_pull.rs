@@ -5,13 +5,13 @@
 
 use crate::{
     in_place::change,
-    node::Case,
+    node::ManagedNode,
     plan::Action,
     render::{object_name, owner_reference},
     snapshot::{PullFacts, Snapshot},
-    spec::Settings,
+    spec::ResolvedSpec,
 };
-use crds::{hash, ledger::Kind, names};
+use crds::{hash, ledger::GrantReason, names};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -30,12 +30,12 @@ pub enum Pull {
 }
 
 /// How far a node is.
-pub fn pull(snapshot: &Snapshot, case: &Case<'_>, kind: Kind) -> Pull {
+pub fn pull(snapshot: &Snapshot, case: &ManagedNode<'_>, kind: GrantReason) -> Pull {
     let Some((settings, deployment)) = case.settings.zip(case.deployment).filter(|(settings, _)| settings.pre_pull) else {
         return Pull::Done;
     };
     let current = deployment.spec.get("template").unwrap_or_default();
-    if kind != Kind::Update || images(&settings.template).is_subset(&images(&current)) {
+    if kind != GrantReason::Update || images(&settings.template).is_subset(&images(&current)) {
         return Pull::Done;
     }
     match snapshot.pulls.get(case.name).into_iter().flatten().find(|pull| pull.revision == settings.revision && !pull.terminating) {
@@ -58,7 +58,7 @@ fn images(template: &Value) -> BTreeSet<String> {
 }
 
 /// Makes the pod.
-pub fn begin(snapshot: &Snapshot, case: &Case<'_>, settings: &Settings) -> Action {
+pub fn begin(snapshot: &Snapshot, case: &ManagedNode<'_>, settings: &ResolvedSpec) -> Action {
     let resource = &snapshot.resource;
     let part = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 10);
     let name = object_name(&resource.name, &format!("pull-{part}"), &BTreeSet::new());
@@ -105,12 +105,12 @@ pub fn begin(snapshot: &Snapshot, case: &Case<'_>, settings: &Settings) -> Actio
 }
 
 /// Pods that have done what they were for, or whose images are wanted no more.
-pub fn over(snapshot: &Snapshot, cases: &[Case<'_>]) -> Vec<Action> {
+pub fn over(snapshot: &Snapshot, cases: &[ManagedNode<'_>]) -> Vec<Action> {
     let waits = |node: &str, pull: &PullFacts| {
         let case = cases.iter().find(|case| case.name == node);
         case.is_some_and(|case| {
             let wanted = case.settings.is_some_and(|settings| settings.pre_pull && settings.revision == pull.revision);
-            wanted && case.chosen && case.need(snapshot.now) == Some(Kind::Update)
+            wanted && case.chosen && case.need(snapshot.now) == Some(GrantReason::Update)
         })
     };
     let all = snapshot.pulls.iter().flat_map(|(node, pulls)| pulls.iter().map(move |pull| (node, pull)));

@@ -8,15 +8,15 @@
 
 use crate::{
     clocks,
-    node::Case,
+    node::ManagedNode,
     readiness::has_ready_pods,
     revisions::Targets,
     rollout_state::{self, is_skipped},
     snapshot::{PodFacts, Snapshot},
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 use crds::{
-    ledger::{Course, Grant, Kind, Ledger, Suspect},
+    ledger::{Course, Grant, GrantReason, Ledger, Suspect},
     token::Phase,
 };
 use std::{
@@ -151,7 +151,7 @@ pub enum Standing {
     /// It broke after it was attached.
     Suspect,
     /// It fell twice.
-    Fallen,
+    StoppedServing,
 }
 
 /// How the proof of the revision stands.
@@ -175,7 +175,7 @@ struct Clocks {
 }
 
 impl Clocks {
-    fn of(settings: &Settings) -> Self {
+    fn of(settings: &ResolvedSpec) -> Self {
         let proven_after = settings.rollout.proven_after;
         Self { proven_after, forgotten_after: forgotten_after(proven_after), node_deadline: settings.rollout.node_deadline }
     }
@@ -202,29 +202,29 @@ pub fn noise(running: usize) -> usize {
 }
 
 /// The update of the node is over, and nothing takes it out again.
-fn is_attached(case: &Case<'_>) -> bool {
+fn is_attached(case: &ManagedNode<'_>) -> bool {
     let at_work = case.grant.is_some_and(|grant| case.token.as_ref().is_none_or(|token| token.id != grant.id));
     case.phase() == Some(Phase::Closed) && !case.holds_node() && !at_work
 }
 
 /// The grant by which the node gets the revision, as long as it is not attached with it.
-fn update_under_way<'a>(case: &Case<'a>, settings: &Settings) -> Option<&'a Grant> {
-    let update = case.grant.filter(|grant| grant.kind == Kind::Update && grant.revision == settings.revision);
+fn update_under_way<'a>(case: &ManagedNode<'a>, settings: &ResolvedSpec) -> Option<&'a Grant> {
+    let update = case.grant.filter(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision);
     update.filter(|_| !is_attached(case))
 }
 
 /// What its Deployment wants runs, and is ready.
-fn is_whole(case: &Case<'_>) -> bool {
+fn is_whole(case: &ManagedNode<'_>) -> bool {
     case.deployment.is_some_and(|deployment| has_ready_pods(deployment, case.pods)) && !case.is_lost()
 }
 
 /// Its machine is about to be taken away, or a person has put it out of use: that it goes is no news.
-fn is_announced(case: &Case<'_>) -> bool {
+fn is_announced(case: &ManagedNode<'_>) -> bool {
     case.node.is_some_and(|node| node.unschedulable) || case.is_draining()
 }
 
 /// A person or a detacher has taken it out, or is about to take it away.
-fn is_out_of_use(snapshot: &Snapshot, case: &Case<'_>) -> bool {
+fn is_out_of_use(snapshot: &Snapshot, case: &ManagedNode<'_>) -> bool {
     case.is_draining() || is_skipped(snapshot, case) || case.taken_out().is_some()
 }
 
@@ -243,22 +243,22 @@ fn written(runs: u64) -> String {
 }
 
 /// It has begun to serve, and belongs to the resource.
-fn has_joined(case: &Case<'_>) -> bool {
+fn has_joined(case: &ManagedNode<'_>) -> bool {
     case.chosen && !case.joins && case.phase().is_some_and(|phase| phase != Phase::New)
 }
 
 /// It runs what another machine of its name has left, and keeps the place of that.
-fn has_what_was_left(case: &Case<'_>, settings: &Settings) -> bool {
+fn has_what_was_left(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
     case.chosen && case.joins && case.is_at(&settings.revision)
 }
 
 /// It runs the wanted revision; a node that joins proves and condemns nothing.
-fn runs(case: &Case<'_>, settings: &Settings) -> bool {
+fn runs(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
     has_joined(case) && case.is_at(&settings.revision)
 }
 
 /// Half of the nodes that run other revisions, and two at least, are out of service: whatever ails them ails those that were updated, too.
-fn is_common_trouble(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
+fn is_common_trouble(snapshot: &Snapshot, settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> bool {
     let others = cases.iter().filter(|case| has_joined(case) && !case.is_at(&settings.revision) && case.grant.is_none());
     // What is out for a reason of its own says nothing of the others.
     let others = others.filter(|case| !case.is_lost() && !is_out_of_use(snapshot, case));
@@ -269,7 +269,7 @@ fn is_common_trouble(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>
 impl Sights {
     /// What is seen now, after `snapshot.watched` seconds.
     #[must_use]
-    pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[Case<'_>]) -> Self {
+    pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[ManagedNode<'_>]) -> Self {
         let clocks = Clocks::of(&targets.effective);
         let watched = clocks::watched(snapshot);
         let common_trouble = is_common_trouble(snapshot, &targets.effective, cases);
@@ -325,7 +325,7 @@ impl Sights {
         next
     }
 
-    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, cases: &[Case<'_>]) -> BTreeMap<String, Loss> {
+    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, cases: &[ManagedNode<'_>]) -> BTreeMap<String, Loss> {
         // Since when what is down at the first look has been so nobody knows: it is no news.
         let first = if self.revision.is_empty() { FORGOTTEN_AFTER } else { 0 };
         let known = |node: &str| self.lost.get(node).map(|loss| Loss { since: loss.since.saturating_add(watched), ..*loss });
@@ -340,16 +340,17 @@ impl Sights {
     }
 
     /// It is down for so long that it will not break any more, and says nothing of the revision.
-    fn is_dead(&self, case: &Case<'_>) -> bool {
+    fn is_dead(&self, case: &ManagedNode<'_>) -> bool {
         case.is_lost() && self.lost.get(case.name).is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
     /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
-    fn goes_on(&self, snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> bool {
-        let was_out = |case: &Case<'_>| update_under_way(case, settings).is_some_and(|grant| grant.out_before);
+    fn goes_on(&self, snapshot: &Snapshot, settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> bool {
+        let was_out = |case: &ManagedNode<'_>| update_under_way(case, settings).is_some_and(|grant| grant.out_before);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
-        let counts = |case: &&Case<'_>| runs(case, settings) && !was_out(case) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
+        let counts =
+            |case: &&ManagedNode<'_>| runs(case, settings) && !was_out(case) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
         for case in cases.iter().filter(counts) {
             running += 1;
             let suspect = self.nodes.get(case.name).is_some_and(|sight| sight.suspect || sight.broken);
@@ -364,29 +365,29 @@ impl Sights {
     }
 
     /// How the proof stands for these nodes.
-    pub fn proof<'c>(&self, targets: &Targets, course: &Course, cases: &[Case<'c>]) -> Proof<'c> {
+    pub fn proof<'c>(&self, targets: &Targets, course: &Course, cases: &[ManagedNode<'c>]) -> Proof<'c> {
         let settings = &targets.effective;
         let clocks = Clocks::of(settings);
         let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
-        let has_it = |case: &Case<'_>| runs(case, settings) || has_what_was_left(case, settings);
-        let standing = |case: &Case<'_>| match self.nodes.get(case.name) {
+        let has_it = |case: &ManagedNode<'_>| runs(case, settings) || has_what_was_left(case, settings);
+        let standing = |case: &ManagedNode<'_>| match self.nodes.get(case.name) {
             // Without pods nothing can break, and nothing is to wait for what could not end.
             _ if settings.is_without_pods() => Standing::Plain,
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
             _ if !proved && (has_it(case) || course.reached.contains_key(case.name)) => Standing::Unproved,
             Some(_) if self.is_dead(case) => Standing::Plain,
-            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::Fallen,
+            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::StoppedServing,
             Some(sight) if sight.suspect => Standing::Suspect,
             Some(_) | None => Standing::Plain,
         };
         let standings = cases.iter().map(|case| (case.name, standing(case))).filter(|(_, standing)| *standing != Standing::Plain).collect();
-        let is_suspect = |case: &Case<'_>| self.suspect(case.name).is_some() && !self.is_dead(case) && !settings.is_without_pods();
+        let is_suspect = |case: &ManagedNode<'_>| self.suspect(case.name).is_some() && !self.is_dead(case) && !settings.is_without_pods();
         let suspects = cases.iter().filter(|case| is_suspect(case)).map(|case| case.name).collect();
         Proof { standings, suspects, running: cases.iter().filter(|case| runs(case, settings)).count(), proved }
     }
 
     /// Why the revision has failed on a node, when it fell too often or was out for too long in all.
-    pub fn failure(&self, settings: &Settings, node: &str) -> Option<Verdict> {
+    pub fn failure(&self, settings: &ResolvedSpec, node: &str) -> Option<Verdict> {
         let sight = self.nodes.get(node)?;
         let most = settings.rollout.max_flaps;
         if most > 0 && sight.falls() >= most {
@@ -396,7 +397,7 @@ impl Sights {
     }
 
     /// What failed on a node is not forgiven yet: it has not served long enough since.
-    pub fn condemns(&self, settings: &Settings, node: &str) -> bool {
+    pub fn condemns(&self, settings: &ResolvedSpec, node: &str) -> bool {
         let clocks = Clocks::of(settings);
         self.nodes.get(node).is_some_and(|sight| sight.broken || sight.falls() > 0 || sight.unbroken < clocks.proven_after)
     }
@@ -420,7 +421,7 @@ impl Sights {
     }
 
     /// What runs the revision has served without a break for long enough, and no node fell twice.
-    pub fn has_proved(&self, settings: &Settings) -> bool {
+    pub fn has_proved(&self, settings: &ResolvedSpec) -> bool {
         self.revision == settings.revision && self.proof >= settings.rollout.proven_after && !self.has_fallen()
     }
 
@@ -447,7 +448,7 @@ impl Sights {
     }
 
     /// When to look again, in seconds, while a clock runs; `every`: at the latest.
-    pub fn again(&self, settings: &Settings, every: i64) -> Option<i64> {
+    pub fn again(&self, settings: &ResolvedSpec, every: i64) -> Option<i64> {
         let clocks = Clocks::of(settings);
         let proof = (self.proving && clocks.suspects()).then_some((self.proof, clocks.proven_after));
         let of_node = |sight: &Sight| {
@@ -477,7 +478,7 @@ impl Sights {
     }
 
     /// Seconds of the proof, as the ledger says them, and what stands for the runs of containers for which they were counted.
-    pub fn recorded_proof(&self, settings: &Settings) -> (i64, String) {
+    pub fn recorded_proof(&self, settings: &ResolvedSpec) -> (i64, String) {
         let proof = self.proof.min(settings.rollout.proven_after);
         (proof, if proof == 0 { String::new() } else { written(self.runs) })
     }
@@ -511,7 +512,7 @@ pub enum Verdict {
 
 impl Sight {
     /// A node that this process has not looked at, as the ledger knows it.
-    fn recorded(case: &Case<'_>, known: Option<&Suspect>) -> Self {
+    fn recorded(case: &ManagedNode<'_>, known: Option<&Suspect>) -> Self {
         let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
         let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
         let Some(known) = known else { return Self { node_uid, revision, ..Self::default() } };
@@ -552,7 +553,7 @@ impl Sight {
     }
 
     /// `excused`: what breaks now breaks for a reason that is none of the revision.
-    fn look(&mut self, case: &Case<'_>, watched: i64, fresh: bool, excused: bool, clocks: Clocks) {
+    fn look(&mut self, case: &ManagedNode<'_>, watched: i64, fresh: bool, excused: bool, clocks: Clocks) {
         let boot_id = case.node.map(|node| node.boot_id.clone()).unwrap_or_default();
         let rebooted = !fresh && self.boot_id != boot_id;
         let went_on = !fresh && self.attached;
@@ -617,7 +618,7 @@ impl Sight {
     }
 
     /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where something else is why.
-    fn look_at_pods(&mut self, case: &Case<'_>, watched: i64, judged: bool, excused: bool) -> bool {
+    fn look_at_pods(&mut self, case: &ManagedNode<'_>, watched: i64, judged: bool, excused: bool) -> bool {
         let before = std::mem::take(&mut self.pods);
         let mut broke = before.iter().any(|(name, pod)| !pod.ended && !case.pods.iter().any(|now| now.name == *name));
         // Of falls at the same look the last by name is named, in whatever order pods are seen.

@@ -7,7 +7,7 @@ use crate::{in_place::classify::Why, rollout_state};
 
 /// Why a node is not further than it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum Reason {
     /// The spec is not valid; the last good state keeps running.
     InvalidSpec,
     /// The ledger is being rebuilt.
@@ -237,7 +237,7 @@ pub enum Hold {
     Writing,
 }
 
-impl Hold {
+impl Reason {
     /// The revision failed on a node, for the reason noted then; `now` says why it is not complete.
     pub(crate) fn failed(noted: &str, now: Self) -> Self {
         // None of them says what is wrong with the pods.

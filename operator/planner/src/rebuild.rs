@@ -1,16 +1,16 @@
 //! A lost ledger: every object is fenced with one id before any grant is given again.
 
 use crate::{
-    node::{Case, ID_LIMIT},
+    node::{ID_LIMIT, ManagedNode},
     node_writes,
     patch::{JsonPatch, label},
     plan::{Action, Write},
     snapshot::{DeploymentFacts, Snapshot},
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 use crds::{
     holders::EntryPhase,
-    ledger::{Grant, Kind, Ledger, Marks},
+    ledger::{Grant, GrantReason, Ledger, Marks},
     names,
     token::{Phase, Token},
 };
@@ -30,7 +30,7 @@ pub enum Rebuild {
 }
 
 /// Looks at the ledger and at every id there is.
-pub fn rebuild(snapshot: &Snapshot, settings: Option<&Settings>, ledger: Option<&Ledger>, cases: &[Case<'_>]) -> Rebuild {
+pub fn rebuild(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, ledger: Option<&Ledger>, cases: &[ManagedNode<'_>]) -> Rebuild {
     let largest = cases
         .iter()
         .flat_map(|case| [case.token.as_ref().map_or(0, |token| token.id), case.entry.as_ref().map_or(0, |entry| entry.id)])
@@ -66,11 +66,11 @@ fn remembered(ledger: Option<&Ledger>) -> Ledger {
 }
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.
-fn holds(case: &Case<'_>) -> bool {
+fn holds(case: &ManagedNode<'_>) -> bool {
     matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading)) || case.holds_node()
 }
 
-fn fences(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, fence: u64) -> Vec<Action> {
+fn fences(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, case: &ManagedNode<'_>, fence: u64) -> Vec<Action> {
     let mut actions = Vec::new();
     if let Some(deployment) = case.deployment
         && !matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading))
@@ -91,7 +91,7 @@ fn fences(snapshot: &Snapshot, settings: Option<&Settings>, case: &Case<'_>, fen
     actions
 }
 
-fn fence_deployment(snapshot: &Snapshot, case: &Case<'_>, deployment: &DeploymentFacts, fence: u64) -> Action {
+fn fence_deployment(snapshot: &Snapshot, case: &ManagedNode<'_>, deployment: &DeploymentFacts, fence: u64) -> Action {
     let phase = if case.phase() == Some(Phase::New) { Phase::New } else { Phase::Closed };
     let token = Token { uid8: snapshot.resource.uid8().to_owned(), id: fence, phase, since: snapshot.now, keep_annotation: false };
     let path = label(names::TOKEN_LABEL);
@@ -104,19 +104,19 @@ fn fence_deployment(snapshot: &Snapshot, case: &Case<'_>, deployment: &Deploymen
     }
 }
 
-fn rebuilt(snapshot: &Snapshot, settings: Option<&Settings>, cases: &[Case<'_>], fence: u64, before: &Ledger) -> Ledger {
+fn rebuilt(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, cases: &[ManagedNode<'_>], fence: u64, before: &Ledger) -> Ledger {
     let mut ledger = Ledger { next_id: fence + 1, ..remembered(Some(before)) };
     for case in cases.iter().filter(|case| holds(case)) {
-        let mut marks = settings.map(Settings::update_marks).unwrap_or_default();
+        let mut marks = settings.map(ResolvedSpec::update_marks).unwrap_or_default();
         if matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating)) {
             marks.deployment = true;
         }
         if let Some(entry) = case.entry.as_ref().filter(|entry| entry.phase == EntryPhase::Detached) {
             marks.node = Some(crds::ledger::Annotation { key: entry.key.clone(), value: entry.value.clone() });
         }
-        let kind = case.need(snapshot.now).unwrap_or(Kind::Repair);
+        let kind = case.need(snapshot.now).unwrap_or(GrantReason::Repair);
         let revision = match (kind, case.settings) {
-            (Kind::Remove | Kind::Drain, _) => String::new(),
+            (GrantReason::Remove | GrantReason::Drain, _) => String::new(),
             (_, Some(settings)) => settings.revision.clone(),
             (_, None) => case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(),
         };

@@ -3,9 +3,9 @@
 use crate::{
     eligibility::added_tolerations,
     patch::{self, JsonPatch},
-    shared_spec::StoredSpec,
+    shared_spec::SharedSpec,
     snapshot::{DeploymentFacts, Resource, Snapshot},
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 use crds::{
     hash,
@@ -91,7 +91,7 @@ pub fn is_wanted(body: &Value) -> bool {
 /// The Deployment of a node.
 pub fn deployment(
     resource: &Resource,
-    settings: &Settings,
+    settings: &ResolvedSpec,
     name: &str,
     node: &str,
     token: &Token,
@@ -131,7 +131,7 @@ pub fn progress_deadline(min_ready_seconds: i32) -> Option<i32> {
 }
 
 /// The Deployment's strategy.
-pub fn strategy(settings: &Settings) -> Value {
+pub fn strategy(settings: &ResolvedSpec) -> Value {
     json!({
         "type": "RollingUpdate",
         "rollingUpdate": {"maxUnavailable": settings.max_unavailable_pods.to_json(), "maxSurge": settings.max_surged_pods.to_json()},
@@ -139,7 +139,7 @@ pub fn strategy(settings: &Settings) -> Value {
 }
 
 /// The user's template with what the operator adds: labels, tolerations, the pin to the node.
-pub fn template(resource: &Resource, settings: &Settings, name: &str, node: &str) -> Value {
+pub fn template(resource: &Resource, settings: &ResolvedSpec, name: &str, node: &str) -> Value {
     let mut template = Value::clone(&settings.template);
     let metadata = child(&mut template, "metadata");
     let labels = child(metadata, "labels");
@@ -179,7 +179,7 @@ fn list_conditions(spec: &mut Value, conditions: &[String]) {
 }
 
 /// What distinguishes the operator's additions; the template that carries another value was rendered otherwise.
-pub fn rendered_by(settings: &Settings) -> String {
+pub fn rendered_by(settings: &ResolvedSpec) -> String {
     let mut additions = format!("{RENDERING} {:?} {:?}", settings.placement, settings.pod.host_network);
     for (key, effect) in &settings.gate_taints {
         additions.extend([" ", key, ":", effect]);
@@ -229,14 +229,14 @@ const OWN: [&str; 3] = ["\0name", "\0node", "\0hash"];
 /// takes.
 pub struct Rendered<'a> {
     snapshot: &'a Snapshot,
-    settings: &'a Settings,
+    settings: &'a ResolvedSpec,
     rendered_by: String,
     template: OnceCell<Value>,
 }
 
 impl<'a> Rendered<'a> {
     /// Nothing yet: it is rendered when the first Deployment is compared with it.
-    pub fn new(snapshot: &'a Snapshot, settings: &'a Settings) -> Self {
+    pub fn new(snapshot: &'a Snapshot, settings: &'a ResolvedSpec) -> Self {
         Self { snapshot, settings, rendered_by: rendered_by(settings), template: OnceCell::new() }
     }
 
@@ -282,7 +282,7 @@ impl<'a> Rendered<'a> {
 }
 
 /// The hash of a template that the API server stores otherwise than we wrote it, while nobody else has changed it since.
-pub fn rewritten(snapshot: &Snapshot, settings: &Settings, node: &str, deployment: &DeploymentFacts) -> Option<String> {
+pub fn rewritten(snapshot: &Snapshot, settings: &ResolvedSpec, node: &str, deployment: &DeploymentFacts) -> Option<String> {
     let ours =
         snapshot.written_generations.get(&deployment.uid) == Some(&deployment.generation) && deployment.revision() == settings.revision;
     (ours && Rendered::new(snapshot, settings).differs(node, deployment)).then(|| stored_hash(deployment))
@@ -301,7 +301,7 @@ pub fn contains(stored: &Value, wanted: &Value) -> bool {
 #[derive(Clone, Copy)]
 struct Compared<'a> {
     /// Holds what is stored.
-    spec: Option<&'a StoredSpec>,
+    spec: Option<&'a SharedSpec>,
     /// What [`OWN`] stands for in what is wanted.
     own: Option<[&'a str; 3]>,
 }

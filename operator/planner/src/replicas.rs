@@ -2,10 +2,10 @@
 
 use crate::{
     eligibility,
-    node::Case,
+    node::ManagedNode,
     node_gates::world::ReplicaHealth,
     snapshot::{NodeFacts, Snapshot},
-    spec::Settings,
+    spec::ResolvedSpec,
 };
 use crds::{
     node_readiness_gate::{Effect, GateTaint},
@@ -15,8 +15,12 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeMap;
 
 /// The replicas on every node; on one that is not chosen there are none to wait for.
-pub fn of(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> BTreeMap<String, ReplicaHealth> {
-    let on = |node: &NodeFacts| ReplicaHealth { node_uid: node.uid.clone(), standing: node.standing(), ..ReplicaHealth::default() };
+pub fn of(snapshot: &Snapshot, settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> BTreeMap<String, ReplicaHealth> {
+    let on = |node: &NodeFacts| ReplicaHealth {
+        node_uid: node.uid.clone(),
+        labels_and_taints_hash: node.labels_and_taints_hash(),
+        ..ReplicaHealth::default()
+    };
     let mut replicas: BTreeMap<_, _> = snapshot.nodes.iter().map(|(name, node)| (name.clone(), on(node))).collect();
     let of_gate = |taint: &Taint| snapshot.gates.passing.iter().any(|(key, effect)| (key, effect) == (&taint.key, &taint.effect));
     let passes = |taint: &Taint| eligibility::is_passing(taint) || of_gate(taint);
@@ -48,7 +52,7 @@ pub fn of(snapshot: &Snapshot, settings: &Settings, cases: &[Case<'_>]) -> BTree
 
 /// The taint would evict a pod of the resource that is on the node: a gate's toleration comes with the next revision. Pods that are
 /// being replaced count as those that go.
-pub fn would_evict(case: &Case<'_>, taint: &GateTaint) -> bool {
+pub fn would_evict(case: &ManagedNode<'_>, taint: &GateTaint) -> bool {
     let mut pods = case.pods.iter().filter(|pod| !pod.terminating && !pod.ended).peekable();
     if taint.effect != Effect::NoExecute || pods.peek().is_none() {
         return false;

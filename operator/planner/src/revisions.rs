@@ -4,10 +4,10 @@ use crate::{
     node_rights,
     patch::JsonPatch,
     plan::{Action, Plan, Supporting},
-    reason::Hold,
+    reason::Reason,
     render,
     snapshot::{GateLinks, RevisionFacts, Snapshot},
-    spec::{Invalid, Settings, resolve_with},
+    spec::{ResolvedSpec, SpecProblem, resolve_with},
     window::Opening,
 };
 use chrono::DateTime;
@@ -33,7 +33,7 @@ pub enum Origin {
 #[derive(Clone, Debug)]
 pub struct Targets {
     /// The spec with the template that nodes are to run.
-    pub effective: Settings,
+    pub effective: ResolvedSpec,
     /// Why this one.
     pub origin: Origin,
     /// The revision of the template in the spec.
@@ -43,12 +43,12 @@ pub struct Targets {
     /// Whether a window is open, and until when; nothing where the clock is beyond all calendars.
     pub opening: Option<Opening>,
     /// The spec with former templates, by revision, for nodes that keep what they run.
-    former: BTreeMap<String, Settings>,
+    former: BTreeMap<String, ResolvedSpec>,
 }
 
 impl Targets {
     /// What the spec, the history and the ledger say.
-    pub fn of(snapshot: &Snapshot) -> Result<Self, Vec<Invalid>> {
+    pub fn of(snapshot: &Snapshot) -> Result<Self, Vec<SpecProblem>> {
         if let Some(withheld) = snapshot.resource.withheld {
             return Err(vec![withheld.invalid()]);
         }
@@ -58,7 +58,7 @@ impl Targets {
         let resolved = |template: &Arc<Value>| {
             let GateLinks { mut taints, conditions, .. } = snapshot.gates.clone();
             taints.extend(node_rights::forbidden_taint(snapshot).map(|taint| (taint.key.clone(), taint.effect.as_str().to_owned())));
-            resolve_with(spec, template).map(|settings| Settings {
+            resolve_with(spec, template).map(|settings| ResolvedSpec {
                 gate_taints: taints,
                 gate_conditions: conditions,
                 // A resource that is being deleted detaches its nodes although its spec is refused, and not by this.
@@ -89,19 +89,19 @@ impl Targets {
     }
 
     /// Why no node is started now, when no window is open.
-    pub fn closed(&self) -> Option<Hold> {
+    pub fn closed(&self) -> Option<Reason> {
         let opening = self.opening.filter(|opening| !opening.open)?;
-        Some(Hold::OutsideWindow { opens: opening.changes_at.map(|at| at.timestamp()) })
+        Some(Reason::OutsideWindow { opens: opening.changes_at.map(|at| at.timestamp()) })
     }
 
     /// The spec with this revision of the template, where it is known.
-    pub fn at(&self, revision: &str) -> Option<&Settings> {
+    pub fn at(&self, revision: &str) -> Option<&ResolvedSpec> {
         if revision == self.effective.revision { Some(&self.effective) } else { self.former.get(revision) }
     }
 }
 
 /// The template that nodes are to run.
-fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), Invalid> {
+fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), SpecProblem> {
     let spec = &snapshot.resource.spec;
     if let Some(rollback) = spec.rollback_to {
         let found = match rollback.revision {
@@ -119,7 +119,7 @@ fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), 
     };
     match snapshot.history.iter().find(|known| known.revision == rolled_back.to) {
         Some(known) => Ok((Arc::clone(&known.template), Origin::RolledBack)),
-        None => Err(Invalid {
+        None => Err(SpecProblem {
             reason: "RevisionNotFound",
             message: format!(
                 "revision {newest} failed and the rollout went back to {}, whose ControllerRevision is gone: change spec.template to what is to run",
@@ -129,7 +129,7 @@ fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), 
     }
 }
 
-fn not_found(snapshot: &Snapshot, number: i64) -> Invalid {
+fn not_found(snapshot: &Snapshot, number: i64) -> SpecProblem {
     let mut known: Vec<_> = snapshot.history.iter().map(|known| known.number).collect();
     known.sort_unstable();
     let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -139,7 +139,7 @@ fn not_found(snapshot: &Snapshot, number: i64) -> Invalid {
             "rollbackTo.revision: {number} is not a recorded revision (there are: {known}): choose one of them, or remove rollbackTo"
         ),
     };
-    Invalid { reason: "RevisionNotFound", message }
+    SpecProblem { reason: "RevisionNotFound", message }
 }
 
 /// Records the revision of the spec as the newest, and forgets those beyond the limit that nothing uses.

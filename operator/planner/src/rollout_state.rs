@@ -2,15 +2,15 @@
 
 use crate::{
     breaker, clocks,
-    node::{self, Case, Turn},
+    node::{self, ManagedNode, Turn},
     proof::{self, Sights},
-    reason::{Hold, StepState},
+    reason::{Reason, StepState},
     revisions::Targets,
     snapshot::{NodeFacts, PodFacts, Snapshot},
-    spec::{Settings, StepNodes, Topology},
+    spec::{ResolvedSpec, StepNodes, Topology},
 };
 use crds::{
-    ledger::{Course, Failure, GoneFailure, Grant, Kind, Ledger, RolledBack, WaitFor},
+    ledger::{Course, Failure, GoneFailure, Grant, GrantReason, Ledger, RolledBack, WaitFor},
     names,
     token::Phase,
 };
@@ -34,7 +34,7 @@ pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
 }
 
 /// Lets nodes keep what they run that it is not the turn of, and says why.
-pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [Case<'a>]) {
+pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [ManagedNode<'a>]) {
     let settings = &targets.effective;
     let course = stored(targets, ledger);
     let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
@@ -52,10 +52,10 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
     let joins_proven = withheld && targets.at(&targets.proven).is_some();
     let without_turn = if to_prove { without_turn(settings, course, cases) } else { BTreeSet::new() };
     let without_pods = settings.is_without_pods();
-    let waits = if without_pods { Hold::WithoutPods } else { Hold::JoinsProven };
+    let waits = if without_pods { Reason::WithoutPods } else { Reason::JoinsProven };
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
         // A machine that joins is no place to try a revision on.
-        let is_given = case.grant.is_some_and(|grant| grant.kind == Kind::Update);
+        let is_given = case.grant.is_some_and(|grant| grant.kind == GrantReason::Update);
         case.joins = joins_proven && to_prove && has_joined_in_place(case, course);
         let joins = case.joins || joins_proven && is_new(case) && !is_given;
         if case.is_at(&settings.revision) && !joins {
@@ -65,12 +65,12 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let out_of_turn = if selective && settings.rollout.on_delete {
             let since = course.map_or(i64::MAX, |course| course.since);
             let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
-            (!allowed).then_some(Hold::OnDelete)
+            (!allowed).then_some(Reason::OnDelete)
         } else {
             match case.turn {
                 Turn::Now => None,
-                Turn::Kept => Some(Hold::Partition),
-                Turn::Later => Some(step.clone().unwrap_or(Hold::Partition)),
+                Turn::HeldByPartition => Some(Reason::Partition),
+                Turn::Later => Some(step.clone().unwrap_or(Reason::Partition)),
             }
         };
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
@@ -80,7 +80,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let under_way = changing || given_up || is_granted(case, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
-        let unproved = || (joins || stays).then(|| if paused { Hold::Paused } else { waits.clone() });
+        let unproved = || (joins || stays).then(|| if paused { Reason::Paused } else { waits.clone() });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
         let proven = joins || is_new(case) || changing && !targets.proven.is_empty();
@@ -103,14 +103,15 @@ fn has_to_prove(targets: &Targets, course: Option<&Course>) -> bool {
 /// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
 /// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
 /// that have the revision. Without any pods nodes could prove nothing, and all keep it.
-fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeSet<usize> {
-    let was_reached = |case: &Case<'_>| course.is_some_and(|course| course.reached.contains_key(case.name));
-    let has_it = |case: &Case<'_>| is_granted(case, settings) || case.is_at(&settings.revision) && !is_new(case) || was_reached(case);
+fn without_turn(settings: &ResolvedSpec, course: Option<&Course>, cases: &[ManagedNode<'_>]) -> BTreeSet<usize> {
+    let was_reached = |case: &ManagedNode<'_>| course.is_some_and(|course| course.reached.contains_key(case.name));
+    let has_it =
+        |case: &ManagedNode<'_>| is_granted(case, settings) || case.is_at(&settings.revision) && !is_new(case) || was_reached(case);
     let chosen = || cases.iter().filter(|case| case.chosen);
-    let mut taken: Vec<&Case<'_>> = chosen().filter(|case| has_it(case)).collect();
-    let has_room = |taken: &[&Case<'_>], case: &Case<'_>| {
+    let mut taken: Vec<&ManagedNode<'_>> = chosen().filter(|case| has_it(case)).collect();
+    let has_room = |taken: &[&ManagedNode<'_>], case: &ManagedNode<'_>| {
         let domain = settings.topology.as_ref().and_then(|topology| Some((topology, topology.budget?)));
-        let here = |topology: &Topology, other: &Case<'_>| other.domain(topology) == case.domain(topology);
+        let here = |topology: &Topology, other: &ManagedNode<'_>| other.domain(topology) == case.domain(topology);
         taken.len() < settings.budget.of(chosen().count())
             && domain.is_none_or(|(topology, budget)| {
                 let nodes = chosen().filter(|other| here(topology, other)).count();
@@ -124,7 +125,7 @@ fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]
         let stays = match case.grant {
             _ if settings.is_without_pods() => true,
             None => is_empty(),
-            Some(grant) if grant.kind == Kind::Update || grant.refused.is_some() || grant.released => false,
+            Some(grant) if grant.kind == GrantReason::Update || grant.refused.is_some() || grant.released => false,
             Some(_) if was_reached(case) || case.is_draining() => false,
             Some(_) if has_room(&taken, case) => {
                 taken.push(case);
@@ -140,35 +141,35 @@ fn without_turn(settings: &Settings, course: Option<&Course>, cases: &[Case<'_>]
 }
 
 /// Its machine has taken the name of another: what that had is not its own. One that was given the revision has only lost its label.
-fn has_joined_in_place(case: &Case<'_>, course: Option<&Course>) -> bool {
+fn has_joined_in_place(case: &ManagedNode<'_>, course: Option<&Course>) -> bool {
     let was_given = |node: &NodeFacts| course.is_some_and(|course| course.reached.get(case.name) == Some(&node.uid));
     case.took_name() && !case.node.is_some_and(was_given)
 }
 
-fn is_new(case: &Case<'_>) -> bool {
+fn is_new(case: &ManagedNode<'_>) -> bool {
     case.phase().is_none_or(|phase| phase == Phase::New)
 }
 
 /// Its update to the revision is under way.
-fn is_granted(case: &Case<'_>, settings: &Settings) -> bool {
-    case.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == settings.revision)
+fn is_granted(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    case.grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision)
 }
 
 /// An update, to whatever revision, is under way, and what runs is not what the Deployment says.
-fn is_changing(case: &Case<'_>) -> bool {
-    !case.settled && case.grant.is_some_and(|grant| matches!(grant.kind, Kind::Update | Kind::Abort))
+fn is_changing(case: &ManagedNode<'_>) -> bool {
+    !case.settled && case.grant.is_some_and(|grant| matches!(grant.kind, GrantReason::Update | GrantReason::Abort))
 }
 
 /// Runs the revision, or is about to.
-fn runs(case: &Case<'_>, settings: &Settings) -> bool {
+fn runs(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
     case.is_at(&settings.revision) || is_granted(case, settings)
 }
 
 /// Somebody deleted a pod of an older revision since the newest became the wanted one. Pods that came while the operator was at work on
 /// the node (more replicas, a repair, the way back from a drain) are its own doing, and more than there should be are nobody's loss.
-fn lost_a_pod(case: &Case<'_>, settings: &Settings, since: i64) -> bool {
+fn lost_a_pod(case: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bool {
     let Some(deployment) = case.deployment else { return false };
-    if is_new(case) || case.grant.is_some_and(|grant| !matches!(grant.kind, Kind::Update | Kind::Abort)) {
+    if is_new(case) || case.grant.is_some_and(|grant| !matches!(grant.kind, GrantReason::Update | GrantReason::Abort)) {
         return false;
     }
     let closed = case.token.as_ref().filter(|token| token.phase == Phase::Closed).map_or(since, |token| token.since);
@@ -180,11 +181,11 @@ fn lost_a_pod(case: &Case<'_>, settings: &Settings, since: i64) -> bool {
 
 /// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
 /// rollout has reached already come first, so that a set stays what it is when nodes come and go.
-fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> BTreeMap<usize, Turn> {
+fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[ManagedNode<'_>]) -> BTreeMap<usize, Turn> {
     let settings = &targets.effective;
     let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
-    order.sort_by_cached_key(|(_, case)| (case.lot(&settings.revision), case.name));
-    let urgency = |case: &Case<'_>| {
+    order.sort_by_cached_key(|(_, case)| (case.order_hash(&settings.revision), case.name));
+    let urgency = |case: &ManagedNode<'_>| {
         let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
         // Next come those that are out of service already: what failed is mended first.
         (!runs(case, settings), !is_changing(case), !fit)
@@ -219,15 +220,15 @@ fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases:
         }
     }
     let asked_for = order.iter().map(|(index, _)| *index).filter(|index| asked_for.contains(index));
-    asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::Kept })).collect()
+    asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::HeldByPartition })).collect()
 }
 
-fn has_labels(case: &Case<'_>, labels: &BTreeMap<String, String>) -> bool {
+fn has_labels(case: &ManagedNode<'_>, labels: &BTreeMap<String, String>) -> bool {
     case.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)))
 }
 
 /// A step for labels that no node has would be passed without a look at the new revision.
-fn selects_none(nodes: &StepNodes, cases: &[Case<'_>]) -> bool {
+fn selects_none(nodes: &StepNodes, cases: &[ManagedNode<'_>]) -> bool {
     let StepNodes::Labelled(labels) = nodes else { return false };
     !cases.iter().any(|case| case.chosen && has_labels(case, labels))
 }
@@ -247,15 +248,15 @@ fn is_past_steps(targets: &Targets, course: Option<&Course>) -> bool {
 /// All nodes run the revision and have served without a break, and nothing of its rollout is left that could fail: no node is under way,
 /// none has failed, and no step is to be passed. As many nodes as may be out at any time may be missing, where a person leaves them out or
 /// their Nodes are not Ready: one broken machine is no reason to have no revision to go back to.
-pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> bool {
+pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[ManagedNode<'_>]) -> bool {
     let settings = &targets.effective;
-    let runs = |case: &Case<'_>| {
+    let runs = |case: &ManagedNode<'_>| {
         let whole = case.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
         let attached = case.phase() == Some(Phase::Closed) && !case.holds_node();
         case.is_at(&settings.revision) && whole && case.settled && attached
     };
     let (run, missing): (Vec<_>, Vec<_>) = cases.iter().filter(|case| case.chosen).partition(|case| runs(case));
-    let excused = |case: &&Case<'_>| is_skipped(snapshot, case) || case.is_lost();
+    let excused = |case: &&ManagedNode<'_>| is_skipped(snapshot, case) || case.is_lost();
     let course = stored(targets, ledger);
     // What has no pods has not run.
     !run.is_empty()
@@ -263,7 +264,7 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
         && missing.iter().all(excused)
         && missing.len() <= settings.budget.of(run.len() + missing.len())
         && sights.has_proved(settings)
-        && !ledger.grants.values().any(|grant| grant.kind == Kind::Update)
+        && !ledger.grants.values().any(|grant| grant.kind == GrantReason::Update)
         && !course.is_some_and(|course| course.failed.values().any(condemns) || gone(course).next().is_some())
         && !course.is_some_and(|course| halt(settings, course, cases).is_some_and(|halt| halt.condemns))
         && is_past_steps(targets, course)
@@ -276,16 +277,16 @@ fn counts(reason: &str) -> bool {
 
 /// Pods of the revision failed.
 fn condemns(failure: &Failure) -> bool {
-    counts(&failure.reason) && failure.reason != Hold::DetachTimeout.reason()
+    counts(&failure.reason) && failure.reason != Reason::DetachTimeout.reason()
 }
 
 /// Nodes of the step that the partition keeps at what they run.
-fn kept(settings: &Settings, cases: &[Case<'_>]) -> usize {
-    cases.iter().filter(|case| case.chosen && case.turn == Turn::Kept && !runs(case, settings)).count()
+fn kept(settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> usize {
+    cases.iter().filter(|case| case.chosen && case.turn == Turn::HeldByPartition && !runs(case, settings)).count()
 }
 
 /// What the present step waits for, while there is one.
-pub fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[Case<'_>]) -> Option<Hold> {
+pub fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[ManagedNode<'_>]) -> Option<Reason> {
     let steps = &targets.effective.rollout.steps;
     let done = course.map_or(0, |course| course.steps_done as usize);
     let step = steps.get(done).filter(|_| has_steps(targets))?;
@@ -297,11 +298,11 @@ pub fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course
         Some(left) if left > 0 => StepState::Soaking { until: snapshot.now.saturating_add(left) },
         Some(_) => StepState::AwaitingPromotion { revision: revision() },
     };
-    Some(Hold::Step { step: done + 1, of: steps.len(), state })
+    Some(Reason::Step { step: done + 1, of: steps.len(), state })
 }
 
 /// The Node's annotation names the resource.
-pub fn is_skipped(snapshot: &Snapshot, case: &Case<'_>) -> bool {
+pub fn is_skipped(snapshot: &Snapshot, case: &ManagedNode<'_>) -> bool {
     let key = snapshot.resource.key();
     let listed = case.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
     listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
@@ -322,13 +323,13 @@ pub struct Halt {
 
 impl Halt {
     /// As a reason.
-    pub fn hold(&self) -> Hold {
-        Hold::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
+    pub fn hold(&self) -> Reason {
+        Reason::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
     }
 }
 
 /// Whether failures halt the rollout. Those that hold all places there are do, too: no other node could be begun.
-pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<Halt> {
+pub fn halt(settings: &ResolvedSpec, course: &Course, cases: &[ManagedNode<'_>]) -> Option<Halt> {
     let here = course.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
     let gone = gone(course).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
     let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| counts(reason)).collect();
@@ -343,7 +344,7 @@ pub fn halt(settings: &Settings, course: &Course, cases: &[Case<'_>]) -> Option<
     let first = format!("{node} ({reason})");
     let places = settings.budget.of(cases.iter().filter(|case| case.chosen).count()).max(1);
     let most = settings.rollout.max_failed.min(places);
-    let condemns = counted.iter().any(|(.., reason)| *reason != Hold::DetachTimeout.reason());
+    let condemns = counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.reason());
     (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
 }
 
@@ -356,7 +357,7 @@ pub fn gone(course: &Course) -> impl Iterator<Item = &GoneFailure> {
 const REMEMBERED: usize = 100;
 
 /// Notes that the revision failed on a node: by its name, and where the revision may be why by the UID of its Node, which outlives it.
-pub fn note(course: &mut Course, case: &Case<'_>, failure: Failure) {
+pub fn note(course: &mut Course, case: &ManagedNode<'_>, failure: Failure) {
     let condemns = condemns(&failure);
     if let Some(node) = case.node.filter(|_| condemns && course.failed_nodes.len() < REMEMBERED) {
         let gone = GoneFailure { node: case.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
@@ -366,21 +367,21 @@ pub fn note(course: &mut Course, case: &Case<'_>, failure: Failure) {
 }
 
 /// A failure that is noted now.
-pub fn failure(snapshot: &Snapshot, case: &Case<'_>, reason: &str) -> Failure {
+pub fn failure(snapshot: &Snapshot, case: &ManagedNode<'_>, reason: &str) -> Failure {
     Failure { at: snapshot.now, reason: reason.to_owned(), retry: retry_of(case).to_owned() }
 }
 
 /// The slot was freed by a person's order.
-pub fn released(snapshot: &Snapshot, case: &Case<'_>) -> Failure {
+pub fn released(snapshot: &Snapshot, case: &ManagedNode<'_>) -> Failure {
     failure(snapshot, case, RELEASED)
 }
 
-fn retry_of<'c>(case: &'c Case<'_>) -> &'c str {
+fn retry_of<'c>(case: &'c ManagedNode<'_>) -> &'c str {
     case.node.and_then(|node| node.annotations.get(names::RETRY_ANNOTATION)).map_or("", String::as_str)
 }
 
 /// A person asks to try the node again after this failure.
-fn is_retried(case: &Case<'_>, failure: &Failure) -> bool {
+fn is_retried(case: &ManagedNode<'_>, failure: &Failure) -> bool {
     let asked = retry_of(case);
     !asked.is_empty() && asked != failure.retry
 }
@@ -397,10 +398,17 @@ pub fn not_before<'p>(now: i64, pods: impl IntoIterator<Item = &'p PodFacts>) ->
 }
 
 /// The course up to this moment, and the nodes that a person wants to be tried again.
-pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[Case<'_>]) -> (Course, BTreeSet<String>) {
+pub fn observe(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    ledger: &Ledger,
+    sights: &Sights,
+    cases: &[ManagedNode<'_>],
+) -> (Course, BTreeSet<String>) {
     let settings = &targets.effective;
     let chosen = || cases.iter().filter(|case| case.chosen);
-    let is_finished = |case: &&Case<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
+    let is_finished =
+        |case: &&ManagedNode<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
     let finished = chosen().filter(is_finished).count();
     let finished = u32::try_from(finished).unwrap_or(u32::MAX);
     let mut course = stored(targets, ledger).cloned().unwrap_or_else(|| Course {
@@ -416,7 +424,7 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
         (course.progressed_at, course.idle, course.proving) = (snapshot.now, 0, 0);
     }
     course.finished = finished;
-    let by_name: BTreeMap<&str, &Case<'_>> = cases.iter().map(|case| (case.name, case)).collect();
+    let by_name: BTreeMap<&str, &ManagedNode<'_>> = cases.iter().map(|case| (case.name, case)).collect();
     let (mut retried, mut forgiven) = (BTreeSet::new(), false);
     if is_retried_everywhere(snapshot, &course) {
         retried.extend(std::mem::take(&mut course.failed).into_keys());
@@ -465,12 +473,20 @@ pub fn observe(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: 
 }
 
 /// Nodes that were given the revision before it was proved; those that went, and nobody had said that they would.
-fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, course: &mut Course, cases: &BTreeMap<&str, &Case<'_>>) {
+fn reach(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    ledger: &Ledger,
+    sights: &Sights,
+    course: &mut Course,
+    cases: &BTreeMap<&str, &ManagedNode<'_>>,
+) {
     if !has_to_prove(targets, Some(course)) {
         course.reached.clear();
         return;
     }
-    let announced = |node: &String| ledger.grants.get(node).is_some_and(|grant| matches!(grant.kind, Kind::Drain | Kind::Remove));
+    let announced =
+        |node: &String| ledger.grants.get(node).is_some_and(|grant| matches!(grant.kind, GrantReason::Drain | GrantReason::Remove));
     let uid = |node: &str| snapshot.nodes.get(node).map(|node| node.uid.as_str());
     let went: Vec<_> = course.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
     let lost = went.into_iter().filter(|(node, uid)| !announced(node) && !sights.excuses(uid));
@@ -480,7 +496,7 @@ fn reach(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sight
     let stays = |node: &str| cases.get(node).is_some_and(|case| case.chosen && case.node.is_some_and(|node| !node.unschedulable));
     course.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
     for case in cases.values().filter(|case| stays(case.name)) {
-        let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == Kind::Update && grant.revision == course.revision);
+        let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == GrantReason::Update && grant.revision == course.revision);
         if let Some(grant) = grant.filter(|grant| uid(case.name) == Some(&grant.node_uid)) {
             course.reached.insert(case.name.to_owned(), grant.node_uid.clone());
         }
@@ -501,14 +517,14 @@ fn note_losses(snapshot: &Snapshot, sights: &Sights, course: &mut Course) {
 const LOST: usize = 2;
 
 /// The node came through, was attached, and does not serve any more, by what is wrong with its pods.
-fn is_out(settings: &Settings, case: &Case<'_>) -> bool {
+fn is_out(settings: &ResolvedSpec, case: &ManagedNode<'_>) -> bool {
     let attached = case.phase() == Some(Phase::Closed) && case.grant.is_none() && !case.holds_node();
     case.is_at(&settings.revision) && attached && !case.is_lost() && case.is_unavailable() && case.taken_out().is_none()
 }
 
 /// Restarts of containers of the revision, on nodes where there were any.
-fn restarts(settings: &Settings, cases: &[Case<'_>]) -> BTreeMap<String, i64> {
-    let on = |case: &Case<'_>| -> i64 {
+fn restarts(settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> BTreeMap<String, i64> {
+    let on = |case: &ManagedNode<'_>| -> i64 {
         let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
         pods.map(|pod| i64::from(pod.restarts)).sum()
     };
@@ -533,7 +549,14 @@ fn restarts_in_step(course: &mut Course, now: &BTreeMap<String, i64>, forgiven: 
     (since().map(|(restarts, _)| restarts).sum(), worst.map(|(_, node)| node.clone()))
 }
 
-fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases: &[Case<'_>], course: &mut Course, forgiven: bool) {
+fn observe_step(
+    snapshot: &Snapshot,
+    settings: &ResolvedSpec,
+    sights: &Sights,
+    cases: &[ManagedNode<'_>],
+    course: &mut Course,
+    forgiven: bool,
+) {
     let done = course.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
     let now = restarts(settings, cases);
@@ -546,7 +569,7 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
-    let counts = |case: &Case<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
+    let counts = |case: &ManagedNode<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
     let asked_for: Vec<_> = cases.iter().filter(|case| counts(case)).collect();
     let unproven = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, cases)) && !promoted;
     let reached = asked_for.iter().all(|case| case.is_at(&settings.revision) && case.grant.is_none());
@@ -566,12 +589,12 @@ fn observe_step(snapshot: &Snapshot, settings: &Settings, sights: &Sights, cases
 }
 
 /// No node was finished for too long, while some were under way or waited for the proof.
-pub fn is_late(settings: &Settings, course: &Course) -> bool {
+pub fn is_late(settings: &ResolvedSpec, course: &Course) -> bool {
     course.idle.saturating_add(course.proving) > settings.rollout.progress_deadline
 }
 
 /// The seconds that are left of a node's deadline; nothing before its pods change.
-pub fn until_deadline(settings: &Settings, case: &Case<'_>, grant: &Grant) -> Option<i64> {
+pub fn until_deadline(settings: &ResolvedSpec, case: &ManagedNode<'_>, grant: &Grant) -> Option<i64> {
     let since = case.token.as_ref().filter(|_| case.is_updated())?.since;
     Some(settings.rollout.node_deadline.saturating_sub(clocks::waited(grant, WaitFor::Pods, since)))
 }
@@ -592,7 +615,7 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
 }
 
 /// The grant whose slot a person wants to be freed.
-pub fn is_released(snapshot: &Snapshot, case: &Case<'_>, grant: &Grant) -> bool {
+pub fn is_released(snapshot: &Snapshot, case: &ManagedNode<'_>, grant: &Grant) -> bool {
     let wanted = format!("{}:{}", snapshot.resource.key(), grant.id);
     case.node.and_then(|node| node.annotations.get(names::RELEASE_ANNOTATION)).is_some_and(|asked| asked.trim() == wanted)
 }

@@ -1,6 +1,6 @@
 //! A Deployment's `spec` as the API server stores it, without holding what all nodes have in common once for each of them.
 
-use crate::label_map::Keys;
+use crate::label_map::KeyInterner;
 use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
 use std::{
@@ -16,19 +16,19 @@ const OWN: char = '\0';
 /// Deployments of thousands of nodes differ in a few texts alone: their own name, their node's, and its hash. What is left is
 /// held once for all of them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StoredSpec {
+pub struct SharedSpec {
     /// The spec; each text that is the Deployment's own is replaced by [`OWN`] and its place in `own`.
     common: Arc<Value>,
     own: Arc<[Box<str>]>,
 }
 
-impl From<Value> for StoredSpec {
+impl From<Value> for SharedSpec {
     fn from(spec: Value) -> Self {
         Self { common: Arc::new(spec), own: Arc::default() }
     }
 }
 
-impl StoredSpec {
+impl SharedSpec {
     /// Whether it has this field.
     pub fn has(&self, field: &str) -> bool {
         self.common.get(field).is_some()
@@ -92,17 +92,17 @@ impl StoredSpec {
 
 /// What the specs that are held have in common.
 #[derive(Debug, Default)]
-pub struct Specs {
-    /// Keys of labels and annotations.
-    pub keys: Keys,
+pub struct SpecInterner {
+    /// KeyInterner of labels and annotations.
+    pub keys: KeyInterner,
     known: HashMap<String, Weak<Value>>,
     /// How many may be known before those are dropped that nobody holds any more.
     most: usize,
 }
 
-impl Specs {
+impl SpecInterner {
     /// The spec of a Deployment to which these texts are its own: the same as was given, however it is held.
-    pub fn hold(&mut self, mut spec: Value, own: &[&str]) -> StoredSpec {
+    pub fn hold(&mut self, mut spec: Value, own: &[&str]) -> SharedSpec {
         let mut ambiguous = false;
         each_text(&mut spec, &mut |text| ambiguous |= text.starts_with(OWN));
         if ambiguous {
@@ -114,7 +114,7 @@ impl Specs {
             }
         });
         let own = own.iter().map(|text| Box::from(*text)).collect();
-        StoredSpec { common: self.share(spec), own }
+        SharedSpec { common: self.share(spec), own }
     }
 
     fn share(&mut self, spec: Value) -> Arc<Value> {
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn specs_that_differ_in_their_own_texts_alone_are_held_once_and_read_as_they_were() {
-        let mut specs = Specs::default();
+        let mut specs = SpecInterner::default();
         let held: Vec<_> = ["a", "b"].map(|node| specs.hold(spec(&format!("edge-{node}"), node), &[&format!("edge-{node}"), node])).into();
         assert!(Arc::ptr_eq(&held[0].common, &held[1].common));
         for (held, node) in held.iter().zip(["a", "b"]) {
@@ -169,19 +169,19 @@ mod tests {
     #[test]
     fn a_text_that_looks_like_a_place_is_kept_as_it_is() {
         let odd = json!({ "args": ["\u{0}0", "a"] });
-        assert_eq!(Specs::default().hold(odd.clone(), &["a"]).to_value(), odd);
-        assert_eq!(StoredSpec::from(odd.clone()).to_value(), odd);
+        assert_eq!(SpecInterner::default().hold(odd.clone(), &["a"]).to_value(), odd);
+        assert_eq!(SharedSpec::from(odd.clone()).to_value(), odd);
     }
 
     #[test]
     fn an_own_text_that_is_not_known_replaces_nothing() {
         let empty = json!({ "hostname": "", "name": "x" });
-        assert_eq!(Specs::default().hold(empty.clone(), &["", "x"]).to_value(), empty);
+        assert_eq!(SpecInterner::default().hold(empty.clone(), &["", "x"]).to_value(), empty);
     }
 
     #[test]
     fn what_nobody_holds_any_more_is_forgotten() {
-        let mut specs = Specs::default();
+        let mut specs = SpecInterner::default();
         for number in 0..1000 {
             specs.hold(json!({ "number": number }), &[]);
         }

@@ -2,18 +2,18 @@
 
 use crate::{
     clocks,
-    node::Case,
+    node::ManagedNode,
     proof::{Proof, Standing, noise},
-    reason::Hold,
-    spec::{Count, Settings, Topology},
+    reason::Reason,
+    spec::{Count, ResolvedSpec, Topology},
     target::has_slot,
 };
-use crds::ledger::{Grant, Kind};
+use crds::ledger::{Grant, GrantReason};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is taken, what is out of service without a grant, and what bounds both.
 #[derive(Clone, Debug, Default)]
-pub struct Room<'a> {
+pub struct SlotPool<'a> {
     /// The fleet's budget in nodes.
     pub budget: usize,
     grants: usize,
@@ -40,7 +40,7 @@ pub struct Room<'a> {
 struct Kept {
     unproved: usize,
     suspect: usize,
-    fallen: usize,
+    stopped_serving: usize,
     /// Nodes that run the wanted revision.
     running: usize,
 }
@@ -51,7 +51,7 @@ impl Kept {
             Standing::Plain => None,
             Standing::Unproved => Some(&mut self.unproved),
             Standing::Suspect => Some(&mut self.suspect),
-            Standing::Fallen => Some(&mut self.fallen),
+            Standing::StoppedServing => Some(&mut self.stopped_serving),
         }
     }
 
@@ -68,14 +68,14 @@ impl Kept {
     }
 
     /// Why others wait for them; nothing where there are none.
-    fn hold(&self, budget: usize, seconds: i64) -> Option<Hold> {
-        let (unproved, suspects) = (self.unproved, self.suspect + self.fallen);
-        (unproved + suspects > 0).then_some(Hold::Proving { unproved, suspects, budget, seconds })
+    fn hold(&self, budget: usize, seconds: i64) -> Option<Reason> {
+        let (unproved, suspects) = (self.unproved, self.suspect + self.stopped_serving);
+        (unproved + suspects > 0).then_some(Reason::Proving { unproved, suspects, budget, seconds })
     }
 
     /// Places that they take: what may be chance takes none.
     fn places(&self) -> usize {
-        self.unproved + self.fallen + self.suspect.saturating_sub(noise(self.running))
+        self.unproved + self.stopped_serving + self.suspect.saturating_sub(noise(self.running))
     }
 }
 
@@ -127,9 +127,9 @@ impl Wants<'_> {
     }
 }
 
-impl<'a> Room<'a> {
+impl<'a> SlotPool<'a> {
     /// What the grants that were read leave.
-    pub fn of(settings: &'a Settings, proof: Proof<'a>, cases: &[Case<'_>]) -> Self {
+    pub fn of(settings: &'a ResolvedSpec, proof: Proof<'a>, cases: &[ManagedNode<'_>]) -> Self {
         let chosen = cases.iter().filter(|case| case.chosen).count();
         let leaving = cases.iter().filter(|case| leaves(case)).count();
         let mut room = Self {
@@ -141,7 +141,7 @@ impl<'a> Room<'a> {
             ..Self::default()
         };
         room.kept.running = room.proof.running;
-        let serves = |case: &&Case<'_>| !case.holds_slot() && state(case).1 && !room.proof.is_suspect(case.name);
+        let serves = |case: &&ManagedNode<'_>| !case.holds_slot() && state(case).1 && !room.proof.is_suspect(case.name);
         let all_serve = chosen > 0 && cases.iter().filter(|case| case.chosen).filter(serves).count() == chosen;
         room.complete = matches!(settings.min_available, Count::Percent(_)) && all_serve;
         for case in cases {
@@ -169,7 +169,7 @@ impl<'a> Room<'a> {
             here.begun += usize::from(case.chosen && (updated || holds));
             // A node that has got another label since takes a place in both.
             for domain in case.grant.filter(|_| holds).map(|grant| domains(grant, case, topology)).into_iter().flatten() {
-                if case.grant.is_some_and(|grant| grant.kind != Kind::Drain) {
+                if case.grant.is_some_and(|grant| grant.kind != GrantReason::Drain) {
                     room.begun.insert(domain.clone());
                 }
                 room.domains.entry(domain).or_default().grants += 1;
@@ -182,7 +182,7 @@ impl<'a> Room<'a> {
     }
 
     /// Only the fleet's grants count, and nothing new fits: the spec is not valid.
-    pub fn closed(cases: &[Case<'_>]) -> Self {
+    pub fn closed(cases: &[ManagedNode<'_>]) -> Self {
         Self { grants: cases.iter().filter(|case| case.holds_slot()).count(), ..Self::default() }
     }
 
@@ -198,7 +198,7 @@ impl<'a> Room<'a> {
     }
 
     /// Why there is no room, or nothing. With one domain at a time the first that asks has the turn, also when it must wait.
-    pub fn lacks(&mut self, wants: Wants<'_>) -> Option<Hold> {
+    pub fn lacks(&mut self, wants: Wants<'_>) -> Option<Reason> {
         if let Some(topology) = self.topology.filter(|topology| topology.one_at_a_time) {
             let turn = self.turn.get_or_insert_with(|| wants.domain.to_owned());
             if self.begun.is_empty() && wants.down {
@@ -208,17 +208,17 @@ impl<'a> Room<'a> {
             // Nodes that come back from a drain may be under way in several: nothing is begun until they are through.
             let other = if turn == wants.domain { self.begun.iter().find(|begun| *begun != wants.domain) } else { Some(&*turn) };
             if let Some(other) = other {
-                return Some(Hold::OtherDomain(format!("{}={other}", topology.key)));
+                return Some(Reason::OtherDomain(format!("{}={other}", topology.key)));
             }
         }
         if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
-            return Some(Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
+            return Some(Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
         // Where none stands in its way the budget alone is why.
         let held = |kept: &Kept, budget| kept.hold(budget, self.proven_after).filter(|_| wants.counts_others());
         let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
         if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
-            let budget = Hold::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
+            let budget = Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
             return Some(held(&self.kept, self.budget).unwrap_or(budget));
         }
         if let Some((topology, budget)) = self.topology.and_then(|topology| topology.budget.map(|budget| (topology, budget))) {
@@ -226,7 +226,7 @@ impl<'a> Room<'a> {
             let budget = budget.of(here.nodes);
             let domain_budget = || {
                 let domain = format!("{}={}", topology.key, wants.domain);
-                Hold::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget }
+                Reason::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget }
             };
             if !has_slot(wants.down, here.grants, here.unavailable, budget) {
                 return Some(domain_budget());
@@ -239,7 +239,7 @@ impl<'a> Room<'a> {
         let suspects = if wants.counts_others() { self.suspects } else { 0 };
         let available = self.available.saturating_sub(suspects);
         let needed = wants.available && !(wants.leaves && self.complete);
-        (needed && available <= self.minimum).then_some(Hold::MinAvailable { available, minimum: self.minimum })
+        (needed && available <= self.minimum).then_some(Reason::MinAvailable { available, minimum: self.minimum })
     }
 
     /// Takes a place.
@@ -260,7 +260,7 @@ impl<'a> Room<'a> {
     }
 
     /// Gives a place back: the grant goes in the same write in which the next one comes.
-    pub fn give_back(&mut self, case: &Case<'_>) {
+    pub fn give_back(&mut self, case: &ManagedNode<'_>) {
         let Some(grant) = case.grant.filter(|_| case.holds_slot()) else { return };
         let (down, available) = state(case);
         self.grants -= 1;
@@ -279,7 +279,7 @@ impl<'a> Room<'a> {
     }
 
     /// The node, as far as room is concerned.
-    pub fn wants<'c>(&self, case: &'c Case<'_>) -> Wants<'c> {
+    pub fn wants<'c>(&self, case: &'c ManagedNode<'_>) -> Wants<'c> {
         let (down, available) = state(case);
         let domain = self.topology.map_or("", |topology| case.domain(topology));
         let lags = clocks::is_behind(case);
@@ -289,18 +289,18 @@ impl<'a> Room<'a> {
     }
 
     /// Where a node stands: what is out now is counted as that alone.
-    fn standing(&self, case: &Case<'_>) -> Standing {
+    fn standing(&self, case: &ManagedNode<'_>) -> Standing {
         if state(case).0 { Standing::Plain } else { self.proof.standing(case.name) }
     }
 }
 
 /// The node is chosen no more and has not been taken out yet: until it is, it may be one of those that have to serve.
-fn leaves(case: &Case<'_>) -> bool {
+fn leaves(case: &ManagedNode<'_>) -> bool {
     !case.chosen && !case.resource.deleting && case.serves() && !case.is_empty()
 }
 
 /// Whether the node counts as unavailable, and whether it has served and does. One that leaves is missed by nobody once it is out.
-fn state(case: &Case<'_>) -> (bool, bool) {
+fn state(case: &ManagedNode<'_>) -> (bool, bool) {
     if !case.chosen {
         return (false, leaves(case) && !case.is_unavailable());
     }
@@ -310,7 +310,7 @@ fn state(case: &Case<'_>) -> (bool, bool) {
 }
 
 /// Where a grant takes its place: where it was given, and where the node is now.
-fn domains(grant: &Grant, case: &Case<'_>, topology: &Topology) -> BTreeSet<String> {
+fn domains(grant: &Grant, case: &ManagedNode<'_>, topology: &Topology) -> BTreeSet<String> {
     let now = case.node.map(|_| case.domain(topology).to_owned());
     let domains: BTreeSet<_> = grant.domain.clone().into_iter().chain(now).collect();
     if domains.is_empty() { BTreeSet::from([String::new()]) } else { domains }

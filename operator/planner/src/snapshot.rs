@@ -1,7 +1,8 @@
 //! What the operator saw: the only input of a decision.
 
 use crate::{
-    clocks::Clocks, label_map::Texts, node_gates::Gate, node_rights::NodeRights, proof::Sights, shared_spec::StoredSpec, spec::Invalid,
+    clocks::Clocks, label_map::LabelMap, node_gates::Gate, node_rights::NodeRights, proof::Sights, shared_spec::SharedSpec,
+    spec::SpecProblem,
 };
 use crds::{
     IngressDaemonSet,
@@ -163,9 +164,9 @@ pub enum Withheld {
 
 impl Withheld {
     /// The same as what is wrong with the spec.
-    pub fn invalid(self) -> Invalid {
+    pub fn invalid(self) -> SpecProblem {
         match self {
-            Self::TooLarge { bytes, mappings } => Invalid {
+            Self::TooLarge { bytes, mappings } => SpecProblem {
                 reason: "TooLarge",
                 message: format!(
                     "the spec is {} KiB long as JSON, with {mappings} mappings in its template; at most {} KiB and {SPEC_MAPPINGS} mappings are \
@@ -174,7 +175,7 @@ impl Withheld {
                     SPEC_BYTES / 1024,
                 ),
             },
-            Self::TooMany => Invalid {
+            Self::TooMany => SpecProblem {
                 reason: "TooManyResources",
                 message: format!(
                     "of a namespace {RESOURCES_PER_NAMESPACE} IngressDaemonSets are looked after, those that run something and then the oldest, and \
@@ -240,9 +241,9 @@ pub struct NodeFacts {
     /// `resourceVersion`.
     pub resource_version: String,
     /// Labels.
-    pub labels: Texts,
+    pub labels: LabelMap,
     /// Annotations.
-    pub annotations: Texts,
+    pub annotations: LabelMap,
     /// Has an annotation map at all: JSON Patch cannot add into a missing one.
     pub has_annotations: bool,
     /// Taints.
@@ -285,7 +286,7 @@ impl NodeFacts {
     }
 
     /// The same, but for what changes with every heartbeat.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn equals_ignoring_heartbeats(&self, other: &Self) -> bool {
         let said = |condition: &NodeCondition| NodeCondition { heartbeat: 0, ..condition.clone() };
         self.conditions.len() == other.conditions.len()
             && self.conditions.iter().map(said).eq(other.conditions.iter().map(said))
@@ -298,7 +299,7 @@ impl NodeFacts {
     }
 
     /// What decides on who may use the node, its labels and taints, as a number; equal for equal ones within one process.
-    pub fn standing(&self) -> u64 {
+    pub fn labels_and_taints_hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (key, value) in self.labels.entries() {
             (key, value).hash(&mut hasher);
@@ -332,11 +333,11 @@ pub struct DeploymentFacts {
     /// Generation.
     pub generation: i64,
     /// Labels.
-    pub labels: Texts,
+    pub labels: LabelMap,
     /// Annotations.
-    pub annotations: Texts,
+    pub annotations: LabelMap,
     /// `spec` as stored, API defaults included.
-    pub spec: StoredSpec,
+    pub spec: SharedSpec,
     /// `status`.
     pub status: DeploymentCounts,
     /// Message of the condition `ReplicaFailure` when it is True: the API refused pods.
@@ -425,7 +426,7 @@ pub struct PodFacts {
     /// Seconds since 1970 when the kubelet refused it at admission.
     pub rejected_at: Option<i64>,
     /// What an update in place reads, where the pod has the gate for it.
-    pub gated: Option<Box<GatedPod>>,
+    pub gated: Option<Box<InPlacePod>>,
     /// Conditions that it lists as readiness gates and that are not True, where there are any.
     pub unmet: Option<Box<Unmet>>,
     /// It is there to pull images.
@@ -457,7 +458,7 @@ pub struct PullFacts {
 
 /// What is read of a pod that can be updated in place: one that has the gate.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct GatedPod {
+pub struct InPlacePod {
     /// UID.
     pub uid: String,
     /// `resourceVersion`.
@@ -475,9 +476,9 @@ pub struct GatedPod {
     /// Seconds that its containers have to end.
     pub termination_grace: i64,
     /// Labels.
-    pub labels: Texts,
+    pub labels: LabelMap,
     /// Annotations.
-    pub annotations: Texts,
+    pub annotations: LabelMap,
     /// What the last update in place left on it.
     pub record: Option<PodRecord>,
 }
@@ -532,7 +533,7 @@ pub struct ReplicaSetFacts {
     /// Pods that it wants, or has.
     pub replicas: i32,
     /// Holds `template`, without the label above.
-    pub spec: StoredSpec,
+    pub spec: SharedSpec,
 }
 
 impl ReplicaSetFacts {

@@ -34,7 +34,7 @@ const DEFAULT_DETACH_TIMEOUT: u32 = 600;
 
 /// Why a spec is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
+pub struct SpecProblem {
     /// One word for the condition.
     pub reason: &'static str,
     /// What is wrong and what to do.
@@ -87,7 +87,7 @@ impl Count {
         }
     }
 
-    fn parse(field: &str, value: Option<&IntOrString>) -> Result<Option<Self>, Invalid> {
+    fn parse(field: &str, value: Option<&IntOrString>) -> Result<Option<Self>, SpecProblem> {
         let count = match value {
             None => return Ok(None),
             Some(IntOrString::Int(number)) if *number >= 0 => Self::Number(*number),
@@ -101,7 +101,7 @@ impl Count {
     }
 
     /// A field that has more than one spelling. All that are given must say the same.
-    fn of_spellings<const N: usize>(spellings: [(&str, &Option<IntOrString>); N]) -> Result<Option<Self>, Invalid> {
+    fn of_spellings<const N: usize>(spellings: [(&str, &Option<IntOrString>); N]) -> Result<Option<Self>, SpecProblem> {
         let mut found: Option<(&str, Self)> = None;
         for (name, value) in spellings {
             let Some(count) = Self::parse(name, value.as_ref())? else { continue };
@@ -115,8 +115,8 @@ impl Count {
     }
 }
 
-fn not_a_count(field: &str, value: &str) -> Invalid {
-    Invalid {
+fn not_a_count(field: &str, value: &str) -> SpecProblem {
+    SpecProblem {
         reason: "InvalidSpec",
         message: format!("{field}: `{value}` is neither a whole number of 0 or more nor a percentage from \"0%\" to \"100%\""),
     }
@@ -153,7 +153,7 @@ pub struct Topology {
 
 /// The spec, resolved.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ResolvedSpec {
     /// Pods per node.
     pub pods_per_node: i32,
     /// Detach or degrade.
@@ -213,10 +213,10 @@ pub struct Settings {
     /// Which nodes come when, and when it is enough.
     pub rollout: RolloutSettings,
     /// Remarks that do not make the spec invalid.
-    pub remarks: Vec<Invalid>,
+    pub warnings: Vec<SpecProblem>,
 }
 
-impl Settings {
+impl ResolvedSpec {
     /// Nodes are to have no pods: nothing serves, breaks or proves itself.
     pub fn is_without_pods(&self) -> bool {
         self.pods_per_node == 0
@@ -243,7 +243,7 @@ impl Settings {
 }
 
 /// What was found, or nothing and why.
-fn or_default<T: Default>(errors: &mut Vec<Invalid>, result: Result<T, Invalid>) -> T {
+fn or_default<T: Default>(errors: &mut Vec<SpecProblem>, result: Result<T, SpecProblem>) -> T {
     result.unwrap_or_else(|invalid| {
         errors.push(invalid);
         T::default()
@@ -251,12 +251,12 @@ fn or_default<T: Default>(errors: &mut Vec<Invalid>, result: Result<T, Invalid>)
 }
 
 /// Resolves a spec, or says everything that is wrong with it.
-pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<Settings, Vec<Invalid>> {
+pub fn resolve(spec: &IngressDaemonSetSpec) -> Result<ResolvedSpec, Vec<SpecProblem>> {
     resolve_with(spec, &Arc::new(spec.template.clone()))
 }
 
 /// The same with another template: a former one.
-pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Result<Settings, Vec<Invalid>> {
+pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Result<ResolvedSpec, Vec<SpecProblem>> {
     let stored = template;
     let mut errors = Vec::new();
     let mut keep = |result| or_default(&mut errors, result);
@@ -281,18 +281,18 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node could ever be updated"));
     }
     let topology = or_default(&mut errors, topology(&rolling));
-    let windows = Windows::parse(&rolling.windows).map_err(|message| Invalid { reason: "InvalidSpec", message });
+    let windows = Windows::parse(&rolling.windows).map_err(|message| SpecProblem { reason: "InvalidSpec", message });
     let windows = or_default(&mut errors, windows);
-    let mut remarks = Vec::new();
+    let mut warnings = Vec::new();
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
-        remarks.push(Invalid {
+        warnings.push(SpecProblem {
             reason: "ConflictingStrategy",
             message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins, nodes are detached; set maxDegradedNodes to 0".into(),
         });
     }
-    remarks.extend(ignored_selector(spec));
+    warnings.extend(ignored_selector(spec));
     if mode == Mode::Degrade {
-        remarks.extend(ignored_marks(&rolling));
+        warnings.extend(ignored_marks(&rolling));
     }
     let pods_per_node = or_default(&mut errors, pods_per_node(spec));
     let ports = or_default(&mut errors, health_ports(spec));
@@ -307,7 +307,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     }
     errors.extend(held_health_port(&pod, &ports));
     let timing = or_default(&mut errors, spec.load_balancer.as_ref().map(Timing::of).transpose());
-    remarks.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
+    warnings.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if mode == Mode::Degrade && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
         errors.push(no_pod_could_be_replaced(host_ports));
     }
@@ -321,7 +321,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     let deployment = rolling.annotate_deployment_to_detach.as_ref();
     let label = rolling.label_node_to_detach.as_ref().map(|mark| mark.grace_period_seconds);
     let node = rolling.annotate_node_to_detach.as_ref().and_then(|mark| mark.grace_period_seconds).or(label);
-    Ok(Settings {
+    Ok(ResolvedSpec {
         pods_per_node,
         mode,
         budget: if mode == Mode::Detach { unavailable_nodes } else { degraded_nodes },
@@ -356,21 +356,21 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         revision: crds::hash::revision(stored),
         template: Arc::clone(stored),
         rollout,
-        remarks,
+        warnings,
     })
 }
 
 /// What the original's resources may say in `selector` and nothing goes by.
-fn ignored_selector(spec: &IngressDaemonSetSpec) -> Option<Invalid> {
+fn ignored_selector(spec: &IngressDaemonSetSpec) -> Option<SpecProblem> {
     let selector = spec.selector.as_ref().filter(|selector| !selector.match_expressions.is_empty());
-    selector.map(|_| Invalid {
+    selector.map(|_| SpecProblem {
         reason: "SelectorIgnored",
         message: "selector.matchExpressions selects nothing: pods are found by labels of the operator, and only selector.matchLabels is copied to the Deployments; remove it".into(),
     })
 }
 
 /// Marks that no update uses, since nodes stay attached.
-fn ignored_marks(rolling: &RollingUpdate) -> Option<Invalid> {
+fn ignored_marks(rolling: &RollingUpdate) -> Option<SpecProblem> {
     let given = [
         ("annotateDeploymentToDetach", rolling.annotate_deployment_to_detach.is_some()),
         ("annotateNodeToDetach", rolling.annotate_node_to_detach.is_some()),
@@ -378,7 +378,7 @@ fn ignored_marks(rolling: &RollingUpdate) -> Option<Invalid> {
         ("waitForDetachmentByAnnotatedTimestamp", rolling.wait_for_detachment_by_annotated_timestamp.is_some()),
     ];
     let marks: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect();
-    (!marks.is_empty()).then(|| Invalid {
+    (!marks.is_empty()).then(|| SpecProblem {
         reason: "MarksIgnored",
         message: format!(
             "{}: updates do not use it while maxUnavailableNodes is 0, since nodes stay attached, only nodes that leave are detached; set maxUnavailableNodes to 1 or more, or remove it",
@@ -387,17 +387,17 @@ fn ignored_marks(rolling: &RollingUpdate) -> Option<Invalid> {
     })
 }
 
-fn no_pod_could_be_replaced(host_ports: bool) -> Invalid {
+fn no_pod_could_be_replaced(host_ports: bool) -> SpecProblem {
     if !host_ports {
         return both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced");
     }
     let message = "maxUnavailablePodsPerNode must not be 0 where pods hold ports of the host, or no pod could ever be replaced: a new one needs the port of the old one; set it to 1";
-    Invalid { reason: "InvalidSpec", message: message.into() }
+    SpecProblem { reason: "InvalidSpec", message: message.into() }
 }
 
-fn both_zero(field: &str, other: &str, else_what: &str) -> Invalid {
+fn both_zero(field: &str, other: &str, else_what: &str) -> SpecProblem {
     let message = format!("{field} and {other} must not both be 0, or {else_what}: set one of them to 1 or more");
-    Invalid { reason: "InvalidSpec", message }
+    SpecProblem { reason: "InvalidSpec", message }
 }
 
 fn on_deployment(annotation: &AnnotateDeployment) -> Annotation {
@@ -411,18 +411,18 @@ fn timestamp(wait: &WaitForTimestamp) -> Timestamp {
     Timestamp { key: wait.key.clone(), grace: wait.grace_period_seconds.map_or(DEFAULT_GRACE, i64::from) }
 }
 
-fn topology(rolling: &RollingUpdate) -> Result<Option<Topology>, Invalid> {
+fn topology(rolling: &RollingUpdate) -> Result<Option<Topology>, SpecProblem> {
     let Some(topology) = &rolling.topology else { return Ok(None) };
     let budget = Count::parse("topology.maxUnavailableNodes", topology.max_unavailable_nodes.as_ref())?;
     if budget.is_some_and(Count::is_zero) {
         let message = "topology.maxUnavailableNodes must not be 0, or no node could ever be updated: set it to 1 or more, or remove it";
-        return Err(Invalid { reason: "InvalidSpec", message: message.into() });
+        return Err(SpecProblem { reason: "InvalidSpec", message: message.into() });
     }
     Ok(Some(Topology { key: topology.key.clone(), budget, one_at_a_time: topology.one_domain_at_a_time }))
 }
 
 /// `podsPerNode: 1` cannot be told from the schema's default, so it counts as unset beside `replicas`.
-fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, Invalid> {
+fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, SpecProblem> {
     match (spec.pods_per_node, spec.replicas) {
         (given, None) => Ok(given),
         (1, Some(alias)) => Ok(alias),
@@ -431,7 +431,7 @@ fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, Invalid> {
     }
 }
 
-fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, Invalid> {
+fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, SpecProblem> {
     let mut ports = spec.health_check_node_ports.clone();
     let mut given = "healthCheckNodePorts";
     for (name, port) in [("healthCheckNodePort", spec.health_check_node_port), ("healthCheckPort", spec.health_check_port)] {
@@ -446,7 +446,7 @@ fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, Invalid> {
         match u16::try_from(port) {
             Ok(port) if port > 0 && !valid.contains(&port) => valid.push(port),
             _ => {
-                return Err(Invalid {
+                return Err(SpecProblem {
                     reason: "InvalidSpec",
                     message: format!("healthCheckNodePorts: {port} is not a port from 1 to 65535, or is there twice"),
                 });
@@ -456,24 +456,24 @@ fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, Invalid> {
     Ok(valid)
 }
 
-fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl std::fmt::Display) -> Invalid {
-    Invalid {
+fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl std::fmt::Display) -> SpecProblem {
+    SpecProblem {
         reason: "ConflictingAliases",
         message: format!("{name} is {value} and its other spelling {alias} is {other}: remove {alias}"),
     }
 }
 
-fn parse_template(template: &Value) -> Result<PodTemplateSpec, Invalid> {
-    PodTemplateSpec::deserialize(template).map_err(|error| Invalid { reason: "InvalidTemplate", message: format!("template: {error}") })
+fn parse_template(template: &Value) -> Result<PodTemplateSpec, SpecProblem> {
+    PodTemplateSpec::deserialize(template).map_err(|error| SpecProblem { reason: "InvalidTemplate", message: format!("template: {error}") })
 }
 
-fn pod_problems(pod: &PodSpec) -> Vec<Invalid> {
+fn pod_problems(pod: &PodSpec) -> Vec<SpecProblem> {
     let mut found = Vec::new();
     if pod.containers.is_empty() {
-        found.push(Invalid { reason: "InvalidTemplate", message: "template.spec.containers must name at least one container".into() });
+        found.push(SpecProblem { reason: "InvalidTemplate", message: "template.spec.containers must name at least one container".into() });
     }
     if pod.node_name.is_some() {
-        found.push(Invalid {
+        found.push(SpecProblem {
             reason: "InvalidTemplate",
             message: "template.spec.nodeName must not be set: the operator pins pods; choose nodes with nodeSelector".into(),
         });
@@ -481,7 +481,7 @@ fn pod_problems(pod: &PodSpec) -> Vec<Invalid> {
     found
 }
 
-fn health_checker_problems(spec: &IngressDaemonSetSpec, pods_per_node: i32) -> Vec<Invalid> {
+fn health_checker_problems(spec: &IngressDaemonSetSpec, pods_per_node: i32) -> Vec<SpecProblem> {
     let Some(checker) = &spec.health_checker else { return Vec::new() };
     let mut messages = Vec::new();
     if let Some(address) = checker.bind_address.as_deref().filter(|address| address.parse::<std::net::IpAddr>().is_err()) {
@@ -495,7 +495,7 @@ fn health_checker_problems(spec: &IngressDaemonSetSpec, pods_per_node: i32) -> V
             "healthChecker.readyPolicy.minReady: {least} pods are never ready where podsPerNode is {pods_per_node}: set it to {pods_per_node} or less"
         ));
     }
-    messages.into_iter().map(|message| Invalid { reason: "InvalidSpec", message }).collect()
+    messages.into_iter().map(|message| SpecProblem { reason: "InvalidSpec", message }).collect()
 }
 
 /// Ports of the host. With host networking every declared container port is one.
@@ -506,27 +506,27 @@ fn held_host_ports(pod: &PodSpec) -> impl Iterator<Item = i32> {
     ports.filter_map(move |port| if host_network { Some(port.container_port) } else { port.host_port.filter(|port| *port > 0) })
 }
 
-fn held_health_port(pod: &PodSpec, health_ports: &[u16]) -> Option<Invalid> {
+fn held_health_port(pod: &PodSpec, health_ports: &[u16]) -> Option<SpecProblem> {
     let port = held_host_ports(pod).find(|held| health_ports.iter().any(|port| i32::from(*port) == *held))?;
     let message = format!("healthCheckNodePorts: {port} is a port that the template's containers hold on the node: choose another one");
-    Some(Invalid { reason: "HealthCheckPortConflict", message })
+    Some(SpecProblem { reason: "HealthCheckPortConflict", message })
 }
 
-fn host_port_conflict(pod: &PodSpec) -> Invalid {
+fn host_port_conflict(pod: &PodSpec) -> SpecProblem {
     let remedy = if pod.host_network.unwrap_or(false) {
         "with hostNetwork, remove `ports` from the containers and let the program listen with SO_REUSEPORT; or set podsPerNode to 1 and maxSurgedPodsPerNode to 0"
     } else {
         "remove hostPort, or set podsPerNode to 1 and maxSurgedPodsPerNode to 0"
     };
-    Invalid {
+    SpecProblem {
         reason: "HostPortConflict",
         message: format!("several pods of one node would hold the same host port, which a kubelet refuses: {remedy}"),
     }
 }
 
 /// A duration of a day at the most.
-pub(crate) fn milliseconds(field: &str, given: &Duration) -> Result<i64, Invalid> {
-    given.milliseconds().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(|| Invalid {
+pub(crate) fn milliseconds(field: &str, given: &Duration) -> Result<i64, SpecProblem> {
+    given.milliseconds().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(|| SpecProblem {
         reason: "InvalidSpec",
         message: format!("{field}: `{given}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
     })

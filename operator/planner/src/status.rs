@@ -3,20 +3,20 @@
 use crate::{
     blocked::{blocked, eta, needs_somebody, obstacle},
     health_checker,
-    mark_conflicts::Rivals,
-    node::Case,
+    mark_conflicts::MarkConflicts,
+    node::ManagedNode,
     node_rights,
     plan::{Held, Plan},
-    reason::{Hold, StepState, clock},
+    reason::{Reason, StepState, clock},
     render,
     revisions::{Origin, Targets},
     rollout_state,
     snapshot::Snapshot,
-    spec::{Invalid, Mode, Settings},
+    spec::{Mode, ResolvedSpec, SpecProblem},
 };
 use crds::{
     NodeReadinessGateStatus,
-    ledger::{Kind, Ledger},
+    ledger::{GrantReason, Ledger},
     status::{IngressDaemonSetStatus, NodeCounts, NodeState, Revisions},
     token::Phase,
 };
@@ -28,8 +28,8 @@ const LISTED: usize = 100;
 /// The status for what was seen and decided.
 pub fn status(
     snapshot: &Snapshot,
-    targets: &Result<Targets, Vec<Invalid>>,
-    cases: &[Case<'_>],
+    targets: &Result<Targets, Vec<SpecProblem>>,
+    cases: &[ManagedNode<'_>],
     plan: &Plan,
     ledger: Ledger,
 ) -> IngressDaemonSetStatus {
@@ -62,10 +62,10 @@ fn node_readiness(snapshot: &Snapshot, earlier: Option<NodeReadinessGateStatus>)
     snapshot.node_readiness.clone().or(earlier).filter(|_| has_gate)
 }
 
-fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> NodeCounts {
-    let count = |test: &dyn Fn(&Case<'_>) -> bool| u32::try_from(cases.iter().filter(|case| test(case)).count()).unwrap_or(u32::MAX);
-    let chosen = |case: &Case<'_>| case.chosen;
-    let serves = |case: &Case<'_>| {
+fn counts(settings: Option<&ResolvedSpec>, cases: &[ManagedNode<'_>], ledger: &Ledger) -> NodeCounts {
+    let count = |test: &dyn Fn(&ManagedNode<'_>) -> bool| u32::try_from(cases.iter().filter(|case| test(case)).count()).unwrap_or(u32::MAX);
+    let chosen = |case: &ManagedNode<'_>| case.chosen;
+    let serves = |case: &ManagedNode<'_>| {
         case.is_ready()
             && case.phase() == Some(Phase::Closed)
             && !case.is_unavailable()
@@ -88,7 +88,7 @@ fn counts(settings: Option<&Settings>, cases: &[Case<'_>], ledger: &Ledger) -> N
         detached: count(&|case| {
             matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating))
                 || case.holds_node()
-                || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == Kind::Remove && case.deployment.is_none())
+                || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == GrantReason::Remove && case.deployment.is_none())
         }),
         failed: ledger.course.as_ref().map_or(0, |course| u32::try_from(course.failed.len()).unwrap_or(u32::MAX)),
     }
@@ -121,8 +121,8 @@ fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<N
 
 fn conditions(
     snapshot: &Snapshot,
-    targets: &Result<Targets, Vec<Invalid>>,
-    cases: &[Case<'_>],
+    targets: &Result<Targets, Vec<SpecProblem>>,
+    cases: &[ManagedNode<'_>],
     plan: &Plan,
     nodes: &NodeCounts,
     ledger: &Ledger,
@@ -164,16 +164,16 @@ fn conditions(
 }
 
 type Wanted = (&'static str, bool, &'static str, String);
-type Resolved<'a> = Result<&'a Settings, &'a Vec<Invalid>>;
+type Resolved<'a> = Result<&'a ResolvedSpec, &'a Vec<SpecProblem>>;
 
 fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
-    let join = |problems: &[Invalid]| problems.iter().map(|invalid| invalid.message.as_str()).collect::<Vec<_>>().join("; ");
+    let join = |problems: &[SpecProblem]| problems.iter().map(|invalid| invalid.message.as_str()).collect::<Vec<_>>().join("; ");
     match settings {
         Err(problems) => ("Valid", false, problems.first().map_or("InvalidSpec", |first| first.reason), join(problems)),
         Ok(settings) => {
-            let mut remarks = settings.remarks.clone();
+            let mut warnings = settings.warnings.clone();
             if health_checker::uses_old_image(&snapshot.resource.spec) {
-                remarks.push(Invalid {
+                warnings.push(SpecProblem {
                     reason: "OldHealthCheckerImage",
                     message: format!(
                         "healthChecker.image names the original's image: {} is used instead, and an account of the operator's own; remove the fields",
@@ -181,10 +181,10 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wan
                     ),
                 });
             }
-            remarks.extend(node_rights::refused_taint(snapshot));
-            remarks.extend(covers_all_nodes(settings, nodes.desired as usize));
-            match remarks.first() {
-                Some(first) => ("Valid", true, first.reason, join(&remarks)),
+            warnings.extend(node_rights::refused_taint(snapshot));
+            warnings.extend(covers_all_nodes(settings, nodes.desired as usize));
+            match warnings.first() {
+                Some(first) => ("Valid", true, first.reason, join(&warnings)),
                 None => ("Valid", true, "Accepted", "the spec is valid".into()),
             }
         }
@@ -192,10 +192,10 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wan
 }
 
 /// Nothing keeps an update from taking out all nodes at once.
-fn covers_all_nodes(settings: &Settings, nodes: usize) -> Option<Invalid> {
+fn covers_all_nodes(settings: &ResolvedSpec, nodes: usize) -> Option<SpecProblem> {
     let budget = settings.budget.of(nodes);
     let covers = settings.mode == Mode::Detach && nodes > 0 && budget >= nodes && settings.min_available.is_zero();
-    covers.then(|| Invalid {
+    covers.then(|| SpecProblem {
         reason: "BudgetCoversAllNodes",
         message: format!(
             "maxUnavailableNodes allows {budget} and {nodes} are chosen: an update takes out all nodes at once; lower it, or set minAvailableNodes"
@@ -221,7 +221,7 @@ fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
 
 fn progressing(
     snapshot: &Snapshot,
-    targets: &Result<Targets, Vec<Invalid>>,
+    targets: &Result<Targets, Vec<SpecProblem>>,
     plan: &Plan,
     nodes: &NodeCounts,
     ledger: &Ledger,
@@ -229,7 +229,7 @@ fn progressing(
 ) -> Wanted {
     let settings = targets.as_ref().map(|targets| &targets.effective);
     let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_unproven() && nodes.updated > 0);
-    let without_pods = settings.is_ok_and(Settings::is_without_pods);
+    let without_pods = settings.is_ok_and(ResolvedSpec::is_without_pods);
     let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0 && !without_pods);
     let back = targets.as_ref().is_ok_and(|targets| targets.origin == Origin::RolledBack);
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
@@ -272,7 +272,7 @@ fn progressing(
         ("Progressing", false, held.reason(), format!("{message}; {}", held.message_of_rollout()))
     } else if snapshot.resource.spec.paused && ledger.grants.is_empty() {
         ("Progressing", false, "Paused", message)
-    } else if plan.held.values().any(|held| held.hold == Hold::DetachTimeout) {
+    } else if plan.held.values().any(|held| held.hold == Reason::DetachTimeout) {
         ("Progressing", false, "DetachTimeout", message)
     } else if let Some(step) = plan.step.as_ref().filter(|_| ledger.grants.is_empty()) {
         ("Progressing", true, "RollingOut", format!("{message}; {}", step.message_of_rollout()))
@@ -286,54 +286,54 @@ fn progressing(
 }
 
 /// What everything waits for that a person, time or a window has to settle, while nothing is under way.
-fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Hold> {
-    let waits = |hold: &&Hold| {
+fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
+    let waits = |hold: &&Reason| {
         matches!(
             hold,
-            Hold::TooManyFailed { .. }
-                | Hold::OutsideWindow { .. }
-                | Hold::Partition
-                | Hold::OnDelete
-                | Hold::NotInPlace(_)
-                | Hold::Step { state: StepState::AwaitingPromotion { .. } | StepState::NoNodes { .. }, .. }
+            Reason::TooManyFailed { .. }
+                | Reason::OutsideWindow { .. }
+                | Reason::Partition
+                | Reason::OnDelete
+                | Reason::NotInPlace(_)
+                | Reason::Step { state: StepState::AwaitingPromotion { .. } | StepState::NoNodes { .. }, .. }
         )
     };
-    let stands = |held: &Held| held.phase == "Failed" || matches!(held.hold, Hold::Drained(_));
+    let stands = |held: &Held| held.phase == "Failed" || matches!(held.hold, Reason::Drained(_));
     let under_way = ledger.grants.keys().any(|node| plan.held.get(node).is_some_and(|held| !stands(held)));
     plan.held.values().map(|held| &held.hold).chain(&plan.step).find(waits).filter(|_| !under_way)
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.
-fn degraded(cases: &[Case<'_>], plan: &Plan) -> Wanted {
+fn degraded(cases: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
     let troubled = |held: &&Held| {
         matches!(
             &held.hold,
-            Hold::PodsNotReady { trouble: Some(_), .. }
-                | Hold::Joining { trouble: Some(_) }
-                | Hold::PrePulling(Some(_))
-                | Hold::AdmissionRejected { .. }
-                | Hold::NodeNotReady
-                | Hold::Failed { .. }
-                | Hold::FailedBefore(_)
-                | Hold::TooManyFailed { .. }
-                | Hold::PodsRefused(_)
-                | Hold::Refused(_)
-                | Hold::Relabelled(_)
-                | Hold::DetachAnnotationConflict(_)
-                | Hold::NameConflict(_)
-                | Hold::HoldersUnreadable(_)
-                | Hold::HoldersFull
-                | Hold::DetachTimeout
-                | Hold::GivenUp
-                | Hold::BadTimestamp(_)
-                | Hold::HealthPortSilent { .. }
+            Reason::PodsNotReady { trouble: Some(_), .. }
+                | Reason::Joining { trouble: Some(_) }
+                | Reason::PrePulling(Some(_))
+                | Reason::AdmissionRejected { .. }
+                | Reason::NodeNotReady
+                | Reason::Failed { .. }
+                | Reason::FailedBefore(_)
+                | Reason::TooManyFailed { .. }
+                | Reason::PodsRefused(_)
+                | Reason::Refused(_)
+                | Reason::Relabelled(_)
+                | Reason::DetachAnnotationConflict(_)
+                | Reason::NameConflict(_)
+                | Reason::HoldersUnreadable(_)
+                | Reason::HoldersFull
+                | Reason::DetachTimeout
+                | Reason::GivenUp
+                | Reason::BadTimestamp(_)
+                | Reason::HealthPortSilent { .. }
         ) || held.phase == "Unavailable"
     };
     let mut found: Vec<_> = plan.held.iter().filter(|(_, held)| troubled(held)).collect();
     found.sort_by_key(|(name, _)| (cases.iter().find(|case| case.name == name.as_str()).is_none_or(|case| case.grant.is_none()), *name));
     match found.first() {
         // A last step that halts holds no node back.
-        None => match plan.step.as_ref().filter(|hold| matches!(hold, Hold::TooManyFailed { .. })) {
+        None => match plan.step.as_ref().filter(|hold| matches!(hold, Reason::TooManyFailed { .. })) {
             Some(hold) => ("Degraded", true, hold.reason(), hold.message()),
             None => ("Degraded", false, "AsExpected", "no node is in trouble".into()),
         },
@@ -358,7 +358,7 @@ const ROLLED_BACK: &str = "RolledBack";
 /// Reason of conditions when no node was finished for too long, as for a Deployment.
 const DEADLINE: &str = "ProgressDeadlineExceeded";
 
-fn late(settings: &Settings, plan: &Plan, ledger: &Ledger) -> Option<String> {
+fn late(settings: &ResolvedSpec, plan: &Plan, ledger: &Ledger) -> Option<String> {
     let course = ledger.course.as_ref().filter(|course| plan.clocks.is_running() && rollout_state::is_late(settings, course))?;
     Some(format!(
         "no node was finished within {} s (progressDeadlineSeconds), the last at {}: see nodeStates for what they wait for",
@@ -368,7 +368,7 @@ fn late(settings: &Settings, plan: &Plan, ledger: &Ledger) -> Option<String> {
 }
 
 /// Another revision than the one of the spec runs because that one failed.
-fn rolled_back(targets: &Result<Targets, Vec<Invalid>>, ledger: &Ledger) -> Option<Wanted> {
+fn rolled_back(targets: &Result<Targets, Vec<SpecProblem>>, ledger: &Ledger) -> Option<Wanted> {
     let targets = targets.as_ref().ok().filter(|targets| targets.origin == Origin::RolledBack)?;
     let rolled_back = ledger.rolled_back.as_ref()?;
     let message = format!(
@@ -391,7 +391,7 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
         return Some(("Stalled", true, DEADLINE, message));
     }
     let holds = || plan.held.values().map(|held| &held.hold).chain(&plan.step);
-    if let Some(hold) = holds().find(|hold| matches!(hold, Hold::TooManyFailed { .. })) {
+    if let Some(hold) = holds().find(|hold| matches!(hold, Reason::TooManyFailed { .. })) {
         return Some(("Stalled", true, hold.reason(), hold.message()));
     }
     if let Some((node, hold)) = obstacle(plan, ledger, nodes).filter(|(_, hold)| needs_somebody(hold)) {
@@ -401,12 +401,12 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
     let (name, held) = plan.held.iter().find(|(_, held)| {
         matches!(
             held.hold,
-            Hold::DetachTimeout
-                | Hold::HoldersUnreadable(_)
-                | Hold::HoldersFull
-                | Hold::NameConflict(_)
-                | Hold::Refused(_)
-                | Hold::DetachAnnotationConflict(_)
+            Reason::DetachTimeout
+                | Reason::HoldersUnreadable(_)
+                | Reason::HoldersFull
+                | Reason::NameConflict(_)
+                | Reason::Refused(_)
+                | Reason::DetachAnnotationConflict(_)
         )
     })?;
     Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
@@ -431,7 +431,7 @@ fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<Wanted> {
     })
 }
 
-fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[Case<'_>], plan: &Plan) -> Vec<Wanted> {
+fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[ManagedNode<'_>], plan: &Plan) -> Vec<Wanted> {
     let mut found = Vec::new();
     if let Err(problems) = settings {
         found.extend(
@@ -449,18 +449,18 @@ fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[Case<'_>], pl
     } else if let Some(message) = health_checker::late_service(snapshot, settings) {
         found.push(("HealthCheckPortConflict", true, "HealthCheckPortConflict", message));
     }
-    let node = plan.held.values().find_map(|held| if let Hold::NameConflict(name) = &held.hold { Some(name.clone()) } else { None });
+    let node = plan.held.values().find_map(|held| if let Reason::NameConflict(name) = &held.hold { Some(name.clone()) } else { None });
     let checker = settings.ports.iter().map(|port| render::object_name(&snapshot.resource.name, &port.to_string(), &snapshot.taken_names));
     let checker = checker
         .into_iter()
         .find(|name| snapshot.foreign_names.contains(name) || snapshot.daemon_sets.iter().any(|set| set.name == *name && !set.owned));
     if let Some(name) = node.or(checker) {
-        found.push(("NameConflict", true, "NameConflict", Hold::NameConflict(name).message()));
+        found.push(("NameConflict", true, "NameConflict", Reason::NameConflict(name).message()));
     }
     let marks = settings.detach_marks();
-    let rivals = Rivals::of(snapshot, Some(settings), &Ledger::default());
+    let rivals = MarkConflicts::of(snapshot, Some(settings), &Ledger::default());
     if let Some(other) = cases.iter().filter(|case| case.chosen).find_map(|case| rivals.on(case, &marks)) {
-        found.push(("DetachAnnotationConflict", true, "DetachAnnotationConflict", Hold::DetachAnnotationConflict(other).message()));
+        found.push(("DetachAnnotationConflict", true, "DetachAnnotationConflict", Reason::DetachAnnotationConflict(other).message()));
     }
     found
 }

@@ -3,7 +3,7 @@
 //! Pure and over `Copy` types, without times: `timing` has turned them into yes and no. The same function runs in the
 //! operator and in the model that searches it.
 
-use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
+use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
 
 /// A grant, as far as the protocol needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,7 +11,7 @@ pub struct GrantView {
     /// Fencing id.
     pub id: u64,
     /// Why.
-    pub kind: Kind,
+    pub kind: GrantReason,
     /// The Deployment is marked.
     pub deployment_mark: bool,
     /// The Node is marked.
@@ -61,7 +61,7 @@ pub struct StepView {
     pub entry: Option<EntryView>,
     /// The Node.
     pub node: NodeView,
-    /// Kind, revision and marks of the grant are what is wanted now.
+    /// Reason, revision and marks of the grant are what is wanted now.
     pub wanted: bool,
     /// The Deployment runs exactly what the grant is to bring about, and nothing else.
     pub complete: bool,
@@ -172,7 +172,7 @@ fn marked(view: &StepView, token: TokenView) -> Step {
             Some(_) | None => return Step::Detach,
         }
     }
-    let may_change = view.graced || view.grant.kind == Kind::Abort || !deployment_mark && !node_mark;
+    let may_change = view.graced || view.grant.kind == GrantReason::Abort || !deployment_mark && !node_mark;
     match may_change {
         true if view.pauses => Step::Pause,
         true => Step::Update,
@@ -215,7 +215,7 @@ fn closed(view: &StepView) -> Step {
     if view.entry.is_some_and(|entry| entry.phase == EntryPhase::Detached) {
         return Step::Unmark;
     }
-    if view.grant.kind == Kind::Remove {
+    if view.grant.kind == GrantReason::Remove {
         // A node that was chosen again meanwhile keeps its Deployment, with no pods, and passes admission anew.
         if view.wanted { Step::DeleteDeployment } else { Step::Release { live: false } }
     } else if view.soaked {
@@ -233,7 +233,7 @@ fn without_deployment(view: &StepView) -> Step {
     if !view.wanted {
         return Step::Retarget;
     }
-    if view.grant.kind != Kind::Remove {
+    if view.grant.kind != GrantReason::Remove {
         return Step::AwaitDeployment;
     }
     match view.entry {

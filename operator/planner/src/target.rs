@@ -3,7 +3,7 @@
 //! Pure and over `Copy` types, like [`step`](crate::step()): the same functions run in the operator and in the model that
 //! searches them.
 
-use crds::{ledger::Kind, token::Phase};
+use crds::{ledger::GrantReason, token::Phase};
 use std::cmp::Ordering;
 
 /// What the need of a node depends on.
@@ -37,22 +37,22 @@ pub struct NeedView {
 }
 
 /// What a node needs that takes a grant; `None` when nothing does.
-pub fn need(view: &NeedView) -> Option<Kind> {
+pub fn need(view: &NeedView) -> Option<GrantReason> {
     if !view.chosen {
-        return view.has_anything.then_some(Kind::Remove);
+        return view.has_anything.then_some(GrantReason::Remove);
     }
     let phase = view.phase.filter(|phase| *phase != Phase::New)?;
     if view.draining {
-        return Some(Kind::Drain);
+        return Some(GrantReason::Drain);
     }
     let stuck = !view.readable || !view.granted && (phase != Phase::Closed || view.detached);
     match view.replicas {
-        _ if !view.current => Some(Kind::Update),
-        _ if view.drifted || stuck => Some(Kind::Repair),
-        Ordering::Greater => Some(Kind::Shrink),
+        _ if !view.current => Some(GrantReason::Update),
+        _ if view.drifted || stuck => Some(GrantReason::Repair),
+        Ordering::Greater => Some(GrantReason::Shrink),
         Ordering::Less if view.broken => None,
         // A node without pods does not serve: they are added without a grant, unless one is under way and must say so.
-        Ordering::Less if !view.empty || view.granted => Some(Kind::Grow),
+        Ordering::Less if !view.empty || view.granted => Some(GrantReason::Grow),
         Ordering::Less | Ordering::Equal => None,
     }
 }
@@ -60,7 +60,7 @@ pub fn need(view: &NeedView) -> Option<Kind> {
 /// Why grants may not go on to something new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a reason of its own, and the model enumerates them")]
-pub struct Gates {
+pub struct Stops {
     /// `spec.paused`.
     pub paused: bool,
     /// A detacher did not answer; policy Halt.
@@ -71,13 +71,13 @@ pub struct Gates {
     pub failed: bool,
 }
 
-impl Gates {
+impl Stops {
     /// Nothing of this kind is begun.
-    pub fn shut(self, kind: Kind) -> bool {
+    pub fn shut(self, kind: GrantReason) -> bool {
         match kind {
-            Kind::Remove | Kind::Drain => false,
-            Kind::Update => self.paused || self.halted || self.closed || self.failed,
-            Kind::Repair | Kind::Shrink | Kind::Grow | Kind::Abort => self.paused || self.halted,
+            GrantReason::Remove | GrantReason::Drain => false,
+            GrantReason::Update => self.paused || self.halted || self.closed || self.failed,
+            GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow | GrantReason::Abort => self.paused || self.halted,
         }
     }
 }
@@ -89,7 +89,7 @@ pub struct FitView {
     /// The node belongs to the resource.
     pub chosen: bool,
     /// Why the grant was given.
-    pub kind: Kind,
+    pub kind: GrantReason,
     /// Its revision is the wanted one.
     pub current: bool,
     /// Its marks include all that an update needs.
@@ -107,11 +107,11 @@ pub struct FitView {
     /// The token carries this grant's id and says that pods change in place: the Deployment is paused, with its former template.
     pub in_place: bool,
     /// What the node needs.
-    pub need: Option<Kind>,
+    pub need: Option<GrantReason>,
     /// It gave up the wanted revision after a detach timeout.
     pub given_up: bool,
     /// What holds new work back.
-    pub gates: Gates,
+    pub gates: Stops,
 }
 
 /// What becomes of a grant.
@@ -120,7 +120,7 @@ pub enum Fit {
     /// It is what is wanted.
     Fits,
     /// A grant of this kind takes its slot.
-    Take(Kind),
+    Take(GrantReason),
     /// The way back takes its slot: the node keeps what it runs.
     TurnBack,
 }
@@ -130,31 +130,31 @@ pub fn fit(view: &FitView) -> Fit {
     // Whoever gives it replicas again while it is emptied would keep it from ever being empty.
     let emptied = if view.updated { view.empty } else { view.marked_for_removal };
     if !view.chosen {
-        let fits = view.kind == Kind::Remove && emptied;
-        return if fits { Fit::Fits } else { Fit::Take(Kind::Remove) };
+        let fits = view.kind == GrantReason::Remove && emptied;
+        return if fits { Fit::Fits } else { Fit::Take(GrantReason::Remove) };
     }
-    if view.need == Some(Kind::Drain) {
-        let fits = view.kind == Kind::Drain && emptied;
-        return if fits { Fit::Fits } else { Fit::Take(Kind::Drain) };
+    if view.need == Some(GrantReason::Drain) {
+        let fits = view.kind == GrantReason::Drain && emptied;
+        return if fits { Fit::Fits } else { Fit::Take(GrantReason::Drain) };
     }
-    if view.phase.is_none() && view.kind != Kind::Remove {
+    if view.phase.is_none() && view.kind != GrantReason::Remove {
         return Fit::Fits; // It is made anew first, with a higher id.
     }
     if view.in_place {
         let fits = view.current && view.marked && view.need.is_none_or(|need| need == view.kind);
-        return if fits { Fit::Fits } else { Fit::Take(view.need.unwrap_or(Kind::Repair)) };
+        return if fits { Fit::Fits } else { Fit::Take(view.need.unwrap_or(GrantReason::Repair)) };
     }
     if view.updated {
-        let taken_away = matches!(view.kind, Kind::Remove | Kind::Drain);
+        let taken_away = matches!(view.kind, GrantReason::Remove | GrantReason::Drain);
         // A way back has changed no pods, and while paused none are: they become ready by themselves, or after the pause.
-        let waits = view.kind == Kind::Abort && view.gates.paused;
-        let settled = waits || !taken_away && (view.need.is_none() || view.given_up) && (view.kind == Kind::Abort || view.current);
+        let waits = view.kind == GrantReason::Abort && view.gates.paused;
+        let settled = waits || !taken_away && (view.need.is_none() || view.given_up) && (view.kind == GrantReason::Abort || view.current);
         let degrading_to_detach = view.phase == Some(Phase::Degrading) && view.detaches;
-        return if settled && !degrading_to_detach { Fit::Fits } else { Fit::Take(view.need.unwrap_or(Kind::Repair)) };
+        return if settled && !degrading_to_detach { Fit::Fits } else { Fit::Take(view.need.unwrap_or(GrantReason::Repair)) };
     }
     match (view.kind, view.need) {
-        (Kind::Abort, None) => Fit::Fits,
-        (Kind::Abort, Some(need)) if view.gates.shut(need) || view.given_up => Fit::Fits,
+        (GrantReason::Abort, None) => Fit::Fits,
+        (GrantReason::Abort, Some(need)) if view.gates.shut(need) || view.given_up => Fit::Fits,
         (kind, Some(need)) if need == kind && view.current && view.marked => Fit::Fits,
         (_, Some(need)) if !view.gates.shut(need) => Fit::Take(need),
         (_, Some(_) | None) => Fit::TurnBack,

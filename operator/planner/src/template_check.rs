@@ -4,7 +4,7 @@ use crate::{
     render,
     revisions::Targets,
     snapshot::{Snapshot, TEMPLATE},
-    spec::Invalid,
+    spec::SpecProblem,
 };
 use crds::token::{Phase, Token};
 use serde_json::{Value, json};
@@ -44,11 +44,11 @@ pub fn trial(snapshot: &Snapshot) -> Option<Trial> {
 }
 
 /// What the API server said of the template, as a reason why the spec is not valid.
-pub fn refusal(snapshot: &Snapshot) -> Option<Invalid> {
+pub fn refusal(snapshot: &Snapshot) -> Option<SpecProblem> {
     let said = snapshot.refusals.get(TEMPLATE).filter(|_| !snapshot.resource.deleting)?;
     // The name of the Deployment that it was tried with says nothing to the user.
     let said = said.split_once(" is invalid: ").map_or(said.as_str(), |(_, causes)| causes);
-    Some(Invalid { reason: "TemplateRefused", message: format!("the API server refuses the template, correct it: {}", cut(said)) })
+    Some(SpecProblem { reason: "TemplateRefused", message: format!("the API server refuses the template, correct it: {}", cut(said)) })
 }
 
 /// Without its middle where it is long: an object that could not be decoded is quoted there, and the reason comes last.

@@ -1,9 +1,9 @@
 //! Times of marks, turned into yes, no and when.
 
 use crate::{
-    reason::Hold,
+    reason::Reason,
     snapshot::NodeFacts,
-    spec::{DEFAULT_GRACE, Settings},
+    spec::{DEFAULT_GRACE, ResolvedSpec},
 };
 use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout};
 
@@ -38,52 +38,59 @@ pub struct Marked<'a> {
 }
 
 /// The grace of all marks: `None` when it is over.
-pub fn grace(settings: &Settings, marked: &Marked<'_>) -> Option<Hold> {
+pub fn grace(settings: &ResolvedSpec, marked: &Marked<'_>) -> Option<Reason> {
     let by_deployment = marked.token.map(|waited| after(settings.deployment_grace).saturating_sub(waited));
     let by_node = marked.entry.map(|(_, waited)| after(settings.node_grace).saturating_sub(waited));
     let until = marked.now.saturating_add(by_deployment.max(by_node).unwrap_or(0));
-    let plain = || (marked.now < until).then_some(Hold::GracePeriod { until });
+    let plain = || (marked.now < until).then_some(Reason::GracePeriod { until });
     let (Some((entry, waited)), Some(timestamp)) = (marked.entry, &settings.timestamp) else { return plain() };
     // What a detacher answers is its own time: here the time counts at which it was asked, however late that arrived.
     let seen = marked.now.saturating_sub(waited);
     match detached_at(&timestamp.key, began(entry.time, marked.now, seen), marked.node) {
         Answer::At(time) => {
             let until = until.max(began(time, marked.now, seen).saturating_add(after(timestamp.grace)));
-            (marked.now < until).then_some(Hold::GracePeriod { until })
+            (marked.now < until).then_some(Reason::GracePeriod { until })
         }
         missing => {
             if waited < settings.detach_timeout {
                 let until = seen.saturating_add(settings.detach_timeout);
                 return Some(match missing {
-                    Answer::Unreadable(text) => Hold::BadTimestamp(text),
-                    Answer::None | Answer::At(_) => Hold::WaitingForDetacher { until },
+                    Answer::Unreadable(text) => Reason::BadTimestamp(text),
+                    Answer::None | Answer::At(_) => Reason::WaitingForDetacher { until },
                 });
             }
             match settings.on_detach_timeout {
                 OnDetachTimeout::Proceed => plain(),
-                OnDetachTimeout::Halt | OnDetachTimeout::Abort => Some(Hold::DetachTimeout),
+                OnDetachTimeout::Halt | OnDetachTimeout::Abort => Some(Reason::DetachTimeout),
             }
         }
     }
 }
 
 /// The grace of a mark that has been seen for so long when the spec, which would say it, is not valid.
-pub fn default_grace(now: i64, waited: i64) -> Option<Hold> {
+pub fn default_grace(now: i64, waited: i64) -> Option<Reason> {
     let left = after(DEFAULT_GRACE).saturating_sub(waited);
-    (left > 0).then_some(Hold::GracePeriod { until: now.saturating_add(left) })
+    (left > 0).then_some(Reason::GracePeriod { until: now.saturating_add(left) })
 }
 
 /// Whether the node, which has been seen attached for so many seconds, has soaked: `None` when it has.
 ///
 /// `alone`: no other resource holds the key, so the detacher is expected to let go of the node.
-pub fn soak(settings: &Settings, now: i64, waited: i64, attached: Option<&Entry>, alone: bool, node: Option<&NodeFacts>) -> Option<Hold> {
+pub fn soak(
+    settings: &ResolvedSpec,
+    now: i64,
+    waited: i64,
+    attached: Option<&Entry>,
+    alone: bool,
+    node: Option<&NodeFacts>,
+) -> Option<Reason> {
     let left = after(settings.attach_soak).saturating_sub(waited);
     if left > 0 {
-        return Some(Hold::AttachSoak { until: now.saturating_add(left) });
+        return Some(Reason::AttachSoak { until: now.saturating_add(left) });
     }
     let timestamp = settings.timestamp.as_ref().filter(|_| attached.is_some() && alone)?;
     let waiting = node.is_some_and(|node| node.annotations.contains_key(&timestamp.key)) && waited < settings.detach_timeout;
-    waiting.then_some(Hold::WaitingForAttachment)
+    waiting.then_some(Reason::WaitingForAttachment)
 }
 
 enum Answer {

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
 #![allow(clippy::unused_self, reason = "rules read alike, whether a mutation concerns them or not")]
 
-use crds::{ledger::Kind, token::Phase};
+use crds::{ledger::GrantReason, token::Phase};
 use planner::{
     in_place::protocol::{Move, PodView, ReplicaSetView, View, moves},
     step::{GrantView, NodeView, Step, StepView, TokenView, step},
@@ -214,7 +214,7 @@ impl Search {
         let own = deployment.id == id;
         let progress = (own && deployment.phase == Phase::InPlace).then(|| self.progress(seen, id, revision, in_place));
         let view = StepView {
-            grant: GrantView { id: id.into(), kind: Kind::Update, deployment_mark: true, node_mark: false },
+            grant: GrantView { id: id.into(), kind: GrantReason::Update, deployment_mark: true, node_mark: false },
             token: Some(TokenView { id: deployment.id.into(), phase: deployment.phase }),
             entry: None,
             node: NodeView::Same,

@@ -2,7 +2,7 @@
 
 use super::metrics::{GateMetrics, Refused};
 use crate::{
-    watch::Lean,
+    watch::Partial,
     write::{self, Error},
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -49,7 +49,7 @@ fn retry_after(error: &kube::Error) -> Option<Duration> {
 
 /// Patches a Node; where a test in the patch fails, reads what is there.
 pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operations: &Value) -> Outcome {
-    let api: Api<Lean<Node>> = Api::all(client.clone());
+    let api: Api<Partial<Node>> = Api::all(client.clone());
     let began = Instant::now();
     let patch = match write::json_patch(operations) {
         Ok(patch) => patch,

@@ -36,7 +36,7 @@ use planner::{
         force::{Said, in_force},
         links::links,
         record::{Cause, annotation_key, records},
-        room::Room,
+        retaint_budget::RetaintBudget,
         satisfiable::unsatisfiable,
         world::Key,
     },
@@ -113,7 +113,7 @@ pub struct Engine {
     failures: BTreeMap<String, (u32, Instant)>,
     /// Nodes that cannot be written to: whether somebody does not allow it, and what was answered.
     refusals: BTreeMap<String, (bool, String)>,
-    rooms: BTreeMap<String, (Instant, Room)>,
+    rooms: BTreeMap<String, (Instant, RetaintBudget)>,
     regressed: BTreeMap<String, VecDeque<i64>>,
     reported: BTreeMap<String, NodeReadinessGateStatus>,
     /// What conditions of gates said last that have no status, by UID.
@@ -642,7 +642,7 @@ pub(super) fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
 
 /// Whether another node may lose its release; the room is taken with the answer.
 fn take_room(
-    rooms: &mut BTreeMap<String, (Instant, Room)>,
+    rooms: &mut BTreeMap<String, (Instant, RetaintBudget)>,
     tally: impl Fn() -> (usize, usize),
     regressed: &mut BTreeMap<String, VecDeque<i64>>,
     gate: &Gate,
@@ -654,7 +654,7 @@ fn take_room(
     }
     let count = || {
         let (matched, held) = tally();
-        Room::of(gate, matched, held, lately.len())
+        RetaintBudget::of(gate, matched, held, lately.len())
     };
     let entry = rooms.entry(gate.uid.clone()).or_insert_with(|| (Instant::now(), count()));
     if entry.0.elapsed() >= ROOM_FOR {

@@ -35,7 +35,7 @@ use planner::{
         force::{Said, in_force},
         links::links,
         record::annotation_key,
-        room::Room,
+        retaint_budget::RetaintBudget,
         satisfiable::unsatisfiable,
         world::{PodSource, Pods, Source},
     },
@@ -102,7 +102,7 @@ struct Pass {
     observer: Observer,
     world: World,
     shut: BTreeMap<String, (&'static str, String)>,
-    rooms: RefCell<BTreeMap<String, Room>>,
+    rooms: RefCell<BTreeMap<String, RetaintBudget>>,
     /// Unix seconds.
     now: i64,
 }
@@ -313,7 +313,8 @@ impl Pass {
                 *regressed += usize::from(view.regressed);
             }
         }
-        let of = |(uid, (matched, regressed))| Some((Clone::clone(&uid), Room::of(self.world.gates.get(&uid)?, matched, regressed, 0)));
+        let of =
+            |(uid, (matched, regressed))| Some((Clone::clone(&uid), RetaintBudget::of(self.world.gates.get(&uid)?, matched, regressed, 0)));
         self.rooms.replace(counts.into_iter().filter_map(of).collect());
     }
 

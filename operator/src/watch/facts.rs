@@ -9,9 +9,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use planner::{
-    shared_spec::Specs,
+    shared_spec::SpecInterner,
     snapshot::{
-        ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, GatedPod, NodeCondition, NodeFacts, PodFacts, PullFacts,
+        ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, InPlacePod, NodeCondition, NodeFacts, PodFacts, PullFacts,
         ReplicaSetFacts, RevisionFacts, Unmet,
     },
 };
@@ -28,7 +28,7 @@ pub fn seconds(time: &Time) -> i64 {
 }
 
 /// What is read of a Node.
-pub fn node(node: Node, specs: &mut Specs) -> NodeFacts {
+pub fn node(node: Node, specs: &mut SpecInterner) -> NodeFacts {
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
     let info = status.node_info;
@@ -55,7 +55,7 @@ pub fn node(node: Node, specs: &mut Specs) -> NodeFacts {
     }
 }
 
-fn node_condition(condition: k8s_openapi::api::core::v1::NodeCondition, specs: &mut Specs) -> NodeCondition {
+fn node_condition(condition: k8s_openapi::api::core::v1::NodeCondition, specs: &mut SpecInterner) -> NodeCondition {
     NodeCondition {
         type_: specs.keys.share(condition.type_),
         status: match condition.status.as_str() {
@@ -75,7 +75,7 @@ fn short(id: Option<&str>) -> String {
 
 /// What is read of a per-node Deployment; `own` are the texts in which its spec differs from those of other nodes. Ownership is
 /// judged when the snapshot is made.
-pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut Specs) -> DeploymentFacts {
+pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut SpecInterner) -> DeploymentFacts {
     let status = deployment.status.unwrap_or_default();
     let refused = status.conditions.iter().flatten().find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
     let refusal = refused.map(|condition| condition.message.clone().unwrap_or_default());
@@ -107,7 +107,7 @@ fn is_gated(spec: &PodSpec) -> bool {
 }
 
 /// What is read of a `ReplicaSet` whose pods have the gate for updates in place; nothing of others.
-pub fn replica_set(set: ReplicaSet, specs: &mut Specs) -> Option<ReplicaSetFacts> {
+pub fn replica_set(set: ReplicaSet, specs: &mut SpecInterner) -> Option<ReplicaSetFacts> {
     let owner = set.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?.uid.clone();
     set.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.as_ref()).filter(|spec| is_gated(spec))?;
     let template = orphan_template(&set);
@@ -160,7 +160,7 @@ fn pull(pod: &Pod, status: &PodStatus) -> Option<Box<PullFacts>> {
 }
 
 /// What an update in place reads of a pod that has the gate.
-fn gated(pod: &Pod, status: &PodStatus, specs: &mut Specs) -> Option<Box<GatedPod>> {
+fn gated(pod: &Pod, status: &PodStatus, specs: &mut SpecInterner) -> Option<Box<InPlacePod>> {
     let spec = pod.spec.as_ref().filter(|spec| is_gated(spec))?;
     let meta = &pod.metadata;
     let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == names::IN_PLACE_GATE);
@@ -181,7 +181,7 @@ fn gated(pod: &Pod, status: &PodStatus, specs: &mut Specs) -> Option<Box<GatedPo
         }
     });
     let record = record(pod);
-    Some(Box::new(GatedPod {
+    Some(Box::new(InPlacePod {
         uid: meta.uid.clone().unwrap_or_default(),
         resource_version: meta.resource_version.clone().unwrap_or_default(),
         generation: meta.generation.unwrap_or(0),
@@ -243,7 +243,7 @@ pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
 }
 
 /// What is read of a pod.
-pub fn pod(pod: &Pod, specs: &mut Specs) -> PodFacts {
+pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
     let empty = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&empty);
     let phase = status.phase.as_deref().unwrap_or_default();

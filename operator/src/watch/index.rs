@@ -16,7 +16,7 @@ use k8s_openapi::{
 use kube::Resource;
 use planner::{
     claims::{Claim, claims},
-    shared_spec::Specs,
+    shared_spec::SpecInterner,
     snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RESOURCES_PER_NAMESPACE, ReplicaSetFacts, RevisionFacts, Withheld},
 };
 use serde_json::Value;
@@ -118,7 +118,7 @@ pub trait Observed: Sized {
     /// What is kept of an object.
     type Kept;
     /// Cuts an object down to that.
-    fn keep(self, specs: &mut Specs) -> Self::Kept;
+    fn keep(self, specs: &mut SpecInterner) -> Self::Kept;
     /// Takes an object in.
     fn insert(key: Key, kept: Self::Kept, index: &mut Index) -> Touched;
     /// Takes an object out.
@@ -139,7 +139,7 @@ pub struct Cut<K: Observed> {
 
 impl<K: Observed + Resource> Cut<K> {
     /// Cuts it down.
-    pub fn of(object: K, specs: &mut Specs) -> Self {
+    pub fn of(object: K, specs: &mut SpecInterner) -> Self {
         let meta = object.meta();
         Self { key: key(meta), version: version(meta.resource_version.as_deref()), kept: object.keep(specs) }
     }
@@ -393,7 +393,7 @@ impl Observed for Guarded {
     const KIND: Kind = Kind::Resources;
     type Kept = Kept;
 
-    fn keep(self, _: &mut Specs) -> Kept {
+    fn keep(self, _: &mut SpecInterner) -> Kept {
         Kept::of(self)
     }
 
@@ -459,7 +459,7 @@ impl Observed for Node {
     const KIND: Kind = Kind::Nodes;
     type Kept = NodeFacts;
 
-    fn keep(self, specs: &mut Specs) -> NodeFacts {
+    fn keep(self, specs: &mut SpecInterner) -> NodeFacts {
         facts::node(self, specs)
     }
 
@@ -467,7 +467,7 @@ impl Observed for Node {
         // Heartbeats change the resourceVersion alone; at thousands of nodes they must not wake anybody.
         let before = index.nodes.get(&name);
         let same = before.is_some_and(|before| before.is_same_but_conditions(&after));
-        if before.is_none_or(|before| !before.says_the_same(&after)) {
+        if before.is_none_or(|before| !before.equals_ignoring_heartbeats(&after)) {
             index.node_news.insert(name.clone());
         }
         index.node_names.insert(hash::node_hash(&name), name.clone());
@@ -493,7 +493,7 @@ impl Observed for Deployment {
     const KIND: Kind = Kind::Deployments;
     type Kept = Entry<(String, Arc<DeploymentFacts>)>;
 
-    fn keep(self, specs: &mut Specs) -> Self::Kept {
+    fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         let node = self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(names::NODE_NAME_ANNOTATION)).cloned();
         let node = node.unwrap_or_default();
         let name = self.metadata.name.clone().unwrap_or_default();
@@ -527,7 +527,7 @@ impl Observed for ReplicaSet {
     const KIND: Kind = Kind::ReplicaSets;
     type Kept = Entry<KeptReplicaSet>;
 
-    fn keep(self, specs: &mut Specs) -> Self::Kept {
+    fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         let mut entry = entry(&self.metadata, KeptReplicaSet::default());
         if entry.controller.is_none() {
             entry.facts.orphan = facts::orphan_template(&self);
@@ -555,7 +555,7 @@ impl Observed for Pod {
     const KIND: Kind = Kind::Pods;
     type Kept = Entry<PodFacts>;
 
-    fn keep(self, specs: &mut Specs) -> Self::Kept {
+    fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         entry(&self.metadata, facts::pod(&self, specs))
     }
 
@@ -577,7 +577,7 @@ impl Observed for DaemonSet {
     const KIND: Kind = Kind::DaemonSets;
     type Kept = Entry<DaemonSetFacts>;
 
-    fn keep(self, _: &mut Specs) -> Self::Kept {
+    fn keep(self, _: &mut SpecInterner) -> Self::Kept {
         entry(&self.metadata, ()).with(facts::daemon_set(self))
     }
 
@@ -600,7 +600,7 @@ impl Observed for ControllerRevision {
     /// Nothing of those of a `DaemonSet` of ours, which copies our label to them.
     type Kept = Option<Entry<RevisionFacts>>;
 
-    fn keep(self, _: &mut Specs) -> Self::Kept {
+    fn keep(self, _: &mut SpecInterner) -> Self::Kept {
         facts::revision(&self).map(|facts| entry(&self.metadata, facts))
     }
 
@@ -623,7 +623,7 @@ impl Observed for Service {
     const KIND: Kind = Kind::Services;
     type Kept = Vec<u16>;
 
-    fn keep(self, _: &mut Specs) -> Vec<u16> {
+    fn keep(self, _: &mut SpecInterner) -> Vec<u16> {
         facts::node_ports(&self)
     }
 

@@ -8,7 +8,7 @@ mod dirty;
 mod facts;
 mod index;
 mod initial;
-mod lean;
+mod partial;
 mod protobuf;
 mod snapshot;
 #[cfg(test)]
@@ -21,7 +21,7 @@ pub use dirty::Dirty;
 pub use facts::seconds;
 pub use index::Observed;
 pub use initial::be_recent;
-pub use lean::Lean;
+pub use partial::Partial;
 
 use crate::{
     memory::Memory,
@@ -46,7 +46,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::{Snapshot, node_rights::NodeRights, shared_spec::Specs, snapshot::NodeFacts};
+use planner::{Snapshot, node_rights::NodeRights, shared_spec::SpecInterner, snapshot::NodeFacts};
 use serde::de::DeserializeOwned;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -117,7 +117,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Observer {
     index: Mutex<Index>,
-    specs: Mutex<Specs>,
+    specs: Mutex<SpecInterner>,
     listed: [AtomicBool; Kind::ALL.len()],
     seen: [AtomicU64; Kind::ALL.len()],
     dirty: Arc<Dirty>,
@@ -247,10 +247,10 @@ impl Observer {
     /// Lists Deployments and Nodes consistently and takes the result for the truth: the cache may be older than what
     /// another process wrote before it died.
     pub async fn relist(&self, client: &Client, namespace: &str) -> kube::Result<()> {
-        let deployments = Api::<Lean<Deployment>>::namespaced(client.clone(), namespace);
+        let deployments = Api::<Partial<Deployment>>::namespaced(client.clone(), namespace);
         let list = async || self.list_anew(&deployments, crds::names::RESOURCE_LABEL, |key| key.0 == namespace).await;
         self.deployments_listed.of(namespace).run(list).await?;
-        let nodes = Api::<Lean<Node>>::all(client.clone());
+        let nodes = Api::<Partial<Node>>::all(client.clone());
         self.nodes_listed.run(async || self.list_anew(&nodes, "", |_| true).await).await
     }
 
@@ -304,11 +304,11 @@ impl Observer {
         let compact = protobuf::client(&client);
         tokio::join!(
             beside(resources),
-            self.watch(Api::<Lean<Node>>::all(compact.clone()), all()),
-            self.watch(Api::<Lean<Deployment>>::all(client.clone()), ours()),
-            self.watch(Api::<Lean<ReplicaSet>>::all(client.clone()), ours()),
+            self.watch(Api::<Partial<Node>>::all(compact.clone()), all()),
+            self.watch(Api::<Partial<Deployment>>::all(client.clone()), ours()),
+            self.watch(Api::<Partial<ReplicaSet>>::all(client.clone()), ours()),
             self.watch(Api::<ControllerRevision>::all(client.clone()), ours()),
-            self.watch(Api::<Lean<Pod>>::all(compact), ours()),
+            self.watch(Api::<Partial<Pod>>::all(compact), ours()),
             self.watch(Api::<DaemonSet>::all(client.clone()), checkers),
             self.watch(Api::<Service>::all(client), all()),
         );
@@ -370,7 +370,7 @@ impl Observer {
         objects.into_iter().map(|object| Cut::of(object, &mut specs)).collect()
     }
 
-    fn specs(&self) -> MutexGuard<'_, Specs> {
+    fn specs(&self) -> MutexGuard<'_, SpecInterner> {
         self.specs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

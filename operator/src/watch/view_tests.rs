@@ -409,7 +409,7 @@ fn a_pod_was_refused_when_it_failed_without_having_run_and_was_not_evicted() {
         let mut object = pod("edge", "p", "a");
         object["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z".into();
         object["status"] = json!({ "phase": phase, "reason": reason, "containerStatuses": containers });
-        let facts = facts::pod(&of(object.clone()), &mut Specs::default());
+        let facts = facts::pod(&of(object.clone()), &mut SpecInterner::default());
         assert_eq!(facts.rejected_at, refused.then_some(7), "{object}");
     }
 }

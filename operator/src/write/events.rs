@@ -3,7 +3,7 @@
 use super::reference;
 use futures::StreamExt as _;
 use k8s_controller::events::{Event, EventRecorder, EventType};
-use planner::{Action, Hold, Plan, Snapshot, plan::Write};
+use planner::{Action, Plan, Reason, Snapshot, plan::Write};
 use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
 
 /// Events of one write under way at once.
@@ -134,10 +134,10 @@ impl Announcer {
 }
 
 /// What people are warned of about a node, as the reason of an event: a node with trouble has not failed yet.
-fn warning_of(hold: &Hold) -> Option<&'static str> {
+fn warning_of(hold: &Reason) -> Option<&'static str> {
     match hold {
-        Hold::DetachTimeout | Hold::GivenUp | Hold::Failed { .. } => Some("NodeFailed"),
-        Hold::PodsNotReady { trouble: Some(_), .. } | Hold::UpdatingInPlace { trouble: Some(_), .. } => Some(hold.reason()),
+        Reason::DetachTimeout | Reason::GivenUp | Reason::Failed { .. } => Some("NodeFailed"),
+        Reason::PodsNotReady { trouble: Some(_), .. } | Reason::UpdatingInPlace { trouble: Some(_), .. } => Some(hold.reason()),
         _ => None,
     }
 }
@@ -149,9 +149,9 @@ mod tests {
     #[test]
     fn a_node_whose_pods_have_trouble_is_told_with_that_trouble_and_has_failed_when_its_time_is_over() {
         let trouble = Some(("ImagePullBackOff".to_owned(), "no such image".to_owned()));
-        let waits = Hold::PodsNotReady { ready: 0, wanted: 2, trouble };
+        let waits = Reason::PodsNotReady { ready: 0, wanted: 2, trouble };
         assert_eq!(warning_of(&waits), Some("ImagePull"));
-        assert_eq!(warning_of(&Hold::PodsNotReady { ready: 0, wanted: 2, trouble: None }), None);
-        assert_eq!(warning_of(&Hold::Failed { with: "ImagePull", out_before: false, now: Box::new(waits) }), Some("NodeFailed"));
+        assert_eq!(warning_of(&Reason::PodsNotReady { ready: 0, wanted: 2, trouble: None }), None);
+        assert_eq!(warning_of(&Reason::Failed { with: "ImagePull", out_before: false, now: Box::new(waits) }), Some("NodeFailed"));
     }
 }

@@ -3,11 +3,11 @@
 use super::Pass;
 use crate::{
     evidence::{Evidence, evidence},
-    node::Case,
-    reason::Hold,
+    node::ManagedNode,
+    reason::Reason,
     step::Step,
 };
-use crds::ledger::{Grant, Kind};
+use crds::ledger::{Grant, GrantReason};
 
 /// Seconds after which a silent port is spoken of: a health checker that is made anew has its port back by then.
 const SAID_AFTER: i64 = 5;
@@ -18,21 +18,21 @@ const ASKED_OFTEN: i64 = 30;
 
 impl Pass<'_> {
     /// Why a step must wait for what the node or its health port says.
-    pub(super) fn unheard(&mut self, case: &Case<'_>, grant: &Grant, next: Step) -> Option<Hold> {
+    pub(super) fn unheard(&mut self, case: &ManagedNode<'_>, grant: &Grant, next: Step) -> Option<Reason> {
         if grant.released {
             // A person has decided.
             return None;
         }
-        let leaves = matches!(grant.kind, Kind::Remove | Kind::Drain);
-        let changes = matches!(next, Step::Pause | Step::Update) && !leaves && grant.kind != Kind::Abort;
+        let leaves = matches!(grant.kind, GrantReason::Remove | GrantReason::Drain);
+        let changes = matches!(next, Step::Pause | Step::Update) && !leaves && grant.kind != GrantReason::Abort;
         if changes && case.is_lost() {
-            return Some(Hold::NodeNotReady);
+            return Some(Reason::NodeNotReady);
         }
         match evidence(self.snapshot, self.settings, case, grant, next) {
             Evidence::None => None,
             Evidence::Ask(question) => {
                 self.plan.questions.insert(case.name.to_owned(), question);
-                Some(Hold::AskingHealthPort)
+                Some(Reason::AskingHealthPort)
             }
             Evidence::Contradicts(hold) => {
                 self.plan.recheck(self.snapshot.now.saturating_add(1));
@@ -44,8 +44,8 @@ impl Pass<'_> {
                     return None;
                 }
                 self.plan.recheck(self.snapshot.now.saturating_add(if silent < ASKED_OFTEN { 1 } else { 5 }));
-                let says = Hold::HealthPortSilent { address, ports, leaves };
-                Some(if silent < SAID_AFTER { Hold::AskingHealthPort } else { says })
+                let says = Reason::HealthPortSilent { address, ports, leaves };
+                Some(if silent < SAID_AFTER { Reason::AskingHealthPort } else { says })
             }
         }
     }

@@ -4,15 +4,15 @@ use super::Pass;
 use crate::{
     blocked::is_under_way,
     clocks,
-    node::Case,
+    node::ManagedNode,
     plan::Held,
     proof::{Sights, Verdict},
-    reason::{Hold, failure_word},
+    reason::{Reason, failure_word},
     rollout_state,
-    spec::Settings,
+    spec::ResolvedSpec,
     window::Windows,
 };
-use crds::ledger::{Course, Failure, Grant, Kind};
+use crds::ledger::{Course, Failure, Grant, GrantReason};
 use std::collections::BTreeSet;
 
 impl Pass<'_> {
@@ -27,7 +27,7 @@ impl Pass<'_> {
     }
 
     /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
-    pub(super) fn judge(&mut self, cases: &[Case<'_>]) -> BTreeSet<String> {
+    pub(super) fn judge(&mut self, cases: &[ManagedNode<'_>]) -> BTreeSet<String> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, cases);
         let (mut course, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, cases);
@@ -40,7 +40,7 @@ impl Pass<'_> {
         let running = cases.iter().filter(|case| case.is_updated() && !sights.is_excused() && !clocks::stands_still(self.snapshot, case));
         self.plan.clocks.run(&running.map(|case| case.name).collect(), &targets.effective);
         for case in cases {
-            let Some(grant) = case.grant.filter(|grant| !matches!(grant.kind, Kind::Remove | Kind::Drain)) else { continue };
+            let Some(grant) = case.grant.filter(|grant| !matches!(grant.kind, GrantReason::Remove | GrantReason::Drain)) else { continue };
             let Some(left) = rollout_state::until_deadline(&targets.effective, case, grant) else { continue };
             let current = grant.revision == targets.effective.revision && !case.is_complete(grant) && !case.joins;
             if !current || retried.contains(case.name) {
@@ -77,7 +77,7 @@ impl Pass<'_> {
     }
 
     /// The revision has failed on nodes, too, that came through and fell again and again, or were out for as long as they may be under way.
-    fn judge_attached(&self, settings: &Settings, cases: &[Case<'_>], sights: &Sights, course: &mut Course) {
+    fn judge_attached(&self, settings: &ResolvedSpec, cases: &[ManagedNode<'_>], sights: &Sights, course: &mut Course) {
         for case in cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)) {
             let Some(verdict) = sights.failure(settings, case.name).filter(|_| !course.failed.contains_key(case.name)) else { continue };
             let word = match verdict {
@@ -97,7 +97,7 @@ impl Pass<'_> {
         let joining = first && self.plan.held.values().any(|held| held.phase == "Joining");
         let open = !self.shut.gates.paused && !self.shut.gates.closed;
         let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.shut.gates.paused;
-        let waits = |held: &Held| matches!(held.hold, Hold::Proving { .. });
+        let waits = |held: &Held| matches!(held.hold, Reason::Proving { .. });
         let proving = open && !running && self.shut.halt.is_none() && self.plan.held.values().any(waits);
         let now = self.snapshot.now;
         let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
@@ -116,19 +116,19 @@ impl Pass<'_> {
     }
 
     /// The wanted revision failed on the node; while the spec is not valid none is wanted.
-    pub(super) fn failure(&self, case: &Case<'_>) -> Option<&Failure> {
+    pub(super) fn failure(&self, case: &ManagedNode<'_>) -> Option<&Failure> {
         self.settings?;
         self.ledger.course.as_ref()?.failed.get(case.name)
     }
 
-    pub(super) fn note_failure(&mut self, case: &Case<'_>, failure: Failure) {
+    pub(super) fn note_failure(&mut self, case: &ManagedNode<'_>, failure: Failure) {
         if let Some(course) = self.ledger.course.as_mut() {
             rollout_state::note(course, case, failure);
         }
     }
 
     /// Nodes that were not done yet when the spec ceased to be valid.
-    pub(super) fn hold_for_spec(&mut self, cases: &[Case<'_>]) {
+    pub(super) fn hold_for_spec(&mut self, cases: &[ManagedNode<'_>]) {
         self.hold_rejected(cases);
         let resource = &self.snapshot.resource;
         let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
@@ -136,7 +136,7 @@ impl Pass<'_> {
             let scaled = case.deployment.is_some_and(|found| found.replicas() == resource.spec.pods_per_node);
             let as_wanted = case.is_at(last) && scaled && case.settled;
             if !as_wanted {
-                self.hold(case.name, "Blocked", Hold::InvalidSpec);
+                self.hold(case.name, "Blocked", Reason::InvalidSpec);
             }
         }
     }

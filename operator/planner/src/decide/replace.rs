@@ -3,23 +3,23 @@
 use super::Pass;
 use crate::{
     in_place::{self, Progress, classify::Why, protocol::Move, writes},
-    node::Case,
+    node::ManagedNode,
     patch::JsonPatch,
     plan::Action,
     pod_gates::ownerless,
     readiness,
-    reason::Hold,
+    reason::Reason,
     revisions::Targets,
-    snapshot::{DeploymentFacts, GatedPod},
+    snapshot::{DeploymentFacts, InPlacePod},
 };
 use crds::{
     ingress_daemon_set::PodUpdate,
-    ledger::{Grant, Kind},
+    ledger::{Grant, GrantReason},
 };
 use serde_json::Value;
 
 impl<'a> Pass<'a> {
-    pub(super) fn progress(&self, case: &Case<'a>, grant: &Grant) -> Option<Progress<'a>> {
+    pub(super) fn progress(&self, case: &ManagedNode<'a>, grant: &Grant) -> Option<Progress<'a>> {
         in_place::progress(self.snapshot, case, grant, self.valid_targets())
     }
 
@@ -28,30 +28,30 @@ impl<'a> Pass<'a> {
     }
 
     /// The update that was granted cannot be made in place any more, and is not to be made otherwise.
-    pub(super) fn is_refused_in_place(&self, case: &Case<'a>, grant: &Grant) -> bool {
+    pub(super) fn is_refused_in_place(&self, case: &ManagedNode<'a>, grant: &Grant) -> bool {
         let only = case.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
-        only && grant.kind == Kind::Update
+        only && grant.kind == GrantReason::Update
             && !case.is_updated()
             && !case.deployment.is_some_and(in_place::is_paused)
             && self.valid_targets().is_some_and(|targets| in_place::way(case, targets).is_err())
     }
 
     /// Why an update that should have come about in place does not.
-    pub(super) fn recreates(&self, case: &Case<'a>, grant: &Grant, progress: Option<&Progress<'a>>) -> Option<Why> {
+    pub(super) fn recreates(&self, case: &ManagedNode<'a>, grant: &Grant, progress: Option<&Progress<'a>>) -> Option<Why> {
         let asked = case.settings.is_some_and(|settings| settings.pod_update != PodUpdate::Recreate);
         let before = || in_place::way(case, self.valid_targets()?).err();
         match progress {
-            _ if grant.kind != Kind::Update || !asked => None,
+            _ if grant.kind != GrantReason::Update || !asked => None,
             Some(progress) => Some(progress.why.unwrap_or(Why::ReplicaSets)),
             None => before(),
         }
     }
 
     /// Carries the update in place of one node on.
-    pub(super) fn replace(&mut self, case: &Case<'a>, grant: &Grant, progress: &Progress<'a>) {
+    pub(super) fn replace(&mut self, case: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>) {
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Hold::Refused(message.clone()));
+            return self.hold(case.name, "Blocked", Reason::Refused(message.clone()));
         }
         for next in &progress.moves {
             let action = self.action(case, grant, progress, *next);
@@ -63,17 +63,17 @@ impl<'a> Pass<'a> {
         }
         let updated = progress.pods.iter().filter(|(pod, _)| pod.revision == grant.revision && pod.ready).count();
         let hold = match readiness::trouble(case.pods) {
-            _ if case.is_lost() => Hold::NodeNotReady,
-            trouble => Hold::UpdatingInPlace { updated, of: progress.pods.len(), trouble, why: progress.why },
+            _ if case.is_lost() => Reason::NodeNotReady,
+            trouble => Reason::UpdatingInPlace { updated, of: progress.pods.len(), trouble, why: progress.why },
         };
         let (phase, hold) = match self.failure(case) {
-            Some(failure) => ("Failed", Hold::failed(&failure.reason, hold)),
+            Some(failure) => ("Failed", Reason::failed(&failure.reason, hold)),
             None => ("UpdatingInPlace", hold),
         };
         self.hold(case.name, phase, hold);
     }
 
-    fn action(&self, case: &Case<'a>, grant: &Grant, progress: &Progress<'a>, next: Move) -> Option<Action> {
+    fn action(&self, case: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>, next: Move) -> Option<Action> {
         let node = case.name.to_owned();
         let before = case.deployment?.spec.get("template")?;
         match next {
@@ -96,13 +96,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn gate(&self, case: &Case<'_>, name: &str, gated: &GatedPod, open: bool) -> Action {
+    fn gate(&self, case: &ManagedNode<'_>, name: &str, gated: &InPlacePod, open: bool) -> Action {
         let patch = writes::gate(gated, open, self.snapshot.now);
         Action::PatchPodStatus { node: case.name.to_owned(), name: name.to_owned(), patch }
     }
 
     /// Pods that nothing keeps from being ready.
-    pub(super) fn open_gates(&mut self, case: &Case<'_>) {
+    pub(super) fn in_place_condition(&mut self, case: &ManagedNode<'_>) {
         for (pod, gated) in in_place::to_open(case) {
             let action = self.gate(case, &pod.name, gated, true);
             self.plan.actions.push(action);
@@ -110,7 +110,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Pods that wait for what no gate sets any more.
-    pub(super) fn release_ownerless(&mut self, case: &Case<'_>) {
+    pub(super) fn release_ownerless(&mut self, case: &ManagedNode<'_>) {
         for (pod, patch) in ownerless::patches(self.snapshot, case, self.valid_targets()) {
             let (node, name) = (case.name.to_owned(), pod.name.clone());
             self.plan.actions.push(Action::PatchPodStatus { node, name, patch });
@@ -118,7 +118,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Pods of a former template that nothing else would replace.
-    pub(super) fn delete_stragglers(&mut self, case: &Case<'_>) {
+    pub(super) fn delete_stragglers(&mut self, case: &ManagedNode<'_>) {
         for pod in in_place::stragglers(case) {
             // It may have changed in place since it was seen, and serve by now.
             let Some(gated) = &pod.gated else { continue };
@@ -128,7 +128,13 @@ impl<'a> Pass<'a> {
     }
 
     /// The patch that ends the pause when nothing has to be re-created.
-    pub(super) fn unpause(&self, case: &Case<'_>, grant: &Grant, deployment: &DeploymentFacts, progress: &Progress<'_>) -> Option<Value> {
+    pub(super) fn unpause(
+        &self,
+        case: &ManagedNode<'_>,
+        grant: &Grant,
+        deployment: &DeploymentFacts,
+        progress: &Progress<'_>,
+    ) -> Option<Value> {
         if progress.moves != [(Move::Finish { in_place: true })] {
             return None;
         }

@@ -3,26 +3,27 @@
 use super::Pass;
 use crate::{
     breaker, clocks,
-    node::Case,
+    node::ManagedNode,
     proof, readiness,
-    reason::Hold,
+    reason::Reason,
     replicas, rollout_state,
-    spec::Settings,
+    spec::ResolvedSpec,
     step::Step,
     timing::{self, Marked, TAINT_WITHIN},
 };
 use crds::{
     holders::EntryPhase,
-    ledger::{Grant, Kind, Suspect, WaitFor},
+    ledger::{Grant, GrantReason, Suspect, WaitFor},
     token::Phase,
 };
 
 impl Pass<'_> {
     /// A gate that taints nodes before they are updated, while it has not done so: until then nothing on the node is changed, so
     /// that the grace period is counted from a time at which no new workload comes.
-    pub(super) fn untainted(&self, case: &Case<'_>, grant: &Grant, next: Step) -> Option<Hold> {
+    pub(super) fn untainted(&self, case: &ManagedNode<'_>, grant: &Grant, next: Step) -> Option<Reason> {
         let begins = matches!(next, Step::Claim | Step::Detach | Step::Pause | Step::Update);
-        let updates = case.chosen && matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
+        let updates =
+            case.chosen && matches!(grant.kind, GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow);
         let left = TAINT_WITHIN.saturating_sub(clocks::waited(grant, WaitFor::Taint, grant.granted_at));
         let node = case.node.filter(|node| begins && updates && !node.deleting && left > 0)?;
         let until = self.snapshot.now.saturating_add(left);
@@ -31,15 +32,15 @@ impl Pass<'_> {
             gate.selects(node) && !is_tainted() && !replicas::would_evict(case, &gate.spec.taint)
         })?;
         let taint = format!("{}:{}", gate.spec.taint.key, gate.spec.taint.effect.as_str());
-        Some(Hold::WaitingForTaint { gate: gate.name.clone(), taint, until })
+        Some(Reason::WaitingForTaint { gate: gate.name.clone(), taint, until })
     }
 
     /// Until when a grant waits for its marks to work.
-    pub(super) fn grace(&self, case: &Case<'_>) -> Option<Hold> {
+    pub(super) fn grace(&self, case: &ManagedNode<'_>) -> Option<Reason> {
         let grant = case.grant?;
         let token = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Claimed);
         let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Detached);
-        if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || case.is_updated() {
+        if token.is_none() && entry.is_none() || grant.kind == GrantReason::Abort || case.is_updated() {
             return None;
         }
         let now = self.snapshot.now;
@@ -50,11 +51,11 @@ impl Pass<'_> {
         };
         let hold = timing::grace(settings, &Marked { now, token, entry, node: case.node })?;
         // Deletion is bounded: it never waits for a detacher for ever.
-        (!(self.snapshot.resource.deleting && hold == Hold::DetachTimeout)).then_some(hold)
+        (!(self.snapshot.resource.deleting && hold == Reason::DetachTimeout)).then_some(hold)
     }
 
     /// Until when a node that is attached again is left alone.
-    pub(super) fn soak(&self, case: &Case<'_>, grant: &Grant) -> Option<Hold> {
+    pub(super) fn soak(&self, case: &ManagedNode<'_>, grant: &Grant) -> Option<Reason> {
         let settings = self.settings?;
         let closed = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::Closed)?;
         let entry = case.entry.as_ref().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Attached);
@@ -68,7 +69,7 @@ impl Pass<'_> {
     }
 
     /// Nodes that serve with fewer pods than are wanted, or with none, because their kubelet refused the others.
-    pub(super) fn hold_rejected(&mut self, cases: &[Case<'_>]) {
+    pub(super) fn hold_rejected(&mut self, cases: &[ManagedNode<'_>]) {
         let now = self.snapshot.now;
         for case in cases.iter().filter(|case| case.chosen && case.grant.is_none() && !(case.is_lost() && case.is_unavailable())) {
             let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
@@ -81,55 +82,55 @@ impl Pass<'_> {
     }
 
     /// A node that is taken out because it is about to be taken away.
-    pub(crate) fn hold_drained(&mut self, case: &Case<'_>) {
+    pub(crate) fn hold_drained(&mut self, case: &ManagedNode<'_>) {
         if !case.is_draining() {
             // It is not taken away after all, and nothing says what it is to run.
-            return self.hold(case.name, "Blocked", Hold::InvalidSpec);
+            return self.hold(case.name, "Blocked", Reason::InvalidSpec);
         }
         // Pods of a node that is lost are not seen to end.
         let done = case.is_lost() || case.pods.iter().all(|pod| pod.ended);
-        let hold = if done { Hold::Drained(case.departure().map(str::to_owned)) } else { Hold::Draining };
+        let hold = if done { Reason::Drained(case.departure().map(str::to_owned)) } else { Reason::Draining };
         self.hold(case.name, "Draining", hold);
     }
 
     /// Why a grant waits for its pods.
-    pub(super) fn incomplete(&self, case: &Case<'_>, grant: &Grant) -> Hold {
-        let Some(deployment) = case.deployment else { return Hold::Granted };
+    pub(super) fn incomplete(&self, case: &ManagedNode<'_>, grant: &Grant) -> Reason {
+        let Some(deployment) = case.deployment else { return Reason::Granted };
         if let Some(hold) = breaker::hold(deployment, case.pods, self.snapshot.now) {
             return hold;
         }
-        if self.settings.is_none() && deployment.replicas() == 0 && grant.kind != Kind::Remove {
-            return Hold::InvalidSpec;
+        if self.settings.is_none() && deployment.replicas() == 0 && grant.kind != GrantReason::Remove {
+            return Reason::InvalidSpec;
         }
         let wanted = match grant.kind {
-            Kind::Remove => 0,
+            GrantReason::Remove => 0,
             _ => self.settings.map_or(deployment.replicas(), |settings| settings.pods_per_node),
         };
         let trouble = readiness::trouble(case.pods);
         if let Some(message) = deployment.refusal.clone().filter(|_| trouble.is_none()) {
-            return Hold::PodsRefused(message);
+            return Reason::PodsRefused(message);
         }
         if deployment.status.available >= wanted && trouble.is_none() {
-            return Hold::PodsTerminating;
+            return Reason::PodsTerminating;
         }
-        Hold::PodsNotReady { ready: deployment.status.ready, wanted, trouble }
+        Reason::PodsNotReady { ready: deployment.status.ready, wanted, trouble }
     }
 
     /// A node without a grant; that its revision has failed there comes first.
-    pub(super) fn hold_attached(&mut self, case: &Case<'_>, settings: &Settings, phase: &'static str, now: Hold) {
+    pub(super) fn hold_attached(&mut self, case: &ManagedNode<'_>, settings: &ResolvedSpec, phase: &'static str, now: Reason) {
         let failed = self.failure(case).filter(|failure| case.is_at(&settings.revision) && failure.reason != rollout_state::RELEASED);
         match failed.map(|failure| failure.reason.clone()) {
-            Some(noted) => self.hold(case.name, "Failed", Hold::failed(&noted, now)),
+            Some(noted) => self.hold(case.name, "Failed", Reason::failed(&noted, now)),
             None => self.hold(case.name, phase, now),
         }
     }
 
     /// The node broke after its update, and has not served long enough since.
-    pub(super) fn suspicion(&self, case: &Case<'_>, settings: &Settings, serves: bool) -> Option<Hold> {
+    pub(super) fn suspicion(&self, case: &ManagedNode<'_>, settings: &ResolvedSpec, serves: bool) -> Option<Reason> {
         let Suspect { falls, last, since, unbroken, .. } = self.plan.sights.suspect(case.name)?;
         let seconds = proof::good_after(falls, settings.rollout.proven_after);
         let left = seconds.saturating_sub(unbroken).max(0);
         let until = serves.then(|| self.snapshot.now.saturating_add(left));
-        Some(Hold::Suspect { falls, last, since, seconds, until })
+        Some(Reason::Suspect { falls, last, since, seconds, until })
     }
 }

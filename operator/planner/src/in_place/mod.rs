@@ -11,18 +11,18 @@ pub mod writes;
 
 use crate::{
     clocks,
-    node::Case,
+    node::ManagedNode,
     render,
     revisions::Targets,
-    snapshot::{DeploymentFacts, GatedPod, PodFacts, ReplicaSetFacts, Snapshot},
-    spec::{Mode, Settings},
+    snapshot::{DeploymentFacts, InPlacePod, PodFacts, ReplicaSetFacts, Snapshot},
+    spec::{Mode, ResolvedSpec},
     timing,
 };
 use classify::Why;
 use crds::{
     in_place::token_id,
     ingress_daemon_set::PodUpdate,
-    ledger::{Grant, Kind, Marks, WaitFor},
+    ledger::{Grant, GrantReason, Marks, WaitFor},
     names,
     token::Phase,
 };
@@ -35,7 +35,7 @@ pub struct Progress<'a> {
     /// What is done next.
     pub moves: Vec<Move>,
     /// The pods that [`Move`]s name.
-    pub pods: Vec<(&'a PodFacts, &'a GatedPod)>,
+    pub pods: Vec<(&'a PodFacts, &'a InPlacePod)>,
     /// The `ReplicaSet` that the pods are of.
     pub replica_set: Option<&'a ReplicaSetFacts>,
     /// The template that it gets, and the pods, and the Deployment in the end.
@@ -47,7 +47,7 @@ pub struct Progress<'a> {
 }
 
 /// How an update of the node would come about: in place, or why not.
-pub fn way(case: &Case<'_>, targets: &Targets) -> Result<(), Why> {
+pub fn way(case: &ManagedNode<'_>, targets: &Targets) -> Result<(), Why> {
     let (Some(deployment), Some(settings)) = (case.deployment, case.settings) else { return Err(Why::FormerUnknown) };
     let former = classified(case, deployment, settings, targets)?;
     if !render::contains(&deployment.spec.get("template").unwrap_or_default(), &rendered(case, former, deployment)) {
@@ -71,7 +71,12 @@ pub fn way(case: &Case<'_>, targets: &Targets) -> Result<(), Why> {
 }
 
 /// Whether the templates allow it; then the spec with the template that the node runs.
-fn classified<'t>(case: &Case<'_>, deployment: &DeploymentFacts, settings: &Settings, targets: &'t Targets) -> Result<&'t Settings, Why> {
+fn classified<'t>(
+    case: &ManagedNode<'_>,
+    deployment: &DeploymentFacts,
+    settings: &ResolvedSpec,
+    targets: &'t Targets,
+) -> Result<&'t ResolvedSpec, Why> {
     if settings.pod_update == PodUpdate::Recreate {
         return Err(Why::NotAsked);
     }
@@ -88,12 +93,12 @@ fn classified<'t>(case: &Case<'_>, deployment: &DeploymentFacts, settings: &Sett
     Ok(former)
 }
 
-fn rendered(case: &Case<'_>, settings: &Settings, deployment: &DeploymentFacts) -> Value {
+fn rendered(case: &ManagedNode<'_>, settings: &ResolvedSpec, deployment: &DeploymentFacts) -> Value {
     render::template(case.resource, settings, &deployment.name, case.name)
 }
 
 /// The Deployment's template as it would be: what the API server added to it stays.
-fn target(deployment: &DeploymentFacts, former: &Settings, case: &Case<'_>, settings: &Settings) -> Option<Value> {
+fn target(deployment: &DeploymentFacts, former: &ResolvedSpec, case: &ManagedNode<'_>, settings: &ResolvedSpec) -> Option<Value> {
     let (before, after) = (rendered(case, former, deployment), rendered(case, settings, deployment));
     Some(change::between(&before, &after)?.apply(&deployment.spec.get("template")?))
 }
@@ -106,18 +111,18 @@ fn own<'a>(deployment: &DeploymentFacts, replica_sets: &'a [ReplicaSetFacts]) ->
 }
 
 /// The node's pods that run on, in an order of their own: which of them comes first must not depend on who told of them first.
-fn live<'a>(case: &Case<'a>) -> Vec<&'a PodFacts> {
+fn live<'a>(case: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
     let mut live: Vec<_> = case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).collect();
     live.sort_by_key(|pod| &pod.name);
     live
 }
 
 /// The update of this grant begins with a pause: in place, or because a pause of before has to be ended in order.
-pub fn pauses(case: &Case<'_>, grant: &Grant, targets: Option<&Targets>) -> bool {
+pub fn pauses(case: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets>) -> bool {
     let Some((deployment, targets)) = case.deployment.zip(targets) else { return false };
     match grant.kind {
-        Kind::Update | Kind::Repair if is_paused(deployment) && has_gate(deployment) => true,
-        Kind::Update => way(case, targets).is_ok(),
+        GrantReason::Update | GrantReason::Repair if is_paused(deployment) && has_gate(deployment) => true,
+        GrantReason::Update => way(case, targets).is_ok(),
         _ => false,
     }
 }
@@ -139,7 +144,7 @@ pub fn gates(template: &Value) -> bool {
 }
 
 /// Where a node stands whose Deployment is paused under its grant's id; `None` for any other.
-pub fn progress<'a>(snapshot: &Snapshot, case: &Case<'a>, grant: &Grant, targets: Option<&Targets>) -> Option<Progress<'a>> {
+pub fn progress<'a>(snapshot: &Snapshot, case: &ManagedNode<'a>, grant: &Grant, targets: Option<&Targets>) -> Option<Progress<'a>> {
     let deployment = case.deployment?;
     let token = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::InPlace)?;
     let own = own(deployment, case.replica_sets);
@@ -181,7 +186,7 @@ pub fn progress<'a>(snapshot: &Snapshot, case: &Case<'a>, grant: &Grant, targets
 
 /// The template that is wanted on the `ReplicaSet`. One that carries our token has it already: what it is then is not compared
 /// with the spec again, and never written twice.
-fn wanted(case: &Case<'_>, grant: &Grant, targets: Option<&Targets>, claimed: Option<&ReplicaSetFacts>) -> Result<Value, Why> {
+fn wanted(case: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets>, claimed: Option<&ReplicaSetFacts>) -> Result<Value, Why> {
     let revision = |template: &Value| template["metadata"]["labels"][names::REVISION_LABEL] == grant.revision.as_str();
     if let Some(template) = claimed.map(ReplicaSetFacts::template) {
         return if revision(&template) && gates(&template) { Ok(template) } else { Err(Why::ReplicaSets) };
@@ -198,19 +203,19 @@ fn wanted(case: &Case<'_>, grant: &Grant, targets: Option<&Targets>, claimed: Op
 }
 
 /// Pods that may be down at once: at least one, or nothing would ever change.
-fn allowed(case: &Case<'_>) -> usize {
+fn allowed(case: &ManagedNode<'_>) -> usize {
     let wanted = case.deployment.map_or(0, |deployment| usize::try_from(deployment.replicas()).unwrap_or(0));
     case.settings.map_or(1, |settings| settings.max_unavailable_pods.of(wanted)).max(1)
 }
 
 /// A node that was detached before has no traffic of the load balancer; any other fails its health check since the pause.
-fn drained_at(now: i64, case: &Case<'_>, grant: &Grant, since: i64) -> i64 {
+fn drained_at(now: i64, case: &ManagedNode<'_>, grant: &Grant, since: i64) -> i64 {
     let detached = grant.marks != Marks::default() || case.holds_node();
     let waited = clocks::waited(grant, WaitFor::DeploymentMark, since);
     case.settings.filter(|_| !detached).map_or(now, |settings| now.saturating_add(timing::after(settings.deployment_grace) - waited))
 }
 
-fn pod_view(pod: &PodFacts, gated: &GatedPod, target: Option<&Value>, before: &Value, id: u64, now: i64) -> PodView {
+fn pod_view(pod: &PodFacts, gated: &InPlacePod, target: Option<&Value>, before: &Value, id: u64, now: i64) -> PodView {
     let change = target.and_then(|target| writes::pod_change(gated, target, before));
     PodView {
         claimed: gated.record.as_ref().is_some_and(|record| record.id == id),
@@ -224,7 +229,7 @@ fn pod_view(pod: &PodFacts, gated: &GatedPod, target: Option<&Value>, before: &V
 
 /// Pods that have to be deleted, or nothing would ever replace them: made of a former template of the very `ReplicaSet` that the
 /// Deployment calls its own now, because they came about at the wrong moment of an update in place that was given up.
-pub fn stragglers<'a>(case: &Case<'a>) -> Vec<&'a PodFacts> {
+pub fn stragglers<'a>(case: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
     let Some(deployment) = case.deployment else { return Vec::new() };
     if is_paused(deployment) || deployment.status.observed_generation < deployment.generation || !has_gate(deployment) {
         return Vec::new();
@@ -245,7 +250,7 @@ pub fn stragglers<'a>(case: &Case<'a>) -> Vec<&'a PodFacts> {
 }
 
 /// Pods whose gate nothing keeps shut: True at once, or they would never be ready.
-pub fn to_open<'a>(case: &Case<'a>) -> Vec<(&'a PodFacts, &'a GatedPod)> {
+pub fn to_open<'a>(case: &ManagedNode<'a>) -> Vec<(&'a PodFacts, &'a InPlacePod)> {
     let kept = match case.phase() {
         Some(Phase::InPlace) => true,
         Some(Phase::Claimed) => case.deployment.is_some_and(is_paused),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     patch::{self, JsonPatch},
-    snapshot::{ContainerFacts, GatedPod, ReplicaSetFacts, Resource},
+    snapshot::{ContainerFacts, InPlacePod, ReplicaSetFacts, Resource},
 };
 use crds::{
     in_place::{Instance, PodRecord, token},
@@ -27,7 +27,7 @@ pub fn claim(resource: &Resource, set: &ReplicaSetFacts, id: u64, target: Option
 }
 
 /// What makes a pod one of the template `target`; `before` is the template that it may be of. `None` when a container is missing.
-pub fn pod_change(pod: &GatedPod, target: &Value, before: &Value) -> Option<Change> {
+pub fn pod_change(pod: &InPlacePod, target: &Value, before: &Value) -> Option<Change> {
     let mut images = Vec::new();
     for container in change::containers(target) {
         let (name, to) = (container["name"].as_str()?, container["image"].as_str()?);
@@ -50,7 +50,7 @@ pub fn pod_change(pod: &GatedPod, target: &Value, before: &Value) -> Option<Chan
 }
 
 /// The images, labels and annotations of the template on a pod, with our token and what ran before.
-pub fn change(pod: &GatedPod, id: u64, target: &Value, before: &Value, now: i64) -> Option<Value> {
+pub fn change(pod: &InPlacePod, id: u64, target: &Value, before: &Value, now: i64) -> Option<Value> {
     let mut change = pod_change(pod, target, before)?;
     let earlier = pod.record.as_ref();
     let mut ran: BTreeMap<String, Instance> = earlier.map(|record| record.before.clone()).unwrap_or_default();
@@ -66,7 +66,7 @@ pub fn change(pod: &GatedPod, id: u64, target: &Value, before: &Value, now: i64)
 }
 
 /// The run that the next one must not be taken for. One that an earlier change has not reached yet was begun before that.
-fn instance(pod: &GatedPod, container: &ContainerFacts, earlier: Option<&PodRecord>, now: i64) -> Instance {
+fn instance(pod: &InPlacePod, container: &ContainerFacts, earlier: Option<&PodRecord>, now: i64) -> Instance {
     let known = earlier.and_then(|record| record.before.get(&container.name)).filter(|known| known.container == container.id);
     known.cloned().unwrap_or_else(|| Instance {
         container: container.id.clone(),
@@ -79,7 +79,7 @@ fn instance(pod: &GatedPod, container: &ContainerFacts, earlier: Option<&PodReco
 }
 
 /// A strategic merge patch of the pod's status: the condition of the gate, and nothing else.
-pub fn gate(pod: &GatedPod, open: bool, now: i64) -> Value {
+pub fn gate(pod: &InPlacePod, open: bool, now: i64) -> Value {
     let (status, reason, message) =
         if open { ("True", "NotUpdatingInPlace", "") } else { ("False", "UpdatingInPlace", "the images of the pod change in place") };
     let time = chrono::DateTime::from_timestamp(now, 0).unwrap_or_default().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);

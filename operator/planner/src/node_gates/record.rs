@@ -1,6 +1,6 @@
 //! What a gate has decided about a node: an annotation of the Node for each gate, by the gate's UID.
 
-use crate::label_map::Texts;
+use crate::label_map::LabelMap;
 use crds::names;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ pub fn annotation_key(gate_uid: &str) -> String {
 }
 
 /// The records on a node, by the UID of their gate; one that somebody made unreadable is none.
-pub fn records(annotations: &Texts) -> BTreeMap<String, Record> {
+pub fn records(annotations: &LabelMap) -> BTreeMap<String, Record> {
     annotations
         .entries()
         .filter_map(|(key, text)| Some((key.strip_prefix(names::GATE_RECORD_PREFIX)?.to_owned(), serde_json::from_str(text).ok()?)))

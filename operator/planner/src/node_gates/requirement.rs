@@ -279,7 +279,9 @@ fn runs_on(world: &World, daemon_set: &super::world::DaemonSet, node: &Subject<'
 fn health<'a>(world: &'a World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> Option<&'a ReplicaHealth> {
     let nodes = world.replicas.get(&(wanted.namespace.clone(), wanted.name.clone()))?;
     // Whether the node is chosen may have changed with its labels and taints; a pass that has seen them is on its way.
-    nodes.get(node.name).filter(|found| found.node_uid == node.facts.uid && found.standing == node.facts.standing())
+    nodes
+        .get(node.name)
+        .filter(|found| found.node_uid == node.facts.uid && found.labels_and_taints_hash == node.facts.labels_and_taints_hash())
 }
 
 fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {

@@ -1,7 +1,7 @@
 //! What was seen: the input of decisions about nodes.
 
 use super::{legacy, preset};
-use crate::{label_map::Texts, node_rights::NodeRights, snapshot::NodeFacts};
+use crate::{label_map::LabelMap, node_rights::NodeRights, snapshot::NodeFacts};
 use crds::{
     label_selector::LabelSelector,
     node_readiness_gate::{GateTaint, NodeReadinessGateSpec, Requirement},
@@ -153,7 +153,7 @@ pub struct Pod {
     /// UID of its controller.
     pub controller: String,
     /// Annotations that requirements name.
-    pub annotations: Texts,
+    pub annotations: LabelMap,
     /// What taints it bears.
     pub tolerations: Arc<Vec<Toleration>>,
 }
@@ -176,8 +176,8 @@ pub struct DaemonSet {
 pub struct ReplicaHealth {
     /// UID of the Node that it speaks of.
     pub node_uid: String,
-    /// How the Node stood when it was looked at, see [`NodeFacts::standing`].
-    pub standing: u64,
+    /// How the Node stood when it was looked at, see [`NodeFacts::labels_and_taints_hash`].
+    pub labels_and_taints_hash: u64,
     /// The resource chooses the node.
     pub chosen: bool,
     /// Pods that are to run.

@@ -2,7 +2,7 @@
 
 use super::decide::reasons;
 use crate::{
-    node::Case,
+    node::ManagedNode,
     revisions::Targets,
     snapshot::{PodFacts, Snapshot, Unmet},
 };
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 /// Pods of a node that wait for such conditions, with the patches that make them True. A template is rendered without them with the
 /// next revision; until then pods that are replaced list them.
-pub fn patches<'a>(snapshot: &Snapshot, case: &Case<'a>, targets: Option<&Targets>) -> Vec<(&'a PodFacts, Value)> {
+pub fn patches<'a>(snapshot: &Snapshot, case: &ManagedNode<'a>, targets: Option<&Targets>) -> Vec<(&'a PodFacts, Value)> {
     let mut waiting: Vec<_> =
         case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).filter_map(|pod| Some((pod, pod.unmet.as_deref()?))).collect();
     if waiting.is_empty() {
@@ -28,7 +28,7 @@ pub fn patches<'a>(snapshot: &Snapshot, case: &Case<'a>, targets: Option<&Target
 }
 
 /// What the node's Deployment lists and the user's template does not, and no gate keeps.
-fn ownerless(snapshot: &Snapshot, case: &Case<'_>, targets: Option<&Targets>) -> Option<BTreeSet<String>> {
+fn ownerless(snapshot: &Snapshot, case: &ManagedNode<'_>, targets: Option<&Targets>) -> Option<BTreeSet<String>> {
     let kept = snapshot.gates.kept.as_ref()?;
     let deployment = case.deployment?;
     let written = listed(&targets?.at(deployment.revision())?.template);

@@ -4,7 +4,7 @@ use super::{
     owners,
     world::{Gate, Pod, Target, World},
 };
-use crate::{label_map::Texts, node_gates::world::Source, snapshot::NodeFacts};
+use crate::{label_map::LabelMap, node_gates::world::Source, snapshot::NodeFacts};
 use crds::{
     names,
     pod_readiness_gate::{GateValue, HttpSource, ManualSource, NamedSource, NodeConditionSource, NodeTaintSource, ObjectConditionSource},
@@ -53,7 +53,7 @@ pub fn verdict(world: &World, gate: &Gate, pod: &Pod, node: Option<&NodeFacts>) 
     }
 }
 
-fn value(what: &str, key: &str, values: &BTreeMap<String, GateValue>, texts: &Texts) -> Verdict {
+fn value(what: &str, key: &str, values: &BTreeMap<String, GateValue>, texts: &LabelMap) -> Verdict {
     let Some(found) = texts.get(key) else { return Verdict::Silent(format!("the pod has no {what} {key}")) };
     let shown: String = found.chars().take(64).collect();
     match values.get(found) {

@@ -1,7 +1,7 @@
 //! What was seen: the input of decisions about pods.
 
 use crate::{
-    label_map::Texts,
+    label_map::LabelMap,
     node_gates::world::{Key, ReplicaHealth, Source},
 };
 use crds::{
@@ -72,9 +72,9 @@ pub struct Pod {
     /// `metadata.generation`; none where the API server does not count.
     pub generation: Option<i64>,
     /// Labels.
-    pub labels: Texts,
+    pub labels: LabelMap,
     /// Annotations.
-    pub annotations: Texts,
+    pub annotations: LabelMap,
     /// Its node; empty for none yet.
     pub node: String,
     /// Its address; empty for none yet.

@@ -1,9 +1,9 @@
 //! What is said of a node's health port.
 
-use super::Hold;
+use super::Reason;
 use crate::decide::LEAVES_AFTER;
 
-impl Hold {
+impl Reason {
     /// What the node's health port says, or does not say.
     pub(super) fn message_of_health_port(&self) -> String {
         match self {

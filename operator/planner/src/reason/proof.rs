@@ -1,9 +1,9 @@
 //! What is said of a revision that is not proved yet, and of nodes that broke after their update.
 
-use super::{Hold, clock};
+use super::{Reason, clock};
 use crate::proof;
 
-impl Hold {
+impl Reason {
     /// Why nodes keep their places, until when, and what to do.
     pub(super) fn message_of_proof(&self) -> String {
         match self {
@@ -74,11 +74,11 @@ mod tests {
         ];
         for (falls, last, until, words) in rows {
             let (last, seconds) = (last.to_owned(), proof::good_after(falls, 60));
-            let hold = Hold::Suspect { falls, last, since: 1_000_000, seconds, until };
+            let hold = Reason::Suspect { falls, last, since: 1_000_000, seconds, until };
             let said = hold.message();
             assert!(said.starts_with("suspect since 1970-01-12T13:46:40Z: "), "{said}");
             assert!(words.iter().all(|words| said.contains(words)), "{said} lacks one of {words:?}");
-            let failed = Hold::failed("CrashLoop", hold);
+            let failed = Reason::failed("CrashLoop", hold);
             assert_eq!(failed.reason(), "CrashLoop");
             assert!(failed.message().starts_with("failed (CrashLoop)") && failed.message().contains(&said), "{}", failed.message());
         }

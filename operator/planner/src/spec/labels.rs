@@ -1,6 +1,6 @@
 //! Labels and annotations that the API server would not take, or that are the operator's own.
 
-use super::Invalid;
+use super::SpecProblem;
 use crds::{IngressDaemonSetSpec, holders::VALUE_CHARACTERS, ingress_daemon_set::RolloutStep, names};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ const NAME: usize = 63;
 const DOMAIN: usize = 253;
 
 /// What is wrong with the labels and annotations of a spec.
-pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec<Invalid> {
+pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> Vec<SpecProblem> {
     let metadata = template.metadata.as_ref();
     let nothing = BTreeMap::new();
     let labels = metadata.and_then(|metadata| metadata.labels.as_ref()).unwrap_or(&nothing);
@@ -28,16 +28,17 @@ pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> 
             map.iter()
                 .flat_map(|(key, value)| [bad_key(place, key), bad_value(place, key, value)])
                 .flatten()
-                .map(|message| Invalid { reason, message }),
+                .map(|message| SpecProblem { reason, message }),
         );
     }
     let place = "template.metadata.annotations";
-    found.extend(annotations.keys().filter_map(|key| bad_key(place, key)).map(|message| Invalid { reason: "InvalidTemplate", message }));
+    found
+        .extend(annotations.keys().filter_map(|key| bad_key(place, key)).map(|message| SpecProblem { reason: "InvalidTemplate", message }));
     for (place, map) in [("template.metadata.labels", labels), (place, annotations), ("selector.matchLabels", selector)] {
         let on_deployments = place == "selector.matchLabels";
         let reserved = map.keys().filter(|key| is_ours(key) || on_deployments && *key == names::FOR_NODE_LABEL);
         let reserved = reserved.map(|key| format!("{place}: `{key}` is reserved for the operator: remove it"));
-        found.extend(reserved.map(|message| Invalid { reason: "ReservedKey", message }));
+        found.extend(reserved.map(|message| SpecProblem { reason: "ReservedKey", message }));
     }
     found.extend(marks_by_what_it_chooses_by(spec));
     found.extend(marks_with_a_long_value(spec));
@@ -45,15 +46,15 @@ pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> 
 }
 
 /// Resources that were made before the definition had this bound.
-fn marks_with_a_long_value(spec: &IngressDaemonSetSpec) -> Option<Invalid> {
+fn marks_with_a_long_value(spec: &IngressDaemonSetSpec) -> Option<SpecProblem> {
     let mark = spec.update_strategy.as_ref()?.rolling_update.as_ref()?.node_mark()?;
     let message = || format!("annotateNodeToDetach.value has more than {VALUE_CHARACTERS} characters: take a shorter one");
-    (mark.value.chars().count() > VALUE_CHARACTERS).then(|| Invalid { reason: "InvalidSpec", message: message() })
+    (mark.value.chars().count() > VALUE_CHARACTERS).then(|| SpecProblem { reason: "InvalidSpec", message: message() })
 }
 
 /// A label that takes a node out must not decide on what is done with the node: with the mark it would be another one. Only the template of
 /// the spec is asked: a former one must not stand in the way of a rollback.
-fn marks_by_what_it_chooses_by(spec: &IngressDaemonSetSpec) -> Option<Invalid> {
+fn marks_by_what_it_chooses_by(spec: &IngressDaemonSetSpec) -> Option<SpecProblem> {
     let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
     let mark = rolling.node_mark()?;
     let key = mark.key.strip_prefix(names::LABEL_MARK)?;
@@ -76,7 +77,7 @@ fn marks_by_what_it_chooses_by(spec: &IngressDaemonSetSpec) -> Option<Invalid> {
     let message = format!(
         "labelNodeToDetach.key is `{key}`, which {field} asks for: a node would be another one with the label, so take another key, or another way to choose nodes"
     );
-    Some(Invalid { reason: "InvalidSpec", message })
+    Some(SpecProblem { reason: "InvalidSpec", message })
 }
 
 fn is_ours(key: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Which nodes come when, and when it is enough.
 
-use super::{Count, Invalid, milliseconds};
+use super::{Count, SpecProblem, milliseconds};
 use crds::ingress_daemon_set::{IngressDaemonSetSpec, RollingUpdate, RolloutStep, UpdateStrategyType};
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ impl RolloutSettings {
         !self.on_delete && self.partition.is_zero() && self.steps.is_empty()
     }
 
-    pub(super) fn of(spec: &IngressDaemonSetSpec, rolling: &RollingUpdate, attach_soak: i64) -> Result<Self, Invalid> {
+    pub(super) fn of(spec: &IngressDaemonSetSpec, rolling: &RollingUpdate, attach_soak: i64) -> Result<Self, SpecProblem> {
         let seconds = |given: Option<u32>, default: u32| i64::from(given.unwrap_or(default));
         Ok(Self {
             on_delete: spec.update_strategy.as_ref().is_some_and(|strategy| strategy.type_ == UpdateStrategyType::OnDelete),
@@ -89,7 +89,7 @@ impl RolloutSettings {
     }
 }
 
-fn step(index: usize, step: &RolloutStep) -> Result<StepSettings, Invalid> {
+fn step(index: usize, step: &RolloutStep) -> Result<StepSettings, SpecProblem> {
     let field = |name: &str| format!("steps[{index}].{name}");
     let nodes = match (Count::parse(&field("nodes"), step.nodes.as_ref())?, &step.node_selector) {
         (Some(count), None) => StepNodes::Total(count),
@@ -98,7 +98,7 @@ fn step(index: usize, step: &RolloutStep) -> Result<StepSettings, Invalid> {
             let message = format!(
                 "steps[{index}] needs either nodes (how many run the new revision in all) or nodeSelector (which ones): set one of them"
             );
-            return Err(Invalid { reason: "InvalidSpec", message });
+            return Err(SpecProblem { reason: "InvalidSpec", message });
         }
     };
     let soak = step.soak.as_ref().map_or(Ok(0), |text| milliseconds(&field("soak"), text))?;

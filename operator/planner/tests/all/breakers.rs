@@ -11,7 +11,7 @@ use crate::{
     },
 };
 use crds::{names, token::Phase};
-use planner::{Hold, Plan};
+use planner::{Plan, Reason};
 use serde_json::Value;
 
 const NODE: &str = "n1";
@@ -50,7 +50,7 @@ fn a_node_that_serves_and_whose_kubelet_refuses_pods_says_so_and_is_tried_again_
         // Also after what was refused has been cleared away.
         while world.cluster.now + 1 < until {
             let hold = &plan.held.get(NODE).unwrap_or_else(|| panic!("{ends}, {} s before the end", until - world.cluster.now)).hold;
-            assert!(matches!(hold, Hold::AdmissionRejected { until: at, .. } if *at == until), "{ends}: {hold:?}");
+            assert!(matches!(hold, Reason::AdmissionRejected { until: at, .. } if *at == until), "{ends}: {hold:?}");
             assert_eq!(condition(&plan, "Degraded"), Some(("True", "AdmissionRejected")));
             let blocked = plan.status.blocked.as_ref().unwrap();
             assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("AdmissionRejected", "Node/n1"));
@@ -70,7 +70,7 @@ fn a_node_is_looked_at_when_its_breaker_is_over_though_something_else_holds_it()
     let (until, _) = run_until_open(&mut world, &mut operator);
     edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
     let plan = seconds(&mut world, &mut operator, 2);
-    assert_eq!(plan.held[NODE].hold, Hold::Paused);
+    assert_eq!(plan.held[NODE].hold, Reason::Paused);
     assert!(plan.recheck_at.is_some_and(|at| at <= until), "{:?} is after {until}", plan.recheck_at);
 }
 

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use crds::names;
-use planner::{Hold, Plan, reason::StepState};
+use planner::{Reason, Plan, reason::StepState};
 use serde_json::{Value, json};
 
 #[test]
@@ -22,7 +22,7 @@ fn a_canary_goes_step_by_step_soaks_and_waits_for_promotion() {
     let plan = seconds(&mut world, &mut operator, 25);
     assert_eq!(on(&world, 2), 1, "the second step begins only after the first has soaked");
     assert!(
-        plan.held.values().any(|held| matches!(held.hold, Hold::Step { step: 1, of: 2, state: StepState::Soaking { .. } })),
+        plan.held.values().any(|held| matches!(held.hold, Reason::Step { step: 1, of: 2, state: StepState::Soaking { .. } })),
         "{plan:#?}"
     );
     let plan = seconds(&mut world, &mut operator, 100);

@@ -4,7 +4,7 @@ use crds::{IngressDaemonSetSpec, hash, names};
 use planner::{
     health_checker::uses_old_image,
     render::{contains, object_name},
-    spec::{Count, Mode, Settings, resolve},
+    spec::{Count, Mode, ResolvedSpec, resolve},
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -24,12 +24,12 @@ fn reasons(spec: &IngressDaemonSetSpec) -> Vec<&'static str> {
     resolve(spec).map_or_else(|problems| problems.iter().map(|problem| problem.reason).collect(), |_| Vec::new())
 }
 
-fn settings(spec: &IngressDaemonSetSpec) -> Settings {
+fn settings(spec: &IngressDaemonSetSpec) -> ResolvedSpec {
     resolve(spec).unwrap()
 }
 
-fn remarks(settings: &Settings) -> Vec<&'static str> {
-    settings.remarks.iter().map(|remark| remark.reason).collect()
+fn warnings(settings: &ResolvedSpec) -> Vec<&'static str> {
+    settings.warnings.iter().map(|remark| remark.reason).collect()
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn expressions_of_the_selector_are_accepted_and_a_remark_says_that_they_select_n
         spec["selector"] =
             json!({"matchLabels": {"app": "edge"}, "matchExpressions": [{"key": "app", "operator": "In", "values": ["edge"]}]});
     }));
-    assert_eq!(remarks(&settings), ["SelectorIgnored"]);
-    let message = &settings.remarks[0].message;
+    assert_eq!(warnings(&settings), ["SelectorIgnored"]);
+    let message = &settings.warnings[0].message;
     assert!(message.contains("selector.matchExpressions") && message.contains("matchLabels"), "{message}");
 }
 
@@ -141,14 +141,14 @@ fn marks_are_not_used_for_updates_in_degrade_mode_and_a_remark_says_so() {
     };
     let degrades = with(json!({"maxDegradedNodes": 2}));
     assert_eq!(degrades.update_marks(), crds::ledger::Marks::default());
-    assert_eq!(remarks(&degrades), ["MarksIgnored"]);
+    assert_eq!(warnings(&degrades), ["MarksIgnored"]);
     for word in ["annotateDeploymentToDetach, annotateNodeToDetach, waitForDetachmentByAnnotatedTimestamp", "maxUnavailableNodes"] {
-        assert!(degrades.remarks[0].message.contains(word), "{}", degrades.remarks[0].message);
+        assert!(degrades.warnings[0].message.contains(word), "{}", degrades.warnings[0].message);
     }
-    assert_eq!(remarks(&with(json!({"maxUnavailableNodes": 2}))), [] as [&str; 0]);
-    assert_eq!(remarks(&settings(&rolling(json!({"maxDegradedNodes": 2})))), [] as [&str; 0]);
+    assert_eq!(warnings(&with(json!({"maxUnavailableNodes": 2}))), [] as [&str; 0]);
+    assert_eq!(warnings(&settings(&rolling(json!({"maxDegradedNodes": 2})))), [] as [&str; 0]);
     let label = settings(&rolling(json!({"labelNodeToDetach": {"gracePeriodSeconds": 9}})));
-    assert!(label.remarks[0].message.starts_with("labelNodeToDetach"), "{:?}", label.remarks);
+    assert!(label.warnings[0].message.starts_with("labelNodeToDetach"), "{:?}", label.warnings);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_node_with_a_health_port_is_marked_for_it_whatever_marks_it_has_besides() {
 fn with_both_budgets_nodes_are_detached_and_a_remark_says_so() {
     let settings = settings(&rolling(json!({"maxUnavailableNodes": 2, "maxDegradedNodes": 1})));
     assert_eq!((settings.mode, settings.budget), (Mode::Detach, Count::Number(2)));
-    assert_eq!(settings.remarks.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["ConflictingStrategy"]);
+    assert_eq!(settings.warnings.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["ConflictingStrategy"]);
     assert_eq!(
         (settings.max_unavailable_pods, settings.max_surged_pods),
         (Count::Percent(100), Count::Number(0)),
@@ -257,10 +257,10 @@ fn a_preset_gives_grace_and_soak_and_a_shorter_grace_is_remarked_upon() {
     };
     let given = with(json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {}}));
     assert_eq!((given.deployment_grace, given.node_grace, given.attach_soak), (80, 80, 70));
-    assert_eq!(given.remarks, []);
+    assert_eq!(given.warnings, []);
     let short = with(json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {"gracePeriodSeconds": 10}, "attachSoakSeconds": 3}));
     assert_eq!((short.deployment_grace, short.attach_soak), (10, 3), "what is given stays");
-    assert_eq!(short.remarks.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["GracePeriodTooShort"]);
+    assert_eq!(short.warnings.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["GracePeriodTooShort"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::world;
 
-use crds::{ledger::Kind, names};
+use crds::{ledger::GrantReason, names};
 use planner::{Plan, decide};
 use serde_json::{Value, json};
 use world::{
@@ -320,7 +320,7 @@ fn a_node_that_an_autoscaler_takes_is_drained_above_the_budget_blocks_others_and
         world.audit.disturbed.insert(drained.to_owned());
         seconds(&mut world, &mut operator, 60);
         let ledger = world.cluster.ledger().unwrap();
-        assert_eq!(ledger.grants[drained].kind, Kind::Drain, "{taint}");
+        assert_eq!(ledger.grants[drained].kind, GrantReason::Drain, "{taint}");
         assert_eq!(ledger.grants.len(), 1, "{taint}: nothing else is begun");
         assert_eq!(world.cluster.pods.iter().filter(|pod| pod.node == drained).count(), 0, "{taint}");
         world.change(|cluster| cluster.edit_node(drained, |node| node["spec"]["taints"] = json!([])));
@@ -351,7 +351,7 @@ fn a_retry_while_paused_begins_nothing_anew() {
     edit(&mut world, |wish| wish.pods = 3);
     seconds(&mut world, &mut operator, 1);
     let (node, grant) = world.cluster.ledger().unwrap().grants.iter().map(|(node, grant)| (node.clone(), grant.clone())).next().unwrap();
-    assert_eq!(grant.kind, Kind::Grow);
+    assert_eq!(grant.kind, GrantReason::Grow);
     edit(&mut world, |wish| wish.paused = true);
     annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
     seconds(&mut world, &mut operator, 1);
@@ -535,7 +535,7 @@ fn a_node_that_a_canary_has_not_reached_keeps_what_it_runs_when_its_drain_is_cal
     world.change(|cluster| std::sync::Arc::make_mut(&mut cluster.revisions).retain(|known| known.revision != former));
     taint(&mut world, json!([{"key": names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]));
     let granted = |world: &World| {
-        world.cluster.ledger().is_some_and(|ledger| ledger.grants.get(&node).is_some_and(|grant| grant.kind == Kind::Drain))
+        world.cluster.ledger().is_some_and(|ledger| ledger.grants.get(&node).is_some_and(|grant| grant.kind == GrantReason::Drain))
     };
     world.run_until(&mut operator, 10, granted).unwrap();
     taint(&mut world, json!([]));

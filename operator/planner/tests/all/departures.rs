@@ -9,8 +9,8 @@ use crate::{
         wish::{Marks, Wish},
     },
 };
-use crds::{ledger::Kind, names};
-use planner::{Action, Hold, plan::Write};
+use crds::{ledger::GrantReason, names};
+use planner::{Action, Reason, plan::Write};
 use serde_json::{Value, json};
 
 fn taint(world: &mut World, node: &str, key: Option<&str>) {
@@ -33,7 +33,7 @@ fn pods_on(world: &World, node: &str) -> usize {
     world.cluster.pods.iter().filter(|pod| pod.node == node).count()
 }
 
-fn grant(world: &World, node: &str) -> Option<Kind> {
+fn grant(world: &World, node: &str) -> Option<GrantReason> {
     world.cluster.ledger()?.grants.get(node).map(|grant| grant.kind)
 }
 
@@ -60,7 +60,7 @@ fn a_node_that_is_taken_away_is_detached_first_though_the_spec_is_not_valid() {
         for departs in departures {
             let (mut world, mut operator) = invalid(marks);
             departs(&mut world);
-            world.run_until(&mut operator, 5, |world| grant(world, "n1") == Some(Kind::Drain)).unwrap();
+            world.run_until(&mut operator, 5, |world| grant(world, "n1") == Some(GrantReason::Drain)).unwrap();
             seconds(&mut world, &mut operator, 5);
             assert_eq!(pods_on(&world, "n1"), 2, "{marks:?}: its grace is not over");
             let plan = seconds(&mut world, &mut operator, 20);
@@ -102,7 +102,7 @@ fn a_node_in_the_middle_of_its_update_is_drained_though_the_spec_ceased_to_be_va
         seconds(&mut world, &mut operator, 1);
         taint(&mut world, &node, Some(names::KARPENTER_TAINT));
         seconds(&mut world, &mut operator, 40);
-        assert_eq!((grant(&world, &node), pods_on(&world, &node)), (Some(Kind::Drain), 0), "{pods_changed}");
+        assert_eq!((grant(&world, &node), pods_on(&world, &node)), (Some(GrantReason::Drain), 0), "{pods_changed}");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_node_whose_drain_is_called_off_serves_again_as_it_was_though_the_spec_is_no
             let (mut world, mut operator) = invalid(marks);
             taint(&mut world, "n1", Some(names::CLUSTER_AUTOSCALER_TAINT));
             seconds(&mut world, &mut operator, after);
-            assert_eq!(grant(&world, "n1"), Some(Kind::Drain));
+            assert_eq!(grant(&world, "n1"), Some(GrantReason::Drain));
             taint(&mut world, "n1", None);
             let plan = seconds(&mut world, &mut operator, 60);
             assert_eq!((grant(&world, "n1"), pods_on(&world, "n1"), reasons(&plan)), (None, 2, Vec::new()), "{marks:?}, {after} s");
@@ -144,10 +144,10 @@ fn a_node_whose_drain_is_called_off_waits_for_a_valid_spec_where_nothing_says_ho
 #[test]
 fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_is_taken_away() {
     let leaves = |world: &mut World, node: &str, kind| match kind {
-        Kind::Drain => taint(world, node, Some(names::CLUSTER_AUTOSCALER_TAINT)),
+        GrantReason::Drain => taint(world, node, Some(names::CLUSTER_AUTOSCALER_TAINT)),
         _ => world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into())),
     };
-    for kind in [Kind::Drain, Kind::Remove] {
+    for kind in [GrantReason::Drain, GrantReason::Remove] {
         for valid in [true, false] {
             let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 3) }, 3);
             let mut operator = Operator::default();
@@ -155,13 +155,13 @@ fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_i
             world.change(|cluster| cluster.detacher = Detacher::Silent);
             edit(&mut world, |wish| wish.image = 2);
             let plan = seconds(&mut world, &mut operator, 60);
-            let (node, _) = plan.held.iter().find(|(_, held)| held.hold == Hold::GivenUp).unwrap();
+            let (node, _) = plan.held.iter().find(|(_, held)| held.hold == Reason::GivenUp).unwrap();
             if !valid {
                 invalidate(&mut world);
             }
             leaves(&mut world, node, kind);
             // Whether a node is chosen is not known without a valid spec.
-            let expected = if valid || kind == Kind::Drain { kind } else { Kind::Abort };
+            let expected = if valid || kind == GrantReason::Drain { kind } else { GrantReason::Abort };
             let plan = seconds(&mut world, &mut operator, 5);
             assert_eq!(grant(&world, node), Some(expected), "{valid}: {:?}", plan.held[node]);
         }
@@ -178,7 +178,7 @@ fn a_drain_that_lasts_blocks_the_rollout_says_what_to_do_and_stops_the_clock() {
         world.cluster.deployments.values().find(|found| revision(&found["spec"]["template"]) == world.cluster.wish.revision_of(1));
     let drained = node_of(drained.unwrap()).to_owned();
     taint(&mut world, &drained, Some(names::CLUSTER_AUTOSCALER_TAINT));
-    world.run_until(&mut operator, 5, |world| grant(world, &drained) == Some(Kind::Drain)).unwrap();
+    world.run_until(&mut operator, 5, |world| grant(world, &drained) == Some(GrantReason::Drain)).unwrap();
     while pods_on(&world, &drained) > 0 {
         let plan = seconds(&mut world, &mut operator, 1);
         assert_eq!(plan.status.blocked, None, "it has not done its part");

@@ -314,7 +314,7 @@ mod readiness_taint {
             matches!(plan.transitions.as_slice(), [one] if one.happened == Happened::Added { late: false } && one.regression),
             "{plan:?}"
         );
-        let room = planner::node_gates::room::Room::of(&config_map(&[]), 5000, 4999, 5000);
+        let room = planner::node_gates::retaint_budget::RetaintBudget::of(&config_map(&[]), 5000, 4999, 5000);
         assert!(room.is_open());
     }
 }

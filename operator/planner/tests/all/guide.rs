@@ -94,7 +94,7 @@ fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_take
         assert_eq!(unknown(&example["spec"], &schema, ""), Vec::<String>::new(), "line {line}");
         let resource: IngressDaemonSet = serde_json::from_value(example).unwrap_or_else(|error| panic!("line {line}: {error}"));
         let settings = resolve(&resource.spec).unwrap_or_else(|problems| panic!("line {line}: {problems:?}"));
-        assert_eq!(settings.remarks, [], "line {line}");
+        assert_eq!(settings.warnings, [], "line {line}");
     }
 }
 

@@ -10,7 +10,7 @@ use planner::{
         completion::is_complete,
         writes,
     },
-    snapshot::{ContainerFacts, GatedPod, ReplicaSetFacts},
+    snapshot::{ContainerFacts, InPlacePod, ReplicaSetFacts},
 };
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ const CHANGED: i64 = 1_700_000_000;
 const SETTLED: i64 = CHANGED + 30 + 60;
 
 /// A pod that runs `proxy:2` in place of `proxy:1`.
-fn updated() -> GatedPod {
+fn updated() -> InPlacePod {
     let ran =
         Instance { container: "c://1".into(), image: "proxy:1".into(), shown: "proxy:1".into(), image_id: "sha256:1".into(), restarts: 0 };
     let record = PodRecord { id: 7, at: CHANGED, before: [("proxy".to_owned(), ran)].into() };
@@ -82,7 +82,7 @@ fn updated() -> GatedPod {
         ready: true,
         restarts: 1,
     };
-    GatedPod {
+    InPlacePod {
         uid: "pod".into(),
         resource_version: "12".into(),
         generation: 2,
@@ -92,13 +92,13 @@ fn updated() -> GatedPod {
         containers: vec![runs],
         annotations: std::collections::BTreeMap::from([(names::IN_PLACE_TOKEN.to_owned(), record.to_string())]).into(),
         record: Some(record),
-        ..GatedPod::default()
+        ..InPlacePod::default()
     }
 }
 
 #[test]
 fn a_pod_is_complete_when_its_kubelet_has_seen_it_and_every_container_is_another_run() {
-    type Edit = fn(&mut GatedPod);
+    type Edit = fn(&mut InPlacePod);
     let table: [(&str, Edit, bool); 11] = [
         ("as it should be", |_| {}, true),
         ("the kubelet has not seen it", |pod| pod.observed_generation = 1, false),
@@ -145,13 +145,13 @@ fn a_pod_is_complete_when_its_kubelet_has_seen_it_and_every_container_is_another
 }
 
 /// What a container runtime shows that goes by the first name of an image, which both tags have.
-fn shows_the_former(pod: &mut GatedPod) {
+fn shows_the_former(pod: &mut InPlacePod) {
     (pod.containers[0].shown, pod.containers[0].image_id) = ("proxy:1".into(), "sha256:1".into());
 }
 
 #[test]
 fn two_tags_of_one_image_complete_when_the_run_is_of_after_the_change_and_are_not_waited_for_for_ever() {
-    type Edit = fn(&mut GatedPod);
+    type Edit = fn(&mut InPlacePod);
     let table: [(&str, Edit, i64, bool); 8] = [
         ("a run of after the change", |_| {}, CHANGED + 5, true),
         ("a run of the second of the change", |pod| pod.containers[0].started_at = CHANGED, CHANGED + 5, true),

@@ -8,7 +8,7 @@ use crds::{
     names,
 };
 use planner::{
-    Hold, breaker, eligibility, render,
+    Reason, breaker, eligibility, render,
     snapshot::{NodeFacts, OtherResource, PodFacts},
     spec::resolve,
     timing::{self, Marked},
@@ -201,7 +201,7 @@ fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_i
     assert!(!drifted(&defaults));
 }
 
-fn settings_with(marks: Marks, policy: &'static str) -> planner::spec::Settings {
+fn settings_with(marks: Marks, policy: &'static str) -> planner::spec::ResolvedSpec {
     resolve(&Wish { on_timeout: policy, attach_soak: 5, ..Wish::new(marks, 1) }.spec()).unwrap()
 }
 
@@ -223,9 +223,9 @@ fn the_grace_is_over_when_that_of_the_mark_is_that_was_seen_last() {
     let grace = |by_token, by_entry| {
         timing::grace(&settings, &Marked { now: 100, token: Some(by_token), entry: Some((&entry(99), by_entry)), node: None })
     };
-    assert_eq!(grace(1, 2), Some(Hold::GracePeriod { until: 100 + GRACE }));
-    assert_eq!(grace(2, 1), Some(Hold::GracePeriod { until: 100 + GRACE }));
-    assert_eq!(grace(GRACE, GRACE + 1), Some(Hold::GracePeriod { until: 101 }));
+    assert_eq!(grace(1, 2), Some(Reason::GracePeriod { until: 100 + GRACE }));
+    assert_eq!(grace(2, 1), Some(Reason::GracePeriod { until: 100 + GRACE }));
+    assert_eq!(grace(GRACE, GRACE + 1), Some(Reason::GracePeriod { until: 101 }));
     assert_eq!(grace(GRACE + 1, GRACE + 1), None);
     assert_eq!(grace(i64::MAX, i64::MAX), None);
 }
@@ -240,20 +240,20 @@ fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_t
             &Marked { now, token: None, entry: Some((&entry(1000), now - 1000)), node: Some(&node) },
         )
     };
-    let waiting = Some(Hold::WaitingForDetacher { until: 1030 });
+    let waiting = Some(Reason::WaitingForDetacher { until: 1030 });
     assert_eq!(grace("Halt", 1010, None), waiting);
     assert_eq!(grace("Halt", 1010, Some(&at(994))), waiting, "of an earlier detachment");
     assert_eq!(grace("Halt", 1010, Some(&at(995))), None, "within the skew of clocks");
-    assert_eq!(grace("Halt", 1010, Some(&at(1009))), Some(Hold::GracePeriod { until: 1010 + STAMP_GRACE }));
-    assert_eq!(grace("Halt", 1010, Some("yesterday")), Some(Hold::BadTimestamp("yesterday".into())));
-    assert_eq!(grace("Halt", 1030, None), Some(Hold::DetachTimeout));
-    assert_eq!(grace("Abort", 1030, None), Some(Hold::DetachTimeout));
+    assert_eq!(grace("Halt", 1010, Some(&at(1009))), Some(Reason::GracePeriod { until: 1010 + STAMP_GRACE }));
+    assert_eq!(grace("Halt", 1010, Some("yesterday")), Some(Reason::BadTimestamp("yesterday".into())));
+    assert_eq!(grace("Halt", 1030, None), Some(Reason::DetachTimeout));
+    assert_eq!(grace("Abort", 1030, None), Some(Reason::DetachTimeout));
     assert_eq!(grace("Proceed", 1030, None), None);
 }
 
 #[test]
 fn a_deletion_with_an_invalid_spec_waits_for_the_default_grace() {
-    assert_eq!(timing::default_grace(105, 5), Some(Hold::GracePeriod { until: 111 }));
+    assert_eq!(timing::default_grace(105, 5), Some(Reason::GracePeriod { until: 111 }));
     assert_eq!(timing::default_grace(111, 11), None);
     assert_eq!(timing::default_grace(105, i64::MAX), None);
 }
@@ -263,9 +263,9 @@ fn a_slot_is_free_after_the_soak_and_when_the_detacher_has_let_go() {
     let settings = settings_with(Marks::Timestamp, "Halt");
     let attached = Entry { phase: EntryPhase::Attached, ..entry(100) };
     let soak = |now, alone, stamp: Option<&str>| timing::soak(&settings, now, now - 100, Some(&attached), alone, Some(&stamped(stamp)));
-    assert_eq!(soak(105, true, None), Some(Hold::AttachSoak { until: 106 }));
+    assert_eq!(soak(105, true, None), Some(Reason::AttachSoak { until: 106 }));
     assert_eq!(soak(106, true, None), None);
-    assert_eq!(soak(106, true, Some("x")), Some(Hold::WaitingForAttachment));
+    assert_eq!(soak(106, true, Some("x")), Some(Reason::WaitingForAttachment));
     assert_eq!(soak(106, false, Some("x")), None, "another resource holds the node");
     assert_eq!(soak(130, true, Some("x")), None, "bounded by the detach timeout");
 }
@@ -333,7 +333,7 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     let granted = |snapshot: &planner::Snapshot| {
         let plan = planner::decide(snapshot);
         let conflict = plan.status.conditions.iter().any(|condition| condition.type_ == "DetachAnnotationConflict");
-        let held = plan.held.get("n1").is_some_and(|held| held.hold == Hold::DetachAnnotationConflict("resource default/other".into()));
+        let held = plan.held.get("n1").is_some_and(|held| held.hold == Reason::DetachAnnotationConflict("resource default/other".into()));
         (plan.status.rollout.unwrap().grants.into_keys().collect::<Vec<_>>(), held, conflict)
     };
     let all = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
@@ -388,6 +388,6 @@ fn a_node_on_which_many_resources_have_entries_takes_in_those_of_a_namespace_and
         }
         let plan = planner::decide(&snapshot);
         assert_eq!(plan.status.rollout.unwrap().grants.len(), usize::from(taken), "{entries}");
-        assert_eq!(plan.held.values().filter(|held| held.hold == Hold::HoldersFull).count(), if taken { 0 } else { 2 }, "{entries}");
+        assert_eq!(plan.held.values().filter(|held| held.hold == Reason::HoldersFull).count(), if taken { 0 } else { 2 }, "{entries}");
     }
 }

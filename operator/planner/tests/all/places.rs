@@ -9,7 +9,7 @@ use crate::{
         operator::Operator,
     },
 };
-use crds::{ledger::Kind, names};
+use crds::{ledger::GrantReason, names};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn drain_is_called_off(until: fn(&World, &str) -> bool, orders: impl Fn(&mut Wor
 }
 
 fn is_granted(world: &World, node: &str) -> bool {
-    world.cluster.ledger().is_some_and(|ledger| ledger.grants.get(node).is_some_and(|grant| grant.kind == Kind::Drain))
+    world.cluster.ledger().is_some_and(|ledger| ledger.grants.get(node).is_some_and(|grant| grant.kind == GrantReason::Drain))
 }
 
 fn is_emptied(world: &World, node: &str) -> bool {

@@ -6,7 +6,7 @@ use crate::{
     world,
 };
 
-use crds::{ledger::Kind, names, token::Phase};
+use crds::{ledger::GrantReason, names, token::Phase};
 use planner::Plan;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -348,7 +348,7 @@ fn nodes_that_are_replaced_after_they_failed_are_no_new_places_to_try_the_revisi
     for round in 0..6 {
         for _ in 0..120 {
             world.fair_second(&mut operator);
-            let grants = world.cluster.ledger().unwrap().grants.values().filter(|grant| grant.kind == Kind::Update);
+            let grants = world.cluster.ledger().unwrap().grants.values().filter(|grant| grant.kind == GrantReason::Update);
             reached.extend(grants.map(|grant| grant.node_uid.clone()));
         }
         let Some(node) = world.cluster.ledger().unwrap().grants.keys().next().cloned() else { continue };

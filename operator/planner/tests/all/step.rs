@@ -1,6 +1,6 @@
 //! The table of steps: each row, and what must hold it back.
 
-use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
+use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
 use planner::step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step};
 
 const ID: u64 = 7;
@@ -8,7 +8,7 @@ const ID: u64 = 7;
 /// A grant of id 7 with both marks, on a node that nothing was done to yet.
 fn granted() -> StepView {
     StepView {
-        grant: GrantView { id: ID, kind: Kind::Update, deployment_mark: true, node_mark: true },
+        grant: GrantView { id: ID, kind: GrantReason::Update, deployment_mark: true, node_mark: true },
         token: token(3, Phase::Closed),
         entry: entry(3, EntryPhase::Attached),
         node: NodeView::Same,
@@ -38,7 +38,7 @@ fn marks(deployment_mark: bool, node_mark: bool) -> StepView {
     StepView { grant: GrantView { deployment_mark, node_mark, ..view.grant }, ..view }
 }
 
-fn kind(view: StepView, kind: Kind) -> StepView {
+fn kind(view: StepView, kind: GrantReason) -> StepView {
     StepView { grant: GrantView { kind, ..view.grant }, ..view }
 }
 
@@ -89,7 +89,7 @@ fn a_mark_that_is_found_holding_is_in_use_whatever_the_grant_says() {
 fn nothing_changes_a_pod_before_its_grace_is_over_but_the_way_back_needs_none() {
     let view = StepView { token: token(ID, Phase::Claimed), entry: entry(ID, EntryPhase::Detached), graced: false, ..granted() };
     assert_eq!(step(&view), Step::AwaitGrace);
-    assert_eq!(step(&kind(view, Kind::Abort)), Step::Update);
+    assert_eq!(step(&kind(view, GrantReason::Abort)), Step::Update);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_grant_gives_way_when_it_is_not_wanted_or_objects_are_ahead_of_it() {
 
 #[test]
 fn a_removal_takes_the_deployment_then_the_entry_then_the_label_then_the_slot() {
-    let remove = kind(StepView { pods_left: false, ..granted() }, Kind::Remove);
+    let remove = kind(StepView { pods_left: false, ..granted() }, GrantReason::Remove);
     let attached = entry(ID, EntryPhase::Attached);
     let rows = [
         (token(ID, Phase::Closed), attached, true, Step::DeleteDeployment),
@@ -157,8 +157,8 @@ fn a_removal_takes_the_deployment_then_the_entry_then_the_label_then_the_slot() 
 #[test]
 fn a_missing_deployment_is_made_anew_before_anything_else() {
     assert_eq!(step(&StepView { token: None, ..granted() }), Step::AwaitDeployment);
-    assert_eq!(step(&kind(StepView { token: None, ..granted() }, Kind::Remove)), Step::AwaitDeployment, "pods are left");
+    assert_eq!(step(&kind(StepView { token: None, ..granted() }, GrantReason::Remove)), Step::AwaitDeployment, "pods are left");
     let gone = StepView { token: None, pods_left: false, wanted: false, ..granted() };
     assert_eq!(step(&gone), Step::Retarget, "the node has left meanwhile: nobody makes its Deployment anew");
-    assert_eq!(step(&kind(StepView { token: None, pods_left: false, wanted: false, ..granted() }, Kind::Remove)), Step::Retarget);
+    assert_eq!(step(&kind(StepView { token: None, pods_left: false, wanted: false, ..granted() }, GrantReason::Remove)), Step::Retarget);
 }

@@ -5,7 +5,7 @@ use crate::{
     operator::{Intent, Rules},
     state::{Age, Column, Deployment, Entry, Grant, Health, Id, Member, Order, Owner, Site, Stamp, State},
 };
-use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::Kind, token::Phase};
+use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::GrantReason, token::Phase};
 use planner::step::Step;
 
 /// A broken promise.
@@ -51,7 +51,7 @@ impl Rules {
             if now.freed && !named {
                 broken = broken.or(Some("P5: a slot is freed that nobody named"));
             }
-            if before.is_none() && now.kind == Kind::Update && column.truth.failed.is_some() && state.truth.rebuilding == 0 {
+            if before.is_none() && now.kind == GrantReason::Update && column.truth.failed.is_some() && state.truth.rebuilding == 0 {
                 broken = broken.or(Some("P8: a node starts again on the revision that failed there"));
             }
             let begun = before.is_some_and(|before| has_begun(&column.truth, before.id));
@@ -80,9 +80,10 @@ impl Rules {
                     after.columns[i].truth.grant = Some(Grant { id, ..grant });
                 })?;
                 let held = state.columns.iter().filter_map(|column| column.truth.grant).filter(|held| !held.is_free()).count();
-                let above = !grant.is_free() && grant.kind != Kind::Drain && held >= state.truth.budget.into();
+                let above = !grant.is_free() && grant.kind != GrantReason::Drain && held >= state.truth.budget.into();
                 let above = above.then_some("P1: a node is begun though the budget is used up");
-                let skipped = grant.kind != Kind::Drain && grant.kind != Kind::Remove && seen.node.is_some_and(|node| node.skipped);
+                let skipped =
+                    grant.kind != GrantReason::Drain && grant.kind != GrantReason::Remove && seen.node.is_some_and(|node| node.skipped);
                 let above = above.or(skipped.then_some("P8: a node starts though it is to be skipped"));
                 let broken = broken.or(above).or_else(|| self.out_of_turn(state, k, i, &grant));
                 Some((after, broken.or_else(|| taken_while_others_are_down(state, k, i, &grant))))
@@ -130,7 +131,7 @@ impl Rules {
             }
             Intent::Step(step, grant) => {
                 let (after, broken) = self.carry_out_step(state, k, i, &seen, step, &grant)?;
-                let returns = grant.kind == Kind::Drain && matches!(step, Step::Unmark | Step::Close);
+                let returns = grant.kind == GrantReason::Drain && matches!(step, Step::Unmark | Step::Close);
                 let broken = broken.or(returns.then_some("P5: a node is attached while it is drained"));
                 let begins = matches!(step, Step::Claim | Step::Detach | Step::Update);
                 let ledger = state.truth.next > 0 && state.truth.rebuilding == 0;
@@ -248,14 +249,16 @@ impl Rules {
             (deployment.id, deployment.age) = (grant.id, Age::Fresh);
             deployment.phase = if marked { Phase::Updating } else { Phase::Degrading };
             match grant.kind {
-                Kind::Abort => return,
-                Kind::Remove | Kind::Drain => deployment.replicas = 0,
-                Kind::Repair if !believed.drifted && !self.breaks(Mutation::PlacementIsDrift) => deployment.replicas = resource.replicas,
-                Kind::Update | Kind::Repair => {
+                GrantReason::Abort => return,
+                GrantReason::Remove | GrantReason::Drain => deployment.replicas = 0,
+                GrantReason::Repair if !believed.drifted && !self.breaks(Mutation::PlacementIsDrift) => {
+                    deployment.replicas = resource.replicas
+                }
+                GrantReason::Update | GrantReason::Repair => {
                     (deployment.revision, deployment.drifted, deployment.replicas) = (grant.revision, false, resource.replicas);
                     deployment.placement = resource.placement;
                 }
-                Kind::Shrink | Kind::Grow => deployment.replicas = resource.replicas,
+                GrantReason::Shrink | GrantReason::Grow => deployment.replicas = resource.replicas,
             }
             if (old.revision, old.replicas, old.drifted) != (deployment.revision, deployment.replicas, deployment.drifted) {
                 deployment.observed = false;
@@ -264,7 +267,7 @@ impl Rules {
         let (after, broken) = written?;
         let (old, new) = (state.columns[i].truth.deployment?, after.columns[i].truth.deployment?);
         let changes = (old.revision, old.replicas, old.drifted) != (new.revision, new.replicas, new.drifted);
-        let moved = old.placement != new.placement && grant.kind == Kind::Repair && !old.drifted;
+        let moved = old.placement != new.placement && grant.kind == GrantReason::Repair && !old.drifted;
         let moved = moved.then_some("P4: pods change for another placement alone");
         let early = (old.served && changes).then(|| self.unready_for_update(&state.columns[i].truth, grant)).flatten();
         Some((after, broken.or(moved).or(early)))
@@ -273,7 +276,7 @@ impl Rules {
     /// P4: what a change of pods finds missing.
     fn unready_for_update(&self, site: &Site, grant: &Grant) -> Option<Violation> {
         let deployment = site.deployment?;
-        if grant.kind == Kind::Drain && !grant.deployment_mark && grant.key == 0 {
+        if grant.kind == GrantReason::Drain && !grant.deployment_mark && grant.key == 0 {
             return Some("P4: a node is drained that nothing has taken out of service");
         }
         if grant.deployment_mark && !(deployment.id == grant.id && deployment.phase == Phase::Claimed && deployment.age >= Age::Graced) {
@@ -384,7 +387,7 @@ impl Rules {
     /// operator sees of the nodes, and no more.
     fn out_of_turn<const N: usize, const K: usize>(&self, state: &State<N, K>, k: usize, i: usize, grant: &Grant) -> Option<Violation> {
         let newest = state.truth.revision;
-        let granted = |grant: Option<Grant>| grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == newest);
+        let granted = |grant: Option<Grant>| grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == newest);
         let runs = |site: &Site| granted(site.grant) || site.deployment.is_some_and(|deployment| deployment.revision == newest);
         let site = &state.columns[i].truth;
         if !granted(Some(*grant)) || runs(site) || runs(&state.columns[i].seen[k]) {
@@ -416,13 +419,13 @@ fn has_begun(site: &Site, id: Id) -> bool {
 }
 
 /// P8: why nothing of this kind may begin.
-fn shut(resource: &crate::state::Resource, kind: Kind) -> Option<Violation> {
+fn shut(resource: &crate::state::Resource, kind: GrantReason) -> Option<Violation> {
     match kind {
-        Kind::Remove | Kind::Drain | Kind::Abort => None,
+        GrantReason::Remove | GrantReason::Drain | GrantReason::Abort => None,
         _ if resource.paused => Some("P8: a node starts while paused"),
-        Kind::Update if resource.closed => Some("P8: a node starts outside the windows"),
-        Kind::Update if resource.failed => Some("P8: a node starts on a revision that failed"),
-        Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow => None,
+        GrantReason::Update if resource.closed => Some("P8: a node starts outside the windows"),
+        GrantReason::Update if resource.failed => Some("P8: a node starts on a revision that failed"),
+        GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow => None,
     }
 }
 
@@ -454,7 +457,7 @@ fn taken_while_others_are_down<const N: usize, const K: usize>(
     let sees_all = state.columns.iter().all(|column| column.truth == column.seen[k]);
     let down = |site: &Site| site.grant.is_none() && site.chosen() && site.served() && site.pods.health == Health::Lost;
     let settled = state.columns[i].truth.deployment.is_some_and(|deployment| deployment.observed && deployment.counted);
-    if !sees_all || grant.is_free() || grant.kind == Kind::Drain || !settled || down(&state.columns[i].truth) {
+    if !sees_all || grant.is_free() || grant.kind == GrantReason::Drain || !settled || down(&state.columns[i].truth) {
         return None;
     }
     let others =

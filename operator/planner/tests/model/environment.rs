@@ -5,7 +5,7 @@ use crate::{
     operator::Rules,
     state::{Age, DEGRADE, Health, Marks, Member, Node, Order, Owner, Resource, Site, Stamp, State},
 };
-use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
+use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -233,7 +233,7 @@ fn guide<const N: usize, const K: usize>(mut after: State<N, K>, event: Event) -
         Event::NodeFailure(i) => {
             left.node_failures -= 1;
             let site = &mut after.columns[i].truth;
-            let late = site.is_updated() && site.grant.is_some_and(|grant| grant.kind == Kind::Update && !grant.freed);
+            let late = site.is_updated() && site.grant.is_some_and(|grant| grant.kind == GrantReason::Update && !grant.freed);
             let node = site.node.filter(|_| late && site.failed.is_none() && !(site.is_exact() && site.pods.health == Health::Ready))?;
             site.failed = Some(node.retried);
         }

@@ -1,7 +1,7 @@
 //! Guards of the protocol, each to be dropped alone: the search must find what goes wrong then.
 
 use crate::operator::Rules;
-use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
+use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
 use planner::step::{EntryView, Step, StepView};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Rules {
         let id = view.grant.id;
         match self.mutation {
             Some(Mutation::AbortWithoutUpdate)
-                if view.grant.kind == Kind::Abort
+                if view.grant.kind == GrantReason::Abort
                     && view.entry.is_some_and(|entry| entry.phase == EntryPhase::Detached)
                     && matches!(next, Step::Claim | Step::Detach | Step::Update) =>
             {

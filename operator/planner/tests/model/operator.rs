@@ -4,10 +4,10 @@ use crate::{
     mutation::Mutation,
     state::{Age, Deployment, Entry, Grant, Health, Id, Marks, Member, Node, Order, Owner, Resource, Site, Stamp, TOKEN},
 };
-use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::Kind, token::Phase};
+use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::GrantReason, token::Phase};
 use planner::{
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
-    target::{self, Fit, FitView, Gates, NeedView},
+    target::{self, Fit, FitView, NeedView, Stops},
 };
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -157,7 +157,15 @@ impl Resource {
 static COVERED: [AtomicU32; KINDS.len()] = [const { AtomicU32::new(0) }; KINDS.len()];
 
 /// What a grant may be for.
-pub const KINDS: [Kind; 7] = [Kind::Update, Kind::Repair, Kind::Shrink, Kind::Grow, Kind::Remove, Kind::Drain, Kind::Abort];
+pub const KINDS: [GrantReason; 7] = [
+    GrantReason::Update,
+    GrantReason::Repair,
+    GrantReason::Shrink,
+    GrantReason::Grow,
+    GrantReason::Remove,
+    GrantReason::Drain,
+    GrantReason::Abort,
+];
 
 /// What may be decided for it.
 pub const STEPS: [Step; 15] = [
@@ -178,7 +186,7 @@ pub const STEPS: [Step; 15] = [
     Step::AwaitSoak,
 ];
 
-fn cover(kind: Kind, step: Step) {
+fn cover(kind: GrantReason, step: Step) {
     let (Some(kind), Some(step)) = (KINDS.iter().position(|known| *known == kind), STEPS.iter().position(|known| *known == step)) else {
         panic!("{kind:?} {step:?} is not in the list");
     };
@@ -257,7 +265,7 @@ impl<const N: usize> Eyes<'_, N> {
 
     /// Its update to the newest revision is under way.
     fn is_under_way(&self, site: &Site) -> bool {
-        site.grant.is_some_and(|grant| grant.kind == Kind::Update && grant.revision == self.resource.revision)
+        site.grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == self.resource.revision)
     }
 
     /// It keeps what it runs, whatever is open: somebody has to delete its pods, or to promote the rollout.
@@ -283,7 +291,7 @@ impl<const N: usize> Eyes<'_, N> {
         kept.filter(|_| self.rules.history && held()).map_or(newest, |deployment| deployment.revision)
     }
 
-    fn need(&self, site: &Site) -> Option<Kind> {
+    fn need(&self, site: &Site) -> Option<GrantReason> {
         let replicas = site.deployment.map_or(0, |deployment| deployment.replicas);
         target::need(&NeedView {
             chosen: site.chosen(),
@@ -315,10 +323,10 @@ impl<const N: usize> Eyes<'_, N> {
         if site.served() && site.node.is_some() && !unmarked { self.resource.detach_marks() } else { NO_MARKS }
     }
 
-    fn gates(&self) -> Gates {
+    fn gates(&self) -> Stops {
         let timed_out = |site: &Site| site.grant.is_some_and(|grant| self.grace(site, &grant) == Grace::TimedOut);
         let paused = self.resource.paused && !self.rules.breaks(Mutation::PauseIgnored);
-        Gates {
+        Stops {
             paused,
             halted: self.rules.detacher == Some(OnDetachTimeout::Halt) && self.sites.iter().any(|site| timed_out(site)),
             closed: self.resource.closed && !self.rules.breaks(Mutation::WindowIgnored),
@@ -329,7 +337,7 @@ impl<const N: usize> Eyes<'_, N> {
     fn grace(&self, site: &Site, grant: &Grant) -> Grace {
         let token = site.deployment.filter(|deployment| deployment.id == grant.id && deployment.phase == Phase::Claimed);
         let entry = site.entry().filter(|entry| entry.id == grant.id && entry.phase == EntryPhase::Detached);
-        if token.is_none() && entry.is_none() || grant.kind == Kind::Abort || site.is_updated() {
+        if token.is_none() && entry.is_none() || grant.kind == GrantReason::Abort || site.is_updated() {
             return Grace::Over;
         }
         let over = |age: Option<Age>| age.is_none_or(|age| age >= Age::Graced);
@@ -345,7 +353,7 @@ impl<const N: usize> Eyes<'_, N> {
         }
     }
 
-    fn replace(&self, site: &Site, grant: &Grant, kind: Kind, revision: u8, wanted: Marks) -> Grant {
+    fn replace(&self, site: &Site, grant: &Grant, kind: GrantReason, revision: u8, wanted: Marks) -> Grant {
         let kept = if self.rules.breaks(Mutation::RetargetDropsMarks) {
             NO_MARKS
         } else {
@@ -359,13 +367,13 @@ impl<const N: usize> Eyes<'_, N> {
             key: if wanted.key > 0 { wanted.key } else { kept.key },
             node_uid: site.node_uid(),
             refused: None,
-            above: grant.above || kind == Kind::Drain,
+            above: grant.above || kind == GrantReason::Drain,
             freed: false,
         }
     }
 
     fn turn_back(&self, site: &Site, grant: &Grant) -> Grant {
-        self.replace(site, grant, Kind::Abort, site.deployment.map_or(0, |deployment| deployment.revision), NO_MARKS)
+        self.replace(site, grant, GrantReason::Abort, site.deployment.map_or(0, |deployment| deployment.revision), NO_MARKS)
     }
 
     fn gave_up(&self, site: &Site, grant: &Grant) -> bool {
@@ -380,7 +388,7 @@ impl<const N: usize> Eyes<'_, N> {
         let (for_update, for_removal) = (self.resource.marks, self.removal_marks(site));
         let unknown = self.is_out_of_turn(site) && !self.rules.breaks(Mutation::TurnIgnoredOnceGranted);
         let closed = self.gates().closed && !self.rules.breaks(Mutation::WindowIgnoredOnceGranted);
-        let gates = Gates { closed: closed || unknown, ..self.gates() };
+        let gates = Stops { closed: closed || unknown, ..self.gates() };
         let outcome = target::fit(&FitView {
             chosen: site.chosen(),
             kind: grant.kind,
@@ -398,7 +406,7 @@ impl<const N: usize> Eyes<'_, N> {
         });
         match outcome {
             Fit::Fits => Ok(()),
-            Fit::Take(kind @ (Kind::Remove | Kind::Drain)) => Err(self.replace(site, grant, kind, 0, for_removal)),
+            Fit::Take(kind @ (GrantReason::Remove | GrantReason::Drain)) => Err(self.replace(site, grant, kind, 0, for_removal)),
             Fit::Take(kind) => Err(self.replace(site, grant, kind, self.wanted(site), for_update)),
             Fit::TurnBack => Err(self.turn_back(site, grant)),
         }
@@ -423,16 +431,16 @@ impl<const N: usize> Eyes<'_, N> {
     fn is_to_be_freed(&self, site: &Site, grant: &Grant) -> bool {
         let named = site.node.map_or(0, |node| node.to_free);
         let meant = named == grant.id || named > 0 && self.rules.breaks(Mutation::FreedIdIgnored);
-        meant && !grant.freed && !matches!(grant.kind, Kind::Remove | Kind::Drain)
+        meant && !grant.freed && !matches!(grant.kind, GrantReason::Remove | GrantReason::Drain)
     }
 
     fn is_complete(&self, site: &Site, grant: &Grant) -> bool {
         let Some(deployment) = site.deployment else { return false };
         let settled = site.settled(self.rules);
         match grant.kind {
-            Kind::Remove => deployment.replicas == 0 && settled,
-            Kind::Drain => self.rules.breaks(Mutation::DrainClosed) && deployment.replicas == 0 && settled,
-            Kind::Abort => settled,
+            GrantReason::Remove => deployment.replicas == 0 && settled,
+            GrantReason::Drain => self.rules.breaks(Mutation::DrainClosed) && deployment.replicas == 0 && settled,
+            GrantReason::Abort => settled,
             _ if grant.revision == self.wanted(site) => {
                 deployment.revision == grant.revision && deployment.replicas == self.resource.replicas && settled
             }
@@ -448,12 +456,12 @@ impl<const N: usize> Eyes<'_, N> {
             });
         }
         let grace = self.grace(site, grant);
-        let timed_out = grace == Grace::TimedOut && !matches!(grant.kind, Kind::Abort | Kind::Remove | Kind::Drain);
+        let timed_out = grace == Grace::TimedOut && !matches!(grant.kind, GrantReason::Abort | GrantReason::Remove | GrantReason::Drain);
         if timed_out && self.rules.detacher == Some(OnDetachTimeout::Abort) {
             let back = self.turn_back(site, grant);
             return Some(Intent::Retarget(Grant { refused: Some(self.wanted(site)), ..back }));
         }
-        let rolled_back = site.is_updated() && grant.kind == Kind::Update && grant.revision != self.resource.revision;
+        let rolled_back = site.is_updated() && grant.kind == GrantReason::Update && grant.revision != self.resource.revision;
         if rolled_back && self.rules.breaks(Mutation::RollbackGivesSlotUp) {
             return Some(Intent::Step(Step::Release { live: false }, *grant));
         }
@@ -473,7 +481,7 @@ impl<const N: usize> Eyes<'_, N> {
 
     /// It needs something, and does not leave.
     fn stays(&self, site: &Site) -> bool {
-        self.need(site).is_some_and(|kind| !matches!(kind, Kind::Remove | Kind::Drain))
+        self.need(site).is_some_and(|kind| !matches!(kind, GrantReason::Remove | GrantReason::Drain))
     }
 
     fn step_view(&self, site: &Site, grant: &Grant, wanted: bool, graced: bool) -> StepView {
@@ -505,29 +513,29 @@ impl<const N: usize> Eyes<'_, N> {
     fn admit(&self, site: &Site) -> Option<Intent> {
         let kind = self.need(site)?;
         let gates = self.gates();
-        let marks = if matches!(kind, Kind::Remove | Kind::Drain) { self.removal_marks(site) } else { self.resource.marks };
-        let free = kind == Kind::Drain || kind == Kind::Remove && marks == NO_MARKS;
+        let marks = if matches!(kind, GrantReason::Remove | GrantReason::Drain) { self.removal_marks(site) } else { self.resource.marks };
+        let free = kind == GrantReason::Drain || kind == GrantReason::Remove && marks == NO_MARKS;
         if !free && (gates.shut(kind) || gates.halted || self.is_held(site, kind) || !self.has_room(site)) {
             return None;
         }
         Some(Intent::Admit(Grant {
             id: 0,
             kind,
-            revision: if matches!(kind, Kind::Remove | Kind::Drain) { 0 } else { self.wanted(site) },
+            revision: if matches!(kind, GrantReason::Remove | GrantReason::Drain) { 0 } else { self.wanted(site) },
             deployment_mark: marks.deployment,
             key: marks.key,
             node_uid: site.node_uid(),
             refused: None,
-            above: kind == Kind::Drain,
+            above: kind == GrantReason::Drain,
             freed: false,
         }))
     }
 
     /// The node itself is held back.
-    fn is_held(&self, site: &Site, kind: Kind) -> bool {
+    fn is_held(&self, site: &Site, kind: GrantReason) -> bool {
         let failed = site.failed.is_some() && !self.rules.breaks(Mutation::FailedBeforeIgnored);
         let skipped = site.node.is_some_and(|node| node.skipped) && !self.rules.breaks(Mutation::SkipIgnored);
-        kind == Kind::Update && (failed || self.is_out_of_turn(site)) || kind != Kind::Remove && skipped
+        kind == GrantReason::Update && (failed || self.is_out_of_turn(site)) || kind != GrantReason::Remove && skipped
     }
 
     /// The budgets of the fleet and of the node's domain have a slot.
@@ -548,7 +556,7 @@ impl<const N: usize> Eyes<'_, N> {
             return true;
         }
         // Nodes that are drained are taken away anyway.
-        let begun = |other: &&&Site| slot(other) && other.grant.is_some_and(|grant| grant.kind != Kind::Drain);
+        let begun = |other: &&&Site| slot(other) && other.grant.is_some_and(|grant| grant.kind != GrantReason::Drain);
         let elsewhere = self.sites.iter().filter(begun).any(|other| other.domain() != site.domain());
         if self.rules.domains == Domains::InTurn && elsewhere && !self.rules.breaks(Mutation::DomainsTogether) {
             return false;
@@ -614,17 +622,17 @@ impl<const N: usize> Eyes<'_, N> {
         if !holding && !site.detached() {
             return None;
         }
-        let kind = self.need(site).unwrap_or(Kind::Repair);
+        let kind = self.need(site).unwrap_or(GrantReason::Repair);
         let entry = site.entry().filter(|entry| entry.phase == EntryPhase::Detached);
         Some(Grant {
             id: 0,
             kind,
-            revision: if matches!(kind, Kind::Remove | Kind::Drain) { 0 } else { self.wanted(site) },
+            revision: if matches!(kind, GrantReason::Remove | GrantReason::Drain) { 0 } else { self.wanted(site) },
             deployment_mark: self.resource.marks.deployment || matches!(site.phase(), Some(Phase::Claimed | Phase::Updating)),
             key: entry.map_or(self.resource.marks.key, |entry| entry.key),
             node_uid: site.node_uid(),
             refused: None,
-            above: kind == Kind::Drain,
+            above: kind == GrantReason::Drain,
             freed: false,
         })
     }

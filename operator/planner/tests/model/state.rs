@@ -3,7 +3,7 @@
 //! An id is a number that grows; an object is its fields that some guard reads; time is an age that `Tick` raises. Pods
 //! of one node are of one revision, and ready or not.
 
-use crds::{holders::EntryPhase, ledger::Kind, token::Phase};
+use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
 use std::hash::{BuildHasher as _, Hash};
 
 pub type Id = u8;
@@ -22,7 +22,7 @@ pub enum Age {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub id: Id,
-    pub kind: Kind,
+    pub kind: GrantReason,
     pub revision: u8,
     pub deployment_mark: bool,
     /// Key of the Node mark; 0 is none.
@@ -40,7 +40,7 @@ pub struct Grant {
 impl Grant {
     /// Takes no slot: a removal of a node that does not serve.
     pub fn is_free(&self) -> bool {
-        self.kind == Kind::Remove && !self.deployment_mark && self.key == 0
+        self.kind == GrantReason::Remove && !self.deployment_mark && self.key == 0
     }
 }
 

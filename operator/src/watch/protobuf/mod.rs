@@ -44,7 +44,7 @@ const LONGEST: usize = 64 << 20;
 
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
-/// A client whose watches of Nodes and Pods have the fields of [`Lean`](super::Lean) objects alone. Other requests are as ever.
+/// A client whose watches of Nodes and Pods have the fields of [`Partial`](super::Partial) objects alone. Other requests are as ever.
 pub(super) fn client(client: &Client) -> Client {
     let unreadable = Arc::new(AtomicBool::new(false));
     let namespace = client.default_namespace().to_owned();

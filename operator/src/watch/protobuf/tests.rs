@@ -1,4 +1,4 @@
-use super::{super::Lean, *};
+use super::{super::Partial, *};
 use futures::stream;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -49,13 +49,13 @@ where
 /// Whole and cut into pieces anywhere, it is what the JSON says.
 async fn says_the_same<K>((protobuf, json): (&'static [u8], &'static [u8]))
 where
-    K: super::super::lean::Partly + Resource<DynamicType = ()> + Clone + Debug + PartialEq,
+    K: super::super::partial::Partly + Resource<DynamicType = ()> + Clone + Debug + PartialEq,
 {
     let (in_json, _) = server(move |_| (200, "application/json", vec![json.to_vec()]));
-    let expected = watched::<Lean<K>>(in_json).await.unwrap();
+    let expected = watched::<Partial<K>>(in_json).await.unwrap();
     for size in [protobuf.len(), 1, 3, 7, 1000] {
         let (client, _) = server(move |_| (200, STREAM, protobuf.chunks(size).map(<[u8]>::to_vec).collect()));
-        let events = watched::<Lean<K>>(client).await.unwrap();
+        let events = watched::<Partial<K>>(client).await.unwrap();
         assert_eq!(events.len(), 2);
         let [Ok(WatchEvent::Added(object)), Ok(WatchEvent::Bookmark(end))] = &events[..] else { panic!("{events:?}") };
         let [Ok(WatchEvent::Added(meant)), Ok(WatchEvent::Bookmark(meant_end))] = &expected[..] else { panic!("{expected:?}") };
@@ -74,7 +74,7 @@ async fn nodes_and_pods_in_protobuf_have_every_field_that_is_read_of_them_in_jso
 #[tokio::test]
 async fn a_refusal_in_protobuf_says_what_it_would_in_json() {
     let (client, asked) = server(|_| (422, PROTOBUF, vec![REFUSAL.to_vec()]));
-    let refused = watched::<Lean<Node>>(client).await.expect_err("a refusal");
+    let refused = watched::<Partial<Node>>(client).await.expect_err("a refusal");
     let kube::Error::Api(status) = &refused else { panic!("{refused:?}") };
     assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
     assert!(status.message.contains("ListOptions"), "{status:?}");
@@ -85,7 +85,7 @@ async fn a_refusal_in_protobuf_says_what_it_would_in_json() {
 async fn a_refusal_that_cannot_be_read_keeps_its_code_and_json_is_asked_for_from_then_on() {
     let (client, asked) = server(|_| (403, PROTOBUF, vec![b"no protobuf".to_vec()]));
     for _ in 0..2 {
-        let refused = watched::<Lean<Node>>(client.clone()).await.expect_err("a refusal");
+        let refused = watched::<Partial<Node>>(client.clone()).await.expect_err("a refusal");
         assert!(matches!(&refused, kube::Error::Api(status) if status.code == 403), "{refused:?}");
     }
     assert!(!asked.lock().unwrap()[1].contains("protobuf"));
@@ -106,7 +106,7 @@ async fn last_words_that_are_no_text_are_read_as_they_are_in_json() {
     };
     let added = frame(&event("ADDED", [MAGIC, &pod.encode_to_vec()].concat()).encode_to_vec());
     let (client, _) = server(move |_| (200, STREAM, vec![added.clone()]));
-    let events = watched::<Lean<Pod>>(client).await.unwrap();
+    let events = watched::<Partial<Pod>>(client).await.unwrap();
     let [Ok(WatchEvent::Added(pod))] = &events[..] else { panic!("{events:?}") };
     let statuses = pod.0.status.as_ref().unwrap().container_statuses.as_ref().unwrap();
     let ended = statuses[0].state.as_ref().unwrap().terminated.as_ref().unwrap();
@@ -116,8 +116,8 @@ async fn last_words_that_are_no_text_are_read_as_they_are_in_json() {
 #[tokio::test]
 async fn only_watches_of_nodes_and_pods_are_asked_for_in_protobuf() {
     let (client, asked) = server(|_| (200, "application/json", Vec::new()));
-    watched::<Lean<k8s_openapi::api::apps::v1::Deployment>>(client.clone()).await.unwrap();
-    watched::<Lean<Pod>>(client).await.unwrap();
+    watched::<Partial<k8s_openapi::api::apps::v1::Deployment>>(client.clone()).await.unwrap();
+    watched::<Partial<Pod>>(client).await.unwrap();
     assert_eq!(asked.lock().unwrap().iter().map(|accept| accept.contains("protobuf")).collect::<Vec<_>>(), [false, true]);
 }
 
@@ -139,7 +139,7 @@ async fn a_watch_that_ends_says_why() {
     let refusal = Refusal::of("too old resource version", "Expired", 410);
     let ends = frame(&event("ERROR", wrapped("Status", &refusal)).encode_to_vec());
     let (client, _) = server(move |_| (200, STREAM, vec![ends.clone()]));
-    let events = watched::<Lean<Node>>(client).await.unwrap();
+    let events = watched::<Partial<Node>>(client).await.unwrap();
     let [Ok(WatchEvent::Error(status))] = &events[..] else { panic!("{events:?}") };
     assert_eq!(**status, Status::failure("too old resource version", "Expired").with_code(410));
 }
@@ -149,7 +149,7 @@ async fn events_may_be_wrapped_as_their_objects_are() {
     let deleted = event("DELETED", wrapped("Pod", &messages::Pod::default()));
     let wrapped = frame(&wrapped("WatchEvent", &deleted));
     let (client, _) = server(move |_| (200, STREAM, vec![wrapped.clone()]));
-    let events = watched::<Lean<Pod>>(client).await.unwrap();
+    let events = watched::<Partial<Pod>>(client).await.unwrap();
     assert!(matches!(&events[..], [Ok(WatchEvent::Deleted(_))]), "{events:?}");
 }
 
@@ -167,9 +167,9 @@ async fn an_api_server_whose_protobuf_cannot_be_read_is_asked_for_json() {
         let (client, asked) = server(move |accept| {
             if accept.starts_with(PROTOBUF) { (200, STREAM, vec![bytes.clone()]) } else { (200, "application/json", vec![NODE.1.to_vec()]) }
         });
-        let first = watched::<Lean<Node>>(client.clone()).await.unwrap();
+        let first = watched::<Partial<Node>>(client.clone()).await.unwrap();
         assert!(first.iter().all(Result::is_err) && !first.is_empty(), "{first:?}");
-        assert_eq!(watched::<Lean<Node>>(client).await.unwrap().len(), 2);
+        assert_eq!(watched::<Partial<Node>>(client).await.unwrap().len(), 2);
         assert!(!asked.lock().unwrap()[1].contains("protobuf"));
     }
 }
@@ -179,7 +179,7 @@ async fn a_connection_that_breaks_off_within_an_event_is_no_reason_to_give_proto
     let half = NODE.0[..NODE.0.len() / 4].to_vec();
     let (client, asked) = server(move |_| (200, STREAM, vec![half.clone()]));
     for _ in 0..2 {
-        let broken = watched::<Lean<Node>>(client.clone()).await.unwrap();
+        let broken = watched::<Partial<Node>>(client.clone()).await.unwrap();
         assert!(matches!(&broken[..], [Err(_)]), "{broken:?}");
     }
     assert!(asked.lock().unwrap()[1].contains("protobuf"));

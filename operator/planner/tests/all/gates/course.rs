@@ -1,7 +1,7 @@
 //! When the taint of a gate comes and goes.
 
 use super::life::*;
-use planner::node_gates::{Gate, decide::Happened, record::Cause, room::Room, world::ReplicaHealth};
+use planner::node_gates::{Gate, decide::Happened, record::Cause, retaint_budget::RetaintBudget, world::ReplicaHealth};
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -94,7 +94,7 @@ fn without_room_a_node_keeps_its_release_and_the_gate_says_so() {
 #[test]
 fn the_budget_counts_nodes_at_once_and_in_a_minute_and_is_smaller_where_pods_are_evicted() {
     let of = |more| gate("a", more);
-    let room = |gate: &Gate, matched, regressed, lately| Room::of(gate, matched, regressed, lately).is_open();
+    let room = |gate: &Gate, matched, regressed, lately| RetaintBudget::of(gate, matched, regressed, lately).is_open();
     let plain = of(json!({"mode": "Continuous"}));
     assert!(room(&plain, 100, 19, 0) && !room(&plain, 100, 20, 0) && room(&plain, 3, 0, 0) && !room(&plain, 3, 1, 0));
     assert!(room(&plain, 1_000, 29, 29) && !room(&plain, 1_000, 30, 30));
@@ -301,7 +301,7 @@ fn a_gate_that_asks_for_something_else_taints_no_node_that_has_passed_while_that
     assert!(!life.after(600).is_tainted(), "there is no such resource");
     let none = ReplicaHealth {
         node_uid: life.node.uid.clone(),
-        standing: life.node.standing(),
+        labels_and_taints_hash: life.node.labels_and_taints_hash(),
         chosen: true,
         wanted: 2,
         ..ReplicaHealth::default()

@@ -59,7 +59,7 @@ fn a_node_that_was_never_ready_is_new_to_a_gate_that_is_older_and_one_that_has_c
         }
         assert_eq!(life.settle().is_tainted(), new, "{name}");
         life.node.created = 500;
-        life.node.annotations = planner::label_map::Texts::default();
+        life.node.annotations = planner::label_map::LabelMap::default();
         life.node.taints.retain(|taint| taint.key == NOT_READY);
         assert!(!life.settle().is_tainted(), "{name}: one that is older than the gate itself");
     }
@@ -92,7 +92,7 @@ fn an_update_that_is_under_way_when_a_gate_is_switched_on_is_held_as_on_a_releas
     let mut life = switched_on(json!({"mode": "Continuous", "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}]}));
     let health = planner::node_gates::world::ReplicaHealth {
         node_uid: life.node.uid.clone(),
-        standing: life.node.standing(),
+        labels_and_taints_hash: life.node.labels_and_taints_hash(),
         chosen: true,
         wanted: 2,
         updating_since: Some(NOW),

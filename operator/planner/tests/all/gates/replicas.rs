@@ -18,7 +18,7 @@ fn replicas_gate(during: &str) -> Gate {
 }
 
 fn with_replicas(life: &mut Life, health: ReplicaHealth) {
-    let health = ReplicaHealth { node_uid: life.node.uid.clone(), standing: life.node.standing(), ..health };
+    let health = ReplicaHealth { node_uid: life.node.uid.clone(), labels_and_taints_hash: life.node.labels_and_taints_hash(), ..health };
     life.world.replicas.insert(("edge".into(), "web".into()), Arc::new(BTreeMap::from([(NODE.to_owned(), health)])));
 }
 

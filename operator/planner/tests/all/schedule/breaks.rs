@@ -9,7 +9,7 @@ use crate::world::{
 };
 use crds::{
     holders::EntryPhase,
-    ledger::{Course, Kind},
+    ledger::{Course, GrantReason},
     token::Phase,
 };
 use proptest::{prelude::*, sample::select};
@@ -189,7 +189,8 @@ impl Record {
         let there = |found: &&String| cluster.nodes.values().any(|node| uid(node) == **found);
         let kept = self.left.iter().filter(|(_, seconds)| **seconds > LEFT).map(|(node, _)| node).find(there);
         let granted = cluster.ledger().into_iter().flat_map(|ledger| ledger.grants.values());
-        let given = granted.filter(|grant| grant.kind == Kind::Update && grant.revision == self.revision).map(|grant| &grant.node_uid);
+        let given =
+            granted.filter(|grant| grant.kind == GrantReason::Update && grant.revision == self.revision).map(|grant| &grant.node_uid);
         let given = given.filter(there).find(|node| !self.settled.contains(*node));
         (!self.proved && self.rolled_back.is_none() && (kept.is_some() || given.is_some()))
             .then(|| format!("P20: it is not proved; among nodes that join {given:?} is given it, {kept:?} has kept it for {LEFT} s"))
@@ -197,7 +198,7 @@ impl Record {
 
     fn note_reached(&mut self, cluster: &Cluster) {
         let granted = cluster.ledger().into_iter().flat_map(|ledger| ledger.grants.values());
-        for grant in granted.filter(|grant| grant.kind == Kind::Update && grant.revision == self.revision) {
+        for grant in granted.filter(|grant| grant.kind == GrantReason::Update && grant.revision == self.revision) {
             let known = self.reached.contains(&grant.node_uid) || self.out.contains(&grant.node_uid);
             if !known {
                 let to = if self.serving.contains(&grant.node_uid) { &mut self.reached } else { &mut self.out };

@@ -17,7 +17,7 @@ use breaks::Record;
 use checkers::Checkers;
 use crds::{ledger::Course, names};
 use edits::{EDITS, Edit};
-use planner::{Action, Hold};
+use planner::{Action, Reason};
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -340,10 +340,10 @@ impl Run {
             audit.violations.extend(promises::depends_on_order(&planned.snapshot, &planned.plan));
         }
         audit.seen.extend(planned.plan.held.values().filter_map(|held| match held.hold {
-            Hold::Skipped => Some("skipped"),
-            Hold::MinAvailable { .. } => Some("kept available"),
+            Reason::Skipped => Some("skipped"),
+            Reason::MinAvailable { .. } => Some("kept available"),
             // The port was asked before.
-            Hold::AskingHealthPort | Hold::HealthPortSilent { .. } => Some("waited for a silent port"),
+            Reason::AskingHealthPort | Reason::HealthPortSilent { .. } => Some("waited for a silent port"),
             _ => None,
         }));
         let before = self.templates();

@@ -5,13 +5,13 @@ use crate::world::cluster::HEALTH_PORT;
 use crds::{
     holders::EntryPhase,
     ingress_daemon_set::{RolloutStep, UpdateStrategyType},
-    ledger::{Grant, Kind, Marks},
+    ledger::{Grant, GrantReason, Marks},
     names,
     token::{Phase, Token},
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::{
-    Action, Hold, Plan, Snapshot,
+    Action, Plan, Reason, Snapshot,
     plan::Write,
     readiness,
     snapshot::{DeploymentFacts, NodeFacts},
@@ -63,7 +63,7 @@ fn selectors(snapshot: &Snapshot, plan: &Plan) -> [BTreeMap<String, String>; 2] 
 
 /// Takes no place.
 fn is_free(grant: &Grant) -> bool {
-    grant.kind == Kind::Drain || grant.kind == Kind::Remove && grant.marks == Marks::default()
+    grant.kind == GrantReason::Drain || grant.kind == GrantReason::Remove && grant.marks == Marks::default()
 }
 
 /// Its machine is about to go.
@@ -161,7 +161,7 @@ impl Seen<'_> {
         // The write that gives a place back may give it to the next node.
         let (left, granted): (Vec<_>, Vec<_>) = serve
             .map(|(name, _)| name)
-            .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != Kind::Drain && is_free(grant)));
+            .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != GrantReason::Drain && is_free(grant)));
         let stays = |name: &&String| begun.contains(name) && !is_taken_away(&self.snapshot.nodes[*name]);
         let taken: Vec<_> = granted.into_iter().filter(stays).collect();
         // What may break at any moment is not relied upon, unless it is what makes way.
@@ -194,7 +194,8 @@ impl Seen<'_> {
             let writes = |action: &Action| matches!(action, Action::PatchDeployment { node: of, write: Write::Update | Write::Recreate(_) | Write::Pause, .. } if of == node);
             self.plan.actions.iter().any(writes)
         };
-        let stays = |grant: &Grant| matches!(grant.kind, Kind::Update | Kind::Repair | Kind::Shrink | Kind::Grow);
+        let stays =
+            |grant: &Grant| matches!(grant.kind, GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow);
         let mut touched = self.grants().filter(|(node, grant)| stays(grant) && updates(node));
         let is_lost = |node: &String| self.snapshot.nodes.get(node).is_some_and(|node| !node.ready);
         let (node, _) = touched.find(|(node, grant)| is_lost(node) || self.is_unheard(node, grant, Phase::Claimed))?;
@@ -224,7 +225,7 @@ impl Seen<'_> {
             _ => None,
         };
         // Whose Deployment somebody deleted in the middle of its update does not join.
-        let has_place = |node: &String| self.grants().any(|(name, grant)| name == node && grant.kind == Kind::Update);
+        let has_place = |node: &String| self.grants().any(|(name, grant)| name == node && grant.kind == GrantReason::Update);
         let joins = self.plan.actions.iter().filter_map(creates).find(|node| !has_place(node));
         let node = joins.filter(|_| !released && known && current != effective)?;
         Some(format!("P20: {node} joins with {effective}, which is not released; all nodes ran {current}"))
@@ -238,7 +239,7 @@ impl Seen<'_> {
             let suspect = after.rollout.as_ref().and_then(|ledger| ledger.suspects.get(node));
             suspect.is_some_and(|suspect| suspect.revision != after.revisions.effective) && self.plan.sights.suspect(node).is_some()
         };
-        let waits = |node: &String, hold: &Hold| matches!(hold, Hold::Proving { unproved, .. } if *unproved > 0 || suspect(node));
+        let waits = |node: &String, hold: &Reason| matches!(hold, Reason::Proving { unproved, .. } if *unproved > 0 || suspect(node));
         let (node, held) = self.plan.held.iter().find(|(node, held)| back && waits(node, &held.hold))?;
         Some(format!("P22: {node} waits for a proof on the way back: {:?}", held.hold))
     }
@@ -285,7 +286,7 @@ impl Seen<'_> {
         let ledger = after.rollout.as_ref().filter(|_| after.revisions.current != before)?;
         let current = &after.revisions.current;
         // The write that says so may take the last grant away.
-        let under_way = |(name, _): &(&String, &NodeFacts)| ledger.grants.get(*name).is_some_and(|grant| grant.kind == Kind::Update);
+        let under_way = |(name, _): &(&String, &NodeFacts)| ledger.grants.get(*name).is_some_and(|grant| grant.kind == GrantReason::Update);
         let (run, missing): (Vec<_>, Vec<_>) = self.chosen().partition(|(name, _)| self.runs(current, name));
         // One that a person leaves out, or that is down, may be missing, within the budget.
         let key = self.snapshot.resource.key();

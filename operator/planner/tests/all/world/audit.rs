@@ -8,7 +8,7 @@ use super::{
 };
 use crds::{
     holders::{self, Entry, EntryPhase},
-    ledger::{Grant, Kind, Ledger, Marks},
+    ledger::{Grant, GrantReason, Ledger, Marks},
     names,
     token::{Phase, Token},
 };
@@ -63,7 +63,7 @@ pub fn entry(node: &Value) -> Option<Entry> {
 }
 
 fn is_free(grant: &Grant) -> bool {
-    grant.kind == Kind::Remove && grant.marks == Marks::default()
+    grant.kind == GrantReason::Remove && grant.marks == Marks::default()
 }
 
 impl Audit {
@@ -247,7 +247,7 @@ impl Audit {
 
     /// P5: what the grant of this id attaches again is complete, where nobody else has changed it, and is not about to be taken away.
     fn is_attached(&mut self, cluster: &Cluster, deployment: &Value, id: u64, alone: bool) {
-        if self.grants.get(&id).is_some_and(|(_, grant)| grant.kind == Kind::Drain) {
+        if self.grants.get(&id).is_some_and(|(_, grant)| grant.kind == GrantReason::Drain) {
             self.fail(cluster, format!("P5: {} is attached while it is drained", node_of(deployment)));
         }
         if alone && !self.is_released(id) {
@@ -418,12 +418,12 @@ impl Audit {
             if self.created.contains(&grant.id) || self.grants.insert(grant.id, (node.clone(), grant.clone())).is_some() {
                 self.fail(cluster, format!("P6: id {} is used twice", grant.id));
             }
-            if grant.kind == Kind::Drain {
+            if grant.kind == GrantReason::Drain {
                 self.drained.insert(node.clone());
             }
             let failed = before.and_then(|before| before.rolled_back.as_ref()).map(|rolled_back| rolled_back.from.as_str());
             let newest = cluster.resource.as_ref().map(|resource| crds::hash::revision(&resource.spec.template));
-            if grant.kind == Kind::Update
+            if grant.kind == GrantReason::Update
                 && failed == Some(grant.revision.as_str())
                 && newest.as_deref() == failed
                 && cluster.wish.rollback_to.is_none()
@@ -460,7 +460,7 @@ impl Audit {
             cluster.nodes.get(node).is_some_and(|live| text(live, "/metadata/uid") == uid && cluster.is_chosen(live))
         };
         self.given.retain(|node, uid| there(node, uid));
-        let is_update = |grant: &Grant| grant.kind == Kind::Update && grant.revision == course.revision;
+        let is_update = |grant: &Grant| grant.kind == GrantReason::Update && grant.revision == course.revision;
         for (node, grant) in after.grants.iter().filter(|(node, grant)| is_update(grant) && there(node, &grant.node_uid)) {
             let begun = earlier(node).is_none_or(|earlier| !is_update(earlier)) && !self.given.contains_key(node);
             // What broke with another revision has a place already, and makes way first.
@@ -469,7 +469,7 @@ impl Audit {
             let pods = || cluster.pods.iter().filter(|pod| pod.node == *node);
             let is_up = || pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster.deployment_on(node), live);
             // What a grant for something else than an update has taken out is not out anyway. One for another revision had its place.
-            let held = earlier(node).is_some_and(|earlier| earlier.kind == Kind::Update) || suspect;
+            let held = earlier(node).is_some_and(|earlier| earlier.kind == GrantReason::Update) || suspect;
             let serves = earlier(node).is_some() || is_up();
             let others = self.given.len();
             self.given.insert(node.clone(), grant.node_uid.clone());
@@ -484,8 +484,9 @@ impl Audit {
         let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
         // The write that gives a place back may give it to the next node.
         let held = earlier.iter().filter(|(node, grant)| !is_free(grant) && after.grants.contains_key(*node)).count();
-        let begun =
-            |(node, grant): &(&String, &Grant)| !is_free(grant) && grant.kind != Kind::Drain && earlier.get(*node).is_none_or(is_free);
+        let begun = |(node, grant): &(&String, &Grant)| {
+            !is_free(grant) && grant.kind != GrantReason::Drain && earlier.get(*node).is_none_or(is_free)
+        };
         let begun: Vec<_> = after.grants.iter().filter(begun).map(|(node, _)| node).collect();
         if !deleting && !begun.is_empty() && held + begun.len() > cluster.budget() {
             self.fail(cluster, format!("P1: {begun:?} are begun beside {held} under way, the budget is {}", cluster.budget()));
@@ -496,7 +497,7 @@ impl Audit {
         let grants = || ledger.grants.values();
         let course = ledger.course.as_ref();
         let noted = [
-            ("drained", grants().any(|grant| grant.kind == Kind::Drain)),
+            ("drained", grants().any(|grant| grant.kind == GrantReason::Drain)),
             ("released", grants().any(|grant| grant.released)),
             ("failed", course.is_some_and(|course| !course.failed.is_empty())),
             ("stepped", course.is_some_and(|course| course.steps_done > 0)),
@@ -512,13 +513,13 @@ impl Audit {
 
 /// Why nothing of the grant's kind may begin, by what the write is based on and says itself.
 fn shut(cluster: &Cluster, before: Option<&Ledger>, after: &Ledger, grant: &Grant) -> Option<&'static str> {
-    if matches!(grant.kind, Kind::Remove | Kind::Drain | Kind::Abort) {
+    if matches!(grant.kind, GrantReason::Remove | GrantReason::Drain | GrantReason::Abort) {
         return None;
     }
     if cluster.wish.paused {
         return Some("paused");
     }
-    let spec = &cluster.resource.as_ref().filter(|_| grant.kind == Kind::Update)?.spec;
+    let spec = &cluster.resource.as_ref().filter(|_| grant.kind == GrantReason::Update)?.spec;
     let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
     let now = chrono::DateTime::from_timestamp(cluster.now, 0)?;
     if Windows::parse(&rolling.windows).is_ok_and(|windows| !windows.at(now).open) {

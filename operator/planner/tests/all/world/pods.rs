@@ -7,7 +7,7 @@ use super::{
 use crds::{in_place::PodRecord, names};
 use planner::{
     in_place::gates,
-    snapshot::{ContainerFacts, GatedPod, PodFacts, ReplicaSetFacts},
+    snapshot::{ContainerFacts, InPlacePod, PodFacts, ReplicaSetFacts},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -367,7 +367,7 @@ fn annotations(pod: &Pod) -> BTreeMap<String, String> {
     annotations
 }
 
-fn gated(pod: &Pod) -> GatedPod {
+fn gated(pod: &Pod) -> InPlacePod {
     let image = |image: &Value| image.as_str().unwrap_or_default().to_owned();
     let container = ContainerFacts {
         name: text(&pod.template, "/spec/containers/0/name").into(),
@@ -380,7 +380,7 @@ fn gated(pod: &Pod) -> GatedPod {
         ready: pod.up,
         restarts: pod.restarts,
     };
-    GatedPod {
+    InPlacePod {
         uid: pod.uid.clone(),
         resource_version: pod.version.to_string(),
         generation: pod.generation,

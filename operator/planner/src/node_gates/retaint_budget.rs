@@ -13,14 +13,14 @@ const PER_MINUTE: u32 = 30;
 
 /// What is left of a gate's budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct RetaintBudget {
     /// Nodes that may be held besides those that are.
     pub nodes: usize,
     /// Nodes that may lose their release in this minute.
     pub this_minute: usize,
 }
 
-impl Room {
+impl RetaintBudget {
     /// What is left when so many nodes are selected, so many held for having ceased to be ready, and so many of them since a
     /// minute ago.
     pub fn of(gate: &Gate, matched: usize, regressed: usize, lately: usize) -> Self {

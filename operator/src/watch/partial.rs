@@ -18,7 +18,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use kube::Resource;
-use planner::shared_spec::Specs;
+use planner::shared_spec::SpecInterner;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -30,15 +30,15 @@ pub trait Partly: Sized {
 
 /// An object that has those fields alone that are read of it; the others have their defaults.
 #[derive(Clone, Debug)]
-pub struct Lean<K>(pub K);
+pub struct Partial<K>(pub K);
 
-impl<'de, K: Partly> Deserialize<'de> for Lean<K> {
+impl<'de, K: Partly> Deserialize<'de> for Partial<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         K::Part::deserialize(deserializer).map(|part| Self(part.into()))
     }
 }
 
-impl<K: Resource> Resource for Lean<K> {
+impl<K: Resource> Resource for Partial<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -67,11 +67,11 @@ impl<K: Resource> Resource for Lean<K> {
     }
 }
 
-impl<K: Observed> Observed for Lean<K> {
+impl<K: Observed> Observed for Partial<K> {
     const KIND: Kind = K::KIND;
     type Kept = K::Kept;
 
-    fn keep(self, specs: &mut Specs) -> Self::Kept {
+    fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         self.0.keep(specs)
     }
 
@@ -291,8 +291,8 @@ mod tests {
         K::Kept: Debug,
     {
         let whole: K = serde_json::from_value(object.clone()).unwrap();
-        let part: Lean<K> = serde_json::from_value(object).unwrap();
-        assert_eq!(format!("{:#?}", part.keep(&mut Specs::default())), format!("{:#?}", whole.keep(&mut Specs::default())));
+        let part: Partial<K> = serde_json::from_value(object).unwrap();
+        assert_eq!(format!("{:#?}", part.keep(&mut SpecInterner::default())), format!("{:#?}", whole.keep(&mut SpecInterner::default())));
     }
 
     #[test]
@@ -362,10 +362,12 @@ mod tests {
 
     #[test]
     fn an_object_without_anything_can_be_read() {
-        assert!(serde_json::from_value::<Lean<Pod>>(json!({})).is_ok());
+        assert!(serde_json::from_value::<Partial<Pod>>(json!({})).is_ok());
         assert!(
-            serde_json::from_value::<Lean<Node>>(json!({ "metadata": { "labels": null }, "spec": {}, "status": { "conditions": null } }))
-                .is_ok()
+            serde_json::from_value::<Partial<Node>>(
+                json!({ "metadata": { "labels": null }, "spec": {}, "status": { "conditions": null } })
+            )
+            .is_ok()
         );
     }
 }
