@@ -57,6 +57,20 @@ pub fn files() -> Result<Vec<(&'static str, String)>, serde_saphyr::ser::Error> 
         .collect()
 }
 
+/// A phase is any string; the description says what each means.
+pub(crate) fn phases(schema: &mut Schema) {
+    let known = schema.remove("oneOf").unwrap_or_default();
+    let line = |one: &Value| Some(format!("{}: {}", one["const"].as_str()?, one["description"].as_str()?));
+    let lines: Vec<_> = schema
+        .get("description")
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+        .into_iter()
+        .chain(known.as_array().into_iter().flatten().filter_map(line))
+        .collect();
+    *schema = schemars::json_schema!({ "type": "string", "description": lines.join("\n") });
+}
+
 /// Schema of the pod template: structural, with labels and annotations kept.
 pub fn pod_template_schema(generator: &mut SchemaGenerator) -> Schema {
     // Its own generator with inlined subschemas: references would not be structural.

@@ -4,6 +4,7 @@ use crate::{ledger::Ledger, node_readiness_gate::NodeReadinessGateStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What the operator last saw and did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -97,14 +98,61 @@ pub struct NodeCounts {
     pub failed: u32,
 }
 
+/// Where a node stands that is not idle.
+// In the API it is a string: an operator of another version may know more phases, and its status, with the ledger, must not be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum NodePhase {
+    /// The node is new to the resource, and its pods are not ready yet.
+    Joining,
+    /// The node needs a change and waits for a slot or for its turn.
+    Waiting,
+    /// The node has a slot; its first mark is being written.
+    Granted,
+    /// The node is marked; its grace period or the detacher's answer is awaited.
+    Detaching,
+    /// The node is out of the load balancer; its pods change next.
+    Detached,
+    /// The node is out of the load balancer while its pods are replaced.
+    Updating,
+    /// The images of the node's pods change in place.
+    UpdatingInPlace,
+    /// The node stays in the load balancer while its pods are replaced (degrade mode).
+    Degrading,
+    /// The node's pods are new and ready; its marks are removed, and its slot is kept for the soak.
+    Attaching,
+    /// The node is in the load balancer again after a break; it must serve for a while before its revision counts as good there.
+    Proving,
+    /// The node is not chosen any more; its pods are removed.
+    Removing,
+    /// The Node is about to be deleted or drained; its pods leave first.
+    Draining,
+    /// The node served before and does not serve now, without an update.
+    Unavailable,
+    /// The revision failed on the node.
+    Failed,
+    /// The next step is impossible until what the reason names is mended.
+    Blocked,
+    /// A phase of another version of the operator.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl fmt::Display for NodePhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 /// A node that is not idle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
     /// The node's name.
     pub name: String,
-    /// What goes on: Joining, Waiting, Granted, Detaching, Detached, Updating, Degrading, Attaching, Removing, Blocked.
-    pub phase: String,
+    /// Where the node stands, in one word.
+    #[schemars(transform = crate::manifest::phases)]
+    pub phase: NodePhase,
     /// Unix time of the last change of phase, RFC 3339.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub since: String,

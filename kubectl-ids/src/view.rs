@@ -307,7 +307,7 @@ fn remarkable(condition: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condit
 fn row(state: &crds::status::NodeState) -> Row {
     Row {
         name: state.name.clone(),
-        phase: state.phase.clone(),
+        phase: state.phase.to_string(),
         since: state.since.clone(),
         reason: state.reason.clone(),
         message: state.message.clone(),

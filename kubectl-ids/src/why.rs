@@ -45,7 +45,9 @@ pub fn why(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Resu
     }
     let said = resource.status.iter().flat_map(|status| &status.node_states).find(|state| state.name == node);
     let (phase, since, reason) = match said {
-        Some(NodeState { phase, since, reason, message, .. }) => (phase.clone(), Some(since.clone()), (reason.clone(), message.clone())),
+        Some(NodeState { phase, since, reason, message, .. }) => {
+            (phase.to_string(), Some(since.clone()), (reason.clone(), message.clone()))
+        }
         None => unsaid(snapshot, node),
     };
     Ok(Answer { phase, since: since.filter(|since| !since.is_empty()), reason, details: details(resource, snapshot, node) })
@@ -65,8 +67,8 @@ fn unknown(snapshot: &Snapshot, node: &str) -> String {
 /// The status lists a hundred nodes at most, and none that are idle: the same planner decides what the operator would say.
 fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, String)) {
     let plan = decide(snapshot);
-    if let Some(held) = plan.held.get(node) {
-        return (held.phase.to_owned(), None, (held.hold.reason().to_owned(), held.message()));
+    if let Some(state) = plan.node_states.get(node) {
+        return (state.phase.to_string(), None, (state.reason.word().to_owned(), state.message()));
     }
     let idle = |reason: &str, message: String| ("Idle".to_owned(), None, (reason.to_owned(), message));
     let refused = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid" && condition.status == "False");

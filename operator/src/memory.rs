@@ -1,6 +1,7 @@
 //! What one process remembers of a resource between two passes. Losing it costs time, never safety.
 
 use crate::watch::{Kind, Observer};
+use crds::status::NodePhase;
 use planner::{clocks::Clocks, proof::Sights};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -73,7 +74,7 @@ pub struct Memory {
     /// The write that the last pass had no time to begin, in a few words.
     pub next: Option<String>,
     /// Phases that nodes are in, for the metric.
-    pub phases: BTreeMap<String, (&'static str, Instant)>,
+    pub phases: BTreeMap<String, (NodePhase, Instant)>,
     /// What writes were based on that were refused for it, by object.
     stale: BTreeMap<String, (String, Instant)>,
     asserted: BTreeMap<String, Instant>,

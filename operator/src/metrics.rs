@@ -5,7 +5,7 @@ mod shown;
 pub use shown::Shown;
 
 use crate::{node_gates::GateMetrics, pod_gates::PodGateMetrics, rights::Rights};
-use crds::ledger::Ledger;
+use crds::{ledger::Ledger, status::NodePhase};
 use planner::{
     plan::{Plan, Write},
     proof,
@@ -36,20 +36,27 @@ pub struct State {
     pub state: &'static str,
 }
 
-/// A reason, from [`planner::Reason::reason`].
+/// A reason, from [`planner::Reason::word`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct Reason {
+pub struct ByReason {
     /// `namespace/name` of the resource.
     pub resource: String,
     /// The reason.
     pub reason: &'static str,
 }
 
-/// A step of the protocol.
+/// What a write is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Phase {
+pub struct ByWrite {
     /// claim, detach, update, unmark, close and others.
-    pub phase: &'static str,
+    pub write: &'static str,
+}
+
+/// Where a node stands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByPhase {
+    /// As in `status.nodeStates`.
+    pub phase: String,
 }
 
 /// What happened to a pod or machine after its node's update, from [`planner::proof::FALLS`].
@@ -88,14 +95,14 @@ pub struct Metrics {
     nodes: Shown<State>,
     grants: Shown<Of>,
     budget: Shown<Of>,
-    held: Shown<Reason>,
-    writes: Family<Phase, Counter>,
+    waiting: Shown<ByReason>,
+    writes: Family<ByWrite, Counter>,
     fencing_rejections: Counter,
     node_updates: Family<Result, Counter>,
     node_falls: Family<Fall, Counter>,
     rollbacks: Counter,
     passes: Family<Result, Counter>,
-    phase_seconds: Family<Phase, Histogram>,
+    phase_seconds: Family<ByPhase, Histogram>,
     leader: Gauge,
     /// Rights that the operator lacks.
     pub rights: Arc<Rights>,
@@ -112,8 +119,8 @@ impl Default for Metrics {
         let nodes = Shown::registered(&mut registry, "nodes", "Nodes by state");
         let grants = Shown::registered(&mut registry, "grants", "Nodes that may be disrupted now");
         let budget = Shown::registered(&mut registry, "budget", "Nodes that may be disrupted at once");
-        let held = Shown::registered(&mut registry, "held_nodes", "Nodes that are not further than they are, by reason");
-        let writes = Family::<Phase, Counter>::default();
+        let waiting = Shown::registered(&mut registry, "waiting_nodes", "Nodes that have a phase in `status.nodeStates`, by reason");
+        let writes = Family::<ByWrite, Counter>::default();
         registry.register("writes", "Writes to Deployments and Nodes by step", writes.clone());
         let fencing_rejections = Counter::default();
         registry.register(
@@ -129,7 +136,7 @@ impl Default for Metrics {
         registry.register("rollbacks", "Revisions that failed and were rolled back automatically", rollbacks.clone());
         let passes = Family::<Result, Counter>::default();
         registry.register("passes", "Passes over a resource by outcome; alert when only failed ones grow", passes.clone());
-        let phase_seconds = Family::<Phase, Histogram>::new_with_constructor(|| {
+        let phase_seconds = Family::<ByPhase, Histogram>::new_with_constructor(|| {
             // From a second to an hour: a grace period is seconds, a detacher may take minutes.
             Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0])
         });
@@ -147,7 +154,7 @@ impl Default for Metrics {
             nodes,
             grants,
             budget,
-            held,
+            waiting,
             writes,
             fencing_rejections,
             node_updates,
@@ -178,7 +185,7 @@ impl Metrics {
 
     /// A write was made.
     pub fn wrote(&self, write: Write) {
-        self.writes.get_or_create(&Phase { phase: write.as_str() }).inc();
+        self.writes.get_or_create(&ByWrite { write: write.as_str() }).inc();
         if write == Write::Close {
             self.node_updates.get_or_create(&Result { result: "closed" }).inc();
         }
@@ -206,8 +213,8 @@ impl Metrics {
     }
 
     /// A node left a phase in which it spent this long.
-    pub fn spent(&self, phase: &'static str, seconds: f64) {
-        self.phase_seconds.get_or_create(&Phase { phase }).observe(seconds);
+    pub fn spent(&self, phase: NodePhase, seconds: f64) {
+        self.phase_seconds.get_or_create(&ByPhase { phase: phase.to_string() }).observe(seconds);
     }
 
     /// The API server refused a write because a test in it failed.
@@ -235,17 +242,17 @@ impl Metrics {
             };
             self.grants.replace(&of(&|plan| plan.gauges.grants));
             self.budget.replace(&of(&|plan| plan.gauges.budget));
-            let (mut nodes, mut held) = (BTreeMap::new(), BTreeMap::new());
+            let (mut nodes, mut waiting) = (BTreeMap::new(), BTreeMap::new());
             for (resource, plan) in latest.iter() {
                 for (state, of) in STATES {
                     nodes.insert(State { resource: resource.clone(), state }, i64::from(of(plan)));
                 }
-                for found in plan.held.values() {
-                    *held.entry(Reason { resource: resource.clone(), reason: found.hold.reason() }).or_default() += 1;
+                for state in plan.node_states.values() {
+                    *waiting.entry(ByReason { resource: resource.clone(), reason: state.reason.word() }).or_default() += 1;
                 }
             }
             self.nodes.replace(&nodes);
-            self.held.replace(&held);
+            self.waiting.replace(&waiting);
         }
         let mut text = String::new();
         // Writing to a String does not fail.

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
 use planner::{
     Action, Plan, Reason, Snapshot, decide,
-    plan::{Held, Supporting, Write},
+    plan::{NodeProgress, Supporting, Write},
     snapshot::Resource,
 };
 use std::{
@@ -140,7 +140,8 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     lock(&context.failures).remove(&key);
     let due = plan.recheck_at.map_or(300, |at| at.saturating_sub(now).max(1));
     // A health checker may see the same write a moment after us.
-    let contradicted = plan.held.values().any(|held| matches!(held.hold, Reason::StillHealthy { .. } | Reason::StillUnhealthy { .. }));
+    let contradicted =
+        plan.node_states.values().any(|state| matches!(state.reason, Reason::StillHealthy { .. } | Reason::StillUnhealthy { .. }));
     let due = if contradicted { AFTER_CONFLICT } else { Duration::from_secs(due.unsigned_abs()) };
     // Nothing tells when somebody binds the account.
     let due = if snapshot.account_lacks.is_empty() { due } else { due.min(MISSING_AGAIN) };
@@ -365,13 +366,13 @@ fn brief(action: &Action) -> String {
 fn note_phases(metrics: &Metrics, memory: &mut Memory, plan: &Plan) {
     let phases = std::mem::take(&mut memory.phases);
     for (node, (phase, since)) in &phases {
-        if plan.held.get(node).is_none_or(|held: &Held| held.phase != *phase) {
-            metrics.spent(phase, since.elapsed().as_secs_f64());
+        if plan.node_states.get(node).is_none_or(|state: &NodeProgress| state.phase != *phase) {
+            metrics.spent(*phase, since.elapsed().as_secs_f64());
         }
     }
-    for (node, held) in &plan.held {
-        let since = phases.get(node).filter(|(phase, _)| *phase == held.phase).map_or_else(Instant::now, |(_, since)| *since);
-        memory.phases.insert(node.clone(), (held.phase, since));
+    for (node, state) in &plan.node_states {
+        let since = phases.get(node).filter(|(phase, _)| *phase == state.phase).map_or_else(Instant::now, |(_, since)| *since);
+        memory.phases.insert(node.clone(), (state.phase, since));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::ledger::GrantReason;
+use crds::{ledger::GrantReason, status::NodePhase};
 use serde_json::{Value, json};
 
 use crate::{
@@ -58,7 +58,7 @@ async fn late(bed: &mut Bed) -> Result<()> {
     }));
     product::change(bed, json!({ "template": template })).await?;
     product::status_says(bed, "the pods of a node change", product::SAID, |status| {
-        status.node_states.iter().any(|state| state.phase == "Updating")
+        status.node_states.iter().any(|state| state.phase == NodePhase::Updating)
     })
     .await?;
     is_away(&mut operator).await?;

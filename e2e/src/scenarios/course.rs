@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::GrantReason, names};
+use crds::{IngressDaemonSetStatus, ledger::GrantReason, names, status::NodePhase};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod, events::v1::Event};
 use kube::{
     Api,
@@ -386,7 +386,7 @@ async fn failed_nodes(bed: &mut Bed) -> Result<()> {
         status.nodes.failed == 1
             && has_condition(status, "Progressing", "False", "MaxFailedNodes")
             && has_condition(status, "Stalled", "True", "MaxFailedNodes")
-            && status.node_states.iter().any(|node| node.phase == "Failed" && node.reason == "ImagePull")
+            && status.node_states.iter().any(|node| node.phase == NodePhase::Failed && node.reason == "ImagePull")
     })
     .await?;
     ensure!(failed.blocked.as_ref().is_some_and(|blocked| blocked.reason == "MaxFailedNodes"), "{:?}", failed.blocked);

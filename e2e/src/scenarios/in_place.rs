@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::names;
+use crds::{names, status::NodePhase};
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::Pod,
@@ -275,7 +275,7 @@ async fn missing_image(bed: &mut Bed) -> Result<()> {
     product::change(bed, json!({ "updateStrategy": { "rollingUpdate": { "prePull": true } } })).await?;
     roll_to(bed, MISSING).await?;
     let held = product::status_says(bed, "the image is missed before a node is taken out", product::SAID, |status| {
-        status.node_states.iter().any(|state| state.phase == "Waiting" && state.reason == "ImagePull")
+        status.node_states.iter().any(|state| state.phase == NodePhase::Waiting && state.reason == "ImagePull")
     })
     .await?;
     ensure!(held.nodes.available == 2 && held.rollout.is_some_and(|ledger| ledger.grants.is_empty()), "{:?}", held.nodes);

@@ -7,6 +7,7 @@ use crds::{
     IngressDaemonSetStatus,
     holders::EntryPhase,
     names,
+    status::NodePhase,
     token::{Phase, Token},
 };
 use k8s_openapi::api::{
@@ -152,12 +153,12 @@ async fn bad_updates(bed: &mut Bed) -> Result<()> {
             mistake(&mut template["spec"]);
             product::change(bed, json!({ "template": template })).await?;
             product::status_says(bed, &format!("a node failed with {reason}"), product::SAID, |status| {
-                status.node_states.iter().any(|state| state.phase == "Failed" && state.reason == reason)
+                status.node_states.iter().any(|state| state.phase == NodePhase::Failed && state.reason == reason)
             })
             .await?;
             // While a container that crashes is tried again, nothing is wrong with its pod but that it is not ready.
             stays(bed, "the others wait for the node that failed", |status| {
-                let failed = status.node_states.iter().any(|state| state.phase == "Failed");
+                let failed = status.node_states.iter().any(|state| state.phase == NodePhase::Failed);
                 failed && under_way(status).len() == 1 && held(status, "MaxFailedNodes").len() == NODES.len() - 1
             })
             .await?;

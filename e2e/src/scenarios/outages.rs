@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, Result, ensure};
 use crds::{
     IngressDaemonSetStatus, names,
+    status::NodePhase,
     token::{Phase, Token},
 };
 use k8s_openapi::api::{
@@ -217,7 +218,7 @@ pub(super) async fn is_lost(bed: &Bed, node: &str) -> Result<()> {
 /// Nothing else begins, and status says what it waits for.
 async fn waits_for(bed: &Bed, node: &str, period: Duration) -> Result<()> {
     let says = |status: &IngressDaemonSetStatus| {
-        let stuck = status.node_states.iter().any(|state| state.name == node && state.phase != "Waiting");
+        let stuck = status.node_states.iter().any(|state| state.name == node && state.phase != NodePhase::Waiting);
         stuck && status.rollout.as_ref().is_some_and(|ledger| ledger.grants.keys().all(|granted| granted == node))
     };
     product::status_says(bed, "the rollout waits for the node", product::SAID, says).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::Ledger};
+use crds::{IngressDaemonSetStatus, ledger::Ledger, status::NodePhase};
 use serde_json::Value;
 
 use crate::{
@@ -107,7 +107,7 @@ async fn half_way(bed: &Bed, who: &str) -> Result<IngressDaemonSetStatus> {
         let done = |ledger: &Ledger| {
             ledger.course.as_ref().is_some_and(|course| course.revision == status.revisions.update && course.finished == 1)
         };
-        status.rollout.as_ref().is_some_and(done) && status.node_states.iter().any(|state| state.phase == "Updating")
+        status.rollout.as_ref().is_some_and(done) && status.node_states.iter().any(|state| state.phase == NodePhase::Updating)
     })
     .await?;
     let under_way: Vec<_> = status.rollout.iter().flat_map(|ledger| ledger.grants.keys()).collect();

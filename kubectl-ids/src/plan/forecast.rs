@@ -5,7 +5,10 @@ use std::{
     fmt::Write as _,
 };
 
-use crds::ledger::{GrantReason, Ledger};
+use crds::{
+    ledger::{GrantReason, Ledger},
+    status::NodePhase,
+};
 use planner::{
     Action, Plan, Reason, Snapshot, clocks::LONGEST_LOOK, decide, in_place::is_paused, plan::Write, reason::StepState,
     snapshot::PortAnswer, spec::resolve,
@@ -166,7 +169,7 @@ fn decided(world: &mut World) -> Plan {
 
 /// When the clock alone lets something go, however far away that is.
 fn opens(plan: &Plan, now: i64) -> Option<i64> {
-    let times = plan.held.values().filter_map(|held| match &held.hold {
+    let times = plan.node_states.values().filter_map(|state| match &state.reason {
         Reason::OutsideWindow { opens: Some(at) } | Reason::Step { state: StepState::Soaking { until: at }, .. } => Some(*at),
         _ => None,
     });
@@ -187,9 +190,9 @@ struct Course {
 impl Course {
     /// Why nodes wait when nothing is left to be done at once.
     fn note_waiting(&mut self, plan: &Plan) {
-        for (node, held) in plan.held.iter().filter(|(_, held)| held.phase == "Waiting") {
+        for (node, state) in plan.node_states.iter().filter(|(_, state)| state.phase == NodePhase::Waiting) {
             let reasons = self.waited.entry(node.clone()).or_default();
-            let reason = held.hold.reason().to_owned();
+            let reason = state.reason.word().to_owned();
             if !reasons.contains(&reason) {
                 reasons.push(reason);
             }
@@ -261,13 +264,14 @@ impl Course {
             turn.wave = waves.get(&turn.begins).copied().unwrap_or(1);
         }
         let begun: BTreeSet<_> = self.forecast.turns.iter().filter(|turn| turn.ends.is_some()).map(|turn| turn.node.clone()).collect();
-        let held =
-            last.held.iter().filter(|(node, _)| !begun.contains(*node) || last.held.get(*node).is_some_and(|held| held.phase == "Waiting"));
-        self.forecast.left = held
-            .map(|(node, held)| Left {
+        let state = last.node_states.iter().filter(|(node, _)| {
+            !begun.contains(*node) || last.node_states.get(*node).is_some_and(|state| state.phase == NodePhase::Waiting)
+        });
+        self.forecast.left = state
+            .map(|(node, state)| Left {
                 node: node.clone(),
-                phase: held.phase.to_owned(),
-                reason: (held.hold.reason().to_owned(), held.hold.message()),
+                phase: state.phase.to_string(),
+                reason: (state.reason.word().to_owned(), state.reason.message()),
             })
             .collect();
         let effective = &last.status.revisions.effective;
@@ -346,8 +350,8 @@ impl Forecast {
         if !self.left.is_empty() {
             let rows =
                 self.left.iter().map(|left| vec![left.node.clone(), left.phase.clone(), left.reason.0.clone(), left.reason.1.clone()]);
-            let held = table(style, &["HELD", "PHASE", "REASON", "MESSAGE"], rows.collect(), Some((1, crate::output::tone_of)));
-            write!(text, "\n{held}")?;
+            let state = table(style, &["HELD", "PHASE", "REASON", "MESSAGE"], rows.collect(), Some((1, crate::output::tone_of)));
+            write!(text, "\n{state}")?;
         }
         let Some(waves) = self.turns.iter().map(|turn| turn.wave).max() else {
             return writeln!(text, "\nExpected   nothing, before somebody acts");

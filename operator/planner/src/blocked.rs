@@ -1,21 +1,21 @@
 //! Why a rollout does not go on, in one word, and when it will be over.
 
 use crate::{
-    plan::{Held, Plan},
+    plan::{NodeProgress, Plan},
     reason::{Reason, StepState, clock},
     snapshot::Snapshot,
     spec::ResolvedSpec,
 };
 use crds::{
     ledger::Ledger,
-    status::{Blocked, NodeCounts},
+    status::{Blocked, NodeCounts, NodePhase},
 };
 
 /// What the rollout waits for, while no node can go on before somebody or something else acts: the node's name, empty where it is
 /// no single one, and why.
 pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Option<(&'p str, &'p Reason)> {
     // Nodes that leave are none of those that are wanted.
-    let kept = plan.held.values().any(|held| matches!(held.hold, Reason::MinAvailable { .. }));
+    let kept = plan.node_states.values().any(|state| matches!(state.reason, Reason::MinAvailable { .. }));
     if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() && !kept {
         return None;
     }
@@ -23,18 +23,18 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
         return None;
     }
     // A node that was lost with its place is what the others wait for when they wait for the budget.
-    let lost = |node: &String, hold: &Reason| *hold == Reason::NodeNotReady && ledger.grants.contains_key(node);
-    let rank_of = |node: &String, held: &Held| match rank(&held.hold) {
-        Some(_) if lost(node, &held.hold) => Some(LOST_WITH_ITS_PLACE),
+    let lost = |node: &String, reason: &Reason| *reason == Reason::NodeNotReady && ledger.grants.contains_key(node);
+    let rank_of = |node: &String, state: &NodeProgress| match rank(&state.reason) {
+        Some(_) if lost(node, &state.reason) => Some(LOST_WITH_ITS_PLACE),
         None if ledger.grants.contains_key(node) => None,
-        None if held.phase == "Unavailable" => Some(OUT_BY_ITSELF),
-        None if matches!(held.hold, Reason::Joining { trouble: Some(_) }) => Some(DOES_NOT_JOIN),
+        None if state.phase == NodePhase::Unavailable => Some(OUT_BY_ITSELF),
+        None if matches!(state.reason, Reason::Joining { trouble: Some(_) }) => Some(DOES_NOT_JOIN),
         rank => rank,
     };
-    let of_nodes = plan.held.iter().filter_map(|(node, held)| Some((rank_of(node, held)?, node.as_str(), &held.hold)));
+    let of_nodes = plan.node_states.iter().filter_map(|(node, state)| Some((rank_of(node, state)?, node.as_str(), &state.reason)));
     // All nodes of a step may be all nodes there are, and none of them is held.
-    let obstacles = of_nodes.chain(plan.step.iter().filter_map(|hold| Some((rank(hold)?, "", hold))));
-    obstacles.min_by_key(|(rank, node, _)| (*rank, *node)).map(|(_, node, hold)| (node, hold))
+    let obstacles = of_nodes.chain(plan.step.iter().filter_map(|reason| Some((rank(reason)?, "", reason))));
+    obstacles.min_by_key(|(rank, node, _)| (*rank, *node)).map(|(_, node, reason)| (node, reason))
 }
 
 /// The same for people.
@@ -44,9 +44,9 @@ pub fn blocked(
     obstacle: Option<(&str, &Reason)>,
     earlier: Option<&Blocked>,
 ) -> Option<Blocked> {
-    let (node, hold) = obstacle?;
+    let (node, reason) = obstacle?;
     let of_all = matches!(
-        hold,
+        reason,
         Reason::Paused
             | Reason::OutsideWindow { .. }
             | Reason::TooManyFailed { .. }
@@ -59,29 +59,29 @@ pub fn blocked(
     );
     let Snapshot { resource, now, .. } = snapshot;
     let object = if of_all { format!("IngressDaemonSet/{}", resource.name) } else { format!("Node/{node}") };
-    let reason = hold.reason().to_owned();
-    let since = earlier.filter(|earlier| earlier.reason == reason && earlier.object == object).map(|earlier| earlier.since.clone());
-    let message = match hold {
+    let word = reason.word().to_owned();
+    let since = earlier.filter(|earlier| earlier.reason == word && earlier.object == object).map(|earlier| earlier.since.clone());
+    let message = match reason {
         Reason::Budget { grants: 0, unavailable, .. } => {
             format!(
                 "{unavailable} nodes are unavailable for other reasons than the rollout, and the budget is {}: repair them, see nodeStates",
                 settings.budget.to_json()
             )
         }
-        _ => hold.message_of_rollout(),
+        _ => reason.message_of_rollout(),
     };
-    Some(Blocked { reason, object, since: since.unwrap_or_else(|| clock(*now)), message })
+    Some(Blocked { reason: word, object, since: since.unwrap_or_else(|| clock(*now)), message })
 }
 
 /// A node works: that is enough for the rollout to go on when it is through.
 pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
-    ledger.grants.keys().any(|node| plan.held.get(node).is_none_or(|held| rank(&held.hold).is_none()))
+    ledger.grants.keys().any(|node| plan.node_states.get(node).is_none_or(|state| rank(&state.reason).is_none()))
 }
 
 /// Somebody has to act before it ends: no time, no other node and no order of the spec ends it.
-pub fn needs_somebody(hold: &Reason) -> bool {
+pub fn needs_somebody(reason: &Reason) -> bool {
     matches!(
-        hold,
+        reason,
         Reason::TooManyFailed { .. }
             | Reason::Failed { .. }
             | Reason::FailedBefore(_)
@@ -106,8 +106,8 @@ const DOES_NOT_JOIN: u8 = 13;
 
 /// Order among reasons that do not pass by themselves or by a node that finishes: what people decided comes first, then
 /// what is broken. Nothing for the others.
-fn rank(hold: &Reason) -> Option<u8> {
-    Some(match hold {
+fn rank(reason: &Reason) -> Option<u8> {
+    Some(match reason {
         Reason::Paused => 0,
         Reason::TooManyFailed { .. } => 1,
         Reason::DetachTimeout | Reason::Halted | Reason::BadTimestamp(_) => 2,

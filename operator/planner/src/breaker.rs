@@ -77,7 +77,7 @@ fn pause(openings: u32) -> i64 {
 }
 
 /// What is said of the node while it is open.
-pub fn hold(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Reason> {
+pub fn reason(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Reason> {
     let Breaker { until, .. } = open(deployment, now)?;
     Some(Reason::AdmissionRejected { until, message: refusal(pods).unwrap_or_else(|| "see the pods' events".into()) })
 }

@@ -13,7 +13,7 @@ use crate::{
     mark_conflicts::MarkConflicts,
     node::{ManagedNode, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
     node_rights, node_writes,
-    plan::{Action, Gauges, Held, Plan, Write},
+    plan::{Action, Gauges, NodeProgress, Plan, Write},
     pre_pull, readiness,
     reason::{Reason, StepState},
     rebuild::{Rebuild, rebuild},
@@ -33,7 +33,7 @@ use crds::{
     ingress_daemon_set::OnDetachTimeout,
     ledger::{Annotation, Grant, GrantReason, Ledger},
     names,
-    status::IngressDaemonSetStatus,
+    status::{IngressDaemonSetStatus, NodePhase},
     token::Phase,
 };
 use std::collections::BTreeMap;
@@ -160,13 +160,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    pub(crate) fn hold(&mut self, node: &str, phase: &'static str, hold: Reason) {
-        self.plan.held.insert(node.to_owned(), Held { phase, hold, suspect: None });
+    pub(crate) fn set(&mut self, node: &str, phase: NodePhase, reason: Reason) {
+        self.plan.node_states.insert(node.to_owned(), NodeProgress { phase, reason, suspect: None });
     }
 
     fn hold_all(&mut self, cases: &[ManagedNode<'_>]) {
         for case in cases {
-            self.hold(case.name, "Blocked", Reason::RebuildingLedger);
+            self.set(case.name, NodePhase::Blocked, Reason::RebuildingLedger);
         }
     }
 
@@ -243,7 +243,7 @@ impl<'a> Pass<'a> {
         let timed_out =
             grace == Some(Reason::DetachTimeout) && !matches!(grant.kind, GrantReason::Abort | GrantReason::Remove | GrantReason::Drain);
         if let Some(settings) = case.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
-            self.note_failure(case, rollout_state::failure(self.snapshot, case, Reason::DetachTimeout.reason()));
+            self.note_failure(case, rollout_state::failure(self.snapshot, case, Reason::DetachTimeout.word()));
             return self.retarget(case, give_up(case, grant, &settings.revision));
         }
         let gates = case.gates(self.shut.gates);
@@ -262,15 +262,15 @@ impl<'a> Pass<'a> {
             ..self.view(case, grant)
         };
         let next = step(&view);
-        if let Some(hold) = self.untainted(case, grant, next) {
-            return self.hold(case.name, "Granted", hold);
+        if let Some(reason) = self.untainted(case, grant, next) {
+            return self.set(case.name, NodePhase::Granted, reason);
         }
         let given_up = matches!(next, Step::Release { .. }) && is_kept(case, grant, self.snapshot.now);
         if given_up {
-            return self.hold(case.name, "Blocked", Reason::GivenUp);
+            return self.set(case.name, NodePhase::Blocked, Reason::GivenUp);
         }
-        if let Some(hold) = self.unheard(case, grant, next) {
-            return self.hold(case.name, "Blocked", hold);
+        if let Some(reason) = self.unheard(case, grant, next) {
+            return self.set(case.name, NodePhase::Blocked, reason);
         }
         match next {
             Step::Claim | Step::Pause | Step::Update | Step::Close | Step::DeleteDeployment => {
@@ -293,26 +293,26 @@ impl<'a> Pass<'a> {
             Step::Retarget => {
                 self.retarget(case, fit.err().map_or_else(|| renew(case, grant, gates), |next| *next));
             }
-            Step::AwaitDeployment => self.hold(case.name, "Blocked", Reason::PodsTerminating),
-            Step::AwaitGrace => self.hold(case.name, "Detaching", grace.unwrap_or(Reason::Granted)),
+            Step::AwaitDeployment => self.set(case.name, NodePhase::Blocked, Reason::PodsTerminating),
+            Step::AwaitGrace => self.set(case.name, NodePhase::Detaching, grace.unwrap_or(Reason::Granted)),
             Step::AwaitComplete => {
                 self.delete_stragglers(case);
                 if grant.kind == GrantReason::Drain {
                     return self.hold_drained(case);
                 }
                 if let Some(failure) = self.failure(case) {
-                    let hold = Reason::failed(&failure.reason, self.incomplete(case, grant));
-                    return self.hold(case.name, "Failed", hold);
+                    let reason = Reason::failed(&failure.reason, self.incomplete(case, grant));
+                    return self.set(case.name, NodePhase::Failed, reason);
                 }
                 let phase = match grant.kind {
-                    GrantReason::Remove => "Removing",
-                    _ if case.phase() == Some(Phase::Degrading) => "Degrading",
-                    _ => "Updating",
+                    GrantReason::Remove => NodePhase::Removing,
+                    _ if case.phase() == Some(Phase::Degrading) => NodePhase::Degrading,
+                    _ => NodePhase::Updating,
                 };
                 let why = if case.is_lost() { Reason::NodeNotReady } else { self.incomplete(case, grant) };
-                self.hold(case.name, phase, why);
+                self.set(case.name, phase, why);
             }
-            Step::AwaitSoak => self.hold(case.name, "Attaching", soak.unwrap_or(Reason::Granted)),
+            Step::AwaitSoak => self.set(case.name, NodePhase::Attaching, soak.unwrap_or(Reason::Granted)),
         }
     }
 
@@ -364,28 +364,28 @@ impl<'a> Pass<'a> {
         let Some(deployment) = case.deployment else { return };
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Reason::Refused(message.clone()));
+            return self.set(case.name, NodePhase::Blocked, Reason::Refused(message.clone()));
         }
         let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
             Step::Claim => {
-                (patch(deployment_writes::claim(self.snapshot, case.settings, case, deployment, grant), Write::Claim), "Granted")
+                (patch(deployment_writes::claim(self.snapshot, case.settings, case, deployment, grant), Write::Claim), NodePhase::Granted)
             }
-            Step::Pause => (patch(deployment_writes::pause(self.snapshot, case, deployment, grant), Write::Pause), "Detached"),
+            Step::Pause => (patch(deployment_writes::pause(self.snapshot, case, deployment, grant), Write::Pause), NodePhase::Detached),
             Step::Update => {
                 let resumed = progress.and_then(|progress| self.unpause(case, grant, deployment, progress));
                 if let Some(resumed) = resumed {
-                    (patch(resumed, Write::Resume), "UpdatingInPlace")
+                    (patch(resumed, Write::Resume), NodePhase::UpdatingInPlace)
                 } else if case.is_in_place() && case.settings.is_none() {
                     // The pause cannot end in another way without a template that is wanted.
-                    return self.hold(case.name, "Blocked", Reason::InvalidSpec);
+                    return self.set(case.name, NodePhase::Blocked, Reason::InvalidSpec);
                 } else {
                     let write = self.recreates(case, grant, progress).map_or(Write::Update, Write::Recreate);
-                    (patch(deployment_writes::update(self.snapshot, case.settings, case, deployment, grant), write), "Detached")
+                    (patch(deployment_writes::update(self.snapshot, case.settings, case, deployment, grant), write), NodePhase::Detached)
                 }
             }
             Step::Close => {
-                (patch(deployment_writes::close(self.snapshot, case.settings, case, deployment, grant), Write::Close), "Attaching")
+                (patch(deployment_writes::close(self.snapshot, case.settings, case, deployment, grant), Write::Close), NodePhase::Attaching)
             }
             _ => (
                 Action::DeleteDeployment {
@@ -394,11 +394,11 @@ impl<'a> Pass<'a> {
                     uid: deployment.uid.clone(),
                     resource_version: deployment.resource_version.clone(),
                 },
-                "Removing",
+                NodePhase::Removing,
             ),
         };
         self.plan.actions.push(action);
-        self.hold(case.name, phase, Reason::Writing);
+        self.set(case.name, phase, Reason::Writing);
     }
 
     fn write_node(&mut self, case: &ManagedNode<'_>, grant: &Grant, next: Step) {
@@ -407,27 +407,27 @@ impl<'a> Pass<'a> {
         let holders = match &case.holders {
             Ok(holders) => holders,
             Err(_) if next == Step::RemoveMember => &nobody,
-            Err(error) => return self.hold(case.name, "Blocked", Reason::HoldersUnreadable(error.clone())),
+            Err(error) => return self.set(case.name, NodePhase::Blocked, Reason::HoldersUnreadable(error.clone())),
         };
         let (uid8, now) = (self.snapshot.resource.uid8(), self.snapshot.now);
         let (patch, write, phase) = match next {
             Step::Detach => {
                 if let Some(other) = self.rivals.on(case, &grant.marks) {
-                    return self.hold(case.name, "Blocked", Reason::DetachAnnotationConflict(other));
+                    return self.set(case.name, NodePhase::Blocked, Reason::DetachAnnotationConflict(other));
                 }
                 if node_writes::is_full(holders, uid8) {
-                    return self.hold(case.name, "Blocked", Reason::HoldersFull);
+                    return self.set(case.name, NodePhase::Blocked, Reason::HoldersFull);
                 }
                 let Some(mark) = node_mark(case, grant) else { return };
-                (node_writes::detach(node, holders, uid8, grant.id, &mark, now), Write::Detach, "Granted")
+                (node_writes::detach(node, holders, uid8, grant.id, &mark, now), Write::Detach, NodePhase::Granted)
             }
-            Step::Unmark => (node_writes::unmark(node, holders, uid8, grant.id, now), Write::Unmark, "Attaching"),
-            Step::RemoveEntry => (node_writes::remove_entry(node, holders, uid8), Write::Clean, "Removing"),
-            _ => (node_writes::member(node, uid8, None), Write::Clean, "Removing"),
+            Step::Unmark => (node_writes::unmark(node, holders, uid8, grant.id, now), Write::Unmark, NodePhase::Attaching),
+            Step::RemoveEntry => (node_writes::remove_entry(node, holders, uid8), Write::Clean, NodePhase::Removing),
+            _ => (node_writes::member(node, uid8, None), Write::Clean, NodePhase::Removing),
         };
         let live_absent = (next == Step::RemoveMember).then(|| self.deployment_name(case.name));
         self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write, live_absent });
-        self.hold(case.name, phase, Reason::Writing);
+        self.set(case.name, phase, Reason::Writing);
     }
 
     /// A new id in the same slot.
@@ -437,15 +437,15 @@ impl<'a> Pass<'a> {
             let Wants { domain, available, suspect, .. } = self.room.wants(case);
             let missed = available && next.kind != GrantReason::Drain && !case.is_draining();
             let lacks = self.room.lacks(Wants { domain, down: true, available: missed, ..Wants::default() });
-            if let Some(hold) = lacks.filter(|_| !self.snapshot.resource.deleting) {
-                return self.hold(case.name, "Waiting", hold);
+            if let Some(reason) = lacks.filter(|_| !self.snapshot.resource.deleting) {
+                return self.set(case.name, NodePhase::Waiting, reason);
             }
             self.room.take(Wants { domain, available, suspect, leaves: !case.chosen, ..Wants::default() });
         }
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;
         self.ledger.grants.insert(case.name.to_owned(), Grant { id, ..next });
-        self.hold(case.name, "Granted", Reason::Writing);
+        self.set(case.name, NodePhase::Granted, Reason::Writing);
     }
 
     fn grant(&mut self, admission: GrantPlan, cases: &[ManagedNode<'_>]) {
@@ -454,31 +454,31 @@ impl<'a> Pass<'a> {
             let id = self.ledger.next_id;
             self.ledger.next_id += 1;
             self.ledger.grants.insert(node.clone(), Grant { id, ..grant });
-            self.hold(&node, "Granted", Reason::Granted);
+            self.set(&node, NodePhase::Granted, Reason::Granted);
             self.granted.push(node);
         }
-        for (node, hold) in admission.waiting {
-            self.hold(&node, "Waiting", hold);
+        for (node, reason) in admission.waiting {
+            self.set(&node, NodePhase::Waiting, reason);
         }
         self.hold_rejected(cases);
         for case in cases.iter().filter(|case| case.chosen && case.settled) {
-            let busy = self.ledger.grants.contains_key(case.name) || self.plan.held.contains_key(case.name);
-            if let Some(hold) = case.held_back.clone().filter(|_| !busy) {
-                self.hold(case.name, "Waiting", hold);
+            let busy = self.ledger.grants.contains_key(case.name) || self.plan.node_states.contains_key(case.name);
+            if let Some(reason) = case.held_back.clone().filter(|_| !busy) {
+                self.set(case.name, NodePhase::Waiting, reason);
             }
         }
         let Some(settings) = self.settings else { return };
         for case in cases.iter().filter(|case| case.chosen && case.grant.is_none()) {
-            let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
+            let Some(deployment) = case.deployment.filter(|_| !self.plan.node_states.contains_key(case.name)) else { continue };
             let trouble = readiness::trouble(case.pods);
             if !case.is_unavailable() {
                 let suspect = self.suspicion(case, settings, true).filter(|_| case.settled);
                 match (case.held_back.clone(), suspect) {
-                    (None, Some(suspect)) => self.hold_attached(case, settings, "Proving", suspect),
+                    (None, Some(suspect)) => self.hold_attached(case, settings, NodePhase::Proving, suspect),
                     _ if case.settled => {}
-                    _ if !case.is_ready() => self.hold(case.name, "Updating", Reason::PodsTerminating),
-                    (Some(hold), _) => self.hold(case.name, "Waiting", hold),
-                    (None, _) => self.hold(case.name, "Updating", Reason::PodsTooYoung),
+                    _ if !case.is_ready() => self.set(case.name, NodePhase::Updating, Reason::PodsTerminating),
+                    (Some(reason), _) => self.set(case.name, NodePhase::Waiting, reason),
+                    (None, _) => self.set(case.name, NodePhase::Updating, Reason::PodsTooYoung),
                 }
                 continue;
             }
@@ -489,9 +489,9 @@ impl<'a> Pass<'a> {
                 }
                 Reason::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble }
             };
-            self.hold_attached(case, settings, "Unavailable", by_others.unwrap_or_else(unready));
+            self.hold_attached(case, settings, NodePhase::Unavailable, by_others.unwrap_or_else(unready));
             let suspect = self.suspicion(case, settings, false);
-            self.plan.held.entry(case.name.to_owned()).and_modify(|held| held.suspect = suspect);
+            self.plan.node_states.entry(case.name.to_owned()).and_modify(|state| state.suspect = suspect);
         }
     }
 
@@ -505,7 +505,7 @@ impl<'a> Pass<'a> {
             let marks = case.removal_marks_without_settings();
             let grant = Grant { id, node_uid, kind, marks, granted_at: self.snapshot.now, ..Grant::default() };
             self.ledger.grants.insert(case.name.to_owned(), grant);
-            self.hold(case.name, "Granted", Reason::Granted);
+            self.set(case.name, NodePhase::Granted, Reason::Granted);
             self.granted.push(case.name.to_owned());
         }
     }
@@ -521,20 +521,20 @@ impl<'a> Pass<'a> {
     fn step(&self, cases: &[ManagedNode<'_>]) -> Option<Reason> {
         let targets = self.valid_targets().filter(|_| cases.iter().any(|case| case.chosen))?;
         let step = rollout_state::step_state(self.snapshot, targets, rollout_state::stored(targets, &self.ledger), cases)?;
-        Some(self.shut.halt.as_ref().map_or(step, rollout_state::Halt::hold))
+        Some(self.shut.halt.as_ref().map_or(step, rollout_state::Halt::reason))
     }
 
     /// Status, ledger, finalizer, and when to look again.
     fn finish(mut self, cases: &[ManagedNode<'_>]) -> Plan {
         self.plan.step = self.step(cases);
-        for hold in self.plan.held.values().map(|held| &held.hold).chain(&self.plan.step) {
+        for reason in self.plan.node_states.values().map(|state| &state.reason).chain(&self.plan.step) {
             let (Reason::GracePeriod { until: at }
             | Reason::WaitingForTaint { until: at, .. }
             | Reason::Step { state: StepState::Soaking { until: at }, .. }
             | Reason::OutsideWindow { opens: Some(at) }
             | Reason::WaitingForDetacher { until: at }
             | Reason::AttachSoak { until: at }
-            | Reason::AdmissionRejected { until: at, .. }) = *hold
+            | Reason::AdmissionRejected { until: at, .. }) = *reason
             else {
                 continue;
             };

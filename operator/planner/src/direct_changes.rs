@@ -6,7 +6,7 @@ use crate::{
     deployment_writes,
     node::ManagedNode,
     node_writes,
-    plan::{Action, Held, Write},
+    plan::{Action, NodeProgress, Write},
     readiness,
     reason::Reason,
     render,
@@ -15,6 +15,7 @@ use crate::{
 };
 use crds::{
     ledger::GrantReason,
+    status::NodePhase,
     token::{Phase, Token},
 };
 use serde_json::Value;
@@ -38,14 +39,14 @@ impl Pass<'_> {
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             // It would be refused again; it is tried again after a while, or when the spec changes.
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Reason::Refused(message.clone()));
+            return self.set(case.name, NodePhase::Blocked, Reason::Refused(message.clone()));
         }
         let Some(deployment) = case.deployment else {
             // Pods on a node that leaves would only be moved again.
             return match case.is_draining() && !case.orphaned {
                 true if case.grant.is_some() || case.served() => self.hold_drained(case),
                 // It takes no place that others could wait for.
-                true => self.hold(case.name, "Draining", Reason::Draining),
+                true => self.set(case.name, NodePhase::Draining, Reason::Draining),
                 false => self.create(case),
             };
         };
@@ -74,7 +75,11 @@ impl Pass<'_> {
         let written = |action: &Action| matches!(action, Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } if node == case.name);
         if !self.plan.actions.iter().any(written) {
             if case.phase() == Some(Phase::New) || deployment.replicas() == 0 {
-                self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Reason::Writing, suspect: None });
+                self.plan.node_states.entry(case.name.to_owned()).or_insert(NodeProgress {
+                    phase: NodePhase::Joining,
+                    reason: Reason::Writing,
+                    suspect: None,
+                });
             }
             self.plan.actions.push(Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write });
         }
@@ -85,7 +90,7 @@ impl Pass<'_> {
         let Some(token) = case.token.as_ref().filter(|token| token.phase == Phase::New && case.grant.is_none()) else { return };
         let wanted = settings.pods_per_node;
         if wanted == 0 || !readiness::is_complete(deployment, case.pods, &settings.revision, wanted) {
-            let hold = match breaker::hold(deployment, case.pods, self.snapshot.now) {
+            let reason = match breaker::reason(deployment, case.pods, self.snapshot.now) {
                 Some(rejected) => rejected,
                 None if case.pods.is_empty() && deployment.refusal.is_some() => {
                     Reason::PodsRefused(deployment.refusal.clone().unwrap_or_default())
@@ -93,7 +98,7 @@ impl Pass<'_> {
                 None => Reason::Joining { trouble: readiness::trouble(case.pods) },
             };
             if wanted > 0 || !case.settled {
-                self.hold(case.name, "Joining", hold);
+                self.set(case.name, NodePhase::Joining, reason);
             }
         } else if case.member == Some("serving") {
             let patch = deployment_writes::first_close(self.snapshot, settings, case, deployment, token.id);
@@ -121,7 +126,11 @@ impl Pass<'_> {
     fn set_member(&mut self, case: &ManagedNode<'_>, value: &str) {
         let Some(node) = case.node else { return };
         let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
-        self.plan.held.entry(case.name.to_owned()).or_insert(Held { phase: "Joining", hold: Reason::Writing, suspect: None });
+        self.plan.node_states.entry(case.name.to_owned()).or_insert(NodeProgress {
+            phase: NodePhase::Joining,
+            reason: Reason::Writing,
+            suspect: None,
+        });
         self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Member, live_absent: None });
     }
 
@@ -147,7 +156,7 @@ impl Pass<'_> {
     /// Pods that stay have a Deployment, which somebody took our labels from.
     fn reclaim(&mut self, case: &ManagedNode<'_>, name: String) {
         self.plan.recheck(self.snapshot.now.saturating_add(5));
-        self.hold(case.name, "Blocked", Reason::Relabelled(name.clone()));
+        self.set(case.name, NodePhase::Blocked, Reason::Relabelled(name.clone()));
         let identity = render::identity_patch(&self.snapshot.resource, &name, case.name);
         self.plan.actions.push(Action::Reclaim { node: case.name.to_owned(), name, identity });
     }
@@ -159,21 +168,21 @@ impl Pass<'_> {
         if snapshot.foreign_names.contains(&name) {
             // A stranger's object is not watched: look again whether it is still there.
             self.plan.recheck(snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Reason::NameConflict(name));
+            return self.set(case.name, NodePhase::Blocked, Reason::NameConflict(name));
         }
         if case.chosen && case.member.is_none() {
             self.set_member(case, "joining");
         }
         let left = case.pods.iter().filter(|pod| !pod.ended).count();
-        let Some(settings) = case.settings else { return self.hold(case.name, "Blocked", Reason::InvalidSpec) };
+        let Some(settings) = case.settings else { return self.set(case.name, NodePhase::Blocked, Reason::InvalidSpec) };
         let (phase, template, replicas) = match snapshot.orphans.get(case.name) {
             Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
             None if case.pods.iter().any(|pod| !pod.ended && !pod.terminating) => return self.reclaim(case, name),
-            None if left > 0 => return self.hold(case.name, "Blocked", Reason::PodsTerminating),
+            None if left > 0 => return self.set(case.name, NodePhase::Blocked, Reason::PodsTerminating),
             None => (Phase::New, render::template(&snapshot.resource, settings, &name, case.name), settings.pods_per_node),
         };
-        if !self.plan.held.contains_key(case.name) {
-            self.hold(case.name, "Joining", Reason::Writing);
+        if !self.plan.node_states.contains_key(case.name) {
+            self.set(case.name, NodePhase::Joining, Reason::Writing);
         }
         let Some(id) = self.reserved.next() else {
             let known = self.snapshot.reserved.len();

@@ -45,7 +45,7 @@ pub struct Blockers {
 
 impl Blockers {
     /// Why nothing of this kind is begun on the node, when it is not.
-    fn hold(&self, case: &ManagedNode<'_>, kind: GrantReason) -> Option<Reason> {
+    fn reason(&self, case: &ManagedNode<'_>, kind: GrantReason) -> Option<Reason> {
         let gates = case.gates(self.gates);
         if !gates.shut(kind) {
             // A detacher that is silent would not answer for a removal either.
@@ -58,7 +58,7 @@ impl Blockers {
             return Some(Reason::Halted);
         }
         if let Some(halt) = self.halt.as_ref().filter(|_| gates.failed) {
-            return Some(halt.hold());
+            return Some(halt.reason());
         }
         Some(Reason::OutsideWindow { opens: self.opens })
     }
@@ -97,17 +97,17 @@ impl GrantRules<'_> {
                 settings.update_marks()
             };
             let free = kind == GrantReason::Drain || kind == GrantReason::Remove && (snapshot.resource.deleting || !case.serves());
-            let mut hold = None;
+            let mut reason = None;
             if !free {
-                hold = self.hold(case, kind, &marks);
+                reason = self.reason(case, kind, &marks);
                 // Images come before there is room: what waits for its turn gets them meanwhile.
-                hold = hold.or_else(|| self.pulling(case, kind, room, &mut admission));
+                reason = reason.or_else(|| self.pulling(case, kind, room, &mut admission));
                 // Whoever takes the machine away waits for nobody.
-                let lacks = || room.lacks(wants).filter(|hold| !(case.is_draining() && matches!(hold, Reason::MinAvailable { .. })));
-                hold = hold.or_else(lacks).or_else(|| self.not_in_place(case, kind));
+                let lacks = || room.lacks(wants).filter(|reason| !(case.is_draining() && matches!(reason, Reason::MinAvailable { .. })));
+                reason = reason.or_else(lacks).or_else(|| self.not_in_place(case, kind));
             }
-            if let Some(hold) = hold {
-                admission.waiting.insert(case.name.to_owned(), hold);
+            if let Some(reason) = reason {
+                admission.waiting.insert(case.name.to_owned(), reason);
                 continue;
             }
             // What leaves by itself takes a place all the same: nothing else may be begun in it.
@@ -121,7 +121,7 @@ impl GrantRules<'_> {
 
     /// The images come first, on as many nodes at once as may be under way, and as many again.
     fn pulling(&self, case: &ManagedNode<'_>, kind: GrantReason, room: &SlotPool<'_>, admission: &mut GrantPlan) -> Option<Reason> {
-        let hold = match pre_pull::pull(self.snapshot, case, kind) {
+        let reason = match pre_pull::pull(self.snapshot, case, kind) {
             Pull::Done => return None,
             Pull::UnderWay(trouble) => Reason::PrePulling(trouble),
             Pull::ToBegin => {
@@ -132,7 +132,7 @@ impl GrantRules<'_> {
                 Reason::PrePulling(None)
             }
         };
-        Some(hold)
+        Some(reason)
     }
 
     /// Nothing begins that would need other pods, where that is what was asked for. A pause is ended in any case.
@@ -145,14 +145,14 @@ impl GrantRules<'_> {
     }
 
     /// Why the node must wait even if there is room.
-    fn hold(&self, case: &ManagedNode<'_>, kind: GrantReason, marks: &Marks) -> Option<Reason> {
-        if let Some(hold) = self.shut.hold(case, kind) {
-            return Some(hold);
+    fn reason(&self, case: &ManagedNode<'_>, kind: GrantReason, marks: &Marks) -> Option<Reason> {
+        if let Some(reason) = self.shut.reason(case, kind) {
+            return Some(reason);
         }
         // Who joins is updated to nothing new.
         if kind == GrantReason::Update && !case.joins {
-            if let Some(hold) = &case.held_back {
-                return Some(hold.clone());
+            if let Some(reason) = &case.held_back {
+                return Some(reason.clone());
             }
             if let Some(failure) = self.course.and_then(|course| course.failed.get(case.name)) {
                 return Some(Reason::FailedBefore(failure.reason.clone()));

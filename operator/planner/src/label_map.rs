@@ -71,7 +71,7 @@ pub struct KeyInterner {
 
 impl KeyInterner {
     /// The texts of an object, with keys that others have, too.
-    pub fn hold(&mut self, texts: BTreeMap<String, String>) -> LabelMap {
+    pub fn intern(&mut self, texts: BTreeMap<String, String>) -> LabelMap {
         let mut held = Vec::with_capacity(texts.len());
         held.extend(texts.into_iter().map(|(key, value)| (self.share(key), value)));
         LabelMap(held)
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_key_of_many_objects_is_held_once_and_equals_its_copy() {
         let mut keys = KeyInterner::default();
-        let [one, other] = ["1", "2"].map(|value| keys.hold(map(&[("key", value)])));
+        let [one, other] = ["1", "2"].map(|value| keys.intern(map(&[("key", value)])));
         assert!(Arc::ptr_eq(&one.0[0].0, &other.0[0].0));
         assert_eq!(one, LabelMap::from(map(&[("key", "1")])));
     }
@@ -125,7 +125,7 @@ mod tests {
     fn keys_that_nobody_holds_any_more_are_forgotten() {
         let mut keys = KeyInterner::default();
         for number in 0..1000 {
-            keys.hold(map(&[(&number.to_string(), "")]));
+            keys.intern(map(&[(&number.to_string(), "")]));
         }
         assert!(keys.known.len() <= 64, "{}", keys.known.len());
     }

@@ -2,7 +2,7 @@
 
 use crate::in_place::classify::Why;
 use crate::{clocks::Clocks, node_gates::world::ReplicaHealth, proof::Sights, reason::Reason};
-use crds::status::IngressDaemonSetStatus;
+use crds::status::{IngressDaemonSetStatus, NodePhase};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub struct Plan {
     /// What to do, in this order; each is one API call.
     pub actions: Vec<Action>,
     /// Nodes that are not idle and why, with the phase that people see.
-    pub held: BTreeMap<String, Held>,
+    pub node_states: BTreeMap<String, NodeProgress>,
     /// What the present step of the canary waits for, also when no node is held by it because all run the new revision already.
     pub step: Option<Reason>,
     /// When to look again even if nothing changes, seconds since 1970.
@@ -62,20 +62,20 @@ pub struct Gauges {
 
 /// A node that is not idle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct NodeProgress {
     /// What goes on.
-    pub phase: &'static str,
+    pub phase: NodePhase,
     /// Why it is not further.
-    pub hold: Reason,
+    pub reason: Reason,
     /// It broke after its update, too.
     pub suspect: Option<Reason>,
 }
 
-impl Held {
+impl NodeProgress {
     /// A sentence, with what to do where something is to be done.
     pub fn message(&self) -> String {
         let suspect = self.suspect.as_ref().map(|suspect| format!("; {}", suspect.message())).unwrap_or_default();
-        format!("{}{suspect}", self.hold.message())
+        format!("{}{suspect}", self.reason.message())
     }
 }
 

@@ -242,12 +242,12 @@ impl Reason {
     pub(crate) fn failed(noted: &str, now: Self) -> Self {
         // None of them says what is wrong with the pods.
         let elsewhere = [rollout_state::RESTARTS, rollout_state::RELEASED, rollout_state::OUT_BEFORE].contains(&noted);
-        let with = failure_word(if elsewhere { now.reason() } else { noted });
+        let with = failure_word(if elsewhere { now.word() } else { noted });
         Self::Failed { with, out_before: noted == rollout_state::OUT_BEFORE, now: Box::new(now) }
     }
 
     /// One stable word.
-    pub fn reason(&self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
             Self::InvalidSpec => "InvalidSpec",
             Self::RebuildingLedger => "RebuildingLedger",
@@ -263,7 +263,7 @@ impl Reason {
             Self::Skipped => "Skipped",
             Self::Partition => "Partition",
             Self::OnDelete => "OnDelete",
-            Self::Step { state, .. } => state.reason(),
+            Self::Step { state, .. } => state.word(),
             Self::OutsideWindow { .. } => "OutsideWindow",
             Self::TooManyFailed { .. } => "MaxFailedNodes",
             Self::FailedBefore(_) => "FailedBefore",
@@ -478,7 +478,7 @@ pub enum StepState {
 }
 
 impl StepState {
-    fn reason(&self) -> &'static str {
+    fn word(&self) -> &'static str {
         match self {
             Self::Updating { .. } => "CanaryUpdating",
             Self::Soaking { .. } => "CanarySoaking",

@@ -78,7 +78,7 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         let changing = is_changing(case);
         let given_up = case.grant.is_some_and(|grant| node::gave_up(grant, settings));
         let under_way = changing || given_up || is_granted(case, settings);
-        let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::hold);
+        let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::reason);
         let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
         let unproved = || (joins || stays).then(|| if paused { Reason::Paused } else { waits.clone() });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
@@ -277,7 +277,7 @@ fn counts(reason: &str) -> bool {
 
 /// Pods of the revision failed.
 fn condemns(failure: &Failure) -> bool {
-    counts(&failure.reason) && failure.reason != Reason::DetachTimeout.reason()
+    counts(&failure.reason) && failure.reason != Reason::DetachTimeout.word()
 }
 
 /// Nodes of the step that the partition keeps at what they run.
@@ -323,7 +323,7 @@ pub struct Halt {
 
 impl Halt {
     /// As a reason.
-    pub fn hold(&self) -> Reason {
+    pub fn reason(&self) -> Reason {
         Reason::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
     }
 }
@@ -344,7 +344,7 @@ pub fn halt(settings: &ResolvedSpec, course: &Course, cases: &[ManagedNode<'_>])
     let first = format!("{node} ({reason})");
     let places = settings.budget.of(cases.iter().filter(|case| case.chosen).count()).max(1);
     let most = settings.rollout.max_failed.min(places);
-    let condemns = counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.reason());
+    let condemns = counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
     (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
 }
 

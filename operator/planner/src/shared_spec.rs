@@ -102,7 +102,7 @@ pub struct SpecInterner {
 
 impl SpecInterner {
     /// The spec of a Deployment to which these texts are its own: the same as was given, however it is held.
-    pub fn hold(&mut self, mut spec: Value, own: &[&str]) -> SharedSpec {
+    pub fn intern(&mut self, mut spec: Value, own: &[&str]) -> SharedSpec {
         let mut ambiguous = false;
         each_text(&mut spec, &mut |text| ambiguous |= text.starts_with(OWN));
         if ambiguous {
@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn specs_that_differ_in_their_own_texts_alone_are_held_once_and_read_as_they_were() {
         let mut specs = SpecInterner::default();
-        let held: Vec<_> = ["a", "b"].map(|node| specs.hold(spec(&format!("edge-{node}"), node), &[&format!("edge-{node}"), node])).into();
+        let held: Vec<_> =
+            ["a", "b"].map(|node| specs.intern(spec(&format!("edge-{node}"), node), &[&format!("edge-{node}"), node])).into();
         assert!(Arc::ptr_eq(&held[0].common, &held[1].common));
         for (held, node) in held.iter().zip(["a", "b"]) {
             assert_eq!(held.to_value(), spec(&format!("edge-{node}"), node));
@@ -169,21 +170,21 @@ mod tests {
     #[test]
     fn a_text_that_looks_like_a_place_is_kept_as_it_is() {
         let odd = json!({ "args": ["\u{0}0", "a"] });
-        assert_eq!(SpecInterner::default().hold(odd.clone(), &["a"]).to_value(), odd);
+        assert_eq!(SpecInterner::default().intern(odd.clone(), &["a"]).to_value(), odd);
         assert_eq!(SharedSpec::from(odd.clone()).to_value(), odd);
     }
 
     #[test]
     fn an_own_text_that_is_not_known_replaces_nothing() {
         let empty = json!({ "hostname": "", "name": "x" });
-        assert_eq!(SpecInterner::default().hold(empty.clone(), &["", "x"]).to_value(), empty);
+        assert_eq!(SpecInterner::default().intern(empty.clone(), &["", "x"]).to_value(), empty);
     }
 
     #[test]
     fn what_nobody_holds_any_more_is_forgotten() {
         let mut specs = SpecInterner::default();
         for number in 0..1000 {
-            specs.hold(json!({ "number": number }), &[]);
+            specs.intern(json!({ "number": number }), &[]);
         }
         assert!(specs.known.len() <= 16, "{}", specs.known.len());
     }

@@ -68,7 +68,7 @@ impl Kept {
     }
 
     /// Why others wait for them; nothing where there are none.
-    fn hold(&self, budget: usize, seconds: i64) -> Option<Reason> {
+    fn reason(&self, budget: usize, seconds: i64) -> Option<Reason> {
         let (unproved, suspects) = (self.unproved, self.suspect + self.stopped_serving);
         (unproved + suspects > 0).then_some(Reason::Proving { unproved, suspects, budget, seconds })
     }
@@ -215,7 +215,7 @@ impl<'a> SlotPool<'a> {
             return Some(Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
         // Where none stands in its way the budget alone is why.
-        let held = |kept: &Kept, budget| kept.hold(budget, self.proven_after).filter(|_| wants.counts_others());
+        let held = |kept: &Kept, budget| kept.reason(budget, self.proven_after).filter(|_| wants.counts_others());
         let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
         if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
             let budget = Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };

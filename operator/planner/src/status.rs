@@ -6,7 +6,7 @@ use crate::{
     mark_conflicts::MarkConflicts,
     node::ManagedNode,
     node_rights,
-    plan::{Held, Plan},
+    plan::{NodeProgress, Plan},
     reason::{Reason, StepState, clock},
     render,
     revisions::{Origin, Targets},
@@ -17,7 +17,7 @@ use crate::{
 use crds::{
     NodeReadinessGateStatus,
     ledger::{GrantReason, Ledger},
-    status::{IngressDaemonSetStatus, NodeCounts, NodeState, Revisions},
+    status::{IngressDaemonSetStatus, NodeCounts, NodePhase, NodeState, Revisions},
     token::Phase,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -96,24 +96,25 @@ fn counts(settings: Option<&ResolvedSpec>, cases: &[ManagedNode<'_>], ledger: &L
 
 /// Nodes in trouble first, then those under way, then those that wait.
 fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<NodeState> {
-    let rank = |held: &Held| match held.phase {
-        "Blocked" | "Failed" => 0,
-        "Unavailable" => 1,
-        "Waiting" => 3,
+    let rank = |state: &NodeProgress| match state.phase {
+        NodePhase::Blocked | NodePhase::Failed => 0,
+        NodePhase::Unavailable => 1,
+        NodePhase::Waiting => 3,
         _ => 2,
     };
-    let mut held: Vec<_> = plan.held.iter().collect();
-    held.sort_by_key(|(name, held)| (rank(held), *name));
-    held.into_iter()
+    let mut state: Vec<_> = plan.node_states.iter().collect();
+    state.sort_by_key(|(name, state)| (rank(state), *name));
+    state
+        .into_iter()
         .take(LISTED)
-        .map(|(name, held)| {
-            let before = earlier.iter().find(|state| state.name == *name && state.phase == held.phase);
+        .map(|(name, state)| {
+            let before = earlier.iter().find(|state| state.name == *name && state.phase == state.phase);
             NodeState {
                 name: name.clone(),
-                phase: held.phase.to_owned(),
+                phase: state.phase,
                 since: before.map_or_else(|| clock(snapshot.now), |state| state.since.clone()),
-                reason: held.hold.reason().to_owned(),
-                message: held.message(),
+                reason: state.reason.word().to_owned(),
+                message: state.message(),
             }
         })
         .collect()
@@ -233,7 +234,7 @@ fn progressing(
     let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0 && !without_pods);
     let back = targets.as_ref().is_ok_and(|targets| targets.origin == Origin::RolledBack);
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
-    let waits = plan.step.is_some() || plan.held.values().any(|held| held.phase == "Waiting");
+    let waits = plan.step.is_some() || plan.node_states.values().any(|state| state.phase == NodePhase::Waiting);
     let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || waits;
     if snapshot.resource.deleting {
         ("Progressing", true, "Deleting", message)
@@ -268,17 +269,19 @@ fn progressing(
         ("Progressing", false, "Complete", message)
     } else if let Some(message) = settings.ok().and_then(|settings| late(settings, plan, ledger)) {
         ("Progressing", false, DEADLINE, message)
-    } else if let Some(held) = holding(plan, ledger) {
-        ("Progressing", false, held.reason(), format!("{message}; {}", held.message_of_rollout()))
+    } else if let Some(state) = holding(plan, ledger) {
+        ("Progressing", false, state.word(), format!("{message}; {}", state.message_of_rollout()))
     } else if snapshot.resource.spec.paused && ledger.grants.is_empty() {
         ("Progressing", false, "Paused", message)
-    } else if plan.held.values().any(|held| held.hold == Reason::DetachTimeout) {
+    } else if plan.node_states.values().any(|state| state.reason == Reason::DetachTimeout) {
         ("Progressing", false, "DetachTimeout", message)
     } else if let Some(step) = plan.step.as_ref().filter(|_| ledger.grants.is_empty()) {
         ("Progressing", true, "RollingOut", format!("{message}; {}", step.message_of_rollout()))
-    } else if ledger.grants.is_empty() && plan.held.values().all(|held| held.phase == "Joining") {
+    } else if ledger.grants.is_empty() && plan.node_states.values().all(|state| state.phase == NodePhase::Joining) {
         ("Progressing", true, "NodesJoining", message)
-    } else if ledger.grants.is_empty() && plan.held.values().all(|held| matches!(held.phase, "Joining" | "Unavailable")) {
+    } else if ledger.grants.is_empty()
+        && plan.node_states.values().all(|state| matches!(state.phase, NodePhase::Joining | NodePhase::Unavailable))
+    {
         ("Progressing", false, "NodesUnavailable", message)
     } else {
         ("Progressing", true, "RollingOut", message)
@@ -287,9 +290,9 @@ fn progressing(
 
 /// What everything waits for that a person, time or a window has to settle, while nothing is under way.
 fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
-    let waits = |hold: &&Reason| {
+    let waits = |reason: &&Reason| {
         matches!(
-            hold,
+            reason,
             Reason::TooManyFailed { .. }
                 | Reason::OutsideWindow { .. }
                 | Reason::Partition
@@ -298,16 +301,16 @@ fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
                 | Reason::Step { state: StepState::AwaitingPromotion { .. } | StepState::NoNodes { .. }, .. }
         )
     };
-    let stands = |held: &Held| held.phase == "Failed" || matches!(held.hold, Reason::Drained(_));
-    let under_way = ledger.grants.keys().any(|node| plan.held.get(node).is_some_and(|held| !stands(held)));
-    plan.held.values().map(|held| &held.hold).chain(&plan.step).find(waits).filter(|_| !under_way)
+    let stands = |state: &NodeProgress| state.phase == NodePhase::Failed || matches!(state.reason, Reason::Drained(_));
+    let under_way = ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)));
+    plan.node_states.values().map(|state| &state.reason).chain(&plan.step).find(waits).filter(|_| !under_way)
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.
 fn degraded(cases: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
-    let troubled = |held: &&Held| {
+    let troubled = |state: &&NodeProgress| {
         matches!(
-            &held.hold,
+            &state.reason,
             Reason::PodsNotReady { trouble: Some(_), .. }
                 | Reason::Joining { trouble: Some(_) }
                 | Reason::PrePulling(Some(_))
@@ -327,19 +330,19 @@ fn degraded(cases: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
                 | Reason::GivenUp
                 | Reason::BadTimestamp(_)
                 | Reason::HealthPortSilent { .. }
-        ) || held.phase == "Unavailable"
+        ) || state.phase == NodePhase::Unavailable
     };
-    let mut found: Vec<_> = plan.held.iter().filter(|(_, held)| troubled(held)).collect();
+    let mut found: Vec<_> = plan.node_states.iter().filter(|(_, state)| troubled(state)).collect();
     found.sort_by_key(|(name, _)| (cases.iter().find(|case| case.name == name.as_str()).is_none_or(|case| case.grant.is_none()), *name));
     match found.first() {
         // A last step that halts holds no node back.
-        None => match plan.step.as_ref().filter(|hold| matches!(hold, Reason::TooManyFailed { .. })) {
-            Some(hold) => ("Degraded", true, hold.reason(), hold.message()),
+        None => match plan.step.as_ref().filter(|reason| matches!(reason, Reason::TooManyFailed { .. })) {
+            Some(reason) => ("Degraded", true, reason.word(), reason.message()),
             None => ("Degraded", false, "AsExpected", "no node is in trouble".into()),
         },
-        Some((name, held)) => {
+        Some((name, state)) => {
             let more = if found.len() > 1 { format!(" (and {} more)", found.len() - 1) } else { String::new() };
-            ("Degraded", true, held.hold.reason(), format!("node {name}: {}{more}", held.hold.message()))
+            ("Degraded", true, state.reason.word(), format!("node {name}: {}{more}", state.reason.message()))
         }
     }
 }
@@ -390,17 +393,17 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
     if let Some(message) = late(settings, plan, ledger) {
         return Some(("Stalled", true, DEADLINE, message));
     }
-    let holds = || plan.held.values().map(|held| &held.hold).chain(&plan.step);
-    if let Some(hold) = holds().find(|hold| matches!(hold, Reason::TooManyFailed { .. })) {
-        return Some(("Stalled", true, hold.reason(), hold.message()));
+    let holds = || plan.node_states.values().map(|state| &state.reason).chain(&plan.step);
+    if let Some(reason) = holds().find(|reason| matches!(reason, Reason::TooManyFailed { .. })) {
+        return Some(("Stalled", true, reason.word(), reason.message()));
     }
-    if let Some((node, hold)) = obstacle(plan, ledger, nodes).filter(|(_, hold)| needs_somebody(hold)) {
+    if let Some((node, reason)) = obstacle(plan, ledger, nodes).filter(|(_, reason)| needs_somebody(reason)) {
         let of = if node.is_empty() { String::new() } else { format!("node {node}: ") };
-        return Some(("Stalled", true, hold.reason(), format!("{of}{}", hold.message_of_rollout())));
+        return Some(("Stalled", true, reason.word(), format!("{of}{}", reason.message_of_rollout())));
     }
-    let (name, held) = plan.held.iter().find(|(_, held)| {
+    let (name, state) = plan.node_states.iter().find(|(_, state)| {
         matches!(
-            held.hold,
+            state.reason,
             Reason::DetachTimeout
                 | Reason::HoldersUnreadable(_)
                 | Reason::HoldersFull
@@ -409,7 +412,7 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
                 | Reason::DetachAnnotationConflict(_)
         )
     })?;
-    Some(("Stalled", true, held.hold.reason(), format!("node {name}: {}", held.hold.message())))
+    Some(("Stalled", true, state.reason.word(), format!("node {name}: {}", state.reason.message())))
 }
 
 /// Whether the load balancer gets an answer everywhere; nothing where nobody asks.
@@ -449,7 +452,8 @@ fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[ManagedNode<'
     } else if let Some(message) = health_checker::late_service(snapshot, settings) {
         found.push(("HealthCheckPortConflict", true, "HealthCheckPortConflict", message));
     }
-    let node = plan.held.values().find_map(|held| if let Reason::NameConflict(name) = &held.hold { Some(name.clone()) } else { None });
+    let node =
+        plan.node_states.values().find_map(|state| if let Reason::NameConflict(name) = &state.reason { Some(name.clone()) } else { None });
     let checker = settings.ports.iter().map(|port| render::object_name(&snapshot.resource.name, &port.to_string(), &snapshot.taken_names));
     let checker = checker
         .into_iter()

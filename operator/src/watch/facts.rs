@@ -38,8 +38,8 @@ pub fn node(node: Node, specs: &mut SpecInterner) -> NodeFacts {
     NodeFacts {
         uid: node.metadata.uid.unwrap_or_default(),
         resource_version: node.metadata.resource_version.unwrap_or_default(),
-        labels: specs.keys.hold(node.metadata.labels.unwrap_or_default()),
-        annotations: specs.keys.hold(node.metadata.annotations.unwrap_or_default()),
+        labels: specs.keys.intern(node.metadata.labels.unwrap_or_default()),
+        annotations: specs.keys.intern(node.metadata.annotations.unwrap_or_default()),
         has_annotations,
         taints: spec.taints.unwrap_or_default(),
         unschedulable: spec.unschedulable.unwrap_or(false),
@@ -85,9 +85,9 @@ pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut SpecInterner
         uid: meta.uid.unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         generation: meta.generation.unwrap_or(0),
-        labels: specs.keys.hold(meta.labels.unwrap_or_default()),
-        annotations: specs.keys.hold(meta.annotations.unwrap_or_default()),
-        spec: specs.hold(to_value(deployment.spec), own),
+        labels: specs.keys.intern(meta.labels.unwrap_or_default()),
+        annotations: specs.keys.intern(meta.annotations.unwrap_or_default()),
+        spec: specs.intern(to_value(deployment.spec), own),
         status: DeploymentCounts {
             observed_generation: status.observed_generation.unwrap_or(0),
             replicas: status.replicas.unwrap_or(0),
@@ -121,7 +121,7 @@ pub fn replica_set(set: ReplicaSet, specs: &mut SpecInterner) -> Option<ReplicaS
         hash: text(&meta.labels, planner::in_place::change::HASH_LABEL).unwrap_or_default(),
         token: text(&meta.labels, names::IN_PLACE_TOKEN),
         replicas: wanted.max(set.status.map_or(0, |status| status.replicas)),
-        spec: specs.hold(serde_json::json!({ "template": template }), &[&own[0], &node, &own[1]]),
+        spec: specs.intern(serde_json::json!({ "template": template }), &[&own[0], &node, &own[1]]),
         name: meta.name.unwrap_or_default(),
         uid: meta.uid.unwrap_or_default(),
     })
@@ -190,8 +190,8 @@ fn gated(pod: &Pod, status: &PodStatus, specs: &mut SpecInterner) -> Option<Box<
         gate: condition.map(|condition| condition.status == "True"),
         containers: containers.collect(),
         termination_grace: spec.termination_grace_period_seconds.unwrap_or(30),
-        labels: specs.keys.hold(meta.labels.clone().unwrap_or_default()),
-        annotations: specs.keys.hold(meta.annotations.clone().unwrap_or_default()),
+        labels: specs.keys.intern(meta.labels.clone().unwrap_or_default()),
+        annotations: specs.keys.intern(meta.annotations.clone().unwrap_or_default()),
         record,
     }))
 }

@@ -90,9 +90,9 @@ impl Announcer {
             })
             .map(|condition| (condition.type_.clone(), (condition.reason.clone(), condition.message.clone())))
             .collect();
-        for (node, held) in &plan.held {
-            if let Some(reason) = warning_of(&held.hold) {
-                now.insert(format!("node/{node}"), (reason.to_owned(), format!("node {node}: {}", held.hold.message())));
+        for (node, state) in &plan.node_states {
+            if let Some(reason) = warning_of(&state.reason) {
+                now.insert(format!("node/{node}"), (reason.to_owned(), format!("node {node}: {}", state.reason.message())));
             }
         }
         let news: Vec<_> = {
@@ -134,10 +134,10 @@ impl Announcer {
 }
 
 /// What people are warned of about a node, as the reason of an event: a node with trouble has not failed yet.
-fn warning_of(hold: &Reason) -> Option<&'static str> {
-    match hold {
+fn warning_of(reason: &Reason) -> Option<&'static str> {
+    match reason {
         Reason::DetachTimeout | Reason::GivenUp | Reason::Failed { .. } => Some("NodeFailed"),
-        Reason::PodsNotReady { trouble: Some(_), .. } | Reason::UpdatingInPlace { trouble: Some(_), .. } => Some(hold.reason()),
+        Reason::PodsNotReady { trouble: Some(_), .. } | Reason::UpdatingInPlace { trouble: Some(_), .. } => Some(reason.word()),
         _ => None,
     }
 }

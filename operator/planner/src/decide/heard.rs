@@ -34,9 +34,9 @@ impl Pass<'_> {
                 self.plan.questions.insert(case.name.to_owned(), question);
                 Some(Reason::AskingHealthPort)
             }
-            Evidence::Contradicts(hold) => {
+            Evidence::Contradicts(reason) => {
                 self.plan.recheck(self.snapshot.now.saturating_add(1));
-                Some(hold)
+                Some(reason)
             }
             Evidence::Silent { address, ports } => {
                 let silent = self.plan.sights.note_silence(&self.snapshot.sights, case.name, self.snapshot.watched);

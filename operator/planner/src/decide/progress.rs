@@ -5,14 +5,17 @@ use crate::{
     blocked::is_under_way,
     clocks,
     node::ManagedNode,
-    plan::Held,
+    plan::NodeProgress,
     proof::{Sights, Verdict},
     reason::{Reason, failure_word},
     rollout_state,
     spec::ResolvedSpec,
     window::Windows,
 };
-use crds::ledger::{Course, Failure, Grant, GrantReason};
+use crds::{
+    ledger::{Course, Failure, Grant, GrantReason},
+    status::NodePhase,
+};
 use std::collections::BTreeSet;
 
 impl Pass<'_> {
@@ -49,7 +52,7 @@ impl Pass<'_> {
             if left > 0 {
                 self.plan.recheck(now.saturating_add(left));
             } else if !course.failed.contains_key(case.name) {
-                let word = if grant.out_before { rollout_state::OUT_BEFORE } else { failure_word(self.incomplete(case, grant).reason()) };
+                let word = if grant.out_before { rollout_state::OUT_BEFORE } else { failure_word(self.incomplete(case, grant).word()) };
                 let failure = rollout_state::failure(self.snapshot, case, word);
                 rollout_state::note(&mut course, case, failure);
             }
@@ -82,7 +85,7 @@ impl Pass<'_> {
             let Some(verdict) = sights.failure(settings, case.name).filter(|_| !course.failed.contains_key(case.name)) else { continue };
             let word = match verdict {
                 Verdict::Fell(word) => word,
-                Verdict::Out => failure_word(self.incomplete(case, &Grant::default()).reason()),
+                Verdict::Out => failure_word(self.incomplete(case, &Grant::default()).word()),
             };
             let failure = rollout_state::failure(self.snapshot, case, word);
             rollout_state::note(course, case, failure);
@@ -94,11 +97,11 @@ impl Pass<'_> {
     pub(super) fn keep_time(&mut self) {
         // Before anything has ever run everywhere, nodes that join are the rollout.
         let first = self.valid_targets().is_some_and(|targets| targets.proven.is_empty());
-        let joining = first && self.plan.held.values().any(|held| held.phase == "Joining");
+        let joining = first && self.plan.node_states.values().any(|state| state.phase == NodePhase::Joining);
         let open = !self.shut.gates.paused && !self.shut.gates.closed;
         let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.shut.gates.paused;
-        let waits = |held: &Held| matches!(held.hold, Reason::Proving { .. });
-        let proving = open && !running && self.shut.halt.is_none() && self.plan.held.values().any(waits);
+        let waits = |state: &NodeProgress| matches!(state.reason, Reason::Proving { .. });
+        let proving = open && !running && self.shut.halt.is_none() && self.plan.node_states.values().any(waits);
         let now = self.snapshot.now;
         let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
         let since = course.idle.saturating_add(course.proving);
@@ -132,11 +135,11 @@ impl Pass<'_> {
         self.hold_rejected(cases);
         let resource = &self.snapshot.resource;
         let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
-        for case in cases.iter().filter(|case| case.chosen && !self.plan.held.contains_key(case.name)).collect::<Vec<_>>() {
+        for case in cases.iter().filter(|case| case.chosen && !self.plan.node_states.contains_key(case.name)).collect::<Vec<_>>() {
             let scaled = case.deployment.is_some_and(|found| found.replicas() == resource.spec.pods_per_node);
             let as_wanted = case.is_at(last) && scaled && case.settled;
             if !as_wanted {
-                self.hold(case.name, "Blocked", Reason::InvalidSpec);
+                self.set(case.name, NodePhase::Blocked, Reason::InvalidSpec);
             }
         }
     }

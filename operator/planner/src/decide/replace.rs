@@ -15,6 +15,7 @@ use crate::{
 use crds::{
     ingress_daemon_set::PodUpdate,
     ledger::{Grant, GrantReason},
+    status::NodePhase,
 };
 use serde_json::Value;
 
@@ -51,7 +52,7 @@ impl<'a> Pass<'a> {
     pub(super) fn replace(&mut self, case: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>) {
         if let Some(message) = self.snapshot.refusals.get(case.name) {
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.hold(case.name, "Blocked", Reason::Refused(message.clone()));
+            return self.set(case.name, NodePhase::Blocked, Reason::Refused(message.clone()));
         }
         for next in &progress.moves {
             let action = self.action(case, grant, progress, *next);
@@ -62,15 +63,15 @@ impl<'a> Pass<'a> {
             self.plan.recheck(due);
         }
         let updated = progress.pods.iter().filter(|(pod, _)| pod.revision == grant.revision && pod.ready).count();
-        let hold = match readiness::trouble(case.pods) {
+        let reason = match readiness::trouble(case.pods) {
             _ if case.is_lost() => Reason::NodeNotReady,
             trouble => Reason::UpdatingInPlace { updated, of: progress.pods.len(), trouble, why: progress.why },
         };
-        let (phase, hold) = match self.failure(case) {
-            Some(failure) => ("Failed", Reason::failed(&failure.reason, hold)),
-            None => ("UpdatingInPlace", hold),
+        let (phase, reason) = match self.failure(case) {
+            Some(failure) => (NodePhase::Failed, Reason::failed(&failure.reason, reason)),
+            None => (NodePhase::UpdatingInPlace, reason),
         };
-        self.hold(case.name, phase, hold);
+        self.set(case.name, phase, reason);
     }
 
     fn action(&self, case: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>, next: Move) -> Option<Action> {

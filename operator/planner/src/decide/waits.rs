@@ -14,6 +14,7 @@ use crate::{
 use crds::{
     holders::EntryPhase,
     ledger::{Grant, GrantReason, Suspect, WaitFor},
+    status::NodePhase,
     token::Phase,
 };
 
@@ -49,9 +50,9 @@ impl Pass<'_> {
         let Some(settings) = self.settings else {
             return timing::default_grace(now, token.into_iter().chain(entry.map(|(_, waited)| waited)).min()?);
         };
-        let hold = timing::grace(settings, &Marked { now, token, entry, node: case.node })?;
+        let reason = timing::grace(settings, &Marked { now, token, entry, node: case.node })?;
         // Deletion is bounded: it never waits for a detacher for ever.
-        (!(self.snapshot.resource.deleting && hold == Reason::DetachTimeout)).then_some(hold)
+        (!(self.snapshot.resource.deleting && reason == Reason::DetachTimeout)).then_some(reason)
     }
 
     /// Until when a node that is attached again is left alone.
@@ -72,11 +73,11 @@ impl Pass<'_> {
     pub(super) fn hold_rejected(&mut self, cases: &[ManagedNode<'_>]) {
         let now = self.snapshot.now;
         for case in cases.iter().filter(|case| case.chosen && case.grant.is_none() && !(case.is_lost() && case.is_unavailable())) {
-            let Some(deployment) = case.deployment.filter(|_| !self.plan.held.contains_key(case.name)) else { continue };
+            let Some(deployment) = case.deployment.filter(|_| !self.plan.node_states.contains_key(case.name)) else { continue };
             let wanted = self.settings.map(|settings| settings.pods_per_node).or(self.snapshot.resource.last_replicas());
             let fewer = wanted.is_none_or(|wanted| deployment.replicas() < wanted);
-            if let Some(hold) = breaker::hold(deployment, case.pods, now).filter(|_| fewer) {
-                self.hold(case.name, if case.is_unavailable() { "Unavailable" } else { "Blocked" }, hold);
+            if let Some(reason) = breaker::reason(deployment, case.pods, now).filter(|_| fewer) {
+                self.set(case.name, if case.is_unavailable() { NodePhase::Unavailable } else { NodePhase::Blocked }, reason);
             }
         }
     }
@@ -85,19 +86,19 @@ impl Pass<'_> {
     pub(crate) fn hold_drained(&mut self, case: &ManagedNode<'_>) {
         if !case.is_draining() {
             // It is not taken away after all, and nothing says what it is to run.
-            return self.hold(case.name, "Blocked", Reason::InvalidSpec);
+            return self.set(case.name, NodePhase::Blocked, Reason::InvalidSpec);
         }
         // Pods of a node that is lost are not seen to end.
         let done = case.is_lost() || case.pods.iter().all(|pod| pod.ended);
-        let hold = if done { Reason::Drained(case.departure().map(str::to_owned)) } else { Reason::Draining };
-        self.hold(case.name, "Draining", hold);
+        let reason = if done { Reason::Drained(case.departure().map(str::to_owned)) } else { Reason::Draining };
+        self.set(case.name, NodePhase::Draining, reason);
     }
 
     /// Why a grant waits for its pods.
     pub(super) fn incomplete(&self, case: &ManagedNode<'_>, grant: &Grant) -> Reason {
         let Some(deployment) = case.deployment else { return Reason::Granted };
-        if let Some(hold) = breaker::hold(deployment, case.pods, self.snapshot.now) {
-            return hold;
+        if let Some(reason) = breaker::reason(deployment, case.pods, self.snapshot.now) {
+            return reason;
         }
         if self.settings.is_none() && deployment.replicas() == 0 && grant.kind != GrantReason::Remove {
             return Reason::InvalidSpec;
@@ -117,11 +118,11 @@ impl Pass<'_> {
     }
 
     /// A node without a grant; that its revision has failed there comes first.
-    pub(super) fn hold_attached(&mut self, case: &ManagedNode<'_>, settings: &ResolvedSpec, phase: &'static str, now: Reason) {
+    pub(super) fn hold_attached(&mut self, case: &ManagedNode<'_>, settings: &ResolvedSpec, phase: NodePhase, now: Reason) {
         let failed = self.failure(case).filter(|failure| case.is_at(&settings.revision) && failure.reason != rollout_state::RELEASED);
         match failed.map(|failure| failure.reason.clone()) {
-            Some(noted) => self.hold(case.name, "Failed", Reason::failed(&noted, now)),
-            None => self.hold(case.name, phase, now),
+            Some(noted) => self.set(case.name, NodePhase::Failed, Reason::failed(&noted, now)),
+            None => self.set(case.name, phase, now),
         }
     }
 

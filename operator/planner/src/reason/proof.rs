@@ -74,12 +74,12 @@ mod tests {
         ];
         for (falls, last, until, words) in rows {
             let (last, seconds) = (last.to_owned(), proof::good_after(falls, 60));
-            let hold = Reason::Suspect { falls, last, since: 1_000_000, seconds, until };
-            let said = hold.message();
+            let reason = Reason::Suspect { falls, last, since: 1_000_000, seconds, until };
+            let said = reason.message();
             assert!(said.starts_with("suspect since 1970-01-12T13:46:40Z: "), "{said}");
             assert!(words.iter().all(|words| said.contains(words)), "{said} lacks one of {words:?}");
-            let failed = Reason::failed("CrashLoop", hold);
-            assert_eq!(failed.reason(), "CrashLoop");
+            let failed = Reason::failed("CrashLoop", reason);
+            assert_eq!(failed.word(), "CrashLoop");
             assert!(failed.message().starts_with("failed (CrashLoop)") && failed.message().contains(&said), "{}", failed.message());
         }
     }

@@ -49,8 +49,9 @@ fn a_node_that_serves_and_whose_kubelet_refuses_pods_says_so_and_is_tried_again_
         assert_eq!(ready(&world), 2 - ends, "what is ready stays");
         // Also after what was refused has been cleared away.
         while world.cluster.now + 1 < until {
-            let hold = &plan.held.get(NODE).unwrap_or_else(|| panic!("{ends}, {} s before the end", until - world.cluster.now)).hold;
-            assert!(matches!(hold, Reason::AdmissionRejected { until: at, .. } if *at == until), "{ends}: {hold:?}");
+            let reason =
+                &plan.node_states.get(NODE).unwrap_or_else(|| panic!("{ends}, {} s before the end", until - world.cluster.now)).reason;
+            assert!(matches!(reason, Reason::AdmissionRejected { until: at, .. } if *at == until), "{ends}: {reason:?}");
             assert_eq!(condition(&plan, "Degraded"), Some(("True", "AdmissionRejected")));
             let blocked = plan.status.blocked.as_ref().unwrap();
             assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("AdmissionRejected", "Node/n1"));
@@ -70,7 +71,7 @@ fn a_node_is_looked_at_when_its_breaker_is_over_though_something_else_holds_it()
     let (until, _) = run_until_open(&mut world, &mut operator);
     edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
     let plan = seconds(&mut world, &mut operator, 2);
-    assert_eq!(plan.held[NODE].hold, Reason::Paused);
+    assert_eq!(plan.node_states[NODE].reason, Reason::Paused);
     assert!(plan.recheck_at.is_some_and(|at| at <= until), "{:?} is after {until}", plan.recheck_at);
 }
 
@@ -85,7 +86,7 @@ fn pods_that_a_kubelet_refuses_are_not_made_without_end_whatever_the_spec() {
         refuse(&mut world, 2);
         let before = world.cluster.made[NODE];
         let plan = seconds(&mut world, &mut operator, 30);
-        assert_eq!(plan.held[NODE].hold.reason(), "AdmissionRejected", "{valid}");
+        assert_eq!(plan.node_states[NODE].reason.word(), "AdmissionRejected", "{valid}");
         for minute in 1..=30 {
             seconds(&mut world, &mut operator, 60);
             let made = world.cluster.made[NODE] - before;

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use crds::names;
-use planner::{Reason, Plan, reason::StepState};
+use planner::{Plan, Reason, reason::StepState};
 use serde_json::{Value, json};
 
 #[test]
@@ -22,7 +22,7 @@ fn a_canary_goes_step_by_step_soaks_and_waits_for_promotion() {
     let plan = seconds(&mut world, &mut operator, 25);
     assert_eq!(on(&world, 2), 1, "the second step begins only after the first has soaked");
     assert!(
-        plan.held.values().any(|held| matches!(held.hold, Reason::Step { step: 1, of: 2, state: StepState::Soaking { .. } })),
+        plan.node_states.values().any(|state| matches!(state.reason, Reason::Step { step: 1, of: 2, state: StepState::Soaking { .. } })),
         "{plan:#?}"
     );
     let plan = seconds(&mut world, &mut operator, 100);
@@ -70,9 +70,9 @@ fn a_step_of_more_nodes_than_the_partition_leaves_waits_until_it_is_lowered() {
     edit(&mut world, |wish| wish.image = 2);
     let plan = seconds(&mut world, &mut operator, 100);
     assert_eq!((on(&world, 2), steps_done(&world)), (1, 1));
-    let held = |reason: &str| plan.held.values().map(|held| &held.hold).filter(|hold| hold.reason() == reason).collect::<Vec<_>>();
-    assert_eq!((held("Partition").len(), held("CanaryUpdating").len()), (1, 2), "{:?}", plan.held);
-    assert!(held("CanaryUpdating")[0].message().contains("partition keeps 1 of them"), "{}", held("CanaryUpdating")[0].message());
+    let waiting = |word: &str| plan.node_states.values().map(|state| &state.reason).filter(|reason| reason.word() == word).collect::<Vec<_>>();
+    assert_eq!((waiting("Partition").len(), waiting("CanaryUpdating").len()), (1, 2), "{:?}", plan.node_states);
+    assert!(waiting("CanaryUpdating")[0].message().contains("partition keeps 1 of them"), "{}", waiting("CanaryUpdating")[0].message());
     edit(&mut world, |wish| wish.course = json!({"steps": steps, "partition": 2}));
     let plan = seconds(&mut world, &mut operator, 100);
     assert_eq!((on(&world, 2), steps_done(&world), reasons(&plan)), (2, 2, vec!["Partition"]));
@@ -206,7 +206,7 @@ fn a_revision_is_the_last_that_all_ran_once_the_last_node_is_attached_and_has_so
     for _ in 0..300 {
         let plan = seconds(&mut world, &mut operator, 1);
         let under_way = !world.cluster.ledger().unwrap().grants.is_empty();
-        assert!(!(under_way && current(&plan) == world.cluster.wish.revision_of(2)), "{:?}", plan.held);
+        assert!(!(under_way && current(&plan) == world.cluster.wish.revision_of(2)), "{:?}", plan.node_states);
     }
     let plan = seconds(&mut world, &mut operator, 1);
     assert_eq!(current(&plan), world.cluster.wish.revision_of(2));
@@ -272,7 +272,7 @@ fn restarts_before_a_rollout_count_in_none_of_its_steps() {
     let left = on(&world, 2);
     edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"steps": [{"nodes": 3, "soak": "5s", "maxRestarts": 0}]})));
     let plan = seconds(&mut world, &mut operator, 60);
-    assert!(left > 0 && plan.status.nodes.failed == 0, "{left} {:?}", plan.held);
+    assert!(left > 0 && plan.status.nodes.failed == 0, "{left} {:?}", plan.node_states);
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
 }
 

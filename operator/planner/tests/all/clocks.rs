@@ -31,7 +31,10 @@ fn a_node_past_its_deadline_fails_keeps_its_slot_and_halts_the_rollout() {
     assert_eq!(on(&world, 99), 2, "no more than the budget");
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
-    assert!(plan.held.values().any(|held| held.phase == "Failed" && held.hold.reason() == "NotReady"), "{plan:#?}");
+    assert!(
+        plan.node_states.values().any(|state| state.phase == crds::status::NodePhase::Failed && state.reason.word() == "NotReady"),
+        "{plan:#?}"
+    );
     assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
     assert_eq!(world.cluster.ledger().unwrap().grants.len(), 2);
     // The corrected template goes through, beginning with the nodes that failed.
@@ -174,7 +177,7 @@ fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() 
     edit(&mut world, |wish| wish.image = 2);
     let plan = seconds(&mut world, &mut operator, 20);
     assert_eq!((on(&world, 1), reasons(&plan)), (3, vec!["OutsideWindow"]));
-    let message = plan.held["n0"].hold.message();
+    let message = plan.node_states["n0"].reason.message();
     assert!(message.contains("1970-01-13T13:48:00Z"), "{message}");
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "OutsideWindow")));
     // Repairs and what was begun need no window.

@@ -40,7 +40,7 @@ pub fn seconds(world: &mut World, operator: &mut Operator, seconds: usize) -> Pl
 }
 
 pub fn reasons(plan: &Plan) -> Vec<&'static str> {
-    let mut reasons: Vec<_> = plan.held.values().map(|held| held.hold.reason()).collect();
+    let mut reasons: Vec<_> = plan.node_states.values().map(|state| state.reason.word()).collect();
     reasons.sort_unstable();
     reasons.dedup();
     reasons
@@ -157,9 +157,9 @@ fn what_a_node_failed_with_stays_its_reason_while_its_pods_change_theirs() {
         pod.trouble = Some(("CrashLoopBackOff".into(), "back-off 5m0s".into()));
     }
     let plan = decide(&snapshot);
-    let held = &plan.held[&failed];
-    assert_eq!((held.phase, held.hold.reason()), ("Failed", "NotReady"));
-    assert!(held.hold.message().contains("CrashLoopBackOff: back-off 5m0s"), "{}", held.hold.message());
+    let state = &plan.node_states[&failed];
+    assert_eq!((state.phase, state.reason.word()), (crds::status::NodePhase::Failed, "NotReady"));
+    assert!(state.reason.message().contains("CrashLoopBackOff: back-off 5m0s"), "{}", state.reason.message());
 }
 
 #[test]
@@ -540,7 +540,7 @@ fn a_node_that_a_canary_has_not_reached_keeps_what_it_runs_when_its_drain_is_cal
     world.run_until(&mut operator, 10, granted).unwrap();
     taint(&mut world, json!([]));
     let plan = seconds(&mut world, &mut operator, 60);
-    assert_eq!(on(&world, 2), 1, "{:?}", plan.held);
+    assert_eq!(on(&world, 2), 1, "{:?}", plan.node_states);
     assert!(world.cluster.ledger().unwrap().grants.is_empty());
     assert!(reasons(&plan).contains(&"AwaitingPromotion"), "{:?}", reasons(&plan));
 }

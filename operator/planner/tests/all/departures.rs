@@ -136,7 +136,7 @@ fn a_node_whose_drain_is_called_off_waits_for_a_valid_spec_where_nothing_says_ho
     seconds(&mut world, &mut operator, 20);
     taint(&mut world, "n1", None);
     let plan = seconds(&mut world, &mut operator, 40);
-    assert_eq!((pods_on(&world, "n1"), plan.held["n1"].hold.reason()), (0, "InvalidSpec"));
+    assert_eq!((pods_on(&world, "n1"), plan.node_states["n1"].reason.word()), (0, "InvalidSpec"));
     edit(&mut world, |wish| wish.rollback_to = None);
     world.run_until(&mut operator, 200, World::is_converged).unwrap();
 }
@@ -155,7 +155,7 @@ fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_i
             world.change(|cluster| cluster.detacher = Detacher::Silent);
             edit(&mut world, |wish| wish.image = 2);
             let plan = seconds(&mut world, &mut operator, 60);
-            let (node, _) = plan.held.iter().find(|(_, held)| held.hold == Reason::GivenUp).unwrap();
+            let (node, _) = plan.node_states.iter().find(|(_, state)| state.reason == Reason::GivenUp).unwrap();
             if !valid {
                 invalidate(&mut world);
             }
@@ -163,7 +163,7 @@ fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_i
             // Whether a node is chosen is not known without a valid spec.
             let expected = if valid || kind == GrantReason::Drain { kind } else { GrantReason::Abort };
             let plan = seconds(&mut world, &mut operator, 5);
-            assert_eq!(grant(&world, node), Some(expected), "{valid}: {:?}", plan.held[node]);
+            assert_eq!(grant(&world, node), Some(expected), "{valid}: {:?}", plan.node_states[node]);
         }
     }
 }

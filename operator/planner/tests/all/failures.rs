@@ -281,8 +281,8 @@ fn a_node_that_was_out_before_its_update_keeps_its_place_and_condemns_no_revisio
         }
         let plan = plan.unwrap();
         assert_eq!(condition(&plan, "RolledBack"), None, "budget {budget}");
-        assert_eq!(plan.held["n0"].phase, "Failed");
-        assert!(plan.held["n0"].hold.message().contains("before its update"), "{}", plan.held["n0"].hold.message());
+        assert_eq!(plan.node_states["n0"].phase, crds::status::NodePhase::Failed);
+        assert!(plan.node_states["n0"].reason.message().contains("before its update"), "{}", plan.node_states["n0"].reason.message());
         assert_eq!(on(&world, 2), if budget == 1 { 1 } else { 4 });
         if budget == 1 {
             assert_eq!(blocked(&plan), Some(("NotReady", "Node/n0")));

@@ -137,11 +137,11 @@ fn quoted(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_reason_in_the_tables_of_failures_is_one_that_nodes_have() {
-    let hold = file("operator/planner/src/reason.rs");
+    let reason = file("operator/planner/src/reason.rs");
     let mut words = 0;
     for (path, head) in [("docs/rollouts.md", "reason"), ("docs/operations.md", "reason of a node")] {
         for word in column(&file(path), head).iter().flat_map(|cell| quoted(cell)) {
-            assert!(hold.contains(&format!("\"{word}\"")), "{path}: no node has the reason `{word}`");
+            assert!(reason.contains(&format!("\"{word}\"")), "{path}: no node has the reason `{word}`");
             words += 1;
         }
     }
@@ -153,8 +153,8 @@ const PLAIN: [&str; 1] = ["Writing"];
 
 #[test]
 fn every_reason_that_a_node_can_have_is_explained_where_people_look_for_it() {
-    let hold = file("operator/planner/src/reason.rs");
-    let (_, reasons) = hold.split_once("pub fn reason(&self)").unwrap();
+    let reason = file("operator/planner/src/reason.rs");
+    let (_, reasons) = reason.split_once("pub fn word(&self)").unwrap();
     let (reasons, _) = reasons.split_once("pub fn message(&self)").unwrap();
     let explained = file("docs/operations.md") + &guide();
     let words: Vec<&str> = reasons.lines().filter_map(|line| line.split("=> \"").nth(1)?.split('"').next()).collect();

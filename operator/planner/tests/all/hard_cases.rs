@@ -490,7 +490,7 @@ fn a_suspect_that_serves_makes_way_for_the_way_back_at_once() {
         run(&mut world, &mut operator, 15);
     }
     let plan = run(&mut world, &mut operator, 30);
-    assert_eq!((condition(&plan, "RolledBack"), on(&world, 1)), (ROLLED_BACK, 4), "{:#?}", plan.held);
+    assert_eq!((condition(&plan, "RolledBack"), on(&world, 1)), (ROLLED_BACK, 4), "{:#?}", plan.node_states);
 }
 
 /// A person pauses the resource after the second of three falls.

@@ -28,7 +28,7 @@ fn phase_on(world: &World, node: &str) -> Option<Phase> {
 }
 
 fn message(plan: &Plan, node: &str) -> String {
-    plan.held.get(node).map(|held| held.hold.message()).unwrap_or_default()
+    plan.node_states.get(node).map(|state| state.reason.message()).unwrap_or_default()
 }
 
 const ALL: [&str; 3] = ["n0", "n1", "n2"];
@@ -44,7 +44,10 @@ fn no_pod_is_touched_while_a_health_port_is_silent_and_the_resource_says_why() {
         let plan = seconds(&mut world, &mut operator, 300);
         assert_eq!((on(&world, 1), granted(&world).len()), (3, 1), "{marks:?}");
         let node = granted(&world).remove(0);
-        assert_eq!((plan.held[&node].phase, plan.held[&node].hold.reason()), ("Blocked", "HealthPortSilent"));
+        assert_eq!(
+            (plan.node_states[&node].phase, plan.node_states[&node].reason.word()),
+            (crds::status::NodePhase::Blocked, "HealthPortSilent")
+        );
         for word in ["10080", "192.0.2.1", "health checker", "network policy", "firewall", names::RELEASE_ANNOTATION] {
             assert!(message(&plan, &node).contains(word), "{word}: {}", message(&plan, &node));
         }
@@ -93,7 +96,7 @@ fn a_place_is_freed_only_when_the_health_port_answers_or_a_person_says_so() {
         silence(&mut world, &[&node]);
         let plan = seconds(&mut world, &mut operator, 300);
         assert_eq!((phase_on(&world, &node), granted(&world), on(&world, 2)), (Some(Phase::Closed), vec![node.clone()], 1));
-        assert_eq!(plan.held[&node].hold.reason(), "HealthPortSilent");
+        assert_eq!(plan.node_states[&node].reason.word(), "HealthPortSilent");
         if by_person {
             let id = world.cluster.ledger().unwrap().grants[&node].id;
             annotate(&mut world, &node, names::RELEASE_ANNOTATION, &format!("default/edge:{id}"));
@@ -144,7 +147,7 @@ fn a_node_that_is_taken_away_gives_its_place_to_its_drain_though_its_port_is_sil
         cluster.edit_node(&node, |node| node["spec"]["taints"] = json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]));
     });
     let plan = seconds(&mut world, &mut operator, 90);
-    assert_eq!(plan.held[&node].hold.reason(), "Draining");
+    assert_eq!(plan.node_states[&node].reason.word(), "Draining");
     assert!(world.cluster.pods.iter().all(|pod| pod.node != node));
 }
 
@@ -170,15 +173,15 @@ fn is_held_silent(mut snapshot: Snapshot) -> bool {
     let plan = decide(&snapshot);
     let updates = [&first, &plan].into_iter().flat_map(|plan| &plan.actions);
     let updates = updates.filter(|action| matches!(action, Action::PatchDeployment { write: Write::Update, .. })).count();
-    let silent = plan.held.values().any(|held| held.hold.reason() == "HealthPortSilent");
-    assert_ne!(updates > 0, silent, "{:?}", plan.held);
+    let silent = plan.node_states.values().any(|state| state.reason.word() == "HealthPortSilent");
+    assert_ne!(updates > 0, silent, "{:?}", plan.node_states);
     silent
 }
 
 #[test]
 fn each_of_several_health_ports_has_to_answer() {
     let out = |port| PortAnswer { port, healthy: false, phase: Some(Phase::Claimed) };
-    for (answers, held) in [
+    for (answers, state) in [
         (vec![], true),
         (vec![out(HEALTH_PORT)], true),
         (vec![out(10081)], true),
@@ -189,7 +192,7 @@ fn each_of_several_health_ports_has_to_answer() {
         let mut snapshot = asking(&[10081]);
         let asked = decide(&snapshot).questions.into_keys().next().unwrap();
         snapshot.answers.insert(asked, answers.clone());
-        assert_eq!(is_held_silent(snapshot), held, "{answers:?}");
+        assert_eq!(is_held_silent(snapshot), state, "{answers:?}");
     }
 }
 
@@ -216,7 +219,7 @@ fn no_pod_is_touched_on_a_node_that_is_not_ready_and_its_drain_goes_on() {
         |world: &mut World, ready: bool| world.change(|cluster| cluster.edit_node(&node, |node| node["status"]["ready"] = ready.into()));
     ready(&mut world, false);
     let plan = seconds(&mut world, &mut operator, 120);
-    assert_eq!((on(&world, 1), plan.held[&node].hold.reason()), (3, "NodeNotReady"));
+    assert_eq!((on(&world, 1), plan.node_states[&node].reason.word()), (3, "NodeNotReady"));
     assert_eq!(plan.status.blocked.unwrap().reason, "NodeNotReady");
     ready(&mut world, true);
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();

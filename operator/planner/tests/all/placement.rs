@@ -333,8 +333,11 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     let granted = |snapshot: &planner::Snapshot| {
         let plan = planner::decide(snapshot);
         let conflict = plan.status.conditions.iter().any(|condition| condition.type_ == "DetachAnnotationConflict");
-        let held = plan.held.get("n1").is_some_and(|held| held.hold == Reason::DetachAnnotationConflict("resource default/other".into()));
-        (plan.status.rollout.unwrap().grants.into_keys().collect::<Vec<_>>(), held, conflict)
+        let state = plan
+            .node_states
+            .get("n1")
+            .is_some_and(|state| state.reason == Reason::DetachAnnotationConflict("resource default/other".into()));
+        (plan.status.rollout.unwrap().grants.into_keys().collect::<Vec<_>>(), state, conflict)
     };
     let all = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
     assert_eq!(granted(&snapshot), (all.clone(), false, false), "no other resource");
@@ -351,21 +354,21 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
     snapshot.others[0].created = 1;
     // So does one that asks for it only now, where we have detached the node by it before.
     let entry = |phase, value: &str| Entry { id: 7, phase, key: KEYS[0].into(), value: value.into(), previous: None, time: 1 };
-    let hold = |snapshot: &mut planner::Snapshot, uid8: &str, entry: Entry| {
+    let enter = |snapshot: &mut planner::Snapshot, uid8: &str, entry: Entry| {
         let node = Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut("n1").unwrap());
         let mut holders = node.holders().unwrap();
         holders.insert(uid8.into(), entry);
         node.annotations.insert(names::HOLDERS_ANNOTATION.into(), serde_json::to_string(&holders).unwrap());
     };
-    hold(&mut snapshot, UID8, entry(EntryPhase::Attached, ""));
+    enter(&mut snapshot, UID8, entry(EntryPhase::Attached, ""));
     assert_eq!(granted(&snapshot), (all, false, false), "an older resource that has never used it");
-    hold(&mut snapshot, "ffffffff", entry(EntryPhase::Attached, "another"));
+    enter(&mut snapshot, "ffffffff", entry(EntryPhase::Attached, "another"));
     assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "both have used it");
     snapshot.others[0].accepted = false;
     assert!(!granted(&snapshot).1, "one that is refused detaches nothing");
     // The other one was given another value meanwhile, and still holds the node with the former.
     snapshot.others = vec![other("")];
-    hold(&mut snapshot, "ffffffff", entry(EntryPhase::Detached, "former"));
+    enter(&mut snapshot, "ffffffff", entry(EntryPhase::Detached, "former"));
     let (granted, _, conflict) = granted(&snapshot);
     assert_eq!((granted, conflict), (vec!["n0".to_owned(), "n2".to_owned()], true), "a former value that still holds");
 }
@@ -388,6 +391,10 @@ fn a_node_on_which_many_resources_have_entries_takes_in_those_of_a_namespace_and
         }
         let plan = planner::decide(&snapshot);
         assert_eq!(plan.status.rollout.unwrap().grants.len(), usize::from(taken), "{entries}");
-        assert_eq!(plan.held.values().filter(|held| held.hold == Reason::HoldersFull).count(), if taken { 0 } else { 2 }, "{entries}");
+        assert_eq!(
+            plan.node_states.values().filter(|state| state.reason == Reason::HoldersFull).count(),
+            if taken { 0 } else { 2 },
+            "{entries}"
+        );
     }
 }

@@ -116,7 +116,7 @@ fn a_revision_without_pods_is_not_proved_however_long_it_runs() {
         if course["provenAfterSeconds"] != 0 {
             let so_far = world.cluster.ledger().unwrap().course.clone().unwrap();
             assert!((so_far.proof, so_far.steps_done) == (0, 0) && !so_far.proved, "{so_far:?}");
-            assert_eq!(condition(&plan, "Progressing"), Some(("False", "ScaledToZero")), "{:?}", plan.held);
+            assert_eq!(condition(&plan, "Progressing"), Some(("False", "ScaledToZero")), "{:?}", plan.node_states);
         }
     }
 }

@@ -353,7 +353,7 @@ fn what_breaks_after_it_was_proved_reaches_no_more_nodes_than_its_time_allows_an
         let most = 2 * i64::from(budget) * (1 + flaps.good / NODE);
         prop_assert!(i64::try_from(outcome.reached).unwrap() <= most, "P16: it reaches {}, of {most} that it may", outcome.reached);
         prop_assert!(!outcome.ever_current, "P16: it was current");
-        prop_assert_eq!(on(&world, 1), 12, "P16: it is not rolled back: {:#?}", outcome.plan.held);
+        prop_assert_eq!(on(&world, 1), 12, "P16: it is not rolled back: {:#?}", outcome.plan.node_states);
         Ok(())
     });
     outcome.unwrap();

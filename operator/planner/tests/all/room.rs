@@ -37,7 +37,7 @@ fn roll_out(world: &mut World, operator: &mut Operator) -> Vec<BTreeSet<String>>
 }
 
 fn reason(world: &mut World, operator: &mut Operator, node: &str) -> Option<&'static str> {
-    world.fair_second(operator).and_then(|plan| plan.held.get(node).map(|held| held.hold.reason()))
+    world.fair_second(operator).and_then(|plan| plan.node_states.get(node).map(|state| state.reason.word()))
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn a_node_that_waits_for_another_zone_says_for_which() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     let plan = world.fair_second(&mut operator).unwrap();
-    let held = &plan.held["n1"].hold;
-    assert_eq!((held.reason(), held.message().contains("topology.kubernetes.io/zone=even")), ("OtherDomain", true), "{held:?}");
+    let state = &plan.node_states["n1"].reason;
+    assert_eq!((state.word(), state.message().contains("topology.kubernetes.io/zone=even")), ("OtherDomain", true), "{state:?}");
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn a_node_of_a_zone_whose_budget_is_used_up_says_so() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, 4) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     let plan = world.fair_second(&mut operator).unwrap();
-    let waiting: Vec<_> = plan.held.values().filter(|held| held.hold.reason() == "DomainBudget").collect();
-    assert_eq!(waiting.len(), 2, "{:?}", plan.held);
-    assert!(waiting[0].hold.message().contains("topology.kubernetes.io/zone="), "{waiting:?}");
+    let waiting: Vec<_> = plan.node_states.values().filter(|state| state.reason.word() == "DomainBudget").collect();
+    assert_eq!(waiting.len(), 2, "{:?}", plan.node_states);
+    assert!(waiting[0].reason.message().contains("topology.kubernetes.io/zone="), "{waiting:?}");
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn a_node_that_got_another_label_takes_a_place_in_both_zones() {
     let moved = granted(&world).into_iter().find(|node| is_even(node)).unwrap();
     world.change(|cluster| cluster.edit_node(&moved, |node| node["metadata"]["labels"][world::wish::ZONE] = "odd".into()));
     let plan = world.fair_second(&mut operator).unwrap();
-    let waiting = plan.held.values().filter(|held| held.hold.reason() == "DomainBudget").count();
-    assert_eq!((granted(&world).len(), waiting), (2, 2), "{:?}", plan.held);
+    let waiting = plan.node_states.values().filter(|state| state.reason.word() == "DomainBudget").count();
+    assert_eq!((granted(&world).len(), waiting), (2, 2), "{:?}", plan.node_states);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_node_that_is_lost_in_its_update_keeps_its_place_and_is_named_as_what_the_ro
             assert_eq!(granted(&world), lost);
         }
         let plan = plan.unwrap();
-        assert_eq!(plan.held[&node].hold.reason(), "NodeNotReady");
+        assert_eq!(plan.node_states[&node].reason.word(), "NodeNotReady");
         let blocked = plan.status.blocked.as_ref().unwrap();
         assert_eq!((blocked.reason.as_str(), blocked.object.as_str()), ("NodeNotReady", format!("Node/{node}").as_str()));
         assert_eq!(world.audit.violations, Vec::<String>::new());
@@ -304,11 +304,11 @@ fn nodes_that_leave_serve_on_until_as_many_others_do_as_must() {
     for _ in 0..400 {
         let plan = world.fair_second(&mut operator).unwrap();
         assert!(serving(&world) >= 3, "{} serve", serving(&world));
-        assert!(plan.held.values().all(|held| held.hold.reason() != "Budget"));
+        assert!(plan.node_states.values().all(|state| state.reason.word() != "Budget"));
     }
     let plan = seconds(&mut world, &mut operator, 1);
-    let waits = |node: &&str| plan.held.get(*node).is_some_and(|held| held.hold.reason() == "MinAvailableNodes");
-    assert_eq!(["n0", "n1", "n2", "n3"].iter().filter(|node| waits(node)).count(), 3, "{:?}", plan.held);
+    let waits = |node: &&str| plan.node_states.get(*node).is_some_and(|state| state.reason.word() == "MinAvailableNodes");
+    assert_eq!(["n0", "n1", "n2", "n3"].iter().filter(|node| waits(node)).count(), 3, "{:?}", plan.node_states);
     for node in joining {
         world.change(|cluster| cluster.refuse(node, false));
     }
@@ -430,8 +430,8 @@ fn a_node_that_broke_before_its_revision_was_proved_is_none_of_those_that_must_s
     edit(&mut world, |wish| wish.paused = false);
     for second in 0..30 {
         let plan = seconds(&mut world, &mut operator, 1);
-        let waiting = plan.held.values().filter(|held| held.hold.reason() == "MinAvailableNodes").count();
-        assert_eq!((on(&world, 2), granted(&world).len(), waiting), (1, 0, 2), "{second} s after the pause: {:?}", plan.held);
+        let waiting = plan.node_states.values().filter(|state| state.reason.word() == "MinAvailableNodes").count();
+        assert_eq!((on(&world, 2), granted(&world).len(), waiting), (1, 0, 2), "{second} s after the pause: {:?}", plan.node_states);
     }
     world.run_until(&mut operator, 600, World::is_converged).unwrap();
 }

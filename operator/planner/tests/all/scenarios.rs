@@ -366,7 +366,7 @@ fn held_after(world: &mut World, operator: &mut Operator, seconds: usize, node: 
     for _ in 0..seconds {
         last = world.fair_second(operator);
     }
-    last.and_then(|plan| plan.held.get(node).map(|held| held.hold.reason()))
+    last.and_then(|plan| plan.node_states.get(node).map(|state| state.reason.word()))
 }
 
 #[test]

@@ -339,7 +339,7 @@ impl Run {
         if self.decisions.is_multiple_of(TWICE) {
             audit.violations.extend(promises::depends_on_order(&planned.snapshot, &planned.plan));
         }
-        audit.seen.extend(planned.plan.held.values().filter_map(|held| match held.hold {
+        audit.seen.extend(planned.plan.node_states.values().filter_map(|state| match state.reason {
             Reason::Skipped => Some("skipped"),
             Reason::MinAvailable { .. } => Some("kept available"),
             // The port was asked before.

@@ -105,7 +105,7 @@ impl Seen<'_> {
             });
             let granted = ledger.is_some_and(|ledger| ledger.grants.contains_key(*name));
             let left_alone = invalid && !snapshot.deployments.contains_key(*name);
-            !(left_alone || done && !granted || plan.held.contains_key(*name) || granted && self.releases(name))
+            !(left_alone || done && !granted || plan.node_states.contains_key(*name) || granted && self.releases(name))
         });
         silent.map(|(name, node)| format!("P14: {name} is held without a reason: {node:?}, {:?}", snapshot.deployments.get(name)))
     }
@@ -123,10 +123,10 @@ impl Seen<'_> {
             return None;
         };
         let percent: usize = percent.strip_suffix('%')?.parse().ok()?;
-        let (eligible, held) = (self.chosen().count(), self.held());
+        let (eligible, state) = (self.chosen().count(), self.held());
         let budget = (eligible * percent / 100).max(1);
-        let above = !resource.deleting && !begun.is_empty() && held > budget;
-        above.then(|| format!("P1: {begun:?} are begun, {held} are under way, of {eligible} nodes {percent} % may be"))
+        let above = !resource.deleting && !begun.is_empty() && state > budget;
+        above.then(|| format!("P1: {begun:?} are begun, {state} are under way, of {eligible} nodes {percent} % may be"))
     }
 
     fn held(&self) -> usize {
@@ -239,9 +239,9 @@ impl Seen<'_> {
             let suspect = after.rollout.as_ref().and_then(|ledger| ledger.suspects.get(node));
             suspect.is_some_and(|suspect| suspect.revision != after.revisions.effective) && self.plan.sights.suspect(node).is_some()
         };
-        let waits = |node: &String, hold: &Reason| matches!(hold, Reason::Proving { unproved, .. } if *unproved > 0 || suspect(node));
-        let (node, held) = self.plan.held.iter().find(|(node, held)| back && waits(node, &held.hold))?;
-        Some(format!("P22: {node} waits for a proof on the way back: {:?}", held.hold))
+        let waits = |node: &String, reason: &Reason| matches!(reason, Reason::Proving { unproved, .. } if *unproved > 0 || suspect(node));
+        let (node, state) = self.plan.node_states.iter().find(|(node, state)| back && waits(node, &state.reason))?;
+        Some(format!("P22: {node} waits for a proof on the way back: {:?}", state.reason))
     }
 
     /// It is attached and runs this revision: all its pods are ready.

@@ -430,7 +430,7 @@ impl World {
             last = pass(self, operator).or(last);
         }
         let last = last.map(|plan| {
-            (plan.held, plan.actions.into_iter().filter(|action| !matches!(action, Action::WriteStatus { .. })).collect::<Vec<_>>())
+            (plan.node_states, plan.actions.into_iter().filter(|action| !matches!(action, Action::WriteStatus { .. })).collect::<Vec<_>>())
         });
         Err(format!("not done after {seconds} s: {last:#?}\nledger {:#?}", self.cluster.ledger()))
     }
