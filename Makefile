@@ -2,16 +2,17 @@
 
 CONTROL_PLANE := target/bed/control-plane
 KWOK := target/bed/kwok
+PROSE_LINTER := target/prose/vale
 # What a release build of Kubernetes would say of itself; clients and tests ask for it.
 VERSION := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane kwok
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane kwok prose-linter
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
-	@echo "make check           format, lints, unit and property tests, a part of the model (3 minutes)"
+	@echo "make check           format, lints, prose, unit and property tests, a part of the model (3 minutes)"
 	@echo "make test            the same in full, and each promise on a real control plane (a quarter of an hour)"
 	@echo "make soak            every scenario alone (hours); SOAK=name for some, REPEAT=20; goes on where it was stopped"
 	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
@@ -87,4 +88,13 @@ $(KWOK): e2e/kwok/main.go e2e/kwok/go.mod e2e/kwok/go.sum
 	@echo "building KWOK into $@ (a few minutes, once)"
 	@mkdir -p $(@D)
 	cd e2e/kwok && go build -trimpath -ldflags "-s -w" -o ../../$@ .
+	@touch $@
+
+prose-linter: $(PROSE_LINTER)
+
+# vale (MIT), for `make check` and `make test`. Parsers in C take most of the build; here they need no optimisation.
+$(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
+	@echo "building vale, which checks the documents, into $@ (a minute on two cores, once)"
+	@mkdir -p $(@D)
+	cd lint/prose && CGO_CFLAGS="-O0 -w" go build -trimpath -ldflags "-s -w" -o ../../$@ github.com/vale-cli/vale/v3/cmd/vale
 	@touch $@
