@@ -45,7 +45,7 @@ impl LabelMap {
         Some(self.0.remove(place).1)
     }
 
-    /// KeyInterner and values, in the order of the keys.
+    /// Keys and values, in the order of the keys.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (&**key, value.as_str()))
     }
@@ -61,7 +61,7 @@ impl From<BTreeMap<String, String>> for LabelMap {
     }
 }
 
-/// KeyInterner that are held once.
+/// Keys that are held once.
 #[derive(Debug, Default)]
 pub struct KeyInterner {
     known: BTreeSet<Arc<str>>,

@@ -176,7 +176,7 @@ impl ManagedNode<'_> {
         self.deployment.is_some_and(|deployment| deployment.revision() == revision)
     }
 
-    /// The order_hash by which nodes are ordered that are alike, drawn anew for each revision: the order of the input never matters.
+    /// A hash that orders nodes that are alike. Each revision has another order, and the order of the input never matters.
     pub fn order_hash(&self, revision: &str) -> String {
         hash::hex(format!("{}/{revision}", self.name).as_bytes(), 16)
     }

@@ -93,7 +93,7 @@ impl SharedSpec {
 /// What the specs that are held have in common.
 #[derive(Debug, Default)]
 pub struct SpecInterner {
-    /// KeyInterner of labels and annotations.
+    /// Keys of labels and annotations.
     pub keys: KeyInterner,
     known: HashMap<String, Weak<Value>>,
     /// How many may be known before those are dropped that nobody holds any more.

@@ -102,17 +102,17 @@ fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<N
         NodePhase::Waiting => 3,
         _ => 2,
     };
-    let mut state: Vec<_> = plan.node_states.iter().collect();
-    state.sort_by_key(|(name, state)| (rank(state), *name));
-    state
+    let mut states: Vec<_> = plan.node_states.iter().collect();
+    states.sort_by_key(|(name, state)| (rank(state), *name));
+    states
         .into_iter()
         .take(LISTED)
         .map(|(name, state)| {
-            let before = earlier.iter().find(|state| state.name == *name && state.phase == state.phase);
+            let before = earlier.iter().find(|before| before.name == *name && before.phase == state.phase);
             NodeState {
                 name: name.clone(),
                 phase: state.phase,
-                since: before.map_or_else(|| clock(snapshot.now), |state| state.since.clone()),
+                since: before.map_or_else(|| clock(snapshot.now), |before| before.since.clone()),
                 reason: state.reason.word().to_owned(),
                 message: state.message(),
             }

@@ -70,7 +70,8 @@ fn a_step_of_more_nodes_than_the_partition_leaves_waits_until_it_is_lowered() {
     edit(&mut world, |wish| wish.image = 2);
     let plan = seconds(&mut world, &mut operator, 100);
     assert_eq!((on(&world, 2), steps_done(&world)), (1, 1));
-    let waiting = |word: &str| plan.node_states.values().map(|state| &state.reason).filter(|reason| reason.word() == word).collect::<Vec<_>>();
+    let waiting =
+        |word: &str| plan.node_states.values().map(|state| &state.reason).filter(|reason| reason.word() == word).collect::<Vec<_>>();
     assert_eq!((waiting("Partition").len(), waiting("CanaryUpdating").len()), (1, 2), "{:?}", plan.node_states);
     assert!(waiting("CanaryUpdating")[0].message().contains("partition keeps 1 of them"), "{}", waiting("CanaryUpdating")[0].message());
     edit(&mut world, |wish| wish.course = json!({"steps": steps, "partition": 2}));
