@@ -128,7 +128,7 @@ struct Past {
 }
 
 #[derive(Debug)]
-struct Course {
+struct SpecHistory {
     spec: Value,
     terms: Terms,
     past: Vec<Past>,
@@ -137,7 +137,7 @@ struct Course {
 /// The specs of each resource.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    resources: BTreeMap<String, Course>,
+    resources: BTreeMap<String, SpecHistory>,
 }
 
 impl Audit<'_> {
@@ -145,33 +145,33 @@ impl Audit<'_> {
     pub(super) fn note_terms(&mut self, observation: &Observation) {
         let (resource, at) = (&observation.object, observation.at);
         let of = names::uid8(resource.uid()).to_owned();
-        let Some(course) = self.terms.resources.get_mut(&of) else {
-            let course = Course { spec: resource["spec"].clone(), terms: Terms::of(resource), past: Vec::new() };
-            self.terms.resources.insert(of, course);
+        let Some(history) = self.terms.resources.get_mut(&of) else {
+            let history = SpecHistory { spec: resource["spec"].clone(), terms: Terms::of(resource), past: Vec::new() };
+            self.terms.resources.insert(of, history);
             return;
         };
-        course.past.retain(|past| at - past.until < STALE);
-        if course.spec == resource["spec"] {
+        history.past.retain(|past| at - past.until < STALE);
+        if history.spec == resource["spec"] {
             return;
         }
-        let terms = std::mem::replace(&mut course.terms, Terms::of(resource));
-        if terms != course.terms {
+        let terms = std::mem::replace(&mut history.terms, Terms::of(resource));
+        if terms != history.terms {
             let replaced_by = resource["metadata"]["generation"].as_i64().unwrap_or(0);
-            course.past.push(Past { terms, until: at, replaced_by });
+            history.past.push(Past { terms, until: at, replaced_by });
         }
-        course.spec = resource["spec"].clone();
+        history.spec = resource["spec"].clone();
     }
 
     /// The newest that a resource says; nothing is known of one that was never seen.
     pub(super) fn terms(&self, of: &str) -> Option<&Terms> {
-        self.terms.resources.get(of).map(|course| &course.terms)
+        self.terms.resources.get(of).map(|history| &history.terms)
     }
 
     /// By one of these the operator may go, the newest last.
     pub(super) fn terms_in_force(&self, of: &str, at: DateTime<Utc>) -> Vec<Terms> {
-        let Some(course) = self.terms.resources.get(of) else { return Vec::new() };
+        let Some(history) = self.terms.resources.get(of) else { return Vec::new() };
         let observed = self.world.resource(of).and_then(|resource| resource["status"]["observedGeneration"].as_i64()).unwrap_or(0);
         let may_be_known = |past: &&Past| at - past.until <= WATCH_DELAY || observed < past.replaced_by && at - past.until < STALE;
-        course.past.iter().filter(may_be_known).map(|past| past.terms.clone()).chain([course.terms.clone()]).collect()
+        history.past.iter().filter(may_be_known).map(|past| past.terms.clone()).chain([history.terms.clone()]).collect()
     }
 }

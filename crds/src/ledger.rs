@@ -18,8 +18,8 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilding: Option<u64>,
     /// The rollout of the revision that nodes are to run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub course: Option<Course>,
+    #[serde(rename = "course", default, skip_serializing_if = "Option::is_none")]
+    pub rollout_state: Option<RolloutState>,
     /// The automatic rollback in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
@@ -52,12 +52,13 @@ impl crate::IngressDaemonSet {
 }
 
 impl Ledger {
-    /// Nothing that a decision rests on differs: counts and times of the course are seen again by whoever looks.
+    /// Nothing that a decision rests on differs: counts and times of the rollout are seen again by whoever looks.
     pub fn equals_ignoring_seconds(&self, other: &Self) -> bool {
         let strip = |ledger: &Self| {
             let ledger = ledger.without_seconds();
-            let course = ledger.course.map(|course| Course { progressed_at: 0, began_with: 0, finished: 0, ..course });
-            Self { course, ..ledger }
+            let rollout_state =
+                ledger.rollout_state.map(|rollout| RolloutState { progressed_at: 0, began_with: 0, finished: 0, ..rollout });
+            Self { rollout_state, ..ledger }
         };
         strip(self) == strip(other)
     }
@@ -66,10 +67,10 @@ impl Ledger {
     #[must_use]
     pub fn without_seconds(&self) -> Self {
         let mut ledger = self.clone();
-        if let Some(course) = &mut ledger.course {
-            (course.idle, course.spent, course.proving, course.proof) = (0, 0, 0, 0);
-            course.runs.clear();
-            course.soaked = course.soaked.map(|_| 0);
+        if let Some(rollout) = &mut ledger.rollout_state {
+            (rollout.idle, rollout.spent, rollout.proving, rollout.proof) = (0, 0, 0, 0);
+            rollout.runs.clear();
+            rollout.soaked = rollout.soaked.map(|_| 0);
         }
         for suspect in ledger.suspects.values_mut() {
             (suspect.unbroken, suspect.out) = (0, 0);
@@ -81,7 +82,7 @@ impl Ledger {
 
     /// By how many seconds what is counted here is at most ahead of an earlier ledger; what begins anew is news at once.
     pub fn ahead_of(&self, other: &Self) -> i64 {
-        let courses = self.course.iter().zip(&other.course).flat_map(|(one, other)| {
+        let courses = self.rollout_state.iter().zip(&other.rollout_state).flat_map(|(one, other)| {
             let soaked = (one.soaked.unwrap_or(0), other.soaked.unwrap_or(0));
             [(one.idle, other.idle), (one.proving, other.proving), (one.proof, other.proof), soaked]
         });
@@ -100,7 +101,7 @@ impl Ledger {
 /// How the rollout of one revision has gone so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Course {
+pub struct RolloutState {
     /// The revision.
     pub revision: String,
     /// Since when it is the wanted one, unix seconds.
@@ -360,26 +361,26 @@ mod tests {
 
     #[test]
     fn counts_and_times_of_a_course_are_no_news_and_all_that_a_decision_rests_on_is() {
-        let with = |course: Course| Ledger { course: Some(course), ..Ledger::default() };
-        let before = Course { revision: "a".into(), since: 1, ..Course::default() };
+        let with = |rollout_state: RolloutState| Ledger { rollout_state: Some(rollout_state), ..Ledger::default() };
+        let before = RolloutState { revision: "a".into(), since: 1, ..RolloutState::default() };
         for same in [
-            Course { progressed_at: 2, ..before.clone() },
-            Course { idle: 2, ..before.clone() },
-            Course { spent: 2, ..before.clone() },
-            Course { proving: 2, ..before.clone() },
-            Course { began_with: 2, ..before.clone() },
-            Course { finished: 2, ..before.clone() },
-            Course { proof: 2, ..before.clone() },
+            RolloutState { progressed_at: 2, ..before.clone() },
+            RolloutState { idle: 2, ..before.clone() },
+            RolloutState { spent: 2, ..before.clone() },
+            RolloutState { proving: 2, ..before.clone() },
+            RolloutState { began_with: 2, ..before.clone() },
+            RolloutState { finished: 2, ..before.clone() },
+            RolloutState { proof: 2, ..before.clone() },
         ] {
             assert!(with(before.clone()).equals_ignoring_seconds(&with(same.clone())), "{same:?}");
         }
         for other in [
-            Course { revision: "b".into(), ..before.clone() },
-            Course { since: 2, ..before.clone() },
-            Course { steps_done: 1, ..before.clone() },
-            Course { soaked: Some(2), ..before.clone() },
-            Course { proved: true, ..before.clone() },
-            Course { reached: [("n1".to_owned(), "uid".to_owned())].into(), ..before.clone() },
+            RolloutState { revision: "b".into(), ..before.clone() },
+            RolloutState { since: 2, ..before.clone() },
+            RolloutState { steps_done: 1, ..before.clone() },
+            RolloutState { soaked: Some(2), ..before.clone() },
+            RolloutState { proved: true, ..before.clone() },
+            RolloutState { reached: [("n1".to_owned(), "uid".to_owned())].into(), ..before.clone() },
         ] {
             assert!(!with(before.clone()).equals_ignoring_seconds(&with(other.clone())), "{other:?}");
         }
@@ -390,7 +391,7 @@ mod tests {
     fn seconds_that_were_counted_are_few_ahead_and_those_that_begin_anew_are_news() {
         let wait = |seconds| Wait { what: WaitFor::Pods, since: 7, seconds };
         let with = |proof, unbroken, waited: &[Wait]| Ledger {
-            course: Some(Course { proof, ..Course::default() }),
+            rollout_state: Some(RolloutState { proof, ..RolloutState::default() }),
             suspects: [("n1".to_owned(), Suspect { unbroken, ..Suspect::default() })].into(),
             grants: [("n2".to_owned(), Grant { waited: waited.to_vec(), ..Grant::default() })].into(),
             ..Ledger::default()

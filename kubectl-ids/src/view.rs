@@ -271,10 +271,10 @@ impl View {
 /// Steps that are done, and how many there are, while a rollout with steps is under way.
 fn steps(resource: &IngressDaemonSet) -> Option<(u32, usize)> {
     let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
-    let course = resource.ledger()?.course.as_ref()?;
+    let rollout = resource.ledger()?.rollout_state.as_ref()?;
     let of = rolling.steps.len();
     let revisions = &resource.status.as_ref()?.revisions;
-    (of > 0 && revisions.current != revisions.update).then_some((course.steps_done, of))
+    (of > 0 && revisions.current != revisions.update).then_some((rollout.steps_done, of))
 }
 
 /// How long it is until an RFC 3339 time.

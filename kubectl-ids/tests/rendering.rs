@@ -3,7 +3,7 @@
 
 use crds::{
     IngressDaemonSet,
-    ledger::{Course, Grant, GrantReason, Ledger},
+    ledger::{Grant, GrantReason, Ledger, RolloutState},
 };
 use insta::assert_snapshot;
 use kubectl_ids::{output::Style, view::View};
@@ -43,9 +43,9 @@ fn resource(status: &Value) -> IngressDaemonSet {
 
 /// One node under way, one that waits, one in trouble, one done.
 fn rolling() -> IngressDaemonSet {
-    let course = Course { revision: "7c9d1f2a".into(), steps_done: 1, ..Course::default() };
+    let rollout = RolloutState { revision: "7c9d1f2a".into(), steps_done: 1, ..RolloutState::default() };
     let grants = [("n3".to_owned(), grant(8, NOW - 15))].into();
-    let ledger = Ledger { next_id: 9, grants, course: Some(course), ..Ledger::default() };
+    let ledger = Ledger { next_id: 9, grants, rollout_state: Some(rollout), ..Ledger::default() };
     resource(&json!({
         "observedGeneration": 3,
         "revisions": { "current": "5b0e8a11", "update": "7c9d1f2a" },

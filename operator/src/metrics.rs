@@ -193,8 +193,9 @@ impl Metrics {
 
     /// A ledger was written over another.
     pub fn ledger_written(&self, before: Option<&Ledger>, after: &Ledger) {
-        let failed =
-            |ledger: Option<&Ledger>| ledger.and_then(|ledger| ledger.course.clone()).map(|course| course.failed).unwrap_or_default();
+        let failed = |ledger: Option<&Ledger>| {
+            ledger.and_then(|ledger| ledger.rollout_state.clone()).map(|rollout| rollout.failed).unwrap_or_default()
+        };
         let known = failed(before);
         for _ in failed(Some(after)).keys().filter(|node| !known.contains_key(*node)) {
             self.node_updates.get_or_create(&Result { result: "failed" }).inc();

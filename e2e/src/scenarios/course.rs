@@ -37,7 +37,7 @@ pub(super) fn held(status: &IngressDaemonSetStatus, reason: &str) -> BTreeSet<St
     status.node_states.iter().filter(|node| node.reason == reason).map(|node| node.name.clone()).collect()
 }
 
-async fn course(bed: &Bed, budget: u32, more: Value) -> Result<()> {
+async fn strategy(bed: &Bed, budget: u32, more: Value) -> Result<()> {
     product::change(bed, json!({ "updateStrategy": rolling_update(budget, more) })).await
 }
 
@@ -73,7 +73,7 @@ async fn canary(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
 
-    course(bed, 2, json!({ "steps": [{ "nodes": 1, "soak": "5s" }, { "nodes": "50%", "pause": true }] })).await?;
+    strategy(bed, 2, json!({ "steps": [{ "nodes": 1, "soak": "5s" }, { "nodes": "50%", "pause": true }] })).await?;
     product::roll_to(bed, "2").await?;
     let soaking = product::status_says(bed, "one node soaks", product::SAID, |status| !held(status, "CanarySoaking").is_empty()).await?;
     ensure!(soaking.nodes.updated == 1, "{}", product::summary(&soaking));
@@ -86,7 +86,7 @@ async fn canary(bed: &mut Bed) -> Result<()> {
 
     // It opens for a minute on the next leap day.
     let rarely = json!([{ "schedule": "0 0 29 2 *", "duration": "1m", "timeZone": "Europe/Berlin" }]);
-    course(bed, 2, json!({ "steps": null, "windows": rarely })).await?;
+    strategy(bed, 2, json!({ "steps": null, "windows": rarely })).await?;
     product::roll_to(bed, "3").await?;
     let closed = stays(bed, 0, "OutsideWindow").await?;
     ensure!(
@@ -94,10 +94,10 @@ async fn canary(bed: &mut Bed) -> Result<()> {
         "{:?}",
         closed.node_states
     );
-    course(bed, 2, json!({ "windows": null, "partition": 3 })).await?;
+    strategy(bed, 2, json!({ "windows": null, "partition": 3 })).await?;
     let kept = stays(bed, 1, "Partition").await?;
     ensure!(held(&kept, "Partition").len() == 3, "{:?}", kept.node_states);
-    course(bed, 2, json!({ "partition": null })).await?;
+    strategy(bed, 2, json!({ "partition": null })).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("a window and a partition hold nodes back and say so");
 
@@ -128,7 +128,7 @@ async fn restarts(bed: &mut Bed) -> Result<()> {
     let from = bed.recorder.history().await?.len();
     let steps = |soak: &str| json!([{ "nodeSelector": { "canary": "yes" }, "soak": soak, "maxRestarts": MAX_RESTARTS }]);
     // 2.8 of four nodes.
-    course(bed, 1, json!({ "maxUnavailableNodes": "70%", "steps": steps("1h") })).await?;
+    strategy(bed, 1, json!({ "maxUnavailableNodes": "70%", "steps": steps("1h") })).await?;
     let mut template = product::template("2");
     template["spec"]["containers"].as_array_mut().context("no containers")?.push(json!({
         "name": "beside", "image": "busybox:1.36",
@@ -161,9 +161,9 @@ async fn restarts(bed: &mut Bed) -> Result<()> {
     .await?;
     let blocked = halted.blocked.as_ref().context("nothing blocks it")?;
     ensure!(blocked.reason == "MaxFailedNodes" && blocked.message.contains("(Restarts)"), "{blocked:?}");
-    course(bed, 1, json!({ "maxUnavailableNodes": "10%", "steps": steps("0s") })).await?;
+    strategy(bed, 1, json!({ "maxUnavailableNodes": "10%", "steps": steps("0s") })).await?;
     let halted = stays(bed, 3, "MaxFailedNodes").await?;
-    let mut failed = halted.rollout.iter().filter_map(|ledger| ledger.course.as_ref()).flat_map(|course| course.failed.keys());
+    let mut failed = halted.rollout.iter().filter_map(|ledger| ledger.rollout_state.as_ref()).flat_map(|rollout| rollout.failed.keys());
     let failed = failed.next().context("no node failed")?;
     bed.say(&format!("containers restarted twice: {failed} failed, and the rollout halted"));
 
@@ -172,7 +172,7 @@ async fn restarts(bed: &mut Bed) -> Result<()> {
     bed.say("after a person had looked at it, it went on with the one node that 10 % are at least");
 
     let former = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
-    course(bed, 1, json!({ "maxUnavailableNodes": "70%", "steps": steps("1h"), "autoRollback": true })).await?;
+    strategy(bed, 1, json!({ "maxUnavailableNodes": "70%", "steps": steps("1h"), "autoRollback": true })).await?;
     product::change(bed, json!({ "template": { "metadata": { "annotations": { "of": "3" } } } })).await?;
     product::status_says(bed, "the labelled nodes soak", product::SAID, soaks).await?;
     restart(bed, "n2").await?;
@@ -218,7 +218,7 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     let first = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
 
-    course(bed, 2, automatic).await?;
+    strategy(bed, 2, automatic).await?;
     product::roll_to_missing_image(bed).await?;
     product::status_says(bed, "the revision fails and another runs in its place", product::SAID, |status| {
         has_condition(status, "RolledBack", "True", "RevisionFailed")
@@ -279,7 +279,7 @@ async fn fallen(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let first = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-    course(bed, 1, json!({ "nodeDeadlineSeconds": 20, "autoRollback": true, "steps": [{ "nodes": 1, "soak": "1h" }] })).await?;
+    strategy(bed, 1, json!({ "nodeDeadlineSeconds": 20, "autoRollback": true, "steps": [{ "nodes": 1, "soak": "1h" }] })).await?;
     let mut template = product::template("2");
     template["spec"]["containers"].as_array_mut().context("no containers")?.push(json!({
         "name": "beside", "image": "busybox:1.36", "command": ["/bin/sh", "-c", "sleep 3600"],
@@ -380,7 +380,7 @@ pub const FAILED_NODES: Scenario = Scenario {
 
 async fn failed_nodes(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
-    course(bed, 1, json!({ "nodeDeadlineSeconds": 5 })).await?;
+    strategy(bed, 1, json!({ "nodeDeadlineSeconds": 5 })).await?;
     product::roll_to_missing_image(bed).await?;
     let failed = product::status_says(bed, "a node fails and the rollout halts", product::SAID, |status| {
         status.nodes.failed == 1

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::Course, names::SKIP_ANNOTATION};
+use crds::{IngressDaemonSetStatus, ledger::RolloutState, names::SKIP_ANNOTATION};
 use serde_json::{Value, json};
 
 use crate::{
@@ -43,8 +43,8 @@ fn is_late(status: &IngressDaemonSetStatus) -> bool {
     status.conditions.iter().any(|condition| condition.reason == "ProgressDeadlineExceeded")
 }
 
-fn course(status: &IngressDaemonSetStatus) -> Result<&Course> {
-    status.rollout.as_ref().and_then(|ledger| ledger.course.as_ref()).context("the ledger has no course")
+fn rollout_state(status: &IngressDaemonSetStatus) -> Result<&RolloutState> {
+    status.rollout.as_ref().and_then(|ledger| ledger.rollout_state.as_ref()).context("the ledger has no course")
 }
 
 async fn told(bed: &mut Bed) -> Result<()> {
@@ -65,7 +65,7 @@ async fn told(bed: &mut Bed) -> Result<()> {
 
     product::change(bed, json!({ "paused": true })).await?;
     let paused = product::status_says(bed, "it is paused", product::SAID, |status| {
-        has_condition(status, "Paused", "True", "Paused") && course(status).is_ok()
+        has_condition(status, "Paused", "True", "Paused") && rollout_state(status).is_ok()
     })
     .await?;
     product::status_stays(bed, "nothing is late while it is paused", PAUSE, |status| !is_late(status)).await?;
@@ -75,7 +75,7 @@ async fn told(bed: &mut Bed) -> Result<()> {
             && has_condition(status, "Stalled", "True", "ProgressDeadlineExceeded")
     })
     .await?;
-    let moved = course(&late)?.progressed_at - course(&paused)?.progressed_at;
+    let moved = rollout_state(&late)?.progressed_at - rollout_state(&paused)?.progressed_at;
     // Both ends are cut off to seconds.
     ensure!(moved + 1 >= i64::try_from(PAUSE.as_secs())?, "the clock was set back by {moved} s for a pause of {PAUSE:?}");
     ensure!(late.nodes.failed == 0 && late.nodes.available == 1, "{}", product::summary(&late));

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::Course, names};
+use crds::{IngressDaemonSetStatus, ledger::RolloutState, names};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
@@ -34,8 +34,8 @@ use crate::{
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn course(status: &IngressDaemonSetStatus) -> Option<&Course> {
-    status.rollout.as_ref()?.course.as_ref()
+fn rollout_state(status: &IngressDaemonSetStatus) -> Option<&RolloutState> {
+    status.rollout.as_ref()?.rollout_state.as_ref()
 }
 
 /// The first node that has the newest revision and is attached again, and that revision.
@@ -45,7 +45,7 @@ pub(super) async fn first_attached(bed: &Bed) -> Result<(String, String)> {
         status.revisions.update != status.revisions.current && status.nodes.updated == 1 && idle
     })
     .await?;
-    let node = course(&status).and_then(|course| course.reached.keys().next().cloned()).context("no node was reached")?;
+    let node = rollout_state(&status).and_then(|rollout| rollout.reached.keys().next().cloned()).context("no node was reached")?;
     Ok((node, status.revisions.update))
 }
 
@@ -129,7 +129,7 @@ async fn fails_and_halts(bed: &Bed) -> Result<(String, String)> {
         status.nodes.failed == 1 && has_condition(status, "Stalled", "True", "MaxFailedNodes")
     })
     .await?;
-    let node = course(&failed).and_then(|course| course.failed.keys().next().cloned()).context("nothing says where it failed")?;
+    let node = rollout_state(&failed).and_then(|rollout| rollout.failed.keys().next().cloned()).context("nothing says where it failed")?;
     bed.say(&format!("it has failed on {node}, and the rollout is halted"));
     Ok((node, failed.revisions.update))
 }

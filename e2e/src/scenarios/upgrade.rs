@@ -105,7 +105,7 @@ async fn seen(bed: &Bed) -> Result<usize> {
 async fn half_way(bed: &Bed, who: &str) -> Result<IngressDaemonSetStatus> {
     let status = product::status_says(bed, "one node is done, and another under way", product::SAID, |status| {
         let done = |ledger: &Ledger| {
-            ledger.course.as_ref().is_some_and(|course| course.revision == status.revisions.update && course.finished == 1)
+            ledger.rollout_state.as_ref().is_some_and(|rollout| rollout.revision == status.revisions.update && rollout.finished == 1)
         };
         status.rollout.as_ref().is_some_and(done) && status.node_states.iter().any(|state| state.phase == NodePhase::Updating)
     })
@@ -145,7 +145,7 @@ async fn keeps_all_promises(bed: &Bed, since: usize) -> Result<()> {
 /// Today's operator says that all is complete, in words that the former one does not have.
 async fn is_taken_over(bed: &Bed) -> Result<()> {
     product::status_says(bed, "today's operator calls the rollout complete", product::SAID, |status| {
-        let proved = status.rollout.as_ref().and_then(|ledger| ledger.course.as_ref()).is_some_and(|course| course.proved);
+        let proved = status.rollout.as_ref().and_then(|ledger| ledger.rollout_state.as_ref()).is_some_and(|rollout| rollout.proved);
         proved && has_condition(status, "Progressing", "False", "Complete")
     })
     .await?;

@@ -59,15 +59,15 @@ pub async fn retry(cluster: &Cluster, options: &Retry) -> Result<()> {
         return retry_all(cluster, options.all.as_deref().filter(|name| !name.is_empty())).await;
     };
     let resource = cluster.find(options.name.as_deref()).await?;
-    let course = resource.ledger().and_then(|ledger| ledger.course.as_ref());
-    let Some((course, failure)) = course.and_then(|course| Some((course, course.failed.get(node)?))) else {
+    let rollout = resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
+    let Some((rollout, failure)) = rollout.and_then(|rollout| Some((rollout, rollout.failed.get(node)?))) else {
         bail!("nothing has failed on node {node}: there is nothing to try again (`kubectl ids why {node}`)");
     };
     annotate(cluster, node, names::RETRY_ANNOTATION, |_| Some(now())).await?;
     print(&format!(
         "node {} is tried again with revision {} by {}; it had failed: {}\n",
         node,
-        course.revision,
+        rollout.revision,
         title(&resource),
         failure.reason
     ))?;
@@ -91,10 +91,10 @@ async fn retry_all(cluster: &Cluster, name: Option<&str>) -> Result<()> {
 /// What failed, and where.
 fn failures(ledger: &Ledger) -> Vec<String> {
     let rolled_back = ledger.rolled_back.iter().map(|rolled_back| format!("revision {} {}", rolled_back.from, rolled_back.reason));
-    let course = || ledger.course.iter();
-    let here = course().flat_map(|course| &course.failed).map(|(node, failure)| format!("node {node} ({})", failure.reason));
-    let gone = course().flat_map(planner::rollout_state::gone).map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
-    let lost = course().map(|course| course.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} machines that were lost"));
+    let rollout = || ledger.rollout_state.iter();
+    let here = rollout().flat_map(|rollout| &rollout.failed).map(|(node, failure)| format!("node {node} ({})", failure.reason));
+    let gone = rollout().flat_map(planner::rollout_state::gone).map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
+    let lost = rollout().map(|rollout| rollout.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} machines that were lost"));
     rolled_back.chain(here).chain(gone).chain(lost).collect()
 }
 

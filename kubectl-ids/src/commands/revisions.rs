@@ -109,12 +109,12 @@ pub async fn promote(cluster: &Cluster, options: &Promote) -> Result<()> {
     let rolling = resource.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
     let steps = rolling.map_or(0, |rolling| rolling.steps.len());
     ensure!(steps > 0, "{} has no steps (spec.updateStrategy.rollingUpdate.steps): there is nothing to promote", title(&resource));
-    let course = resource.ledger().and_then(|ledger| ledger.course.as_ref());
+    let rollout = resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
     let newest = crds::hash::revision(&resource.spec.template);
-    let Some(course) = course.filter(|course| course.revision == newest) else {
+    let Some(rollout) = rollout.filter(|rollout| rollout.revision == newest) else {
         bail!("no rollout of revision {newest} is under way: see `kubectl ids status`");
     };
-    let done = usize::try_from(course.steps_done).unwrap_or(0);
+    let done = usize::try_from(rollout.steps_done).unwrap_or(0);
     ensure!(done < steps, "all {steps} steps of revision {newest} are done: there is nothing to promote");
     let step = match (options.all, options.step) {
         (true, _) => steps,
@@ -123,7 +123,7 @@ pub async fn promote(cluster: &Cluster, options: &Promote) -> Result<()> {
     };
     ensure!((done + 1..=steps).contains(&step), "step {step} is none of those that are left: {} to {steps}", done + 1);
     let after = patch(cluster, &resource, &json!({ "spec": { "promote": { "revision": newest, "step": step } } })).await?;
-    let soaking = course.soaked.map(|seconds| format!(", its nodes serve for {}", span(seconds)));
+    let soaking = rollout.soaked.map(|seconds| format!(", its nodes serve for {}", span(seconds)));
     let state = soaking.unwrap_or_else(|| ", its nodes do not all serve yet".into());
     print(&format!("{}: revision {newest} goes on after step {step} of {steps} (now in step {}{state})\n", title(&after), done + 1))?;
     say_if_operator_is_down(cluster, &after).await;

@@ -103,14 +103,14 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
         Ok(settings) => forecast.revision = settings.revision,
     }
     let start = snapshot.now;
-    let mut course = Course { start, forecast, waited: BTreeMap::new(), seen: BTreeSet::new(), waves: BTreeSet::new() };
-    course.note_grants(&snapshot, start);
+    let mut rollout = ForecastRollout { start, forecast, waited: BTreeMap::new(), seen: BTreeSet::new(), waves: BTreeSet::new() };
+    rollout.note_grants(&snapshot, start);
     let mut world = World::new(snapshot, pace.pod_seconds);
     let (mut work, mut restless, mut quiet, mut moved) = (0, 0, 0, start);
     let last = loop {
         let plan = decided(&mut world);
         world.looked(&plan);
-        course.note(&world.snapshot, &plan);
+        rollout.note(&world.snapshot, &plan);
         work += world.snapshot.nodes.len() + 10;
         let now = world.snapshot.now;
         let mut changed = false;
@@ -122,9 +122,9 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
             }
         }
         if !changed {
-            course.note_waiting(&plan);
+            rollout.note_waiting(&plan);
         }
-        course.note_grants(&world.snapshot, now);
+        rollout.note_grants(&world.snapshot, now);
         restless = if changed { restless + 1 } else { 0 };
         if changed && restless < RESTLESS && work < WORK {
             quiet = 0;
@@ -137,7 +137,7 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
         let known = world.next_event().into_iter().chain(opens(&plan, now)).min();
         let next = known.into_iter().chain(due.filter(|_| now - moved < STILL)).min();
         if work >= WORK || now - start > HORIZON {
-            course.forecast.cut = true;
+            rollout.forecast.cut = true;
             break plan;
         }
         match next {
@@ -145,7 +145,7 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
             None => break plan,
         }
     };
-    (course.end(&world.snapshot, &last), world.snapshot)
+    (rollout.end(&world.snapshot, &last), world.snapshot)
 }
 
 /// A clock of the proof runs.
@@ -176,7 +176,7 @@ fn opens(plan: &Plan, now: i64) -> Option<i64> {
     times.filter(|at| *at > now).min()
 }
 
-struct Course {
+struct ForecastRollout {
     start: i64,
     forecast: Forecast,
     /// Reasons for which nodes wait, in the order in which they came up.
@@ -187,7 +187,7 @@ struct Course {
     waves: BTreeSet<i64>,
 }
 
-impl Course {
+impl ForecastRollout {
     /// Why nodes wait when nothing is left to be done at once.
     fn note_waiting(&mut self, plan: &Plan) {
         for (node, state) in plan.node_states.iter().filter(|(_, state)| state.phase == NodePhase::Waiting) {

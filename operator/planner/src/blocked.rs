@@ -141,10 +141,10 @@ fn rank(reason: &Reason) -> Option<u8> {
 ///
 /// It is reckoned from the last node that was finished, so that it changes with each node and not with each look.
 pub fn eta(nodes: &NodeCounts, ledger: &Ledger, now: i64) -> Option<i64> {
-    let course = ledger.course.as_ref().filter(|_| !ledger.grants.is_empty())?;
-    let finished = i64::from(course.finished.checked_sub(course.began_with).filter(|finished| *finished > 0)?);
-    let left = i64::from(nodes.desired.checked_sub(course.finished).filter(|left| *left > 0)?);
-    let spent = Some(course.spent.saturating_sub(course.idle)).filter(|spent| *spent > 0)?;
-    let since = course.progressed_at.saturating_add(course.proving);
+    let rollout = ledger.rollout_state.as_ref().filter(|_| !ledger.grants.is_empty())?;
+    let finished = i64::from(rollout.finished.checked_sub(rollout.began_with).filter(|finished| *finished > 0)?);
+    let left = i64::from(nodes.desired.checked_sub(rollout.finished).filter(|left| *left > 0)?);
+    let spent = Some(rollout.spent.saturating_sub(rollout.idle)).filter(|spent| *spent > 0)?;
+    let since = rollout.progressed_at.saturating_add(rollout.proving);
     Some(since.saturating_add(spent.saturating_mul(left) / finished)).filter(|at| *at > now)
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 use crds::{
     holders::EntryPhase,
-    ledger::{Course, Grant, Ledger, Wait, WaitFor},
+    ledger::{Grant, Ledger, RolloutState, Wait, WaitFor},
     token::{Phase, Token},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub struct Clocks {
     /// Seconds for which it has looked at the resource.
     age: i64,
     waits: BTreeMap<Key, Clock>,
-    course: CourseClocks,
+    rollout_state: RolloutClocks,
 }
 
 /// Node, what is waited for, and the time that is stored with it: by that a mark is known, which a later grant takes over.
@@ -59,7 +59,7 @@ fn longest(settings: Option<&ResolvedSpec>, what: WaitFor) -> i64 {
 
 /// Those of the whole rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct CourseClocks {
+struct RolloutClocks {
     revision: String,
     since: i64,
     steps_done: u32,
@@ -74,9 +74,9 @@ struct CourseClocks {
     soaks: bool,
 }
 
-impl CourseClocks {
-    fn is_of(&self, course: &Course) -> bool {
-        (&self.revision, self.since, self.steps_done) == (&course.revision, course.since, course.steps_done)
+impl RolloutClocks {
+    fn is_of(&self, rollout: &RolloutState) -> bool {
+        (&self.revision, self.since, self.steps_done) == (&rollout.revision, rollout.since, rollout.steps_done)
     }
 }
 
@@ -147,14 +147,14 @@ impl Clocks {
             });
             grant.waited = waited.collect();
         }
-        if let Some(course) = ledger.course.as_mut().filter(|course| self.course.is_of(course)) {
+        if let Some(rollout) = ledger.rollout_state.as_mut().filter(|rollout| self.rollout_state.is_of(rollout)) {
             let most = settings.map_or(0, |settings| after(settings.rollout.progress_deadline));
-            course.idle = on(Clock { seconds: self.course.idle, runs: self.course.runs }, most);
-            course.proving = on(Clock { seconds: self.course.proving, runs: self.course.proves }, most);
-            course.spent = self.course.spent.saturating_add(course.idle - self.course.idle);
-            let step = settings.and_then(|settings| settings.rollout.steps.get(course.steps_done as usize));
+            rollout.idle = on(Clock { seconds: self.rollout_state.idle, runs: self.rollout_state.runs }, most);
+            rollout.proving = on(Clock { seconds: self.rollout_state.proving, runs: self.rollout_state.proves }, most);
+            rollout.spent = self.rollout_state.spent.saturating_add(rollout.idle - self.rollout_state.idle);
+            let step = settings.and_then(|settings| settings.rollout.steps.get(rollout.steps_done as usize));
             let most = step.map_or(0, |step| step.soak);
-            course.soaked = self.course.soaked.map(|seconds| on(Clock { seconds, runs: true }, most));
+            rollout.soaked = self.rollout_state.soaked.map(|seconds| on(Clock { seconds, runs: true }, most));
         }
         (next, ledger)
     }
@@ -167,22 +167,22 @@ impl Clocks {
     }
 
     /// Those of the rollout, as far as it has come; `runs` and `proves`: until the next look, too.
-    pub(crate) fn note(&mut self, course: &Course, runs: bool, proves: bool, settings: &ResolvedSpec) {
-        let &Course { since, steps_done, idle, spent, proving, soaked, .. } = course;
+    pub(crate) fn note(&mut self, rollout: &RolloutState, runs: bool, proves: bool, settings: &ResolvedSpec) {
+        let &RolloutState { since, steps_done, idle, spent, proving, soaked, .. } = rollout;
         let step = settings.rollout.steps.get(steps_done as usize);
         let soaks = soaked.zip(step).is_some_and(|(soaked, step)| soaked < step.soak);
-        let revision = course.revision.clone();
-        self.course = CourseClocks { revision, since, steps_done, idle, spent, proving, soaked, runs, proves, soaks };
+        let revision = rollout.revision.clone();
+        self.rollout_state = RolloutClocks { revision, since, steps_done, idle, spent, proving, soaked, runs, proves, soaks };
     }
 
     /// A node is under way that nobody holds up, or waits for the proof, and nothing is shut.
     pub(crate) fn is_running(&self) -> bool {
-        self.course.runs || self.course.proves
+        self.rollout_state.runs || self.rollout_state.proves
     }
 
     /// A clock runs, so that another look is needed soon.
     pub(crate) fn again(&self) -> Option<i64> {
-        let counts = self.is_running() || self.course.soaks || self.waits.values().any(|clock| clock.runs);
+        let counts = self.is_running() || self.rollout_state.soaks || self.waits.values().any(|clock| clock.runs);
         counts.then_some(self.look_every())
     }
 

@@ -181,8 +181,8 @@ impl<'a> Pass<'a> {
         };
         self.look_at_windows();
         let retried = self.judge(cases);
-        self.room = match self.targets.as_ref().ok().zip(self.ledger.course.as_ref()) {
-            Some((targets, course)) => SlotPool::of(&targets.effective, self.plan.sights.proof(targets, course, cases), cases),
+        self.room = match self.targets.as_ref().ok().zip(self.ledger.rollout_state.as_ref()) {
+            Some((targets, rollout)) => SlotPool::of(&targets.effective, self.plan.sights.proof(targets, rollout, cases), cases),
             None => SlotPool::closed(cases),
         };
         for case in cases {
@@ -200,14 +200,14 @@ impl<'a> Pass<'a> {
             self.supply(case);
         }
         if let Some(settings) = self.settings {
-            let course = self.ledger.course.as_ref();
+            let rollout = self.ledger.rollout_state.as_ref();
             let terms = GrantRules {
                 snapshot: self.snapshot,
                 settings,
                 targets: self.valid_targets(),
                 rivals: &self.rivals,
                 shut: &self.shut,
-                course,
+                rollout,
             };
             let admission = terms.admit(cases, &mut self.room);
             self.plan.actions.extend(admission.pulls.iter().cloned());

@@ -17,7 +17,7 @@ use crate::{
 };
 use crds::{
     ingress_daemon_set::PodUpdate,
-    ledger::{Course, Grant, GrantReason, Marks},
+    ledger::{Grant, GrantReason, Marks, RolloutState},
 };
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ pub struct GrantRules<'a> {
     /// What holds back whole kinds of work.
     pub shut: &'a Blockers,
     /// The rollout so far.
-    pub course: Option<&'a Course>,
+    pub rollout: Option<&'a RolloutState>,
 }
 
 impl GrantRules<'_> {
@@ -154,7 +154,7 @@ impl GrantRules<'_> {
             if let Some(reason) = &case.held_back {
                 return Some(reason.clone());
             }
-            if let Some(failure) = self.course.and_then(|course| course.failed.get(case.name)) {
+            if let Some(failure) = self.rollout.and_then(|rollout| rollout.failed.get(case.name)) {
                 return Some(Reason::FailedBefore(failure.reason.clone()));
             }
         }

@@ -16,7 +16,7 @@ use crate::{
     spec::ResolvedSpec,
 };
 use crds::{
-    ledger::{Course, Grant, GrantReason, Ledger, Suspect},
+    ledger::{Grant, GrantReason, Ledger, RolloutState, Suspect},
     token::Phase,
 };
 use std::{
@@ -316,8 +316,9 @@ impl Sights {
         let runs = runs_of(running.flat_map(|case| case.pods));
         let revision = targets.effective.revision.clone();
         let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
-        let counted =
-            || rollout_state::stored(targets, ledger).filter(|course| course.runs == written(next.runs)).map_or(0, |course| course.proof);
+        let counted = || {
+            rollout_state::stored(targets, ledger).filter(|rollout| rollout.runs == written(next.runs)).map_or(0, |rollout| rollout.proof)
+        };
         let before = if self.revision == next.revision { self.proof } else { counted() };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
         next.proving = next.goes_on(snapshot, &targets.effective, cases);
@@ -365,16 +366,16 @@ impl Sights {
     }
 
     /// How the proof stands for these nodes.
-    pub fn proof<'c>(&self, targets: &Targets, course: &Course, cases: &[ManagedNode<'c>]) -> Proof<'c> {
+    pub fn proof<'c>(&self, targets: &Targets, rollout: &RolloutState, cases: &[ManagedNode<'c>]) -> Proof<'c> {
         let settings = &targets.effective;
         let clocks = Clocks::of(settings);
-        let proved = !targets.is_unproven() || course.proved || self.proof >= clocks.proven_after;
+        let proved = !targets.is_unproven() || rollout.proved || self.proof >= clocks.proven_after;
         let has_it = |case: &ManagedNode<'_>| runs(case, settings) || has_what_was_left(case, settings);
         let standing = |case: &ManagedNode<'_>| match self.nodes.get(case.name) {
             // Without pods nothing can break, and nothing is to wait for what could not end.
             _ if settings.is_without_pods() => Standing::Plain,
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
-            _ if !proved && (has_it(case) || course.reached.contains_key(case.name)) => Standing::Unproved,
+            _ if !proved && (has_it(case) || rollout.reached.contains_key(case.name)) => Standing::Unproved,
             Some(_) if self.is_dead(case) => Standing::Plain,
             Some(sight) if sight.suspect && sight.falls() > 1 => Standing::StoppedServing,
             Some(sight) if sight.suspect => Standing::Suspect,

@@ -61,8 +61,8 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, ledger: Opt
 
 /// What does not depend on grants.
 fn remembered(ledger: Option<&Ledger>) -> Ledger {
-    let Some(Ledger { course, rolled_back, suspects, served_ports, .. }) = ledger.cloned() else { return Ledger::default() };
-    Ledger { course, rolled_back, suspects, served_ports, ..Ledger::default() }
+    let Some(Ledger { rollout_state, rolled_back, suspects, served_ports, .. }) = ledger.cloned() else { return Ledger::default() };
+    Ledger { rollout_state, rolled_back, suspects, served_ports, ..Ledger::default() }
 }
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.

@@ -10,7 +10,7 @@ use crate::{
     spec::{ResolvedSpec, StepNodes, Topology},
 };
 use crds::{
-    ledger::{Course, Failure, GoneFailure, Grant, GrantReason, Ledger, RolledBack, WaitFor},
+    ledger::{Failure, GoneFailure, Grant, GrantReason, Ledger, RolledBack, RolloutState, WaitFor},
     names,
     token::Phase,
 };
@@ -29,41 +29,41 @@ pub(crate) const RELEASED: &str = "Released";
 pub(crate) const OUT_BEFORE: &str = "OutBefore";
 
 /// The stored course, while it is the one of the effective revision.
-pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a Course> {
-    ledger.course.as_ref().filter(|course| course.revision == targets.effective.revision)
+pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a RolloutState> {
+    ledger.rollout_state.as_ref().filter(|rollout| rollout.revision == targets.effective.revision)
 }
 
 /// Lets nodes keep what they run that it is not the turn of, and says why.
 pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [ManagedNode<'a>]) {
     let settings = &targets.effective;
-    let course = stored(targets, ledger);
+    let rollout = stored(targets, ledger);
     let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
     if selective && !settings.rollout.on_delete {
-        let turns = turns(snapshot, targets, course, cases);
+        let turns = turns(snapshot, targets, rollout, cases);
         cases.iter_mut().enumerate().for_each(|(index, case)| case.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
     }
-    let halt = course.and_then(|course| halt(settings, course, cases));
+    let halt = rollout.and_then(|rollout| halt(settings, rollout, cases));
     let closed = targets.closed();
-    let step = step_state(snapshot, targets, course, cases);
+    let step = step_state(snapshot, targets, rollout, cases);
     // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
     let paused = snapshot.resource.spec.paused;
-    let to_prove = has_to_prove(targets, course);
+    let to_prove = has_to_prove(targets, rollout);
     let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
     let joins_proven = withheld && targets.at(&targets.proven).is_some();
-    let without_turn = if to_prove { without_turn(settings, course, cases) } else { BTreeSet::new() };
+    let without_turn = if to_prove { without_turn(settings, rollout, cases) } else { BTreeSet::new() };
     let without_pods = settings.is_without_pods();
     let waits = if without_pods { Reason::WithoutPods } else { Reason::JoinsProven };
     for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
         // A machine that joins is no place to try a revision on.
         let is_given = case.grant.is_some_and(|grant| grant.kind == GrantReason::Update);
-        case.joins = joins_proven && to_prove && has_joined_in_place(case, course);
+        case.joins = joins_proven && to_prove && has_joined_in_place(case, rollout);
         let joins = case.joins || joins_proven && is_new(case) && !is_given;
         if case.is_at(&settings.revision) && !joins {
             continue;
         }
         let stays = without_turn.contains(&index);
         let out_of_turn = if selective && settings.rollout.on_delete {
-            let since = course.map_or(i64::MAX, |course| course.since);
+            let since = rollout.map_or(i64::MAX, |rollout| rollout.since);
             let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
             (!allowed).then_some(Reason::OnDelete)
         } else {
@@ -96,15 +96,15 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
 }
 
 /// The revision of the spec has not served long enough.
-fn has_to_prove(targets: &Targets, course: Option<&Course>) -> bool {
-    targets.is_unproven() && targets.effective.rollout.proven_after > 0 && !course.is_some_and(|course| course.proved)
+fn has_to_prove(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
+    targets.is_unproven() && targets.effective.rollout.proven_after > 0 && !rollout.is_some_and(|rollout| rollout.proved)
 }
 
 /// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
 /// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
 /// that have the revision. Without any pods nodes could prove nothing, and all keep it.
-fn without_turn(settings: &ResolvedSpec, course: Option<&Course>, cases: &[ManagedNode<'_>]) -> BTreeSet<usize> {
-    let was_reached = |case: &ManagedNode<'_>| course.is_some_and(|course| course.reached.contains_key(case.name));
+fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, cases: &[ManagedNode<'_>]) -> BTreeSet<usize> {
+    let was_reached = |case: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.reached.contains_key(case.name));
     let has_it =
         |case: &ManagedNode<'_>| is_granted(case, settings) || case.is_at(&settings.revision) && !is_new(case) || was_reached(case);
     let chosen = || cases.iter().filter(|case| case.chosen);
@@ -141,8 +141,8 @@ fn without_turn(settings: &ResolvedSpec, course: Option<&Course>, cases: &[Manag
 }
 
 /// Its machine has taken the name of another: what that had is not its own. One that was given the revision has only lost its label.
-fn has_joined_in_place(case: &ManagedNode<'_>, course: Option<&Course>) -> bool {
-    let was_given = |node: &NodeFacts| course.is_some_and(|course| course.reached.get(case.name) == Some(&node.uid));
+fn has_joined_in_place(case: &ManagedNode<'_>, rollout: Option<&RolloutState>) -> bool {
+    let was_given = |node: &NodeFacts| rollout.is_some_and(|rollout| rollout.reached.get(case.name) == Some(&node.uid));
     case.took_name() && !case.node.is_some_and(was_given)
 }
 
@@ -181,7 +181,7 @@ fn lost_a_pod(case: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bo
 
 /// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
 /// rollout has reached already come first, so that a set stays what it is when nodes come and go.
-fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[ManagedNode<'_>]) -> BTreeMap<usize, Turn> {
+fn turns(snapshot: &Snapshot, targets: &Targets, rollout: Option<&RolloutState>, cases: &[ManagedNode<'_>]) -> BTreeMap<usize, Turn> {
     let settings = &targets.effective;
     let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
     order.sort_by_cached_key(|(_, case)| (case.order_hash(&settings.revision), case.name));
@@ -207,7 +207,7 @@ fn turns(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases:
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
     let mut asked_for: BTreeSet<usize> = BTreeSet::new();
     let steps = if has_steps(targets) { settings.rollout.steps.as_slice() } else { &[] };
-    let done = course.map_or(0, |course| course.steps_done as usize);
+    let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
     if done >= steps.len() {
         asked_for.extend(order.iter().map(|(index, _)| *index));
     }
@@ -240,8 +240,8 @@ fn has_steps(targets: &Targets) -> bool {
 }
 
 /// All steps are passed, or there are none.
-fn is_past_steps(targets: &Targets, course: Option<&Course>) -> bool {
-    let done = course.map_or(0, |course| course.steps_done as usize);
+fn is_past_steps(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
+    let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
     !has_steps(targets) || done >= targets.effective.rollout.steps.len()
 }
 
@@ -257,7 +257,7 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
     };
     let (run, missing): (Vec<_>, Vec<_>) = cases.iter().filter(|case| case.chosen).partition(|case| runs(case));
     let excused = |case: &&ManagedNode<'_>| is_skipped(snapshot, case) || case.is_lost();
-    let course = stored(targets, ledger);
+    let rollout = stored(targets, ledger);
     // What has no pods has not run.
     !run.is_empty()
         && !settings.is_without_pods()
@@ -265,9 +265,9 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
         && missing.len() <= settings.budget.of(run.len() + missing.len())
         && sights.has_proved(settings)
         && !ledger.grants.values().any(|grant| grant.kind == GrantReason::Update)
-        && !course.is_some_and(|course| course.failed.values().any(condemns) || gone(course).next().is_some())
-        && !course.is_some_and(|course| halt(settings, course, cases).is_some_and(|halt| halt.condemns))
-        && is_past_steps(targets, course)
+        && !rollout.is_some_and(|rollout| rollout.failed.values().any(condemns) || gone(rollout).next().is_some())
+        && !rollout.is_some_and(|rollout| halt(settings, rollout, cases).is_some_and(|halt| halt.condemns))
+        && is_past_steps(targets, rollout)
 }
 
 /// A failure for this reason counts among those that halt the rollout.
@@ -286,11 +286,11 @@ fn kept(settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> usize {
 }
 
 /// What the present step waits for, while there is one.
-pub fn step_state(snapshot: &Snapshot, targets: &Targets, course: Option<&Course>, cases: &[ManagedNode<'_>]) -> Option<Reason> {
+pub fn step_state(snapshot: &Snapshot, targets: &Targets, rollout: Option<&RolloutState>, cases: &[ManagedNode<'_>]) -> Option<Reason> {
     let steps = &targets.effective.rollout.steps;
-    let done = course.map_or(0, |course| course.steps_done as usize);
+    let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
     let step = steps.get(done).filter(|_| has_steps(targets))?;
-    let soaked = course.and_then(|course| course.soaked);
+    let soaked = rollout.and_then(|rollout| rollout.soaked);
     let revision = || targets.effective.revision.clone();
     let state = match soaked.map(|soaked| step.soak.saturating_sub(soaked)) {
         None if selects_none(&step.nodes, cases) => StepState::NoNodes { revision: revision() },
@@ -329,12 +329,12 @@ impl Halt {
 }
 
 /// Whether failures halt the rollout. Those that hold all places there are do, too: no other node could be begun.
-pub fn halt(settings: &ResolvedSpec, course: &Course, cases: &[ManagedNode<'_>]) -> Option<Halt> {
-    let here = course.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
-    let gone = gone(course).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
+pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, cases: &[ManagedNode<'_>]) -> Option<Halt> {
+    let here = rollout.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
+    let gone = gone(rollout).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
     let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| counts(reason)).collect();
     let running = cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)).count();
-    let lost = course.lost.len() >= LOST && course.lost.len() > proof::noise(running);
+    let lost = rollout.lost.len() >= LOST && rollout.lost.len() > proof::noise(running);
     if lost {
         counted.push((i64::MAX, "machines that were lost", LOST_NODES));
     }
@@ -349,21 +349,21 @@ pub fn halt(settings: &ResolvedSpec, course: &Course, cases: &[ManagedNode<'_>])
 }
 
 /// Failures of Nodes that are not there any more.
-pub fn gone(course: &Course) -> impl Iterator<Item = &GoneFailure> {
-    course.failed_nodes.values().filter(|gone| !course.failed.contains_key(&gone.node))
+pub fn gone(rollout: &RolloutState) -> impl Iterator<Item = &GoneFailure> {
+    rollout.failed_nodes.values().filter(|gone| !rollout.failed.contains_key(&gone.node))
 }
 
 /// The most failures of Nodes that are remembered.
 const REMEMBERED: usize = 100;
 
 /// Notes that the revision failed on a node: by its name, and where the revision may be why by the UID of its Node, which outlives it.
-pub fn note(course: &mut Course, case: &ManagedNode<'_>, failure: Failure) {
+pub fn note(rollout: &mut RolloutState, case: &ManagedNode<'_>, failure: Failure) {
     let condemns = condemns(&failure);
-    if let Some(node) = case.node.filter(|_| condemns && course.failed_nodes.len() < REMEMBERED) {
+    if let Some(node) = case.node.filter(|_| condemns && rollout.failed_nodes.len() < REMEMBERED) {
         let gone = GoneFailure { node: case.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
-        course.failed_nodes.entry(node.uid.clone()).or_insert(gone);
+        rollout.failed_nodes.entry(node.uid.clone()).or_insert(gone);
     }
-    course.failed.entry(case.name.to_owned()).or_insert(failure);
+    rollout.failed.entry(case.name.to_owned()).or_insert(failure);
 }
 
 /// A failure that is noted now.
@@ -387,9 +387,9 @@ fn is_retried(case: &ManagedNode<'_>, failure: &Failure) -> bool {
 }
 
 /// A person lets pass all that failed.
-pub fn is_retried_everywhere(snapshot: &Snapshot, course: &Course) -> bool {
+pub fn is_retried_everywhere(snapshot: &Snapshot, rollout: &RolloutState) -> bool {
     let asked = &snapshot.resource.retry;
-    !asked.is_empty() && *asked != course.retry
+    !asked.is_empty() && *asked != rollout.retry
 }
 
 /// This time, or that of the newest of the pods: a clock that was set back makes no pod one that came later.
@@ -397,46 +397,46 @@ pub fn not_before<'p>(now: i64, pods: impl IntoIterator<Item = &'p PodFacts>) ->
     pods.into_iter().map(|pod| pod.created).fold(now, i64::max)
 }
 
-/// The course up to this moment, and the nodes that a person wants to be tried again.
+/// The rollout up to this moment, and the nodes that a person wants to be tried again.
 pub fn observe(
     snapshot: &Snapshot,
     targets: &Targets,
     ledger: &Ledger,
     sights: &Sights,
     cases: &[ManagedNode<'_>],
-) -> (Course, BTreeSet<String>) {
+) -> (RolloutState, BTreeSet<String>) {
     let settings = &targets.effective;
     let chosen = || cases.iter().filter(|case| case.chosen);
     let is_finished =
         |case: &&ManagedNode<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
     let finished = chosen().filter(is_finished).count();
     let finished = u32::try_from(finished).unwrap_or(u32::MAX);
-    let mut course = stored(targets, ledger).cloned().unwrap_or_else(|| Course {
+    let mut rollout = stored(targets, ledger).cloned().unwrap_or_else(|| RolloutState {
         revision: settings.revision.clone(),
         since: not_before(snapshot.now, cases.iter().flat_map(|case| case.pods)),
         progressed_at: snapshot.now,
         began_with: finished,
         finished,
         retry: snapshot.resource.retry.clone(),
-        ..Course::default()
+        ..RolloutState::default()
     });
-    if finished > course.finished {
-        (course.progressed_at, course.idle, course.proving) = (snapshot.now, 0, 0);
+    if finished > rollout.finished {
+        (rollout.progressed_at, rollout.idle, rollout.proving) = (snapshot.now, 0, 0);
     }
-    course.finished = finished;
+    rollout.finished = finished;
     let by_name: BTreeMap<&str, &ManagedNode<'_>> = cases.iter().map(|case| (case.name, case)).collect();
     let (mut retried, mut forgiven) = (BTreeSet::new(), false);
-    if is_retried_everywhere(snapshot, &course) {
-        retried.extend(std::mem::take(&mut course.failed).into_keys());
-        course.failed_nodes.clear();
-        course.lost.clear();
+    if is_retried_everywhere(snapshot, &rollout) {
+        retried.extend(std::mem::take(&mut rollout.failed).into_keys());
+        rollout.failed_nodes.clear();
+        rollout.lost.clear();
         forgiven = true;
     }
-    course.retry.clone_from(&snapshot.resource.retry);
+    rollout.retry.clone_from(&snapshot.resource.retry);
     let chosen_before = |node: &&String| by_name.get(node.as_str()).is_some_and(|case| case.chosen);
-    let failed_before: BTreeSet<String> = course.failed.keys().filter(chosen_before).cloned().collect();
-    let remembered = &course.failed_nodes;
-    course.failed.retain(|node, failure| {
+    let failed_before: BTreeSet<String> = rollout.failed.keys().filter(chosen_before).cloned().collect();
+    let remembered = &rollout.failed_nodes;
+    rollout.failed.retain(|node, failure| {
         let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
         // Another machine of the same name.
         let uid = case.node.map(|node| node.uid.as_str()).unwrap_or_default();
@@ -458,18 +458,18 @@ pub fn observe(
             }
         }
     });
-    reach(snapshot, targets, ledger, sights, &mut course, &by_name);
-    note_losses(snapshot, sights, &mut course);
-    let failed = &course.failed;
-    course.failed_nodes.retain(|uid, gone| {
+    reach(snapshot, targets, ledger, sights, &mut rollout, &by_name);
+    note_losses(snapshot, sights, &mut rollout);
+    let failed = &rollout.failed;
+    rollout.failed_nodes.retain(|uid, gone| {
         let there = by_name.get(gone.node.as_str()).is_some_and(|case| case.chosen && case.node.is_some_and(|node| node.uid == *uid));
         // What comes back to the pool has not been forgiven.
         !there || !failed_before.contains(&gone.node) || failed.contains_key(&gone.node)
     });
     if has_steps(targets) {
-        observe_step(snapshot, settings, sights, cases, &mut course, forgiven);
+        observe_step(snapshot, settings, sights, cases, &mut rollout, forgiven);
     }
-    (course, retried)
+    (rollout, retried)
 }
 
 /// Nodes that were given the revision before it was proved; those that went, and nobody had said that they would.
@@ -478,38 +478,38 @@ fn reach(
     targets: &Targets,
     ledger: &Ledger,
     sights: &Sights,
-    course: &mut Course,
+    rollout: &mut RolloutState,
     cases: &BTreeMap<&str, &ManagedNode<'_>>,
 ) {
-    if !has_to_prove(targets, Some(course)) {
-        course.reached.clear();
+    if !has_to_prove(targets, Some(rollout)) {
+        rollout.reached.clear();
         return;
     }
     let announced =
         |node: &String| ledger.grants.get(node).is_some_and(|grant| matches!(grant.kind, GrantReason::Drain | GrantReason::Remove));
     let uid = |node: &str| snapshot.nodes.get(node).map(|node| node.uid.as_str());
-    let went: Vec<_> = course.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
+    let went: Vec<_> = rollout.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
     let lost = went.into_iter().filter(|(node, uid)| !announced(node) && !sights.excuses(uid));
     let lost: Vec<_> = lost.map(|(_, uid)| uid.clone()).collect();
-    course.lost.extend(lost);
+    rollout.lost.extend(lost);
     // Whoever drains a node before it goes has cordoned it.
     let stays = |node: &str| cases.get(node).is_some_and(|case| case.chosen && case.node.is_some_and(|node| !node.unschedulable));
-    course.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
+    rollout.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
     for case in cases.values().filter(|case| stays(case.name)) {
-        let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == GrantReason::Update && grant.revision == course.revision);
+        let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == GrantReason::Update && grant.revision == rollout.revision);
         if let Some(grant) = grant.filter(|grant| uid(case.name) == Some(&grant.node_uid)) {
-            course.reached.insert(case.name.to_owned(), grant.node_uid.clone());
+            rollout.reached.insert(case.name.to_owned(), grant.node_uid.clone());
         }
     }
 }
 
 /// Machines that were lost: those that are back until it is forgotten, those that went for good.
-fn note_losses(snapshot: &Snapshot, sights: &Sights, course: &mut Course) {
-    let revision = &course.revision;
-    course.lost.extend(sights.lost(revision).map(str::to_owned));
-    course.lost.retain(|uid| sights.remembers(uid, revision) || !snapshot.nodes.values().any(|node| node.uid == *uid));
-    while course.lost.len() > REMEMBERED {
-        course.lost.pop_first();
+fn note_losses(snapshot: &Snapshot, sights: &Sights, rollout: &mut RolloutState) {
+    let revision = &rollout.revision;
+    rollout.lost.extend(sights.lost(revision).map(str::to_owned));
+    rollout.lost.retain(|uid| sights.remembers(uid, revision) || !snapshot.nodes.values().any(|node| node.uid == *uid));
+    while rollout.lost.len() > REMEMBERED {
+        rollout.lost.pop_first();
     }
 }
 
@@ -533,17 +533,17 @@ fn restarts(settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> BTreeMap<Stri
 }
 
 /// Restarts since the step began, or since a person let those before pass; the node with most of them.
-fn restarts_in_step(course: &mut Course, now: &BTreeMap<String, i64>, forgiven: bool) -> (i64, Option<String>) {
-    if forgiven || course.counted_step != Some(course.steps_done) {
-        course.counted_step = Some(course.steps_done);
-        course.earlier_restarts.clone_from(now);
+fn restarts_in_step(rollout: &mut RolloutState, now: &BTreeMap<String, i64>, forgiven: bool) -> (i64, Option<String>) {
+    if forgiven || rollout.counted_step != Some(rollout.steps_done) {
+        rollout.counted_step = Some(rollout.steps_done);
+        rollout.earlier_restarts.clone_from(now);
     }
     // A pod that was made anew has taken its restarts along: later ones count.
-    course.earlier_restarts.retain(|node, earlier| {
+    rollout.earlier_restarts.retain(|node, earlier| {
         *earlier = (*earlier).min(now.get(node).copied().unwrap_or(0));
         *earlier > 0
     });
-    let earlier = |node: &String| course.earlier_restarts.get(node).copied().unwrap_or(0);
+    let earlier = |node: &String| rollout.earlier_restarts.get(node).copied().unwrap_or(0);
     let since = || now.iter().map(|(node, restarts)| (restarts.saturating_sub(earlier(node)), node));
     let worst = since().filter(|(restarts, _)| *restarts > 0).max_by_key(|(restarts, node)| (*restarts, Reverse(*node)));
     (since().map(|(restarts, _)| restarts).sum(), worst.map(|(_, node)| node.clone()))
@@ -554,17 +554,17 @@ fn observe_step(
     settings: &ResolvedSpec,
     sights: &Sights,
     cases: &[ManagedNode<'_>],
-    course: &mut Course,
+    rollout: &mut RolloutState,
     forgiven: bool,
 ) {
-    let done = course.steps_done as usize;
+    let done = rollout.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
     let now = restarts(settings, cases);
-    let (sum, worst) = restarts_in_step(course, &now, forgiven);
+    let (sum, worst) = restarts_in_step(rollout, &now, forgiven);
     let too_many = step.max_restarts.is_some_and(|most| sum > most);
     if let Some(case) = cases.iter().find(|case| too_many && worst.as_deref() == Some(case.name)) {
         let failure = failure(snapshot, case, RESTARTS);
-        note(course, case, failure);
+        note(rollout, case, failure);
     }
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
@@ -576,21 +576,21 @@ fn observe_step(
     // In a large step some node is always out of service, or has just been.
     let out = asked_for.iter().filter(|case| case.is_unavailable() || sights.suspect(case.name).is_some()).count();
     if unproven || !reached || out > proof::noise(asked_for.len()) {
-        course.soaked = None;
+        rollout.soaked = None;
         return;
     }
-    let soaked = *course.soaked.get_or_insert(0) >= step.soak;
-    let halted = halt(settings, course, cases).is_some();
+    let soaked = *rollout.soaked.get_or_insert(0) >= step.soak;
+    let halted = halt(settings, rollout, cases).is_some();
     if soaked && !halted && (!step.pause || promoted) {
-        course.steps_done += 1;
-        course.soaked = None;
-        restarts_in_step(course, &now, false);
+        rollout.steps_done += 1;
+        rollout.soaked = None;
+        restarts_in_step(rollout, &now, false);
     }
 }
 
 /// No node was finished for too long, while some were under way or waited for the proof.
-pub fn is_late(settings: &ResolvedSpec, course: &Course) -> bool {
-    course.idle.saturating_add(course.proving) > settings.rollout.progress_deadline
+pub fn is_late(settings: &ResolvedSpec, rollout: &RolloutState) -> bool {
+    rollout.idle.saturating_add(rollout.proving) > settings.rollout.progress_deadline
 }
 
 /// The seconds that are left of a node's deadline; nothing before its pods change.

@@ -90,7 +90,7 @@ fn counts(settings: Option<&ResolvedSpec>, cases: &[ManagedNode<'_>], ledger: &L
                 || case.holds_node()
                 || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == GrantReason::Remove && case.deployment.is_none())
         }),
-        failed: ledger.course.as_ref().map_or(0, |course| u32::try_from(course.failed.len()).unwrap_or(u32::MAX)),
+        failed: ledger.rollout_state.as_ref().map_or(0, |rollout| u32::try_from(rollout.failed.len()).unwrap_or(u32::MAX)),
     }
 }
 
@@ -362,11 +362,11 @@ const ROLLED_BACK: &str = "RolledBack";
 const DEADLINE: &str = "ProgressDeadlineExceeded";
 
 fn late(settings: &ResolvedSpec, plan: &Plan, ledger: &Ledger) -> Option<String> {
-    let course = ledger.course.as_ref().filter(|course| plan.clocks.is_running() && rollout_state::is_late(settings, course))?;
+    let rollout = ledger.rollout_state.as_ref().filter(|rollout| plan.clocks.is_running() && rollout_state::is_late(settings, rollout))?;
     Some(format!(
         "no node was finished within {} s (progressDeadlineSeconds), the last at {}: see nodeStates for what they wait for",
         settings.rollout.progress_deadline,
-        clock(course.progressed_at)
+        clock(rollout.progressed_at)
     ))
 }
 

@@ -13,7 +13,7 @@ use crate::{
     window::Windows,
 };
 use crds::{
-    ledger::{Course, Failure, Grant, GrantReason},
+    ledger::{Failure, Grant, GrantReason, RolloutState},
     status::NodePhase,
 };
 use std::collections::BTreeSet;
@@ -33,9 +33,9 @@ impl Pass<'_> {
     pub(super) fn judge(&mut self, cases: &[ManagedNode<'_>]) -> BTreeSet<String> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, cases);
-        let (mut course, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, cases);
-        let everywhere =
-            rollout_state::stored(targets, &self.ledger).is_some_and(|course| rollout_state::is_retried_everywhere(self.snapshot, course));
+        let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, cases);
+        let everywhere = rollout_state::stored(targets, &self.ledger)
+            .is_some_and(|rollout| rollout_state::is_retried_everywhere(self.snapshot, rollout));
         for case in cases.iter().filter(|case| everywhere || retried.contains(case.name)) {
             sights.forgive(case.name);
         }
@@ -51,23 +51,23 @@ impl Pass<'_> {
             }
             if left > 0 {
                 self.plan.recheck(now.saturating_add(left));
-            } else if !course.failed.contains_key(case.name) {
+            } else if !rollout.failed.contains_key(case.name) {
                 let word = if grant.out_before { rollout_state::OUT_BEFORE } else { failure_word(self.incomplete(case, grant).word()) };
                 let failure = rollout_state::failure(self.snapshot, case, word);
-                rollout_state::note(&mut course, case, failure);
+                rollout_state::note(&mut rollout, case, failure);
             }
         }
         if targets.is_unproven() {
-            self.judge_attached(&targets.effective, cases, &sights, &mut course);
+            self.judge_attached(&targets.effective, cases, &sights, &mut rollout);
         }
-        course.proved = sights.proof(targets, &course, cases).proved && !sights.overflows();
-        (course.proof, course.runs) = sights.recorded_proof(&targets.effective);
+        rollout.proved = sights.proof(targets, &rollout, cases).proved && !sights.overflows();
+        (rollout.proof, rollout.runs) = sights.recorded_proof(&targets.effective);
         self.ledger.suspects = sights.record();
         if let Some(again) = sights.again(&targets.effective, self.plan.clocks.look_every()) {
             self.plan.recheck(now.saturating_add(again));
         }
         self.plan.sights = sights;
-        self.shut.halt = rollout_state::halt(&targets.effective, &course, cases);
+        self.shut.halt = rollout_state::halt(&targets.effective, &rollout, cases);
         self.shut.gates.failed = self.shut.halt.is_some();
         self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| !everywhere && rolled_back.from == targets.newest);
         if let Some(halt) = &self.shut.halt
@@ -75,20 +75,20 @@ impl Pass<'_> {
         {
             self.ledger.rolled_back = Some(rolled_back);
         }
-        self.ledger.course = Some(course);
+        self.ledger.rollout_state = Some(rollout);
         retried
     }
 
     /// The revision has failed on nodes, too, that came through and fell again and again, or were out for as long as they may be under way.
-    fn judge_attached(&self, settings: &ResolvedSpec, cases: &[ManagedNode<'_>], sights: &Sights, course: &mut Course) {
+    fn judge_attached(&self, settings: &ResolvedSpec, cases: &[ManagedNode<'_>], sights: &Sights, rollout: &mut RolloutState) {
         for case in cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)) {
-            let Some(verdict) = sights.failure(settings, case.name).filter(|_| !course.failed.contains_key(case.name)) else { continue };
+            let Some(verdict) = sights.failure(settings, case.name).filter(|_| !rollout.failed.contains_key(case.name)) else { continue };
             let word = match verdict {
                 Verdict::Fell(word) => word,
                 Verdict::Out => failure_word(self.incomplete(case, &Grant::default()).word()),
             };
             let failure = rollout_state::failure(self.snapshot, case, word);
-            rollout_state::note(course, case, failure);
+            rollout_state::note(rollout, case, failure);
         }
     }
 
@@ -103,16 +103,16 @@ impl Pass<'_> {
         let waits = |state: &NodeProgress| matches!(state.reason, Reason::Proving { .. });
         let proving = open && !running && self.shut.halt.is_none() && self.plan.node_states.values().any(waits);
         let now = self.snapshot.now;
-        let Some((course, settings)) = self.ledger.course.as_mut().zip(self.settings) else { return };
-        let since = course.idle.saturating_add(course.proving);
+        let Some((rollout, settings)) = self.ledger.rollout_state.as_mut().zip(self.settings) else { return };
+        let since = rollout.idle.saturating_add(rollout.proving);
         let left = settings.rollout.progress_deadline.saturating_add(1).saturating_sub(since);
         if running {
-            course.progressed_at = now.saturating_sub(since);
+            rollout.progressed_at = now.saturating_sub(since);
         }
         if running || proving {
             self.plan.recheck(now.saturating_add(left.max(1)));
         }
-        self.plan.clocks.note(course, running, proving, settings);
+        self.plan.clocks.note(rollout, running, proving, settings);
         if let Some(again) = self.plan.clocks.again() {
             self.plan.recheck(now.saturating_add(again));
         }
@@ -121,12 +121,12 @@ impl Pass<'_> {
     /// The wanted revision failed on the node; while the spec is not valid none is wanted.
     pub(super) fn failure(&self, case: &ManagedNode<'_>) -> Option<&Failure> {
         self.settings?;
-        self.ledger.course.as_ref()?.failed.get(case.name)
+        self.ledger.rollout_state.as_ref()?.failed.get(case.name)
     }
 
     pub(super) fn note_failure(&mut self, case: &ManagedNode<'_>, failure: Failure) {
-        if let Some(course) = self.ledger.course.as_mut() {
-            rollout_state::note(course, case, failure);
+        if let Some(rollout) = self.ledger.rollout_state.as_mut() {
+            rollout_state::note(rollout, case, failure);
         }
     }
 

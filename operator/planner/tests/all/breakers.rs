@@ -1,7 +1,7 @@
 //! A kubelet that refuses a node's pods: what is said of the node, when it is tried again, and how many pods are made.
 
 use crate::{
-    course::{at_rest, condition, edit, seconds},
+    rollout_state::{at_rest, condition, edit, seconds},
     world::{
         World,
         audit::token,

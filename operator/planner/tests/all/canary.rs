@@ -2,7 +2,7 @@
 //! cluster.
 
 use crate::{
-    course::{annotate, at_rest, condition, edit, on, reasons, seconds},
+    rollout_state::{annotate, at_rest, condition, edit, on, reasons, seconds},
     world::{
         World,
         operator::Operator,
@@ -42,7 +42,7 @@ fn a_canary_goes_step_by_step_soaks_and_waits_for_promotion() {
 
 /// Steps of the canary that are done.
 fn steps_done(world: &World) -> u32 {
-    world.cluster.ledger().unwrap().course.as_ref().unwrap().steps_done
+    world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().steps_done
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_partition_that_keeps_all_nodes_passes_no_step_and_lowered_lets_the_first_on
     assert_eq!(reasons(&plan), ["CanaryUpdating", "Partition"]);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
     assert_eq!(plan.status.blocked.unwrap().reason, "Partition");
-    edit(&mut world, |wish| wish.course = json!({"steps": steps}));
+    edit(&mut world, |wish| wish.rollout = json!({"steps": steps}));
     for _ in 0..60 {
         seconds(&mut world, &mut operator, 1);
         assert!(on(&world, 2) <= 1 || steps_done(&world) == 1, "the second step begins only after the first");
@@ -74,10 +74,10 @@ fn a_step_of_more_nodes_than_the_partition_leaves_waits_until_it_is_lowered() {
         |word: &str| plan.node_states.values().map(|state| &state.reason).filter(|reason| reason.word() == word).collect::<Vec<_>>();
     assert_eq!((waiting("Partition").len(), waiting("CanaryUpdating").len()), (1, 2), "{:?}", plan.node_states);
     assert!(waiting("CanaryUpdating")[0].message().contains("partition keeps 1 of them"), "{}", waiting("CanaryUpdating")[0].message());
-    edit(&mut world, |wish| wish.course = json!({"steps": steps, "partition": 2}));
+    edit(&mut world, |wish| wish.rollout = json!({"steps": steps, "partition": 2}));
     let plan = seconds(&mut world, &mut operator, 100);
     assert_eq!((on(&world, 2), steps_done(&world), reasons(&plan)), (2, 2, vec!["Partition"]));
-    edit(&mut world, |wish| wish.course = json!({"steps": steps}));
+    edit(&mut world, |wish| wish.rollout = json!({"steps": steps}));
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
 }
 
@@ -176,7 +176,7 @@ fn a_step_of_all_nodes_that_halted_is_not_passed_before_somebody_has_looked_at_i
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
     assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
-    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
     annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
     let plan = seconds(&mut world, &mut operator, 40);
     assert_eq!((current(&plan), condition(&plan, "Stalled")), (&*world.cluster.wish.revision_of(2), None));
@@ -216,7 +216,7 @@ fn a_revision_is_the_last_that_all_ran_once_the_last_node_is_attached_and_has_so
 #[test]
 fn a_revision_that_a_partition_keeps_from_a_node_is_not_the_last_that_all_ran() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 3);
-    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"partition": 1})));
+    edit(&mut world, |wish| (wish.image, wish.rollout) = (2, json!({"partition": 1})));
     let plan = seconds(&mut world, &mut operator, 60);
     assert_eq!((on(&world, 2), current(&plan)), (2, &*world.cluster.wish.revision_of(1)));
 }
@@ -265,13 +265,13 @@ fn restarts_that_an_earlier_step_allowed_do_not_halt_the_next() {
 #[test]
 fn restarts_before_a_rollout_count_in_none_of_its_steps() {
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 2);
-    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"partition": 2})));
+    edit(&mut world, |wish| (wish.image, wish.rollout) = (2, json!({"partition": 2})));
     seconds(&mut world, &mut operator, 60);
     restart(&mut world, 2, 3);
     edit(&mut world, |wish| wish.image = 3);
     seconds(&mut world, &mut operator, 1);
     let left = on(&world, 2);
-    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"steps": [{"nodes": 3, "soak": "5s", "maxRestarts": 0}]})));
+    edit(&mut world, |wish| (wish.image, wish.rollout) = (2, json!({"steps": [{"nodes": 3, "soak": "5s", "maxRestarts": 0}]})));
     let plan = seconds(&mut world, &mut operator, 60);
     assert!(left > 0 && plan.status.nodes.failed == 0, "{left} {:?}", plan.node_states);
     world.run_until(&mut operator, 120, World::is_converged).unwrap();

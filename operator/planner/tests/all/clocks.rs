@@ -1,8 +1,8 @@
 //! Time in the course of a rollout: deadlines, clocks that stand still, the expected end, windows.
 
 use crate::{
-    course::{at_rest, condition, edit, on, reasons, seconds},
     proof::Flaps,
+    rollout_state::{at_rest, condition, edit, on, reasons, seconds},
     world::{
         World, audit,
         operator::Operator,
@@ -114,7 +114,7 @@ fn a_rollout_that_is_blocked_says_by_what_however_long_it_lasts() {
 fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_is_over() {
     let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
     edit(&mut world, |wish| wish.image = 2);
-    world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished == 3).unwrap();
+    world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().finished == 3).unwrap();
     ends_when_expected(&mut world, &mut operator, 5);
     assert_eq!(seconds(&mut world, &mut operator, 2).status.eta, None);
 }
@@ -123,7 +123,7 @@ fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_i
 fn an_expected_end_that_is_over_is_not_shown_and_is_taken_back_when_it_comes() {
     let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
     edit(&mut world, |wish| wish.image = 2);
-    world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished == 3).unwrap();
+    world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().finished == 3).unwrap();
     let plan = seconds(&mut world, &mut operator, 2);
     let eta = chrono::DateTime::parse_from_rfc3339(plan.status.eta.as_deref().unwrap()).unwrap().timestamp();
     assert!(plan.recheck_at.is_some_and(|at| at <= eta), "{:?} is after {eta}", plan.recheck_at);
@@ -144,7 +144,7 @@ fn an_expected_end_that_is_over_is_not_shown_and_is_taken_back_when_it_comes() {
 fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
     let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
     edit(&mut world, |wish| wish.image = 2);
-    let finished = |world: &World| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished;
+    let finished = |world: &World| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().finished;
     world.run_until(&mut operator, 120, |world| finished(world) == 2).unwrap();
     edit(&mut world, |wish| wish.paused = true);
     seconds(&mut world, &mut operator, 1000);
@@ -157,14 +157,14 @@ fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
 fn a_node_that_is_finished_while_paused_sets_the_clock_and_no_pause_sets_it_to_the_future() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);
-    let course = |world: &World| world.cluster.ledger().unwrap().course.clone().unwrap();
+    let rollout = |world: &World| world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
     world.run_until(&mut operator, 120, |world| on(world, 2) == 1).unwrap();
     edit(&mut world, |wish| wish.paused = true);
-    world.run_until(&mut operator, 120, |world| course(world).finished == 1).unwrap();
+    world.run_until(&mut operator, 120, |world| rollout(world).finished == 1).unwrap();
     seconds(&mut world, &mut operator, 60);
     edit(&mut world, |wish| wish.paused = false);
-    world.run_until(&mut operator, 120, |world| course(world).finished == 2).unwrap();
-    let Some(ahead) = course(&world).progressed_at.checked_sub(world.cluster.now) else { panic!("no time") };
+    world.run_until(&mut operator, 120, |world| rollout(world).finished == 2).unwrap();
+    let Some(ahead) = rollout(&world).progressed_at.checked_sub(world.cluster.now) else { panic!("no time") };
     assert!((-5..=0).contains(&ahead), "{ahead} s after now");
 }
 

@@ -1,7 +1,7 @@
 //! Nodes that are about to be taken away, while the spec is not valid, and for longer than a rollout waits.
 
 use crate::{
-    course::{at_rest, condition, edit, on, reasons, seconds},
+    rollout_state::{at_rest, condition, edit, on, reasons, seconds},
     world::{
         World,
         cluster::{Detacher, node_of, revision},
@@ -173,7 +173,7 @@ fn a_drain_that_lasts_blocks_the_rollout_says_what_to_do_and_stops_the_clock() {
     let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 60}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
-    world.run_until(&mut operator, 60, |world| world.cluster.ledger().unwrap().course.as_ref().unwrap().finished == 1).unwrap();
+    world.run_until(&mut operator, 60, |world| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().finished == 1).unwrap();
     let drained =
         world.cluster.deployments.values().find(|found| revision(&found["spec"]["template"]) == world.cluster.wish.revision_of(1));
     let drained = node_of(drained.unwrap()).to_owned();
@@ -240,7 +240,7 @@ fn what_people_or_a_window_hold_back_is_named_before_a_drain_that_lasts() {
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 2);
     taint(&mut world, "n1", Some(names::KARPENTER_TAINT));
     seconds(&mut world, &mut operator, 40);
-    edit(&mut world, |wish| (wish.image, wish.course) = (2, never));
+    edit(&mut world, |wish| (wish.image, wish.rollout) = (2, never));
     let plan = seconds(&mut world, &mut operator, 5);
     assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "OutsideWindow");
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "OutsideWindow")));

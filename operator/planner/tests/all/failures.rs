@@ -2,7 +2,7 @@
 //! alone, beside zones.
 
 use crate::{
-    course::{annotate, at_rest, condition, edit, on, reasons, seconds},
+    rollout_state::{annotate, at_rest, condition, edit, on, reasons, seconds},
     world,
 };
 
@@ -26,17 +26,17 @@ fn ready(world: &mut World, image: u8, ready: bool) {
 }
 
 fn failed(world: &World) -> Vec<String> {
-    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
-    course.failed.into_keys().collect()
+    let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
+    rollout.failed.into_keys().collect()
 }
 
 fn steps_done(world: &World) -> u32 {
-    world.cluster.ledger().unwrap().course.as_ref().unwrap().steps_done
+    world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().steps_done
 }
 
 /// The canary serves and soaks.
-fn soaking(course: &Value) -> (World, Operator, String) {
-    let (mut world, mut operator) = at_rest(course, 4, 1);
+fn soaking(rollout: &Value) -> (World, Operator, String) {
+    let (mut world, mut operator) = at_rest(rollout, 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
     seconds(&mut world, &mut operator, 20);
@@ -52,8 +52,8 @@ fn blocked(plan: &Plan) -> Option<(&str, &str)> {
 
 #[test]
 fn a_canary_that_does_not_serve_any_more_blocks_by_name_then_fails_and_the_rollout_goes_back() {
-    let course = json!({"nodeDeadlineSeconds": 30, "autoRollback": true, "steps": [{"nodes": 1, "soak": "300s"}]});
-    let (mut world, mut operator, canary) = soaking(&course);
+    let rollout = json!({"nodeDeadlineSeconds": 30, "autoRollback": true, "steps": [{"nodes": 1, "soak": "300s"}]});
+    let (mut world, mut operator, canary) = soaking(&rollout);
     ready(&mut world, 2, false);
     let plan = seconds(&mut world, &mut operator, 5);
     assert_eq!(blocked(&plan), Some(("PodsNotReady", &*format!("Node/{canary}"))));
@@ -63,8 +63,8 @@ fn a_canary_that_does_not_serve_any_more_blocks_by_name_then_fails_and_the_rollo
 
 #[test]
 fn a_canary_that_failed_after_it_was_attached_halts_the_rollout_until_it_serves_again_or_somebody_asks() {
-    let course = json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "40s"}]});
-    let (mut world, mut operator, canary) = soaking(&course);
+    let rollout = json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "40s"}]});
+    let (mut world, mut operator, canary) = soaking(&rollout);
     ready(&mut world, 2, false);
     let plan = seconds(&mut world, &mut operator, 35);
     assert_eq!((failed(&world), condition(&plan, "Stalled")), (vec![canary.clone()], Some(("True", "MaxFailedNodes"))));
@@ -115,8 +115,8 @@ fn failures_that_hold_all_places_halt_and_go_back_though_more_are_allowed() {
 
 #[test]
 fn a_detacher_that_is_silent_halts_a_rollout_and_condemns_no_revision() {
-    let course = json!({"autoRollback": true});
-    let mut world = World::new(Wish { on_timeout: "Abort", course, ..Wish::new(Marks::Timestamp, 1) }, 3);
+    let rollout = json!({"autoRollback": true});
+    let mut world = World::new(Wish { on_timeout: "Abort", rollout, ..Wish::new(Marks::Timestamp, 1) }, 3);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
     world.change(|cluster| cluster.detacher = Detacher::Silent);
@@ -131,8 +131,8 @@ fn a_detacher_that_is_silent_halts_a_rollout_and_condemns_no_revision() {
 
 #[test]
 fn a_first_revision_that_comes_up_nowhere_is_late() {
-    let course = json!({"progressDeadlineSeconds": 60});
-    let mut world = World::new(Wish { image: 99, course, ..Wish::new(Marks::Token, 1) }, 3);
+    let rollout = json!({"progressDeadlineSeconds": 60});
+    let mut world = World::new(Wish { image: 99, rollout, ..Wish::new(Marks::Token, 1) }, 3);
     let mut operator = Operator::default();
     let plan = seconds(&mut world, &mut operator, 30);
     assert_eq!(condition(&plan, "Progressing"), Some(("True", "NodesJoining")));
@@ -159,8 +159,8 @@ fn a_step_of_all_nodes_is_passed_though_nodes_join_all_the_time() {
 #[test]
 fn a_step_takes_nodes_of_every_zone_or_first_all_of_one() {
     for (zones, of_each) in [(Zones::OneEach, [1, 1]), (Zones::OneAtATime, [2, 0])] {
-        let course = json!({"steps": [{"nodes": 2, "pause": true}]});
-        let mut world = World::new(Wish { zones, course, ..Wish::new(Marks::Token, 2) }, 4);
+        let rollout = json!({"steps": [{"nodes": 2, "pause": true}]});
+        let mut world = World::new(Wish { zones, rollout, ..Wish::new(Marks::Token, 2) }, 4);
         let mut operator = Operator::default();
         world.run_until(&mut operator, 200, World::is_converged).unwrap();
         for image in 2..8 {
@@ -241,7 +241,7 @@ fn restarts_before_somebody_added_the_steps_do_not_count() {
         world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.revision() == wanted).unwrap().restarts += 2);
     };
     restart(&mut world);
-    edit(&mut world, |wish| wish.course = json!({"steps": [{"nodes": 2, "soak": "60s", "maxRestarts": 0}]}));
+    edit(&mut world, |wish| wish.rollout = json!({"steps": [{"nodes": 2, "soak": "60s", "maxRestarts": 0}]}));
     seconds(&mut world, &mut operator, 20);
     assert_eq!(failed(&world), Vec::<String>::new());
     restart(&mut world);
@@ -255,7 +255,7 @@ fn pods_that_are_ready_and_too_young_say_so_and_a_node_that_is_held_back_says_th
     edit(&mut world, |wish| wish.min_ready = 500);
     let plan = seconds(&mut world, &mut operator, 5);
     assert_eq!(reasons(&plan), ["MinReadySeconds"]);
-    edit(&mut world, |wish| (wish.image, wish.course) = (2, json!({"partition": "100%"})));
+    edit(&mut world, |wish| (wish.image, wish.rollout) = (2, json!({"partition": "100%"})));
     let plan = seconds(&mut world, &mut operator, 5);
     assert_eq!(reasons(&plan), ["Partition"]);
 }
@@ -268,8 +268,8 @@ fn broken(world: &mut World, node: &str) {
 #[test]
 fn a_node_that_was_out_before_its_update_keeps_its_place_and_condemns_no_revision() {
     for budget in [1, 2] {
-        let course = json!({"provenAfterSeconds": 30, "nodeDeadlineSeconds": 20, "autoRollback": true});
-        let (mut world, mut operator) = at_rest(&course, 4, budget);
+        let rollout = json!({"provenAfterSeconds": 30, "nodeDeadlineSeconds": 20, "autoRollback": true});
+        let (mut world, mut operator) = at_rest(&rollout, 4, budget);
         world.audit.disturbed.insert("n0".to_owned());
         broken(&mut world, "n0");
         seconds(&mut world, &mut operator, 3);

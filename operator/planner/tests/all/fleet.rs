@@ -72,9 +72,9 @@ impl Fleet {
 
     /// At rest: every node runs image 1, and what comes next has to prove itself.
     pub fn at_rest(self) -> (World, Operator) {
-        let course = json!({"provenAfterSeconds": PROVEN, "autoRollback": true});
+        let rollout = json!({"provenAfterSeconds": PROVEN, "autoRollback": true});
         let budget = i32::try_from(self.budget()).expect("a small number");
-        let wish = Wish { pods: self.pods, attach_soak: self.soak, course, ..Wish::new(Marks::Both, budget) };
+        let wish = Wish { pods: self.pods, attach_soak: self.soak, rollout, ..Wish::new(Marks::Both, budget) };
         let (mut world, mut operator) = (World::brief(wish, self.nodes), Operator::default());
         world.idle_until(&mut operator, 600, World::is_converged).expect("it comes to rest");
         (world, operator)
@@ -155,10 +155,10 @@ fn is_complete(world: &World, plan: &Plan) -> bool {
 /// What a plan holds against the revision.
 fn blame(plan: &Plan) -> Vec<String> {
     let ledger = plan.status.rollout.as_ref();
-    let course = ledger.and_then(|ledger| ledger.course.as_ref());
-    let failed = course.into_iter().flat_map(|course| course.failed.iter().map(|(node, failure)| format!("{node}: {}", failure.reason)));
-    let gone = course.into_iter().flat_map(|course| course.failed_nodes.values().map(|gone| format!("{}: {}", gone.node, gone.reason)));
-    let lost = course.into_iter().flat_map(|course| course.lost.iter().map(|uid| format!("the Node {uid} is lost")));
+    let rollout = ledger.and_then(|ledger| ledger.rollout_state.as_ref());
+    let failed = rollout.into_iter().flat_map(|rollout| rollout.failed.iter().map(|(node, failure)| format!("{node}: {}", failure.reason)));
+    let gone = rollout.into_iter().flat_map(|rollout| rollout.failed_nodes.values().map(|gone| format!("{}: {}", gone.node, gone.reason)));
+    let lost = rollout.into_iter().flat_map(|rollout| rollout.lost.iter().map(|uid| format!("the Node {uid} is lost")));
     let back = ledger.and_then(|ledger| ledger.rolled_back.as_ref()).map(|back| format!("it is rolled back: {}", back.reason));
     failed.chain(gone).chain(lost).chain(back).collect()
 }

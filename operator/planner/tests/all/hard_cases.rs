@@ -2,8 +2,8 @@
 //! forgotten, and what would be looked at too often.
 
 use crate::{
-    course::{annotate, condition, edit, on},
     proof::{Flaps, come_back, proving, release, serving},
+    rollout_state::{annotate, condition, edit, on},
     world::{World, cluster::Cluster, operator::Operator, pods::Pod},
 };
 use crds::names;
@@ -39,8 +39,8 @@ fn node_is_ready(world: &mut World, node: &str, ready: bool) {
 }
 
 /// A world in which so many nodes have just got image 2, and serve.
-fn with_updated(course: &Value, nodes: usize, budget: i32, updated: usize) -> (World, Operator, Vec<String>) {
-    let (mut world, mut operator) = proving(course, nodes, budget);
+fn with_updated(rollout: &Value, nodes: usize, budget: i32, updated: usize) -> (World, Operator, Vec<String>) {
+    let (mut world, mut operator) = proving(rollout, nodes, budget);
     edit(&mut world, |wish| wish.image = 2);
     world
         .run_until(&mut operator, 300, |world| {
@@ -163,8 +163,8 @@ fn losses_of_a_former_revision_condemn_no_other() {
         eprintln!("{both_back}: {:?}", condition(&plan, "Stalled"));
         edit(&mut world, |wish| wish.image = 3);
         let plan = run(&mut world, &mut operator, 20);
-        let course = world.cluster.ledger().unwrap().course.clone().unwrap();
-        assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")), "{both_back}: nobody has run it yet: {:?}", course.lost);
+        let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
+        assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")), "{both_back}: nobody has run it yet: {:?}", rollout.lost);
     }
 }
 
@@ -227,7 +227,7 @@ fn a_garbled_proof_in_the_ledger_ends_no_operator() {
     operator.crash(&world, 0);
     world.change(|cluster| {
         cluster.edit_resource(|resource| {
-            resource.status.as_mut().unwrap().rollout.as_mut().unwrap().course.as_mut().unwrap().proof = i64::MIN;
+            resource.status.as_mut().unwrap().rollout.as_mut().unwrap().rollout_state.as_mut().unwrap().proof = i64::MIN;
         });
     });
     run(&mut world, &mut operator, 10);
@@ -502,8 +502,8 @@ fn a_pause_forgives_no_fall() {
         restart(&mut world, &at[0]);
         run(&mut world, &mut operator, 15);
     }
-    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
-    assert_eq!(course.failed.keys().collect::<Vec<_>>(), [&at[0]], "{:#?}", world.cluster.ledger().unwrap().suspects);
+    let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
+    assert_eq!(rollout.failed.keys().collect::<Vec<_>>(), [&at[0]], "{:#?}", world.cluster.ledger().unwrap().suspects);
 }
 
 /// It takes its machine down 15 s after it was ready; nobody repairs that.
@@ -586,17 +586,17 @@ fn a_revision_that_failed_on_a_node_that_left_is_not_that_of_all_nodes() {
         });
         run(&mut world, &mut operator, 15);
     }
-    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
-    assert_eq!(course.failed.len(), 1, "{course:#?}");
+    let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
+    assert_eq!(rollout.failed.len(), 1, "{rollout:#?}");
     world.change(|cluster| cluster.leave(&at[0]));
     let plan = run(&mut world, &mut operator, 200);
-    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+    let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
     assert_ne!(
         plan.status.revisions.current,
         world.cluster.wish.revision_of(2),
         "{:?}, remembered {:?}",
         condition(&plan, "Progressing"),
-        course.failed_nodes
+        rollout.failed_nodes
     );
 }
 
@@ -612,13 +612,13 @@ fn a_revision_that_has_lost_two_machines_is_not_that_of_all_nodes() {
         world.change(|cluster| cluster.leave(node));
     }
     let plan = run(&mut world, &mut operator, 200);
-    let course = world.cluster.ledger().unwrap().course.clone().unwrap();
+    let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
     assert_ne!(
         plan.status.revisions.current,
         world.cluster.wish.revision_of(2),
         "{:?}, lost {:?}",
         condition(&plan, "Progressing"),
-        course.lost
+        rollout.lost
     );
 }
 
@@ -630,7 +630,7 @@ fn a_failure_is_not_forgotten_when_its_node_is_taken_out_of_the_pool_and_put_bac
     let outcome = release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
     let stalled = Some(("True", "MaxFailedNodes"));
     assert_eq!(condition(&outcome.plan, "Stalled"), stalled);
-    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
     world.change(|cluster| cluster.edit_node(&node, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
     run(&mut world, &mut operator, 60);
     assert!(world.cluster.deployment_on(&node).is_none());

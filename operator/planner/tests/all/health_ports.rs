@@ -1,7 +1,7 @@
 //! A health port that does not answer: nobody knows what the load balancer is told, and silence is no consent.
 
 use crate::{
-    course::{annotate, at_rest, condition, edit, on, reasons, seconds},
+    rollout_state::{annotate, at_rest, condition, edit, on, reasons, seconds},
     world::{
         World,
         audit::token,

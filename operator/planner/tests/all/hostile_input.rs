@@ -76,10 +76,10 @@ proptest! {
         if let Some(ledger) = snapshot.resource.status.as_mut().and_then(|status| status.rollout.as_mut()) {
             ledger.next_id = next.unwrap_or(ledger.next_id);
             ledger.rebuilding = fence;
-            if let Some(course) = &mut ledger.course {
-                (course.since, course.progressed_at, course.soaked) = (now, rejected.unwrap_or(0), rejected);
-                (course.idle, course.spent, course.proof) = (now, rejected.unwrap_or(0), now);
-                (course.steps_done, course.finished, course.began_with) = (u32::MAX, u32::MAX, 0);
+            if let Some(rollout) = &mut ledger.rollout_state {
+                (rollout.since, rollout.progressed_at, rollout.soaked) = (now, rejected.unwrap_or(0), rejected);
+                (rollout.idle, rollout.spent, rollout.proof) = (now, rejected.unwrap_or(0), now);
+                (rollout.steps_done, rollout.finished, rollout.began_with) = (u32::MAX, u32::MAX, 0);
             }
             for grant in ledger.grants.values_mut() {
                 let what = [WaitFor::DeploymentMark, WaitFor::NodeMark, WaitFor::Pods, WaitFor::Attached];

@@ -97,7 +97,7 @@ fn an_image_that_does_not_come_up_fails_by_its_deadline_reaches_one_node_and_goe
         world.change(|cluster| {
             cluster.edit_wish(|wish| {
                 wish.image = 99;
-                wish.course = serde_json::json!({"nodeDeadlineSeconds": 8, "autoRollback": true, "steps": [{"nodes": 1, "soak": "2s"}]});
+                wish.rollout = serde_json::json!({"nodeDeadlineSeconds": 8, "autoRollback": true, "steps": [{"nodes": 1, "soak": "2s"}]});
             });
         });
         let back = |world: &World| {

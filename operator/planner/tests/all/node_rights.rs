@@ -1,7 +1,7 @@
 //! What may be written to Nodes is what the operator's flags say, whoever may edit a resource.
 
 use crate::{
-    course::{condition, edit, on, seconds},
+    rollout_state::{condition, edit, on, seconds},
     world::{
         World,
         cluster::is_marked,

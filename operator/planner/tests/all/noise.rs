@@ -2,8 +2,8 @@
 //! noise holds a rollout up is measured in `benches/noise.rs`.
 
 use crate::{
-    course::{at_rest, edit, on},
     fleet::{Breaks, Fleet, Noise, roll_out},
+    rollout_state::{at_rest, edit, on},
     world::{
         World, audit,
         cluster::{START, node_of, revision},
@@ -78,8 +78,8 @@ fn nodes_that_were_out_before_their_update_do_not_put_the_proof_off() {
     edit(&mut world, |wish| wish.image = 2);
     let wanted = world.cluster.wish.revision_of(2);
     let proved = |world: &World| {
-        let course = world.cluster.ledger().and_then(|ledger| ledger.course.as_ref());
-        course.is_some_and(|course| course.revision == wanted && course.proved)
+        let rollout = world.cluster.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
+        rollout.is_some_and(|rollout| rollout.revision == wanted && rollout.proved)
     };
     let (mut seconds, mut broke) = (0, 0);
     while !proved(&world) {
@@ -120,7 +120,7 @@ fn a_node_that_the_revision_itself_broke_does_not_leave_its_proof_when_it_gets_a
         let ledger = world.cluster.ledger().unwrap();
         turns += usize::from(ledger.grants.contains_key(&node));
         assert!(!ledger.grants.get(&node).is_some_and(|grant| grant.out_before));
-        assert!(!ledger.course.as_ref().is_some_and(|course| course.revision == wanted && course.proved), "{turns} turns");
+        assert!(!ledger.rollout_state.as_ref().is_some_and(|rollout| rollout.revision == wanted && rollout.proved), "{turns} turns");
     }
     assert!(turns > 0, "it had none");
 }

@@ -1,8 +1,8 @@
 //! Which nodes get a revision that is not proved: those that had a turn, and no others that come back, come anew or get pods again.
 
 use crate::{
-    course::{condition, edit, on, seconds},
     proof::{Flaps, proving, release, serving},
+    rollout_state::{condition, edit, on, seconds},
     world::{
         World,
         cluster::{node_of, revision},
@@ -89,8 +89,8 @@ fn a_node_whose_drain_is_called_off_gets_the_revision_at_once_where_the_budget_h
 }
 
 /// All nodes lose their pods at the user's word, and a revision comes meanwhile.
-fn scaled_to_zero(course: &Value, seconds_before: usize) -> (World, Operator) {
-    let (mut world, mut operator) = proving(course, 4, 1);
+fn scaled_to_zero(rollout: &Value, seconds_before: usize) -> (World, Operator) {
+    let (mut world, mut operator) = proving(rollout, 4, 1);
     if seconds_before > 0 {
         release(&mut world, &mut operator, seconds_before, |_, _| {});
     }
@@ -106,15 +106,15 @@ fn current(world: &World) -> String {
 
 #[test]
 fn a_revision_without_pods_is_not_proved_however_long_it_runs() {
-    for (course, before) in
+    for (rollout, before) in
         [(json!({}), 0), (json!({}), 25), (json!({"steps": [{"nodes": 1, "soak": "5s"}]}), 0), (json!({"provenAfterSeconds": 0}), 0)]
     {
-        let (mut world, mut operator) = scaled_to_zero(&course, before);
+        let (mut world, mut operator) = scaled_to_zero(&rollout, before);
         let plan = seconds(&mut world, &mut operator, 300);
-        assert_eq!(current(&world), world.cluster.wish.revision_of(1), "{course}, {before} s before");
+        assert_eq!(current(&world), world.cluster.wish.revision_of(1), "{rollout}, {before} s before");
         // With zero seconds none has to be proved, and it is on all nodes.
-        if course["provenAfterSeconds"] != 0 {
-            let so_far = world.cluster.ledger().unwrap().course.clone().unwrap();
+        if rollout["provenAfterSeconds"] != 0 {
+            let so_far = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
             assert!((so_far.proof, so_far.steps_done) == (0, 0) && !so_far.proved, "{so_far:?}");
             assert_eq!(condition(&plan, "Progressing"), Some(("False", "ScaledToZero")), "{:?}", plan.node_states);
         }
@@ -280,7 +280,7 @@ fn a_machine_that_takes_the_name_of_another_while_paused_keeps_what_was_left_unt
     Replaced::WithPods.happens(&mut world, &mut operator, &node);
     seconds(&mut world, &mut operator, 90);
     assert_eq!(with(&world, 2), BTreeSet::from([node.clone()]));
-    assert!(!world.cluster.ledger().unwrap().course.as_ref().unwrap().proved, "a machine that joins proves nothing");
+    assert!(!world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().proved, "a machine that joins proves nothing");
     edit(&mut world, |wish| wish.paused = false);
     world.run_until(&mut operator, 40, |world| with(world, 1).contains(&node) && serving(world).contains(&node)).unwrap();
     world.run_until(&mut operator, 600, World::is_converged).unwrap();

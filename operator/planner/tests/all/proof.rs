@@ -2,7 +2,7 @@
 //! nodes than the budget, fails, and is rolled back; a sound one is never held up for good.
 
 use crate::{
-    course::{condition, edit, on, reasons, seconds},
+    rollout_state::{condition, edit, on, reasons, seconds},
     world,
 };
 
@@ -21,10 +21,10 @@ use world::{
 const PROVEN: i64 = 60;
 
 /// A cluster at rest in which every node runs image 1, and which proves what comes next.
-pub fn proving(course: &Value, nodes: usize, budget: i32) -> (World, Operator) {
+pub fn proving(rollout: &Value, nodes: usize, budget: i32) -> (World, Operator) {
     let mut all = json!({"provenAfterSeconds": PROVEN});
-    all.as_object_mut().unwrap().extend(course.as_object().unwrap().clone());
-    let mut world = World::new(Wish { course: all, ..Wish::new(Marks::Token, budget) }, nodes);
+    all.as_object_mut().unwrap().extend(rollout.as_object().unwrap().clone());
+    let mut world = World::new(Wish { rollout: all, ..Wish::new(Marks::Token, budget) }, nodes);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 240, World::is_converged).unwrap();
     (world, operator)
@@ -210,7 +210,7 @@ fn a_node_that_comes_through_after_its_deadline_has_failed_until_it_has_served_f
     let comes_up_at = |world: &mut World, at: i64| {
         world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).for_each(|pod| pod.ready_at = at));
     };
-    let failed = |world: &World| world.cluster.ledger().unwrap().course.as_ref().is_some_and(|course| !course.failed.is_empty());
+    let failed = |world: &World| world.cluster.ledger().unwrap().rollout_state.as_ref().is_some_and(|rollout| !rollout.failed.is_empty());
     for _ in 0..120 {
         comes_up_at(&mut world, i64::MAX);
         world.fair_second(&mut operator);
@@ -270,7 +270,7 @@ fn a_machine_has_not_failed_because_a_former_one_of_its_name_had() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
     release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
-    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
     world.audit.disturbed.insert(node.clone());
     world.change(|cluster| {
         cluster.version += 1;
@@ -279,8 +279,8 @@ fn a_machine_has_not_failed_because_a_former_one_of_its_name_had() {
     });
     let plan = seconds(&mut world, &mut operator, 2);
     let ledger = world.cluster.ledger().unwrap();
-    let course = ledger.course.as_ref().unwrap();
-    assert_eq!((course.failed.len(), course.failed_nodes.len()), (0, 1));
+    let rollout = ledger.rollout_state.as_ref().unwrap();
+    assert_eq!((rollout.failed.len(), rollout.failed_nodes.len()), (0, 1));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
 }
 
@@ -289,7 +289,7 @@ fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
     release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
-    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
     world.change(|cluster| {
         cluster.edit_node(&node, |node| node["metadata"]["annotations"][names::RETRY_ANNOTATION] = "1".into());
     });
@@ -313,7 +313,7 @@ fn a_person_who_asks_on_the_resource_lets_pass_all_that_failed_also_on_nodes_tha
     world.change(|cluster| cluster.retry("1"));
     release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
     outcome_is_halted(&mut world, &mut operator);
-    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
     world.change(|cluster| cluster.leave(&node));
     world.change(|cluster| cluster.join("new"));
     mend(&mut world);
@@ -530,7 +530,7 @@ fn a_step_of_many_nodes_soaks_though_some_pod_always_restarts_and_one_of_few_beg
 fn a_revision_of_which_more_nodes_broke_than_are_listed_is_not_proved_any_more() {
     let (mut world, mut operator) = proving(&json!({"maxFlaps": 0, "partition": "50%"}), 204, 102);
     release(&mut world, &mut operator, 90, |_, _| {});
-    let proved = |world: &World| world.cluster.ledger().unwrap().course.as_ref().unwrap().proved;
+    let proved = |world: &World| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().proved;
     assert_eq!((on(&world, 2), proved(&world)), (102, true));
     let bad = world.cluster.wish.revision_of(2);
     world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == bad).for_each(world::pods::Pod::crash));
@@ -728,7 +728,7 @@ fn a_node_that_was_reached_keeps_its_place_though_its_deployment_is_seen_as_it_w
     let (name, uid) = snapshot.nodes.last_key_value().map(|(name, node)| (name.clone(), node.uid.clone())).unwrap();
     // Not the one whose turn would come first.
     let status = snapshot.resource.status.as_mut().unwrap();
-    status.rollout.as_mut().unwrap().course.as_mut().unwrap().reached = [(name.clone(), uid)].into();
+    status.rollout.as_mut().unwrap().rollout_state.as_mut().unwrap().reached = [(name.clone(), uid)].into();
     let plan = planner::decide(&snapshot);
     let granted = plan.status.rollout.unwrap().grants;
     assert!(granted.keys().all(|node| *node == name), "{granted:?}");

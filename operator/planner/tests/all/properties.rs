@@ -1,8 +1,8 @@
 //! Random schedules against the audit of every state: lagging watches, lost and repeated writes, crashes, two operators,
 //! users who change their minds, canaries, failures, rollbacks, drains. Then the faults end, and everything must come to rest.
 
-use crate::course::on;
 use crate::proof;
+use crate::rollout_state::on;
 use crate::schedule;
 use crate::world;
 
@@ -130,7 +130,7 @@ fn survive(marks: usize, budget: i32, zones: usize, pods: usize, events: &[Event
 /// P18 and P19: a revision on which nothing but noise falls has not failed, at any time, and ends as that of all nodes.
 fn survive_noise(marks: usize, budget: i32, pods: usize, events: &[Event]) -> Result<World, TestCaseError> {
     let mut run = Run::new(at_rest(ALL_MARKS[marks], budget, Zones::Ignored, POD_UPDATES[pods]));
-    run.world.change(|cluster| cluster.edit_wish(|wish| wish.course = json!({"provenAfterSeconds": 60, "autoRollback": true})));
+    run.world.change(|cluster| cluster.edit_wish(|wish| wish.rollout = json!({"provenAfterSeconds": 60, "autoRollback": true})));
     for event in events {
         run.happen(event);
         check(&run.world, event)?;
@@ -155,8 +155,8 @@ const AT_MOST: usize = 1800;
 /// it was seen to serve for as long as it must, is not that of all nodes, fails, and is rolled back at once.
 fn survive_breaks(marks: usize, budget: i32, pods: usize, proven: i64, flaps: Flaps, events: &[Event]) -> Result<World, TestCaseError> {
     let mut run = Run::new(at_rest(ALL_MARKS[marks], budget, Zones::Ignored, POD_UPDATES[pods]));
-    let course = json!({"provenAfterSeconds": proven, "autoRollback": true, "nodeDeadlineSeconds": 90});
-    run.world.change(|cluster| cluster.edit_wish(|wish| wish.course = course));
+    let rollout = json!({"provenAfterSeconds": proven, "autoRollback": true, "nodeDeadlineSeconds": 90});
+    run.world.change(|cluster| cluster.edit_wish(|wish| wish.rollout = rollout));
     run.happen(&Event::Calm(false, 5));
     run.record = Some(Record::new(&run.world.cluster, proven));
     let comes = Event::Breaks(flaps);
@@ -194,7 +194,7 @@ fn survive_breaks(marks: usize, budget: i32, pods: usize, proven: i64, flaps: Fl
 
 fn condemns_nothing(world: &World, event: &Event) -> Result<(), TestCaseError> {
     let Some(ledger) = world.cluster.ledger() else { return Ok(()) };
-    let sound = ledger.rolled_back.is_none() && !ledger.course.as_ref().is_some_and(has_failed);
+    let sound = ledger.rolled_back.is_none() && !ledger.rollout_state.as_ref().is_some_and(has_failed);
     prop_assert!(sound, "P18: a sound revision is condemned after {event:?}: {ledger:#?}");
     Ok(())
 }

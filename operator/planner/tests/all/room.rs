@@ -1,8 +1,8 @@
 //! Where a rollout has room: zones, nodes that must stay available, nodes that do not count, nodes that are left out.
 
 use crate::{
-    course::{edit, on, seconds},
     proof::proving,
+    rollout_state::{edit, on, seconds},
     world,
 };
 
@@ -234,7 +234,9 @@ fn with_one_zone_at_a_time_nodes_that_are_down_elsewhere_and_use_the_budget_up_g
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     world
-        .run_until(&mut operator, 120, |world| world.cluster.ledger().is_some_and(|ledger| ledger.course.as_ref().unwrap().finished == 1))
+        .run_until(&mut operator, 120, |world| {
+            world.cluster.ledger().is_some_and(|ledger| ledger.rollout_state.as_ref().unwrap().finished == 1)
+        })
         .unwrap();
     let first = if granted(&world).iter().any(|node| is_even(node)) { "even" } else { "odd" };
     world.change(|cluster| {

@@ -9,7 +9,7 @@ use crate::world::{
 };
 use crds::{
     holders::EntryPhase,
-    ledger::{Course, GrantReason},
+    ledger::{GrantReason, RolloutState},
     token::Phase,
 };
 use proptest::{prelude::*, sample::select};
@@ -174,12 +174,12 @@ impl Record {
         self.current |= current;
         let Some(ledger) = cluster.ledger() else { return wrong };
         // A detacher that is silent says nothing of the revision.
-        let condemns = |course: &Course| course.failed.values().any(|failure| failure.reason != "DetachTimeout");
-        let failed = ledger.course.as_ref().filter(|course| course.revision == self.revision).is_some_and(condemns);
+        let condemns = |rollout: &RolloutState| rollout.failed.values().any(|failure| failure.reason != "DetachTimeout");
+        let failed = ledger.rollout_state.as_ref().filter(|rollout| rollout.revision == self.revision).is_some_and(condemns);
         if ledger.rolled_back.is_some() {
             self.rolled_back.get_or_insert(cluster.passed);
-        } else if failed && cluster.wish.course["autoRollback"] == true && !current && cluster.wish.image == BREAKS {
-            wrong.push(format!("P22: it has failed, and is not rolled back: {:?}", ledger.course));
+        } else if failed && cluster.wish.rollout["autoRollback"] == true && !current && cluster.wish.image == BREAKS {
+            wrong.push(format!("P22: it has failed, and is not rolled back: {:?}", ledger.rollout_state));
         }
         wrong
     }

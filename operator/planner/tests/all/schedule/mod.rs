@@ -15,7 +15,7 @@ use super::world::{
 };
 use breaks::Record;
 use checkers::Checkers;
-use crds::{ledger::Course, names};
+use crds::{ledger::RolloutState, names};
 use edits::{EDITS, Edit};
 use planner::{Action, Reason};
 use proptest::{prelude::*, sample::select};
@@ -156,7 +156,7 @@ fn fields() -> [(&'static str, Vec<Value>); 7] {
 }
 
 /// What operators and networks do.
-fn course() -> impl Strategy<Value = Event> {
+fn rollout() -> impl Strategy<Value = Event> {
     prop_oneof![
         20 => (1..6u8, any::<u8>()).prop_map(|(seconds, synced)| Event::Seconds(seconds, synced)),
         4 => (3..9u8).prop_map(|seconds| Event::Seconds(seconds, u8::MAX)),
@@ -275,7 +275,7 @@ pub fn sound() -> impl Strategy<Value = Vec<Event>> {
     };
     let machine = (0..NODES, select(vec![10, 30, 60, 90])).prop_map(|(node, seconds)| Event::Dies(node, seconds));
     let noise = prop_oneof![[fall(), fall()].prop_map(Vec::from), machine.prop_map(|dies| vec![dies.clone(), dies])];
-    let event = prop_oneof![5 => course().prop_map(|event| vec![event]), 1 => harmless];
+    let event = prop_oneof![5 => rollout().prop_map(|event| vec![event]), 1 => harmless];
     (prop::collection::vec(event, 10..60), noise, any::<[prop::sample::Index; 2]>()).prop_map(|(events, noise, at)| {
         let mut events = events.concat();
         for (what, at) in noise.into_iter().zip(at) {
@@ -287,18 +287,18 @@ pub fn sound() -> impl Strategy<Value = Vec<Event>> {
 
 /// Anything, but the template goes to all nodes alike.
 pub fn plain() -> impl Strategy<Value = Event> {
-    prop_oneof![30 => course(), 2 => order(), 1 => accident()]
+    prop_oneof![30 => rollout(), 2 => order(), 1 => accident()]
 }
 
 /// Anything.
 pub fn guided() -> impl Strategy<Value = Event> {
     let calm = (any::<bool>(), 10..30u8).prop_map(|(who, seconds)| Event::Calm(who, seconds));
-    prop_oneof![60 => course(), 2 => calm, 5 => order(), 1 => accident(), 6 => guidance(), 2 => departure()]
+    prop_oneof![60 => rollout(), 2 => calm, 5 => order(), 1 => accident(), 6 => guidance(), 2 => departure()]
 }
 
 /// Something is held against the revision.
-pub fn has_failed(course: &Course) -> bool {
-    !course.failed.is_empty() || !course.failed_nodes.is_empty() || course.lost.len() > 1
+pub fn has_failed(rollout: &RolloutState) -> bool {
+    !rollout.failed.is_empty() || !rollout.failed_nodes.is_empty() || rollout.lost.len() > 1
 }
 
 fn name(node: u8) -> String {
@@ -486,16 +486,16 @@ impl Run {
                 Event::OnTimeout(policy) => wish.on_timeout = ["Halt", "Proceed", "Abort"][usize::from(policy)],
                 Event::Field(field, value) => {
                     let (field, values) = &fields()[field];
-                    set(&mut wish.course, field, values.get(value).cloned());
+                    set(&mut wish.rollout, field, values.get(value).cloned());
                 }
                 Event::Canary(image) => {
                     wish.image = image;
-                    set(&mut wish.course, "steps", Some(json!([{"nodes": 1, "soak": "2s"}, {"nodes": "50%", "maxRestarts": 0}])));
+                    set(&mut wish.rollout, "steps", Some(json!([{"nodes": 1, "soak": "2s"}, {"nodes": "50%", "maxRestarts": 0}])));
                 }
                 Event::Fails(goes_back) => {
                     wish.image = BAD;
-                    set(&mut wish.course, "nodeDeadlineSeconds", Some(json!(8)));
-                    set(&mut wish.course, "autoRollback", goes_back.then_some(json!(true)));
+                    set(&mut wish.rollout, "nodeDeadlineSeconds", Some(json!(8)));
+                    set(&mut wish.rollout, "autoRollback", goes_back.then_some(json!(true)));
                 }
                 Event::Breaks(_) => wish.image = BREAKS,
                 Event::OnDelete(on_delete) => wish.on_delete = on_delete,
@@ -629,7 +629,7 @@ impl Run {
             cluster.silent.clear();
             // What failed, and what was given up, is tried again only when somebody changes the template or the policy.
             let failed = cluster.ledger().is_some_and(|ledger| {
-                let noted = ledger.course.as_ref().is_some_and(has_failed);
+                let noted = ledger.rollout_state.as_ref().is_some_and(has_failed);
                 noted || ledger.rolled_back.is_some() || ledger.grants.values().any(|grant| grant.released)
             });
             cluster.edit_wish(|wish| {
@@ -637,7 +637,7 @@ impl Run {
                 wish.on_timeout = "Halt";
                 wish.minimum = 0;
                 // Grants may be as old as the schedule.
-                wish.course = json!({"nodeDeadlineSeconds": 3600});
+                wish.rollout = json!({"nodeDeadlineSeconds": 3600});
                 wish.image = if failed || [BAD, BREAKS].contains(&wish.image) { NEW } else { wish.image };
             });
             for name in cluster.nodes.keys().cloned().collect::<Vec<_>>() {
@@ -652,11 +652,11 @@ impl Run {
     }
 }
 
-fn set(course: &mut Value, field: &str, value: Option<Value>) {
-    if course.is_null() {
-        *course = json!({});
+fn set(rollout: &mut Value, field: &str, value: Option<Value>) {
+    if rollout.is_null() {
+        *rollout = json!({});
     }
-    let Some(fields) = course.as_object_mut() else { return };
+    let Some(fields) = rollout.as_object_mut() else { return };
     match value {
         Some(value) => fields.insert(field.to_owned(), value),
         None => fields.remove(field),

@@ -27,10 +27,10 @@ pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let seen = Seen { snapshot, plan, selectors: selectors(snapshot, plan) };
     let begun = seen.begun();
     let all = [seen.held_without_a_reason(), seen.begun_above_the_budget(&begun), seen.begun_though_skipped(&begun)];
-    let course = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
+    let rollout = [seen.too_few_are_left(&begun), seen.passes_a_step_unproven(), seen.is_through_too_early()];
     let unheard = [seen.touches_pods_unheard(), seen.frees_a_place_unheard()];
     let proof = [seen.joins_with_what_is_not_released(), seen.rolls_back_later()];
-    all.into_iter().chain(course).chain(unheard).chain(proof).flatten().collect()
+    all.into_iter().chain(rollout).chain(unheard).chain(proof).flatten().collect()
 }
 
 /// P13: the same is decided when everything comes in another order.
@@ -215,7 +215,7 @@ impl Seen<'_> {
         let resource = &self.snapshot.resource;
         let (before, after) = (resource.status.as_ref()?, &self.plan.status);
         let (current, effective) = (&before.revisions.current, &after.revisions.effective);
-        let proved = after.rollout.as_ref()?.course.as_ref().is_none_or(|course| course.proved);
+        let proved = after.rollout.as_ref()?.rollout_state.as_ref().is_none_or(|rollout| rollout.proved);
         let released = proved && !resource.spec.paused || *effective != after.revisions.update || resource.spec.rollback_to.is_some();
         let known = self.snapshot.history.iter().any(|known| known.revision == *current);
         let creates = |action: &Action| match action {
@@ -261,20 +261,20 @@ impl Seen<'_> {
 
     /// A step of a canary is passed when as many nodes as it asks for serve with the revision, a partition notwithstanding.
     fn passes_a_step_unproven(&self) -> Option<String> {
-        let course = self.plan.status.rollout.as_ref()?.course.as_ref()?;
-        let before = self.snapshot.resource.ledger().and_then(|ledger| ledger.course.as_ref());
-        let done = before.filter(|before| before.revision == course.revision).map_or(0, |before| before.steps_done);
-        let step = self.steps().get(done as usize).filter(|_| course.steps_done > done)?;
+        let rollout = self.plan.status.rollout.as_ref()?.rollout_state.as_ref()?;
+        let before = self.snapshot.resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
+        let done = before.filter(|before| before.revision == rollout.revision).map_or(0, |before| before.steps_done);
+        let step = self.steps().get(done as usize).filter(|_| rollout.steps_done > done)?;
         let chosen = self.chosen().count();
         let wanted = match step.nodes.as_ref()? {
             IntOrString::Int(nodes) => usize::try_from(*nodes).ok()?.min(chosen),
             IntOrString::String(percent) => chosen * percent.strip_suffix('%')?.parse::<usize>().ok()? / 100,
         };
         let granted = |name: &String| self.snapshot.resource.ledger().is_some_and(|ledger| ledger.grants.contains_key(name));
-        let serve = self.chosen().filter(|(name, _)| self.runs(&course.revision, name) && !granted(name)).count();
+        let serve = self.chosen().filter(|(name, _)| self.runs(&rollout.revision, name) && !granted(name)).count();
         // A person may pass over a step of which no node has ever served.
         let promote = self.snapshot.resource.spec.promote.as_ref();
-        let passed_over = serve == 0 && promote.is_some_and(|promote| promote.revision == course.revision && promote.step > done);
+        let passed_over = serve == 0 && promote.is_some_and(|promote| promote.revision == rollout.revision && promote.step > done);
         (serve < wanted.max(1) && !passed_over)
             .then(|| format!("P8: step {} is passed by {serve} nodes, it asks for {wanted} of {chosen}", done + 1))
     }
@@ -295,7 +295,7 @@ impl Seen<'_> {
         let early = run.iter().chain(&missing).find(|node| under_way(node) || !self.runs(current, node.0) && !excused(node.1));
         let nobody = run.is_empty();
         let of_the_spec = after.revisions.effective == after.revisions.update && self.snapshot.resource.spec.rollback_to.is_none();
-        let done = ledger.course.as_ref().map_or(0, |course| course.steps_done as usize);
+        let done = ledger.rollout_state.as_ref().map_or(0, |rollout| rollout.steps_done as usize);
         let stepping = !before.is_empty() && of_the_spec && done < self.steps().len();
         (early.is_some() || nobody || stepping)
             .then(|| format!("P8: {current} is said to have run on all nodes, {done} steps done, {early:?}"))

@@ -45,7 +45,7 @@ pub struct Audit {
     begun_before: BTreeSet<String>,
     /// Deployments that a rollout gave an image that never comes up, by UID, with their nodes.
     stuck: BTreeMap<String, String>,
-    /// The course that is being proved, by its revision and beginning, and the nodes that were given it, with the UID of their Node.
+    /// The rollout that is being proved, by its revision and beginning, and the nodes that were given it, with the UID of their Node.
     proving: Option<(String, i64)>,
     given: BTreeMap<String, String>,
     /// How many states were looked at.
@@ -443,12 +443,12 @@ impl Audit {
     fn reaches_no_more_than_the_budget(&mut self, cluster: &Cluster, before: Option<&Ledger>, after: &Ledger, broken: &BTreeSet<String>) {
         let earlier = before.map(|before| &before.grants);
         let earlier = |node: &String| earlier.and_then(|grants| grants.get(node));
-        let Some(course) = &after.course else { return };
+        let Some(rollout) = &after.rollout_state else { return };
         let current =
             cluster.resource.as_ref().and_then(|resource| resource.status.as_ref()).map(|status| status.revisions.current.clone());
-        let proves = cluster.wish.course["provenAfterSeconds"].as_i64().is_some_and(|seconds| seconds > 0);
-        let of = (course.revision.clone(), course.since);
-        if !proves || course.proved || current.is_none_or(|current| current == course.revision) || after.rebuilding.is_some() {
+        let proves = cluster.wish.rollout["provenAfterSeconds"].as_i64().is_some_and(|seconds| seconds > 0);
+        let of = (rollout.revision.clone(), rollout.since);
+        if !proves || rollout.proved || current.is_none_or(|current| current == rollout.revision) || after.rebuilding.is_some() {
             self.proving = None;
             return;
         }
@@ -460,11 +460,11 @@ impl Audit {
             cluster.nodes.get(node).is_some_and(|live| text(live, "/metadata/uid") == uid && cluster.is_chosen(live))
         };
         self.given.retain(|node, uid| there(node, uid));
-        let is_update = |grant: &Grant| grant.kind == GrantReason::Update && grant.revision == course.revision;
+        let is_update = |grant: &Grant| grant.kind == GrantReason::Update && grant.revision == rollout.revision;
         for (node, grant) in after.grants.iter().filter(|(node, grant)| is_update(grant) && there(node, &grant.node_uid)) {
             let begun = earlier(node).is_none_or(|earlier| !is_update(earlier)) && !self.given.contains_key(node);
             // What broke with another revision has a place already, and makes way first.
-            let suspect = after.suspects.get(node).is_some_and(|suspect| suspect.revision != course.revision);
+            let suspect = after.suspects.get(node).is_some_and(|suspect| suspect.revision != rollout.revision);
             let live = &cluster.nodes[node];
             let pods = || cluster.pods.iter().filter(|pod| pod.node == *node);
             let is_up = || pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster.deployment_on(node), live);
@@ -495,17 +495,17 @@ impl Audit {
 
     fn notice(&mut self, ledger: &Ledger) {
         let grants = || ledger.grants.values();
-        let course = ledger.course.as_ref();
+        let rollout = ledger.rollout_state.as_ref();
         let noted = [
             ("drained", grants().any(|grant| grant.kind == GrantReason::Drain)),
             ("released", grants().any(|grant| grant.released)),
-            ("failed", course.is_some_and(|course| !course.failed.is_empty())),
-            ("stepped", course.is_some_and(|course| course.steps_done > 0)),
+            ("failed", rollout.is_some_and(|rollout| !rollout.failed.is_empty())),
+            ("stepped", rollout.is_some_and(|rollout| rollout.steps_done > 0)),
             ("rolled back", ledger.rolled_back.is_some()),
             ("rebuilt", ledger.rebuilding.is_some()),
             ("suspect", !ledger.suspects.is_empty()),
             ("fell", ledger.suspects.values().any(|suspect| suspect.falls > 0)),
-            ("lost", course.is_some_and(|course| !course.lost.is_empty())),
+            ("lost", rollout.is_some_and(|rollout| !rollout.lost.is_empty())),
         ];
         self.seen.extend(noted.into_iter().filter(|(_, now)| *now).map(|(what, _)| what));
     }
@@ -527,10 +527,10 @@ fn shut(cluster: &Cluster, before: Option<&Ledger>, after: &Ledger, grant: &Gran
     }
     let most = rolling.max_failed_nodes.map_or(1, |most| most.max(1) as usize);
     let halts = |ledger: &Ledger| {
-        let course = ledger.course.as_ref().filter(|course| course.revision == grant.revision);
-        let counted: Vec<_> = course
+        let rollout = ledger.rollout_state.as_ref().filter(|rollout| rollout.revision == grant.revision);
+        let counted: Vec<_> = rollout
             .into_iter()
-            .flat_map(|course| course.failed.values())
+            .flat_map(|rollout| rollout.failed.values())
             .filter(|failure| !matches!(&*failure.reason, "Released" | "OutBefore"))
             .collect();
         counted.len() >= most || counted.iter().any(|failure| failure.reason == "Restarts")

@@ -97,7 +97,7 @@ pub struct Wish {
     pub on_timeout: &'static str,
     pub attach_soak: u32,
     /// Further fields of `rollingUpdate`.
-    pub course: Value,
+    pub rollout: Value,
     pub on_delete: bool,
     pub rollback_to: Option<i64>,
     /// Image and step.
@@ -126,7 +126,7 @@ impl Wish {
             paused: false,
             on_timeout: "Halt",
             attach_soak: 0,
-            course: Value::Null,
+            rollout: Value::Null,
             on_delete: false,
             rollback_to: None,
             promote: None,
@@ -163,8 +163,8 @@ impl Wish {
             Zones::OneEach => rolling["topology"] = json!({"key": ZONE, "maxUnavailableNodes": 1}),
             Zones::OneAtATime => rolling["topology"] = json!({"key": ZONE, "oneDomainAtATime": true}),
         }
-        if let Some(course) = self.course.as_object() {
-            rolling.as_object_mut().expect("an object").extend(course.clone());
+        if let Some(rollout) = self.rollout.as_object() {
+            rolling.as_object_mut().expect("an object").extend(rollout.clone());
         }
         rolling["podUpdate"] = self.pod_update.into();
         rolling["minAvailableNodes"] = self.minimum_share.map_or(self.minimum.into(), Value::from);

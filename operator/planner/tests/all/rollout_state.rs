@@ -13,8 +13,8 @@ use world::{
 };
 
 /// A cluster at rest in which every node runs image 1.
-pub fn at_rest(course: &Value, nodes: usize, budget: i32) -> (World, Operator) {
-    let mut world = World::new(Wish { course: course.clone(), ..Wish::new(Marks::Token, budget) }, nodes);
+pub fn at_rest(rollout: &Value, nodes: usize, budget: i32) -> (World, Operator) {
+    let mut world = World::new(Wish { rollout: rollout.clone(), ..Wish::new(Marks::Token, budget) }, nodes);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
     (world, operator)
@@ -64,7 +64,7 @@ fn a_partition_keeps_its_share_of_nodes_rounded_up_at_what_they_run() {
     assert_eq!(reasons(&plan), ["Partition"]);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
     assert_eq!(plan.status.blocked.unwrap().reason, "Partition");
-    edit(&mut world, |wish| wish.course = Value::Null);
+    edit(&mut world, |wish| wish.rollout = Value::Null);
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
 }
 
@@ -90,7 +90,7 @@ fn a_partition_that_is_raised_turns_back_nodes_whose_pods_have_not_changed_yet()
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 30, |world| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty())).unwrap();
-    edit(&mut world, |wish| wish.course = json!({"partition": 4}));
+    edit(&mut world, |wish| wish.rollout = json!({"partition": 4}));
     seconds(&mut world, &mut operator, 60);
     assert_eq!(on(&world, 1), 4);
     assert!(world.cluster.ledger().unwrap().grants.is_empty());
@@ -141,7 +141,7 @@ fn a_canary_whose_pods_restart_more_often_than_allowed_halts() {
     assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
     assert_eq!(plan.status.nodes.failed, 1);
     // A person has looked at it.
-    let node = world.cluster.ledger().unwrap().course.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
     annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
     world.run_until(&mut operator, 240, World::is_converged).unwrap();
 }
@@ -296,7 +296,7 @@ fn a_canary_step_that_selects_no_node_proves_nothing_and_waits_for_a_person() {
     world.change(|cluster| cluster.edit_node("n2", |node| node["metadata"]["labels"]["canary"] = "ture".into()));
     world.run_until(&mut operator, 200, World::is_converged).unwrap();
     edit(&mut world, |wish| {
-        wish.course = json!({"steps": [{"nodeSelector": {"canary": "none"}}]});
+        wish.rollout = json!({"steps": [{"nodeSelector": {"canary": "none"}}]});
         wish.image = 3;
     });
     seconds(&mut world, &mut operator, 30);
@@ -461,7 +461,7 @@ fn a_ledger_that_has_to_be_rebuilt_remembers_what_failed() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
     edit(&mut world, |wish| wish.image = 99);
     seconds(&mut world, &mut operator, 60);
-    let failed = world.cluster.ledger().unwrap().course.clone().unwrap().failed;
+    let failed = world.cluster.ledger().unwrap().rollout_state.clone().unwrap().failed;
     assert_eq!(failed.len(), 1);
     // Somebody restores a Deployment with a token of the future.
     let other = ["n0", "n1", "n2"].into_iter().find(|name| !failed.contains_key(*name)).unwrap();
@@ -474,7 +474,7 @@ fn a_ledger_that_has_to_be_rebuilt_remembers_what_failed() {
     });
     let plan = seconds(&mut world, &mut operator, 60);
     let ledger = world.cluster.ledger().unwrap().clone();
-    assert_eq!((ledger.rebuilding, ledger.course.unwrap().failed.keys().collect::<Vec<_>>()), (None, failed.keys().collect()));
+    assert_eq!((ledger.rebuilding, ledger.rollout_state.unwrap().failed.keys().collect::<Vec<_>>()), (None, failed.keys().collect()));
     assert_eq!((on(&world, 99), condition(&plan, "Progressing")), (1, Some(("False", "MaxFailedNodes"))));
 }
 
@@ -488,7 +488,7 @@ fn a_node_that_failed_gets_the_corrected_template_first_also_outside_windows_and
         assert_eq!(on(&world, 99), 1);
         edit(&mut world, |wish| {
             wish.image = 2;
-            wish.course = more.clone();
+            wish.rollout = more.clone();
         });
         seconds(&mut world, &mut operator, 60);
         assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (3, 1, 0), "{more}");
@@ -503,7 +503,7 @@ fn a_node_that_failed_and_is_not_in_the_canary_goes_back_to_the_proven_revision(
     assert_eq!(on(&world, 99), 2);
     edit(&mut world, |wish| {
         wish.image = 2;
-        wish.course = json!({"steps": [{"nodes": 1, "pause": true}]});
+        wish.rollout = json!({"steps": [{"nodes": 1, "pause": true}]});
     });
     seconds(&mut world, &mut operator, 60);
     assert_eq!((on(&world, 1), on(&world, 2), on(&world, 99)), (4, 1, 0));
