@@ -108,20 +108,20 @@ pub(crate) fn waited(grant: &Grant, what: WaitFor, since: i64) -> i64 {
 }
 
 /// What a node's deadline does not count: time in which nobody lets the node go on, or nobody says whether it does.
-pub(crate) fn stands_still(snapshot: &Snapshot, case: &ManagedNode<'_>) -> bool {
-    let ours = |key: &str| case.grant.is_some_and(|grant| grant.marks.deployment_keys.iter().any(|mark| mark == key));
+pub(crate) fn stands_still(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bool {
+    let ours = |key: &str| managed.grant.is_some_and(|grant| grant.marks.deployment_keys.iter().any(|mark| mark == key));
     snapshot.resource.spec.paused
-        || !case.node.is_some_and(|node| node.ready)
-        || is_skipped(snapshot, case)
-        || case.taken_out().is_some_and(|key| !ours(key))
-        || is_behind(case)
+        || !managed.node.is_some_and(|node| node.ready)
+        || is_skipped(snapshot, managed)
+        || managed.taken_out().is_some_and(|key| !ours(key))
+        || is_behind(managed)
 }
 
 /// The Deployment's controller has not seen what was written, or what has become of it.
-pub(crate) fn is_behind(case: &ManagedNode<'_>) -> bool {
-    case.deployment.is_some_and(|deployment| {
+pub(crate) fn is_behind(managed: &ManagedNode<'_>) -> bool {
+    managed.deployment.is_some_and(|deployment| {
         let unseen = deployment.status.observed_generation < deployment.generation;
-        unseen || has_ready_pods(deployment, case.pods) && !is_ready(deployment, case.pods)
+        unseen || has_ready_pods(deployment, managed.pods) && !is_ready(deployment, managed.pods)
     })
 }
 

@@ -11,7 +11,7 @@ use crate::{
     health_checker,
     in_place::{self, Progress, protocol::Move},
     mark_conflicts::MarkConflicts,
-    node::{ManagedNode, again, cases, fits, give_up, is_free, is_kept, renew, set_free, turn_back},
+    node::{ManagedNode, again, fits, give_up, is_free, is_kept, managed_nodes, renew, set_free, turn_back},
     node_rights, node_writes,
     plan::{Action, Gauges, NodeProgress, Plan, Write},
     pre_pull, readiness,
@@ -64,20 +64,20 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
     let (clocks, ledger) = snapshot.clocks.look(snapshot, targets.as_ref().ok().map(|targets| &targets.effective));
     plan.clocks = clocks;
     let mut pass = Pass::new(snapshot, &targets, ledger.clone(), plan);
-    let cases = cases(snapshot, targets.as_ref().ok(), &ledger);
-    match rebuild(snapshot, pass.settings, stored, &cases) {
-        Rebuild::No => pass.rollout(&cases),
+    let managed_nodes = managed_nodes(snapshot, targets.as_ref().ok(), &ledger);
+    match rebuild(snapshot, pass.settings, stored, &managed_nodes) {
+        Rebuild::No => pass.rollout(&managed_nodes),
         Rebuild::Write(ledger) => {
             pass.ledger = *ledger;
-            pass.hold_all(&cases);
+            pass.hold_all(&managed_nodes);
         }
         Rebuild::Fence(fences) => {
             pass.plan.actions = fences;
-            pass.hold_all(&cases);
+            pass.hold_all(&managed_nodes);
         }
-        Rebuild::Wait => pass.hold_all(&cases),
+        Rebuild::Wait => pass.hold_all(&managed_nodes),
     }
-    pass.finish(&cases)
+    pass.finish(&managed_nodes)
 }
 
 /// Why a spec that is sound by itself is not carried out here.
@@ -117,8 +117,8 @@ fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
 }
 
 /// The annotation to set: the grant's, or the one that a mark was found holding with.
-fn node_mark(case: &ManagedNode<'_>, grant: &Grant) -> Option<Annotation> {
-    let found = || case.entry.as_ref().map(|entry| Annotation { key: entry.key.clone(), value: entry.value.clone() });
+fn node_mark(managed: &ManagedNode<'_>, grant: &Grant) -> Option<Annotation> {
+    let found = || managed.entry.as_ref().map(|entry| Annotation { key: entry.key.clone(), value: entry.value.clone() });
     grant.marks.node.clone().or_else(found)
 }
 
@@ -130,15 +130,15 @@ pub(crate) struct Pass<'a> {
     pub(crate) settings: Option<&'a ResolvedSpec>,
     pub(crate) plan: Plan,
     ledger: Ledger,
-    rivals: MarkConflicts<'a>,
+    mark_conflicts: MarkConflicts<'a>,
     pub(crate) reserved: std::vec::IntoIter<u64>,
     pub(crate) unserved: u64,
     live_absent: Vec<String>,
     granted: Vec<String>,
     /// What holds back whole kinds of work.
-    shut: Blockers,
+    blockers: Blockers,
     /// Slots held by grants, those of this pass included; one that is released is free at once, for it goes in the same write.
-    room: SlotPool<'a>,
+    slots: SlotPool<'a>,
 }
 
 impl<'a> Pass<'a> {
@@ -149,14 +149,14 @@ impl<'a> Pass<'a> {
             targets,
             settings,
             plan,
-            rivals: MarkConflicts::of(snapshot, settings, &ledger),
+            mark_conflicts: MarkConflicts::of(snapshot, settings, &ledger),
             ledger,
             reserved: snapshot.reserved.clone().into_iter(),
             unserved: 0,
             live_absent: Vec::new(),
             granted: Vec::new(),
-            shut: Blockers::default(),
-            room: SlotPool::default(),
+            blockers: Blockers::default(),
+            slots: SlotPool::default(),
         }
     }
 
@@ -164,55 +164,57 @@ impl<'a> Pass<'a> {
         self.plan.node_states.insert(node.to_owned(), NodeProgress { phase, reason, suspect: None });
     }
 
-    fn hold_all(&mut self, cases: &[ManagedNode<'_>]) {
-        for case in cases {
-            self.set(case.name, NodePhase::Blocked, Reason::RebuildingLedger);
+    fn hold_all(&mut self, managed_nodes: &[ManagedNode<'_>]) {
+        for managed in managed_nodes {
+            self.set(managed.name, NodePhase::Blocked, Reason::RebuildingLedger);
         }
     }
 
     /// Everything but the rebuilding of a lost ledger.
-    fn rollout(&mut self, cases: &[ManagedNode<'a>]) {
-        let graces: BTreeMap<&str, Option<Reason>> = cases.iter().map(|case| (case.name, self.grace(case))).collect();
+    fn rollout(&mut self, managed_nodes: &[ManagedNode<'a>]) {
+        let graces: BTreeMap<&str, Option<Reason>> = managed_nodes.iter().map(|managed| (managed.name, self.grace(managed))).collect();
         let policy = self.settings.map(|settings| settings.on_detach_timeout);
-        self.shut.gates = Stops {
+        self.blockers.stops = Stops {
             paused: self.snapshot.resource.spec.paused,
             halted: policy == Some(OnDetachTimeout::Halt) && graces.values().any(|grace| *grace == Some(Reason::DetachTimeout)),
             ..Stops::default()
         };
         self.look_at_windows();
-        let retried = self.judge(cases);
-        self.room = match self.targets.as_ref().ok().zip(self.ledger.rollout_state.as_ref()) {
-            Some((targets, rollout)) => SlotPool::of(&targets.effective, self.plan.sights.proof(targets, rollout, cases), cases),
-            None => SlotPool::closed(cases),
+        let retried = self.judge(managed_nodes);
+        self.slots = match self.targets.as_ref().ok().zip(self.ledger.rollout_state.as_ref()) {
+            Some((targets, rollout)) => {
+                SlotPool::of(&targets.effective, self.plan.sights.proof(targets, rollout, managed_nodes), managed_nodes)
+            }
+            None => SlotPool::closed(managed_nodes),
         };
-        for case in cases {
-            self.in_place_condition(case);
-            self.release_ownerless(case);
-            if let Some(grant) = case.grant {
+        for managed in managed_nodes {
+            self.in_place_condition(managed);
+            self.release_ownerless(managed);
+            if let Some(grant) = managed.grant {
                 // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
-                let may_begin = case.is_updated() || !self.shut.gates.shut(grant.kind);
-                if retried.contains(case.name) && case.phase() != Some(Phase::Closed) && may_begin {
-                    self.retarget(case, again(case, grant, self.snapshot.now));
+                let may_begin = managed.is_updated() || !self.blockers.stops.stops(grant.kind);
+                if retried.contains(managed.name) && managed.phase() != Some(Phase::Closed) && may_begin {
+                    self.retarget(managed, again(managed, grant, self.snapshot.now));
                 } else {
-                    self.advance(case, graces.get(case.name).cloned().flatten());
+                    self.advance(managed, graces.get(managed.name).cloned().flatten());
                 }
             }
-            self.supply(case);
+            self.supply(managed);
         }
         if let Some(settings) = self.settings {
             let rollout = self.ledger.rollout_state.as_ref();
-            let terms = GrantRules {
+            let rules = GrantRules {
                 snapshot: self.snapshot,
                 settings,
                 targets: self.valid_targets(),
-                rivals: &self.rivals,
-                shut: &self.shut,
+                mark_conflicts: &self.mark_conflicts,
+                blockers: &self.blockers,
                 rollout,
             };
-            let admission = terms.admit(cases, &mut self.room);
-            self.plan.actions.extend(admission.pulls.iter().cloned());
-            self.grant(admission, cases);
-            let over = pre_pull::over(self.snapshot, cases);
+            let grant_plan = rules.admit(managed_nodes, &mut self.slots);
+            self.plan.actions.extend(grant_plan.pulls.iter().cloned());
+            self.grant(grant_plan, managed_nodes);
+            let over = pre_pull::over(self.snapshot, managed_nodes);
             self.plan.actions.extend(over);
             self.keep_time();
             health_checker::plan(self.snapshot, settings, &mut self.plan);
@@ -222,113 +224,116 @@ impl<'a> Pass<'a> {
                 revisions::record(self.snapshot, targets, &self.ledger, &mut self.plan);
             }
         } else {
-            self.let_go_without_settings(cases);
+            self.let_go_without_settings(managed_nodes);
             if !self.snapshot.resource.deleting {
-                self.hold_for_spec(cases);
+                self.hold_for_spec(managed_nodes);
             }
         }
         self.ledger.next_id += self.unserved;
     }
 
     /// One step of a node that has a grant.
-    fn advance(&mut self, case: &ManagedNode<'a>, grace: Option<Reason>) {
-        let Some(grant) = case.grant else { return };
-        if rollout_state::is_released(self.snapshot, case, grant)
+    fn advance(&mut self, managed: &ManagedNode<'a>, grace: Option<Reason>) {
+        let Some(grant) = managed.grant else { return };
+        if rollout_state::is_released(self.snapshot, managed, grant)
             && !grant.released
             && !matches!(grant.kind, GrantReason::Remove | GrantReason::Drain)
         {
-            self.note_failure(case, rollout_state::released(self.snapshot, case));
-            return self.retarget(case, set_free(case, grant));
+            self.note_failure(managed, rollout_state::released(self.snapshot, managed));
+            return self.retarget(managed, set_free(managed, grant));
         }
         let timed_out =
             grace == Some(Reason::DetachTimeout) && !matches!(grant.kind, GrantReason::Abort | GrantReason::Remove | GrantReason::Drain);
-        if let Some(settings) = case.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
-            self.note_failure(case, rollout_state::failure(self.snapshot, case, Reason::DetachTimeout.word()));
-            return self.retarget(case, give_up(case, grant, &settings.revision));
+        if let Some(settings) = managed.settings.filter(|settings| timed_out && settings.on_detach_timeout == OnDetachTimeout::Abort) {
+            self.note_failure(managed, rollout_state::failure(self.snapshot, managed, Reason::DetachTimeout.word()));
+            return self.retarget(managed, give_up(managed, grant, &settings.revision));
         }
-        let gates = case.gates(self.shut.gates);
-        let fit = fits(case, grant, gates, self.snapshot.now);
-        let soak = self.soak(case, grant).filter(|_| !grant.released);
-        if fit.is_ok() && self.is_refused_in_place(case, grant) {
-            return self.retarget(case, turn_back(case, grant));
+        let stops = managed.stops(self.blockers.stops);
+        let fit = fits(managed, grant, stops, self.snapshot.now);
+        let soak = self.soak(managed, grant).filter(|_| !grant.released);
+        if fit.is_ok() && self.is_refused_in_place(managed, grant) {
+            return self.retarget(managed, turn_back(managed, grant));
         }
-        let progress = self.progress(case, grant);
+        let progress = self.progress(managed, grant);
         let view = StepView {
             wanted: fit.is_ok(),
             graced: grace.is_none(),
             soaked: soak.is_none(),
-            pauses: in_place::pauses(case, grant, self.valid_targets()),
+            pauses: in_place::pauses(managed, grant, self.valid_targets()),
             replaced: progress.as_ref().is_some_and(|progress| matches!(progress.moves[..], [Move::Finish { .. }])),
-            ..self.view(case, grant)
+            ..self.view(managed, grant)
         };
         let next = step(&view);
-        if let Some(reason) = self.untainted(case, grant, next) {
-            return self.set(case.name, NodePhase::Granted, reason);
+        if let Some(reason) = self.untainted(managed, grant, next) {
+            return self.set(managed.name, NodePhase::Granted, reason);
         }
-        let given_up = matches!(next, Step::Release { .. }) && is_kept(case, grant, self.snapshot.now);
+        let given_up = matches!(next, Step::Release { .. }) && is_kept(managed, grant, self.snapshot.now);
         if given_up {
-            return self.set(case.name, NodePhase::Blocked, Reason::GivenUp);
+            return self.set(managed.name, NodePhase::Blocked, Reason::GivenUp);
         }
-        if let Some(reason) = self.unheard(case, grant, next) {
-            return self.set(case.name, NodePhase::Blocked, reason);
+        if let Some(reason) = self.unheard(managed, grant, next) {
+            return self.set(managed.name, NodePhase::Blocked, reason);
         }
         match next {
             Step::Claim | Step::Pause | Step::Update | Step::Close | Step::DeleteDeployment => {
-                self.write_deployment(case, grant, next, progress.as_ref());
+                self.write_deployment(managed, grant, next, progress.as_ref());
             }
             Step::Replace => {
                 if let Some(progress) = progress {
-                    self.replace(case, grant, &progress);
+                    self.replace(managed, grant, &progress);
                 }
             }
-            Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(case, grant, next),
+            Step::Detach | Step::Unmark | Step::RemoveEntry | Step::RemoveMember => self.write_node(managed, grant, next),
             Step::Release { live } => {
                 if live {
-                    self.live_absent.push(self.deployment_name(case.name));
+                    self.live_absent.push(self.deployment_name(managed.name));
                 } else {
-                    self.room.give_back(case);
+                    self.slots.give_back(managed);
                 }
-                self.ledger.grants.remove(case.name);
+                self.ledger.grants.remove(managed.name);
             }
             Step::Retarget => {
-                self.retarget(case, fit.err().map_or_else(|| renew(case, grant, gates), |next| *next));
+                self.retarget(managed, fit.err().map_or_else(|| renew(managed, grant, stops), |next| *next));
             }
-            Step::AwaitDeployment => self.set(case.name, NodePhase::Blocked, Reason::PodsTerminating),
-            Step::AwaitGrace => self.set(case.name, NodePhase::Detaching, grace.unwrap_or(Reason::Granted)),
+            Step::AwaitDeployment => self.set(managed.name, NodePhase::Blocked, Reason::PodsTerminating),
+            Step::AwaitGrace => self.set(managed.name, NodePhase::Detaching, grace.unwrap_or(Reason::Granted)),
             Step::AwaitComplete => {
-                self.delete_stragglers(case);
+                self.delete_stragglers(managed);
                 if grant.kind == GrantReason::Drain {
-                    return self.hold_drained(case);
+                    return self.hold_drained(managed);
                 }
-                if let Some(failure) = self.failure(case) {
-                    let reason = Reason::failed(&failure.reason, self.incomplete(case, grant));
-                    return self.set(case.name, NodePhase::Failed, reason);
+                if let Some(failure) = self.failure(managed) {
+                    let reason = Reason::failed(&failure.reason, self.incomplete(managed, grant));
+                    return self.set(managed.name, NodePhase::Failed, reason);
                 }
                 let phase = match grant.kind {
                     GrantReason::Remove => NodePhase::Removing,
-                    _ if case.phase() == Some(Phase::Degrading) => NodePhase::Degrading,
+                    _ if managed.phase() == Some(Phase::Degrading) => NodePhase::Degrading,
                     _ => NodePhase::Updating,
                 };
-                let why = if case.is_lost() { Reason::NodeNotReady } else { self.incomplete(case, grant) };
-                self.set(case.name, phase, why);
+                let why = if managed.is_lost() { Reason::NodeNotReady } else { self.incomplete(managed, grant) };
+                self.set(managed.name, phase, why);
             }
-            Step::AwaitSoak => self.set(case.name, NodePhase::Attaching, soak.unwrap_or(Reason::Granted)),
+            Step::AwaitSoak => self.set(managed.name, NodePhase::Attaching, soak.unwrap_or(Reason::Granted)),
         }
     }
 
     /// Without what is judged apart.
-    fn view(&self, case: &ManagedNode<'_>, grant: &Grant) -> StepView {
-        let node = match case.node {
+    fn view(&self, managed: &ManagedNode<'_>, grant: &Grant) -> StepView {
+        let node = match managed.node {
             None => NodeView::Absent,
             Some(node) if node.uid == grant.node_uid => NodeView::Same,
             Some(_) => NodeView::Replaced,
         };
         // Somebody took the user's key off the Node before the pods changed: what our entry says is no longer so.
-        let unheld = case.entry.as_ref().is_some_and(|entry| {
-            entry.id == grant.id && case.holds_node() && !case.is_updated() && case.node.is_some_and(|node| node.mark(&entry.key).is_none())
+        let unheld = managed.entry.as_ref().is_some_and(|entry| {
+            entry.id == grant.id
+                && managed.holds_node()
+                && !managed.is_updated()
+                && managed.node.is_some_and(|node| node.mark(&entry.key).is_none())
         });
         // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
-        let rivalled = || case.holders.is_err() || !case.holds_node() && self.rivals.on(case, &grant.marks).is_some();
+        let rivalled = || managed.holders.is_err() || !managed.holds_node() && self.mark_conflicts.on(managed, &grant.marks).is_some();
         let forbidden = |mark: &Annotation| !self.snapshot.node_rights.allows_mark(&self.snapshot.resource.namespace, mark);
         let unmarkable = grant.marks.node.as_ref().is_some_and(|mark| forbidden(mark) || grant.kind == GrantReason::Remove && rivalled());
         StepView {
@@ -338,12 +343,13 @@ impl<'a> Pass<'a> {
                 deployment_mark: grant.marks.deployment || unmarkable,
                 node_mark: grant.marks.node.is_some() && !unmarkable,
             },
-            token: case.deployment.map(|_| {
-                case.token
+            token: managed.deployment.map(|_| {
+                managed
+                    .token
                     .as_ref()
                     .map_or(TokenView { id: 0, phase: Phase::Closed }, |token| TokenView { id: token.id, phase: token.phase })
             }),
-            entry: case.entry.as_ref().map(|entry| EntryView {
+            entry: managed.entry.as_ref().map(|entry| EntryView {
                 id: entry.id,
                 phase: if unheld { EntryPhase::Attached } else { entry.phase },
                 other_key: grant.marks.node.as_ref().is_some_and(|mark| mark.key != entry.key),
@@ -352,44 +358,49 @@ impl<'a> Pass<'a> {
             wanted: false,
             pauses: false,
             replaced: false,
-            complete: grant.released || case.is_complete(grant),
+            complete: grant.released || managed.is_complete(grant),
             graced: false,
             soaked: false,
-            pods_left: case.orphaned || case.pods.iter().any(|pod| !pod.ended),
-            member: case.member.is_some(),
+            pods_left: managed.orphaned || managed.pods.iter().any(|pod| !pod.ended),
+            member: managed.member.is_some(),
         }
     }
 
-    fn write_deployment(&mut self, case: &ManagedNode<'a>, grant: &Grant, next: Step, progress: Option<&Progress<'a>>) {
-        let Some(deployment) = case.deployment else { return };
-        if let Some(message) = self.snapshot.refusals.get(case.name) {
+    fn write_deployment(&mut self, managed: &ManagedNode<'a>, grant: &Grant, next: Step, progress: Option<&Progress<'a>>) {
+        let Some(deployment) = managed.deployment else { return };
+        if let Some(message) = self.snapshot.refusals.get(managed.name) {
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.set(case.name, NodePhase::Blocked, Reason::Refused(message.clone()));
+            return self.set(managed.name, NodePhase::Blocked, Reason::Refused(message.clone()));
         }
-        let patch = |patch, write| Action::PatchDeployment { node: case.name.to_owned(), name: deployment.name.clone(), patch, write };
+        let patch = |patch, write| Action::PatchDeployment { node: managed.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
-            Step::Claim => {
-                (patch(deployment_writes::claim(self.snapshot, case.settings, case, deployment, grant), Write::Claim), NodePhase::Granted)
-            }
-            Step::Pause => (patch(deployment_writes::pause(self.snapshot, case, deployment, grant), Write::Pause), NodePhase::Detached),
+            Step::Claim => (
+                patch(deployment_writes::claim(self.snapshot, managed.settings, managed, deployment, grant), Write::Claim),
+                NodePhase::Granted,
+            ),
+            Step::Pause => (patch(deployment_writes::pause(self.snapshot, managed, deployment, grant), Write::Pause), NodePhase::Detached),
             Step::Update => {
-                let resumed = progress.and_then(|progress| self.unpause(case, grant, deployment, progress));
+                let resumed = progress.and_then(|progress| self.unpause(managed, grant, deployment, progress));
                 if let Some(resumed) = resumed {
                     (patch(resumed, Write::Resume), NodePhase::UpdatingInPlace)
-                } else if case.is_in_place() && case.settings.is_none() {
+                } else if managed.is_in_place() && managed.settings.is_none() {
                     // The pause cannot end in another way without a template that is wanted.
-                    return self.set(case.name, NodePhase::Blocked, Reason::InvalidSpec);
+                    return self.set(managed.name, NodePhase::Blocked, Reason::InvalidSpec);
                 } else {
-                    let write = self.recreates(case, grant, progress).map_or(Write::Update, Write::Recreate);
-                    (patch(deployment_writes::update(self.snapshot, case.settings, case, deployment, grant), write), NodePhase::Detached)
+                    let write = self.recreates(managed, grant, progress).map_or(Write::Update, Write::Recreate);
+                    (
+                        patch(deployment_writes::update(self.snapshot, managed.settings, managed, deployment, grant), write),
+                        NodePhase::Detached,
+                    )
                 }
             }
-            Step::Close => {
-                (patch(deployment_writes::close(self.snapshot, case.settings, case, deployment, grant), Write::Close), NodePhase::Attaching)
-            }
+            Step::Close => (
+                patch(deployment_writes::close(self.snapshot, managed.settings, managed, deployment, grant), Write::Close),
+                NodePhase::Attaching,
+            ),
             _ => (
                 Action::DeleteDeployment {
-                    node: case.name.to_owned(),
+                    node: managed.name.to_owned(),
                     name: deployment.name.clone(),
                     uid: deployment.uid.clone(),
                     resource_version: deployment.resource_version.clone(),
@@ -398,115 +409,118 @@ impl<'a> Pass<'a> {
             ),
         };
         self.plan.actions.push(action);
-        self.set(case.name, phase, Reason::Writing);
+        self.set(managed.name, phase, Reason::Writing);
     }
 
-    fn write_node(&mut self, case: &ManagedNode<'_>, grant: &Grant, next: Step) {
-        let Some(node) = case.node else { return };
+    fn write_node(&mut self, managed: &ManagedNode<'_>, grant: &Grant, next: Step) {
+        let Some(node) = managed.node else { return };
         let nobody = Holders::new();
-        let holders = match &case.holders {
+        let holders = match &managed.holders {
             Ok(holders) => holders,
             Err(_) if next == Step::RemoveMember => &nobody,
-            Err(error) => return self.set(case.name, NodePhase::Blocked, Reason::HoldersUnreadable(error.clone())),
+            Err(error) => return self.set(managed.name, NodePhase::Blocked, Reason::HoldersUnreadable(error.clone())),
         };
         let (uid8, now) = (self.snapshot.resource.uid8(), self.snapshot.now);
         let (patch, write, phase) = match next {
             Step::Detach => {
-                if let Some(other) = self.rivals.on(case, &grant.marks) {
-                    return self.set(case.name, NodePhase::Blocked, Reason::DetachAnnotationConflict(other));
+                if let Some(other) = self.mark_conflicts.on(managed, &grant.marks) {
+                    return self.set(managed.name, NodePhase::Blocked, Reason::DetachAnnotationConflict(other));
                 }
                 if node_writes::is_full(holders, uid8) {
-                    return self.set(case.name, NodePhase::Blocked, Reason::HoldersFull);
+                    return self.set(managed.name, NodePhase::Blocked, Reason::HoldersFull);
                 }
-                let Some(mark) = node_mark(case, grant) else { return };
+                let Some(mark) = node_mark(managed, grant) else { return };
                 (node_writes::detach(node, holders, uid8, grant.id, &mark, now), Write::Detach, NodePhase::Granted)
             }
             Step::Unmark => (node_writes::unmark(node, holders, uid8, grant.id, now), Write::Unmark, NodePhase::Attaching),
             Step::RemoveEntry => (node_writes::remove_entry(node, holders, uid8), Write::Clean, NodePhase::Removing),
             _ => (node_writes::member(node, uid8, None), Write::Clean, NodePhase::Removing),
         };
-        let live_absent = (next == Step::RemoveMember).then(|| self.deployment_name(case.name));
-        self.plan.actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write, live_absent });
-        self.set(case.name, phase, Reason::Writing);
+        let live_absent = (next == Step::RemoveMember).then(|| self.deployment_name(managed.name));
+        self.plan.actions.push(Action::PatchNode { node: managed.name.to_owned(), patch, write, live_absent });
+        self.set(managed.name, phase, Reason::Writing);
     }
 
     /// A new id in the same slot.
-    fn retarget(&mut self, case: &ManagedNode<'_>, next: Grant) {
-        if case.grant.is_some_and(is_free) && !is_free(&next) {
+    fn retarget(&mut self, managed: &ManagedNode<'_>, next: Grant) {
+        if managed.grant.is_some_and(is_free) && !is_free(&next) {
             // It began to serve after its removal was granted for nothing, and takes no place yet.
-            let Wants { domain, available, suspect, .. } = self.room.wants(case);
-            let missed = available && next.kind != GrantReason::Drain && !case.is_draining();
-            let lacks = self.room.lacks(Wants { domain, down: true, available: missed, ..Wants::default() });
+            let Wants { domain, available, suspect, .. } = self.slots.wants(managed);
+            let missed = available && next.kind != GrantReason::Drain && !managed.is_draining();
+            let lacks = self.slots.lacks(Wants { domain, down: true, available: missed, ..Wants::default() });
             if let Some(reason) = lacks.filter(|_| !self.snapshot.resource.deleting) {
-                return self.set(case.name, NodePhase::Waiting, reason);
+                return self.set(managed.name, NodePhase::Waiting, reason);
             }
-            self.room.take(Wants { domain, available, suspect, leaves: !case.chosen, ..Wants::default() });
+            self.slots.take(Wants { domain, available, suspect, leaves: !managed.chosen, ..Wants::default() });
         }
         let id = self.ledger.next_id;
         self.ledger.next_id += 1;
-        self.ledger.grants.insert(case.name.to_owned(), Grant { id, ..next });
-        self.set(case.name, NodePhase::Granted, Reason::Writing);
+        self.ledger.grants.insert(managed.name.to_owned(), Grant { id, ..next });
+        self.set(managed.name, NodePhase::Granted, Reason::Writing);
     }
 
-    fn grant(&mut self, admission: GrantPlan, cases: &[ManagedNode<'_>]) {
-        self.plan.gauges.budget = self.room.budget;
-        for (node, grant) in admission.admitted {
+    fn grant(&mut self, grant_plan: GrantPlan, managed_nodes: &[ManagedNode<'_>]) {
+        self.plan.gauges.budget = self.slots.budget;
+        for (node, grant) in grant_plan.admitted {
             let id = self.ledger.next_id;
             self.ledger.next_id += 1;
             self.ledger.grants.insert(node.clone(), Grant { id, ..grant });
             self.set(&node, NodePhase::Granted, Reason::Granted);
             self.granted.push(node);
         }
-        for (node, reason) in admission.waiting {
+        for (node, reason) in grant_plan.waiting {
             self.set(&node, NodePhase::Waiting, reason);
         }
-        self.hold_rejected(cases);
-        for case in cases.iter().filter(|case| case.chosen && case.settled) {
-            let busy = self.ledger.grants.contains_key(case.name) || self.plan.node_states.contains_key(case.name);
-            if let Some(reason) = case.held_back.clone().filter(|_| !busy) {
-                self.set(case.name, NodePhase::Waiting, reason);
+        self.hold_rejected(managed_nodes);
+        for managed in managed_nodes.iter().filter(|managed| managed.chosen && managed.settled) {
+            let busy = self.ledger.grants.contains_key(managed.name) || self.plan.node_states.contains_key(managed.name);
+            if let Some(reason) = managed.held_back.clone().filter(|_| !busy) {
+                self.set(managed.name, NodePhase::Waiting, reason);
             }
         }
         let Some(settings) = self.settings else { return };
-        for case in cases.iter().filter(|case| case.chosen && case.grant.is_none()) {
-            let Some(deployment) = case.deployment.filter(|_| !self.plan.node_states.contains_key(case.name)) else { continue };
-            let trouble = readiness::trouble(case.pods);
-            if !case.is_unavailable() {
-                let suspect = self.suspicion(case, settings, true).filter(|_| case.settled);
-                match (case.held_back.clone(), suspect) {
-                    (None, Some(suspect)) => self.hold_attached(case, settings, NodePhase::Proving, suspect),
-                    _ if case.settled => {}
-                    _ if !case.is_ready() => self.set(case.name, NodePhase::Updating, Reason::PodsTerminating),
-                    (Some(reason), _) => self.set(case.name, NodePhase::Waiting, reason),
-                    (None, _) => self.set(case.name, NodePhase::Updating, Reason::PodsTooYoung),
+        for managed in managed_nodes.iter().filter(|managed| managed.chosen && managed.grant.is_none()) {
+            let Some(deployment) = managed.deployment.filter(|_| !self.plan.node_states.contains_key(managed.name)) else { continue };
+            let trouble = readiness::trouble(managed.pods);
+            if !managed.is_unavailable() {
+                let suspect = self.suspicion(managed, settings, true).filter(|_| managed.settled);
+                match (managed.held_back.clone(), suspect) {
+                    (None, Some(suspect)) => self.hold_attached(managed, settings, NodePhase::Proving, suspect),
+                    _ if managed.settled => {}
+                    _ if !managed.is_ready() => self.set(managed.name, NodePhase::Updating, Reason::PodsTerminating),
+                    (Some(reason), _) => self.set(managed.name, NodePhase::Waiting, reason),
+                    (None, _) => self.set(managed.name, NodePhase::Updating, Reason::PodsTooYoung),
                 }
                 continue;
             }
-            let by_others = case.taken_out().filter(|_| case.is_ready()).map(|key| Reason::TakenOut(key.to_owned()));
+            let by_others = managed.taken_out().filter(|_| managed.is_ready()).map(|key| Reason::TakenOut(key.to_owned()));
             let unready = || {
-                if case.is_lost() {
+                if managed.is_lost() {
                     return Reason::NodeNotReady;
                 }
                 Reason::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble }
             };
-            self.hold_attached(case, settings, NodePhase::Unavailable, by_others.unwrap_or_else(unready));
-            let suspect = self.suspicion(case, settings, false);
-            self.plan.node_states.entry(case.name.to_owned()).and_modify(|state| state.suspect = suspect);
+            self.hold_attached(managed, settings, NodePhase::Unavailable, by_others.unwrap_or_else(unready));
+            let suspect = self.suspicion(managed, settings, false);
+            self.plan.node_states.entry(managed.name.to_owned()).and_modify(|state| state.suspect = suspect);
         }
     }
 
     /// While the spec is not valid: what leaves is taken out by the mark that every health checker knows. Nothing else is begun.
-    fn let_go_without_settings(&mut self, cases: &[ManagedNode<'_>]) {
-        for (case, kind) in cases.iter().filter(|case| case.grant.is_none()).filter_map(|case| Some((case, case.need(self.snapshot.now)?)))
+    fn let_go_without_settings(&mut self, managed_nodes: &[ManagedNode<'_>]) {
+        for (managed, kind) in managed_nodes
+            .iter()
+            .filter(|managed| managed.grant.is_none())
+            .filter_map(|managed| Some((managed, managed.need(self.snapshot.now)?)))
         {
             let id = self.ledger.next_id;
             self.ledger.next_id += 1;
-            let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
-            let marks = case.removal_marks_without_settings();
+            let node_uid = managed.node.map(|node| node.uid.clone()).unwrap_or_default();
+            let marks = managed.removal_marks_without_settings();
             let grant = Grant { id, node_uid, kind, marks, granted_at: self.snapshot.now, ..Grant::default() };
-            self.ledger.grants.insert(case.name.to_owned(), grant);
-            self.set(case.name, NodePhase::Granted, Reason::Granted);
-            self.granted.push(case.name.to_owned());
+            self.ledger.grants.insert(managed.name.to_owned(), grant);
+            self.set(managed.name, NodePhase::Granted, Reason::Granted);
+            self.granted.push(managed.name.to_owned());
         }
     }
 
@@ -518,15 +532,15 @@ impl<'a> Pass<'a> {
     }
 
     /// What the present step of the canary waits for.
-    fn step(&self, cases: &[ManagedNode<'_>]) -> Option<Reason> {
-        let targets = self.valid_targets().filter(|_| cases.iter().any(|case| case.chosen))?;
-        let step = rollout_state::step_state(self.snapshot, targets, rollout_state::stored(targets, &self.ledger), cases)?;
-        Some(self.shut.halt.as_ref().map_or(step, rollout_state::Halt::reason))
+    fn step(&self, managed_nodes: &[ManagedNode<'_>]) -> Option<Reason> {
+        let targets = self.valid_targets().filter(|_| managed_nodes.iter().any(|managed| managed.chosen))?;
+        let step = rollout_state::step_state(self.snapshot, targets, rollout_state::stored(targets, &self.ledger), managed_nodes)?;
+        Some(self.blockers.halt.as_ref().map_or(step, rollout_state::Halt::reason))
     }
 
     /// Status, ledger, finalizer, and when to look again.
-    fn finish(mut self, cases: &[ManagedNode<'_>]) -> Plan {
-        self.plan.step = self.step(cases);
+    fn finish(mut self, managed_nodes: &[ManagedNode<'_>]) -> Plan {
+        self.plan.step = self.step(managed_nodes);
         for reason in self.plan.node_states.values().map(|state| &state.reason).chain(&self.plan.step) {
             let (Reason::GracePeriod { until: at }
             | Reason::WaitingForTaint { until: at, .. }
@@ -541,7 +555,7 @@ impl<'a> Pass<'a> {
             self.plan.recheck_at = self.plan.recheck_at.map(|earlier| earlier.min(at.max(self.snapshot.now.saturating_add(1))));
         }
         let deleting = self.snapshot.resource.deleting;
-        if deleting && cases.is_empty() && self.ledger.grants.is_empty() {
+        if deleting && managed_nodes.is_empty() && self.ledger.grants.is_empty() {
             health_checker::clean(self.snapshot, &mut self.plan);
             let finalizers =
                 self.snapshot.resource.finalizers.iter().filter(|name| *name != names::FINALIZER && *name != names::FINALIZER_OF_ORIGINAL);
@@ -549,7 +563,7 @@ impl<'a> Pass<'a> {
             return self.plan;
         }
         if let Some(settings) = self.settings.filter(|_| self.snapshot.gates.watched) {
-            self.plan.replicas = Some(replicas::of(self.snapshot, settings, cases));
+            self.plan.replicas = Some(replicas::of(self.snapshot, settings, managed_nodes));
         }
         if let Some(settings) = self.settings.filter(|_| !deleting) {
             self.ledger.served_ports = health_checker::served_ports(self.snapshot, settings);
@@ -559,7 +573,7 @@ impl<'a> Pass<'a> {
         let urgent = stored.rollout.as_ref().is_none_or(|stored| !stored.equals_ignoring_seconds(&self.ledger));
         let first = self.ledger.next_id - self.unserved.min(self.ledger.next_id);
         let reserve = (first..self.ledger.next_id).collect();
-        self.plan.status = status::status(self.snapshot, self.targets, cases, &self.plan, self.ledger);
+        self.plan.status = status::status(self.snapshot, self.targets, managed_nodes, &self.plan, self.ledger);
         let eta = self.plan.status.rollout.as_ref().and_then(|ledger| blocked::eta(&self.plan.status.nodes, ledger, self.snapshot.now));
         if let Some(eta) = eta.filter(|_| self.plan.status.eta.is_some()) {
             self.plan.recheck(eta);

@@ -38,18 +38,18 @@ fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: i64, keep_annotation
 pub fn claim(
     snapshot: &Snapshot,
     settings: Option<&ResolvedSpec>,
-    case: &ManagedNode<'_>,
+    managed: &ManagedNode<'_>,
     deployment: &DeploymentFacts,
     grant: &Grant,
 ) -> Value {
-    let held = case.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
+    let held = managed.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
     let mark = settings
         .and_then(|settings| settings.deployment_annotation.as_ref())
         .filter(|mark| grant.marks.deployment_keys.contains(&mark.key));
     let found = mark.and_then(|mark| deployment.annotations.get(&mark.key).map(|value| (mark, value)));
     let present = found.is_some();
     // Whoever took our token away left our annotation behind: with our value it is ours, and no person's.
-    let forgotten = case.token.is_none() && found.is_some_and(|(mark, value)| *value == mark.value);
+    let forgotten = managed.token.is_none() && found.is_some_and(|(mark, value)| *value == mark.value);
     let keep = held.map_or(present && !forgotten, |token| token.keep_annotation);
     // Grace that was served counts while the mark stays on.
     let since = held.map_or(snapshot.now, |token| token.since);
@@ -67,14 +67,14 @@ pub fn claim(
 pub fn update(
     snapshot: &Snapshot,
     settings: Option<&ResolvedSpec>,
-    case: &ManagedNode<'_>,
+    managed: &ManagedNode<'_>,
     deployment: &DeploymentFacts,
     grant: &Grant,
 ) -> Value {
-    let holding = case.token.as_ref().is_some_and(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
-    let marked = grant.marks != Marks::default() || holding || case.holds_node();
+    let holding = managed.token.as_ref().is_some_and(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
+    let marked = grant.marks != Marks::default() || holding || managed.holds_node();
     let phase = if marked { Phase::Updating } else { Phase::Degrading };
-    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
+    let keep = managed.token.as_ref().is_some_and(|token| token.keep_annotation);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, phase, snapshot.now, keep)));
     // What leaves needs no valid spec.
     if matches!(grant.kind, GrantReason::Remove | GrantReason::Drain) {
@@ -85,9 +85,9 @@ pub fn update(
         GrantReason::Abort | GrantReason::Remove | GrantReason::Drain => return patch.into_value(),
         GrantReason::Shrink | GrantReason::Grow => {}
         // A repair of the token alone must not roll pods to another rendering.
-        GrantReason::Repair if !case.drifted => {}
+        GrantReason::Repair if !managed.drifted => {}
         GrantReason::Update | GrantReason::Repair => {
-            patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
+            patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, managed.name));
         }
     }
     // How often its breaker has opened is forgotten only once the node has all its pods, or other ones.
@@ -114,8 +114,8 @@ fn goes_on(mut patch: JsonPatch, deployment: &DeploymentFacts) -> JsonPatch {
 }
 
 /// `id.InPlace`: the Deployment's controller makes no other pods until it goes on.
-pub fn pause(snapshot: &Snapshot, case: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
-    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
+pub fn pause(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
+    let keep = managed.token.as_ref().is_some_and(|token| token.keep_annotation);
     let patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::InPlace, snapshot.now, keep)));
     // Former ReplicaSets go: the oldest whose template is the wanted one would be taken for the Deployment's own.
     set(patch.add("/spec/paused", true), deployment, "revisionHistoryLimit", 0.into()).into_value()
@@ -125,15 +125,15 @@ pub fn pause(snapshot: &Snapshot, case: &ManagedNode<'_>, deployment: &Deploymen
 /// which `change` writes, and makes no other pods. The deadline of the node goes on, too.
 pub fn unpause(
     snapshot: &Snapshot,
-    case: &ManagedNode<'_>,
+    managed: &ManagedNode<'_>,
     deployment: &DeploymentFacts,
     grant: &Grant,
     change: impl FnOnce(JsonPatch) -> JsonPatch,
 ) -> Value {
-    let marked = grant.marks != Marks::default() || case.holds_node();
+    let marked = grant.marks != Marks::default() || managed.holds_node();
     let phase = if marked { Phase::Updating } else { Phase::Degrading };
-    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
-    let since = case.token.as_ref().map_or(snapshot.now, |token| token.since);
+    let keep = managed.token.as_ref().is_some_and(|token| token.keep_annotation);
+    let since = managed.token.as_ref().map_or(snapshot.now, |token| token.since);
     // A template that somebody has edited meanwhile would not be the ReplicaSet's.
     let patch =
         fenced(deployment, Some(&token(snapshot, grant.id, phase, since, keep))).test("/metadata/generation", deployment.generation);
@@ -141,7 +141,7 @@ pub fn unpause(
     if deployment.labels.contains_key(names::BREAKER_LABEL) {
         patch = patch.remove(&label(names::BREAKER_LABEL));
     }
-    if let Some(settings) = case.settings {
+    if let Some(settings) = managed.settings {
         patch = patch.add("/spec/replicas", settings.pods_per_node).add("/spec/strategy", render::strategy(settings));
     }
     patch.into_value()
@@ -151,18 +151,18 @@ pub fn unpause(
 pub fn close(
     snapshot: &Snapshot,
     settings: Option<&ResolvedSpec>,
-    case: &ManagedNode<'_>,
+    managed: &ManagedNode<'_>,
     deployment: &DeploymentFacts,
     grant: &Grant,
 ) -> Value {
-    let keep = case.token.as_ref().is_some_and(|token| token.keep_annotation);
-    let since = rollout_state::not_before(snapshot.now, case.pods);
+    let keep = managed.token.as_ref().is_some_and(|token| token.keep_annotation);
+    let since = rollout_state::not_before(snapshot.now, managed.pods);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, since, false)))
         .test("/metadata/generation", deployment.generation);
     for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(key)) {
         patch = patch.remove(&annotation(key));
     }
-    accept(patch, snapshot, settings, case, deployment).into_value()
+    accept(patch, snapshot, settings, managed, deployment).into_value()
 }
 
 /// Remembers what the API server made of our template, where that is something else.
@@ -170,19 +170,25 @@ fn accept(
     patch: JsonPatch,
     snapshot: &Snapshot,
     settings: Option<&ResolvedSpec>,
-    case: &ManagedNode<'_>,
+    managed: &ManagedNode<'_>,
     deployment: &DeploymentFacts,
 ) -> JsonPatch {
-    match settings.and_then(|settings| render::rewritten(snapshot, settings, case.name, deployment)) {
+    match settings.and_then(|settings| render::rewritten(snapshot, settings, managed.name, deployment)) {
         Some(hash) => patch.add(&label(names::ACCEPTED_LABEL), hash),
         None => patch,
     }
 }
 
 /// The first `Closed` of a new Deployment.
-pub fn first_close(snapshot: &Snapshot, settings: &ResolvedSpec, case: &ManagedNode<'_>, deployment: &DeploymentFacts, id: u64) -> Value {
+pub fn first_close(
+    snapshot: &Snapshot,
+    settings: &ResolvedSpec,
+    managed: &ManagedNode<'_>,
+    deployment: &DeploymentFacts,
+    id: u64,
+) -> Value {
     let patch = fenced(deployment, Some(&token(snapshot, id, Phase::Closed, snapshot.now, false)));
-    accept(patch.test("/metadata/generation", deployment.generation), snapshot, Some(settings), case, deployment).into_value()
+    accept(patch.test("/metadata/generation", deployment.generation), snapshot, Some(settings), managed, deployment).into_value()
 }
 
 /// The breaker opens: this many replicas.
@@ -225,42 +231,42 @@ pub fn patience(snapshot: &Snapshot, deployment: &DeploymentFacts) -> Option<Val
 /// Everything that needs no grant, in one patch; `None` when nothing is to be changed.
 ///
 /// Labels and strategy always; template and replicas of a `New` Deployment; replicas of one that has none.
-pub fn direct(snapshot: &Snapshot, settings: &ResolvedSpec, case: &ManagedNode<'_>, deployment: &DeploymentFacts) -> Option<Value> {
+pub fn direct(snapshot: &Snapshot, settings: &ResolvedSpec, managed: &ManagedNode<'_>, deployment: &DeploymentFacts) -> Option<Value> {
     let untouched = fenced(deployment, None);
     let mut patch = untouched.clone();
-    for (key, value) in render::labels(&snapshot.resource, &deployment.name, case.name) {
+    for (key, value) in render::labels(&snapshot.resource, &deployment.name, managed.name) {
         let old = deployment.labels.get(&key);
         if old != Some(&value) {
             let at = label(&key);
             patch = patch.test(&at, old.map_or(Value::Null, |old| old.as_str().into())).add(&at, value);
         }
     }
-    if deployment.annotations.get(names::NODE_NAME_ANNOTATION).map(String::as_str) != Some(case.name) {
+    if deployment.annotations.get(names::NODE_NAME_ANNOTATION).map(String::as_str) != Some(managed.name) {
         if deployment.annotations.is_empty() {
             patch = patch.add("/metadata/annotations", json!({}));
         }
-        patch = patch.add(&annotation(names::NODE_NAME_ANNOTATION), case.name);
+        patch = patch.add(&annotation(names::NODE_NAME_ANNOTATION), managed.name);
     }
     patch = set(patch, deployment, "strategy", render::strategy(settings));
     if settings.pod_update != PodUpdate::Recreate {
         patch = set(patch, deployment, "revisionHistoryLimit", 0.into());
     }
     patch = min_ready(patch, snapshot, deployment);
-    let new = case.phase() == Some(Phase::New);
-    let behind = deployment.revision() != settings.revision || case.drifted;
+    let new = managed.phase() == Some(Phase::New);
+    let behind = deployment.revision() != settings.revision || managed.drifted;
     let shut = crate::breaker::open(deployment, snapshot.now).is_some();
     if new && behind {
         patch = patch.test("/metadata/generation", deployment.generation);
-        patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, case.name));
+        patch = patch.add("/spec/template", render::template(&snapshot.resource, settings, &deployment.name, managed.name));
         if deployment.spec.has("paused") {
             patch = patch.remove("/spec/paused");
         }
     }
     let may_scale = new && (behind || !shut) || deployment.replicas() == 0 && !shut && !behind;
-    if may_scale && case.grant.is_none() && deployment.replicas() != settings.pods_per_node {
+    if may_scale && managed.grant.is_none() && deployment.replicas() != settings.pods_per_node {
         patch = set(patch, deployment, "replicas", settings.pods_per_node.into());
     }
-    let proven = case.settled && deployment.replicas() == settings.pods_per_node;
+    let proven = managed.settled && deployment.replicas() == settings.pods_per_node;
     if deployment.labels.contains_key(names::BREAKER_LABEL) && (proven || new && behind) {
         patch = patch.remove(&label(names::BREAKER_LABEL));
     }

@@ -35,20 +35,20 @@ pub enum Evidence {
 /// Asks where an answer could contradict the step: 200 before pods change under the Deployment mark, and an older phase
 /// before the slot is freed. Silence is no consent: nobody knows then what the load balancer is told. Deletion is bounded, and never waits
 /// for a health checker; neither does a node that is taken away and has only to give its slot to that.
-pub fn evidence(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, case: &ManagedNode<'_>, grant: &Grant, next: Step) -> Evidence {
-    let phase = case.token.as_ref().filter(|token| token.id == grant.id).map(|token| token.phase);
+pub fn evidence(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed: &ManagedNode<'_>, grant: &Grant, next: Step) -> Evidence {
+    let phase = managed.token.as_ref().filter(|token| token.id == grant.id).map(|token| token.phase);
     let asks = match next {
         // What the API server refuses is not written anyway.
         Step::Update | Step::Pause => {
-            phase == Some(Phase::Claimed) && grant.kind != GrantReason::Abort && !snapshot.refusals.contains_key(case.name)
+            phase == Some(Phase::Claimed) && grant.kind != GrantReason::Abort && !snapshot.refusals.contains_key(managed.name)
         }
-        Step::Release { .. } => phase == Some(Phase::Closed) && case.chosen && !case.is_draining(),
+        Step::Release { .. } => phase == Some(Phase::Closed) && managed.chosen && !managed.is_draining(),
         _ => false,
     };
     let ports = settings.map(|settings| &settings.ports).filter(|ports| asks && !ports.is_empty() && !snapshot.resource.deleting);
-    let Some((ports, node)) = ports.zip(case.node) else { return Evidence::None };
+    let Some((ports, node)) = ports.zip(managed.node) else { return Evidence::None };
     let Some(address) = &node.address else { return Evidence::Silent { address: None, ports: ports.clone() } };
-    let Some(answers) = snapshot.answers.get(case.name) else {
+    let Some(answers) = snapshot.answers.get(managed.name) else {
         let Resource { namespace, name, .. } = &snapshot.resource;
         let question = Question { address: address.clone(), ports: ports.clone(), namespace: namespace.clone(), name: name.clone() };
         return Evidence::Ask(question);

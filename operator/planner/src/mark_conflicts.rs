@@ -45,24 +45,24 @@ impl<'a> MarkConflicts<'a> {
     }
 
     /// The first of them on this node, by name.
-    pub fn on(&self, case: &ManagedNode<'_>, marks: &Marks) -> Option<String> {
+    pub fn on(&self, managed: &ManagedNode<'_>, marks: &Marks) -> Option<String> {
         let mark = marks.node.as_ref()?;
         let (our_uid8, our_age) = (self.resource.uid8(), (self.resource.created, self.resource.uid.as_str()));
         let has_used = |uid8: &str, mark: &Annotation| {
-            let entry = case.holders.as_ref().ok().and_then(|holders| holders.get(uid8));
+            let entry = managed.holders.as_ref().ok().and_then(|holders| holders.get(uid8));
             entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
         };
-        let is_member = |uid8: &str| case.node.is_some_and(|node| node.is_used_by(uid8));
+        let is_member = |uid8: &str| managed.node.is_some_and(|node| node.is_used_by(uid8));
         let comes_first = |rival: &&MarkConflict<'_>| {
             let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
             // One whose spec is refused detaches nothing.
             rival.resource.accepted
                 && (!has_used(uid8, &rival.mark), !is_member(uid8), age) < (!has_used(our_uid8, mark), !is_member(our_uid8), our_age)
         };
-        let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(case)).filter(comes_first);
+        let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(managed)).filter(comes_first);
         // A resource that holds the node with a value that it had before is told by its entry alone.
         let holds = || {
-            let entries = case.holders.iter().flatten().filter(|(uid8, _)| *uid8 != our_uid8);
+            let entries = managed.holders.iter().flatten().filter(|(uid8, _)| *uid8 != our_uid8);
             let mut contrary =
                 entries.filter(|(_, entry)| entry.phase == EntryPhase::Detached && entry.key == mark.key && entry.value != mark.value);
             contrary.next().map(|_| "another resource".to_owned())
@@ -72,9 +72,9 @@ impl<'a> MarkConflicts<'a> {
 }
 
 impl MarkConflict<'_> {
-    fn is_on(&self, case: &ManagedNode<'_>) -> bool {
-        case.node.is_some_and(|node| {
-            let chosen = |settings| is_chosen(&self.resource.resource.spec, settings, case.name, node, true);
+    fn is_on(&self, managed: &ManagedNode<'_>) -> bool {
+        managed.node.is_some_and(|node| {
+            let chosen = |settings| is_chosen(&self.resource.resource.spec, settings, managed.name, node, true);
             node.is_used_by(names::uid8(&self.resource.uid)) || self.settings.as_ref().is_some_and(chosen)
         })
     }

@@ -83,28 +83,28 @@ pub enum Turn {
 }
 
 /// All nodes that concern the resource, by name.
-pub fn cases<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, ledger: &'a Ledger) -> Vec<ManagedNode<'a>> {
+pub fn managed_nodes<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, ledger: &'a Ledger) -> Vec<ManagedNode<'a>> {
     let settings = targets.map(|targets| &targets.effective);
     let member_key = names::member_label(snapshot.resource.uid8());
     let mut names: BTreeSet<&str> = snapshot.deployments.keys().map(String::as_str).collect();
     names.extend(ledger.grants.keys().map(String::as_str));
     names.extend(snapshot.orphans.keys().map(String::as_str));
     names.extend(snapshot.nodes.keys().map(String::as_str));
-    let mut cases: Vec<_> = names
+    let mut managed_nodes: Vec<_> = names
         .into_iter()
-        .map(|name| case(snapshot, settings, ledger, &member_key, name))
-        .filter(|case| case.chosen || case.has_anything())
+        .map(|name| managed(snapshot, settings, ledger, &member_key, name))
+        .filter(|managed| managed.chosen || managed.has_anything())
         .collect();
     if let Some(targets) = targets {
-        rollout_state::hold_back(snapshot, targets, ledger, &mut cases);
+        rollout_state::hold_back(snapshot, targets, ledger, &mut managed_nodes);
     }
     let mut rendered: BTreeMap<&str, Rendered<'_>> = BTreeMap::new();
-    for case in &mut cases {
-        let Some((deployment, settings)) = case.deployment.zip(case.settings) else { continue };
+    for managed in &mut managed_nodes {
+        let Some((deployment, settings)) = managed.deployment.zip(managed.settings) else { continue };
         let rendered = rendered.entry(&settings.revision).or_insert_with(|| Rendered::new(snapshot, settings));
-        case.drifted = rendered.has_drifted(case.name, deployment);
+        managed.drifted = rendered.has_drifted(managed.name, deployment);
     }
-    cases
+    managed_nodes
 }
 
 /// Milliseconds of a day.
@@ -117,7 +117,7 @@ fn first_unbelievable(snapshot: &Snapshot, ledger: &Ledger) -> u64 {
     now.max(ledger.next_id).saturating_add(DAY).min(ID_LIMIT / 2)
 }
 
-fn case<'a>(
+fn managed<'a>(
     snapshot: &'a Snapshot,
     settings: Option<&'a ResolvedSpec>,
     ledger: &'a Ledger,
@@ -197,8 +197,8 @@ impl ManagedNode<'_> {
     }
 
     /// What holds new work back on this node: what has failed keeps none from getting rid of what another machine has left.
-    pub fn gates(&self, gates: Stops) -> Stops {
-        Stops { failed: gates.failed && !self.joins, ..gates }
+    pub fn stops(&self, stops: Stops) -> Stops {
+        Stops { failed: stops.failed && !self.joins, ..stops }
     }
 
     /// The node may get traffic: it has served once and is still there.
@@ -345,33 +345,33 @@ pub fn is_free(grant: &Grant) -> bool {
 }
 
 /// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
-pub fn fits(case: &ManagedNode<'_>, grant: &Grant, gates: Stops, now: i64) -> Result<(), Box<Grant>> {
-    if grant.released && (case.chosen || case.deployment.is_some()) {
+pub fn fits(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops, now: i64) -> Result<(), Box<Grant>> {
+    if grant.released && (managed.chosen || managed.deployment.is_some()) {
         return Ok(());
     }
-    let Some(settings) = case.settings else { return fits_without_settings(case, grant) };
-    let (for_update, for_removal) = (settings.update_marks(), case.removal_marks(settings));
+    let Some(settings) = managed.settings else { return fits_without_settings(managed, grant) };
+    let (for_update, for_removal) = (settings.update_marks(), managed.removal_marks(settings));
     let outcome = target::fit(&FitView {
-        chosen: case.chosen,
+        chosen: managed.chosen,
         kind: grant.kind,
         current: grant.revision == settings.revision,
         marked: carries(&grant.marks, &for_update),
         marked_for_removal: carries(&grant.marks, &for_removal),
         detaches: for_update != Marks::default(),
-        phase: case.phase(),
-        updated: case.is_updated() && !case.is_in_place(),
-        empty: case.is_empty(),
-        in_place: case.is_in_place(),
-        need: case.need(now),
+        phase: managed.phase(),
+        updated: managed.is_updated() && !managed.is_in_place(),
+        empty: managed.is_empty(),
+        in_place: managed.is_in_place(),
+        need: managed.need(now),
         given_up: gave_up(grant, settings),
         // A grant for something else does not turn into the update that the node is held back from.
-        gates: Stops { closed: gates.closed || case.former_unknown, ..gates },
+        stops: Stops { closed: stops.closed || managed.former_unknown, ..stops },
     });
     let next = match outcome {
         Fit::Fits => return Ok(()),
-        Fit::Take(kind @ (GrantReason::Remove | GrantReason::Drain)) => replace(case, grant, kind, String::new(), &for_removal),
-        Fit::Take(kind) => replace(case, grant, kind, settings.revision.clone(), &for_update),
-        Fit::TurnBack => turn_back(case, grant),
+        Fit::Take(kind @ (GrantReason::Remove | GrantReason::Drain)) => replace(managed, grant, kind, String::new(), &for_removal),
+        Fit::Take(kind) => replace(managed, grant, kind, settings.revision.clone(), &for_update),
+        Fit::TurnBack => turn_back(managed, grant),
     };
     Err(Box::new(next))
 }
@@ -384,50 +384,50 @@ pub fn gave_up(grant: &Grant, settings: &ResolvedSpec) -> bool {
 }
 
 /// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003); what leaves is not kept.
-pub fn is_kept(case: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
-    is_given_up(case, grant, now) && !matches!(case.need(now), Some(GrantReason::Remove | GrantReason::Drain))
+pub fn is_kept(managed: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
+    is_given_up(managed, grant, now) && !matches!(managed.need(now), Some(GrantReason::Remove | GrantReason::Drain))
 }
 
 /// What was given up is still what is wanted.
-pub fn is_given_up(case: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
-    let kept = |settings: &ResolvedSpec| gave_up(grant, settings) && case.need(now).is_some();
-    grant.refused.is_some() && !grant.released && case.settings.is_none_or(kept)
+pub fn is_given_up(managed: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
+    let kept = |settings: &ResolvedSpec| gave_up(grant, settings) && managed.need(now).is_some();
+    grant.refused.is_some() && !grant.released && managed.settings.is_none_or(kept)
 }
 
 /// With an invalid spec nothing new is begun: what has not changed its pods turns back, what has goes on. What leaves still does, and
 /// comes back when it is not taken away after all.
-fn fits_without_settings(case: &ManagedNode<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
-    let need = case.need_without_settings();
+fn fits_without_settings(managed: &ManagedNode<'_>, grant: &Grant) -> Result<(), Box<Grant>> {
+    let need = managed.need_without_settings();
     if let Some(kind) = need.filter(|kind| grant.kind != GrantReason::Remove && grant.kind != *kind) {
-        return Err(Box::new(replace(case, grant, kind, String::new(), &case.removal_marks_without_settings())));
+        return Err(Box::new(replace(managed, grant, kind, String::new(), &managed.removal_marks_without_settings())));
     }
-    let goes = grant.kind == GrantReason::Remove || grant.kind == GrantReason::Drain && (need.is_some() || case.deployment.is_none());
-    if goes && case.is_updated() && !case.is_empty() {
-        return Err(Box::new(renew(case, grant, Stops::default())));
+    let goes = grant.kind == GrantReason::Remove || grant.kind == GrantReason::Drain && (need.is_some() || managed.deployment.is_none());
+    if goes && managed.is_updated() && !managed.is_empty() {
+        return Err(Box::new(renew(managed, grant, Stops::default())));
     }
-    if goes || grant.kind == GrantReason::Abort || grant.kind != GrantReason::Drain && case.is_updated() {
+    if goes || grant.kind == GrantReason::Abort || grant.kind != GrantReason::Drain && managed.is_updated() {
         return Ok(());
     }
     // A node that was emptied gets as many pods as it had.
-    match (case.resource.last_replicas(), grant.kind) {
-        _ if !case.is_empty() => Err(Box::new(turn_back(case, grant))),
+    match (managed.resource.last_replicas(), grant.kind) {
+        _ if !managed.is_empty() => Err(Box::new(turn_back(managed, grant))),
         // A drain of which nothing says how many there were waits for a spec that does.
         (Some(1..), GrantReason::Grow) | (None, GrantReason::Drain) => Ok(()),
         // What the breaker emptied waits for a valid spec.
-        (Some(1..), kind) if kind == GrantReason::Drain || case.deployment.is_none_or(|found| breaker::read(found).is_none()) => {
-            Err(Box::new(Grant { kind: GrantReason::Grow, ..turn_back(case, grant) }))
+        (Some(1..), kind) if kind == GrantReason::Drain || managed.deployment.is_none_or(|found| breaker::read(found).is_none()) => {
+            Err(Box::new(Grant { kind: GrantReason::Grow, ..turn_back(managed, grant) }))
         }
-        _ => Err(Box::new(turn_back(case, grant))),
+        _ => Err(Box::new(turn_back(managed, grant))),
     }
 }
 
 /// The marks wanted now, and those of the grant that is replaced: all of their steps are passed.
-fn replace(case: &ManagedNode<'_>, grant: &Grant, kind: GrantReason, revision: String, wanted: &Marks) -> Grant {
+fn replace(managed: &ManagedNode<'_>, grant: &Grant, kind: GrantReason, revision: String, wanted: &Marks) -> Grant {
     let mut keys = grant.marks.deployment_keys.clone();
     keys.extend(wanted.deployment_keys.iter().filter(|key| !grant.marks.deployment_keys.contains(key)).cloned());
     Grant {
         id: grant.id,
-        node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(),
+        node_uid: managed.node.map(|node| node.uid.clone()).unwrap_or_default(),
         kind,
         revision,
         marks: Marks {
@@ -446,32 +446,32 @@ fn replace(case: &ManagedNode<'_>, grant: &Grant, kind: GrantReason, revision: S
 
 /// The same once more, for objects that are others than those it was given for; nothing is begun anew behind a closed gate. What a
 /// person or the detach timeout decided about it stays.
-pub fn renew(case: &ManagedNode<'_>, grant: &Grant, gates: Stops) -> Grant {
-    if gates.shut(grant.kind) && !case.is_updated() {
-        return Grant { refused: grant.refused.clone(), released: grant.released, ..turn_back(case, grant) };
+pub fn renew(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops) -> Grant {
+    if stops.stops(grant.kind) && !managed.is_updated() {
+        return Grant { refused: grant.refused.clone(), released: grant.released, ..turn_back(managed, grant) };
     }
-    Grant { node_uid: case.node.map(|node| node.uid.clone()).unwrap_or_default(), ..grant.clone() }
+    Grant { node_uid: managed.node.map(|node| node.uid.clone()).unwrap_or_default(), ..grant.clone() }
 }
 
 /// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted.
-pub fn again(case: &ManagedNode<'_>, grant: &Grant, now: i64) -> Grant {
-    if case.need(now).is_none() { turn_back(case, grant) } else { Grant { refused: None, ..renew(case, grant, Stops::default()) } }
+pub fn again(managed: &ManagedNode<'_>, grant: &Grant, now: i64) -> Grant {
+    if managed.need(now).is_none() { turn_back(managed, grant) } else { Grant { refused: None, ..renew(managed, grant, Stops::default()) } }
 }
 
 /// The way back: the node keeps what it runs.
-pub fn turn_back(case: &ManagedNode<'_>, grant: &Grant) -> Grant {
-    let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
-    replace(case, grant, GrantReason::Abort, revision, &Marks::default())
+pub fn turn_back(managed: &ManagedNode<'_>, grant: &Grant) -> Grant {
+    let revision = managed.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
+    replace(managed, grant, GrantReason::Abort, revision, &Marks::default())
 }
 
 /// The Abort that follows a detach timeout: it keeps the slot, and remembers what was given up.
-pub fn give_up(case: &ManagedNode<'_>, grant: &Grant, refused: &str) -> Grant {
-    Grant { refused: Some(refused.to_owned()), ..turn_back(case, grant) }
+pub fn give_up(managed: &ManagedNode<'_>, grant: &Grant, refused: &str) -> Grant {
+    Grant { refused: Some(refused.to_owned()), ..turn_back(managed, grant) }
 }
 
 /// A person wants the slot back: the node is attached as it is.
-pub fn set_free(case: &ManagedNode<'_>, grant: &Grant) -> Grant {
-    Grant { released: true, ..turn_back(case, grant) }
+pub fn set_free(managed: &ManagedNode<'_>, grant: &Grant) -> Grant {
+    Grant { released: true, ..turn_back(managed, grant) }
 }
 
 /// Every mark that is wanted is in the grant.

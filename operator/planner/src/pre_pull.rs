@@ -30,15 +30,15 @@ pub enum Pull {
 }
 
 /// How far a node is.
-pub fn pull(snapshot: &Snapshot, case: &ManagedNode<'_>, kind: GrantReason) -> Pull {
-    let Some((settings, deployment)) = case.settings.zip(case.deployment).filter(|(settings, _)| settings.pre_pull) else {
+pub fn pull(snapshot: &Snapshot, managed: &ManagedNode<'_>, kind: GrantReason) -> Pull {
+    let Some((settings, deployment)) = managed.settings.zip(managed.deployment).filter(|(settings, _)| settings.pre_pull) else {
         return Pull::Done;
     };
     let current = deployment.spec.get("template").unwrap_or_default();
     if kind != GrantReason::Update || images(&settings.template).is_subset(&images(&current)) {
         return Pull::Done;
     }
-    match snapshot.pulls.get(case.name).into_iter().flatten().find(|pull| pull.revision == settings.revision && !pull.terminating) {
+    match snapshot.pulls.get(managed.name).into_iter().flatten().find(|pull| pull.revision == settings.revision && !pull.terminating) {
         None => Pull::ToBegin,
         Some(PullFacts { pulled: true, .. }) => Pull::Done,
         Some(pull) => Pull::UnderWay(pull.trouble.clone()),
@@ -58,9 +58,9 @@ fn images(template: &Value) -> BTreeSet<String> {
 }
 
 /// Makes the pod.
-pub fn begin(snapshot: &Snapshot, case: &ManagedNode<'_>, settings: &ResolvedSpec) -> Action {
+pub fn begin(snapshot: &Snapshot, managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> Action {
     let resource = &snapshot.resource;
-    let part = hash::hex(format!("{}/{}", case.name, settings.revision).as_bytes(), 10);
+    let part = hash::hex(format!("{}/{}", managed.name, settings.revision).as_bytes(), 10);
     let name = object_name(&resource.name, &format!("pull-{part}"), &BTreeSet::new());
     let spec = &settings.template["spec"];
     let size = json!({ "cpu": "10m", "memory": "16Mi" });
@@ -75,7 +75,7 @@ pub fn begin(snapshot: &Snapshot, case: &ManagedNode<'_>, settings: &ResolvedSpe
         })
     });
     let mut pod = json!({
-        "nodeName": case.name,
+        "nodeName": managed.name,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": false,
@@ -101,16 +101,16 @@ pub fn begin(snapshot: &Snapshot, case: &ManagedNode<'_>, settings: &ResolvedSpe
         },
         "spec": pod,
     });
-    Action::CreatePod { node: case.name.to_owned(), name, body: Box::new(body) }
+    Action::CreatePod { node: managed.name.to_owned(), name, body: Box::new(body) }
 }
 
 /// Pods that have done what they were for, or whose images are wanted no more.
-pub fn over(snapshot: &Snapshot, cases: &[ManagedNode<'_>]) -> Vec<Action> {
+pub fn over(snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> Vec<Action> {
     let waits = |node: &str, pull: &PullFacts| {
-        let case = cases.iter().find(|case| case.name == node);
-        case.is_some_and(|case| {
-            let wanted = case.settings.is_some_and(|settings| settings.pre_pull && settings.revision == pull.revision);
-            wanted && case.chosen && case.need(snapshot.now) == Some(GrantReason::Update)
+        let managed = managed_nodes.iter().find(|managed| managed.name == node);
+        managed.is_some_and(|managed| {
+            let wanted = managed.settings.is_some_and(|settings| settings.pre_pull && settings.revision == pull.revision);
+            wanted && managed.chosen && managed.need(snapshot.now) == Some(GrantReason::Update)
         })
     };
     let all = snapshot.pulls.iter().flat_map(|(node, pulls)| pulls.iter().map(move |pull| (node, pull)));

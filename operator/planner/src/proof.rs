@@ -202,30 +202,30 @@ pub fn noise(running: usize) -> usize {
 }
 
 /// The update of the node is over, and nothing takes it out again.
-fn is_attached(case: &ManagedNode<'_>) -> bool {
-    let at_work = case.grant.is_some_and(|grant| case.token.as_ref().is_none_or(|token| token.id != grant.id));
-    case.phase() == Some(Phase::Closed) && !case.holds_node() && !at_work
+fn is_attached(managed: &ManagedNode<'_>) -> bool {
+    let at_work = managed.grant.is_some_and(|grant| managed.token.as_ref().is_none_or(|token| token.id != grant.id));
+    managed.phase() == Some(Phase::Closed) && !managed.holds_node() && !at_work
 }
 
 /// The grant by which the node gets the revision, as long as it is not attached with it.
-fn update_under_way<'a>(case: &ManagedNode<'a>, settings: &ResolvedSpec) -> Option<&'a Grant> {
-    let update = case.grant.filter(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision);
-    update.filter(|_| !is_attached(case))
+fn update_under_way<'a>(managed: &ManagedNode<'a>, settings: &ResolvedSpec) -> Option<&'a Grant> {
+    let update = managed.grant.filter(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision);
+    update.filter(|_| !is_attached(managed))
 }
 
 /// What its Deployment wants runs, and is ready.
-fn is_whole(case: &ManagedNode<'_>) -> bool {
-    case.deployment.is_some_and(|deployment| has_ready_pods(deployment, case.pods)) && !case.is_lost()
+fn is_whole(managed: &ManagedNode<'_>) -> bool {
+    managed.deployment.is_some_and(|deployment| has_ready_pods(deployment, managed.pods)) && !managed.is_lost()
 }
 
 /// Its machine is about to be taken away, or a person has put it out of use: that it goes is no news.
-fn is_announced(case: &ManagedNode<'_>) -> bool {
-    case.node.is_some_and(|node| node.unschedulable) || case.is_draining()
+fn is_announced(managed: &ManagedNode<'_>) -> bool {
+    managed.node.is_some_and(|node| node.unschedulable) || managed.is_draining()
 }
 
 /// A person or a detacher has taken it out, or is about to take it away.
-fn is_out_of_use(snapshot: &Snapshot, case: &ManagedNode<'_>) -> bool {
-    case.is_draining() || is_skipped(snapshot, case) || case.taken_out().is_some()
+fn is_out_of_use(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bool {
+    managed.is_draining() || is_skipped(snapshot, managed) || managed.taken_out().is_some()
 }
 
 /// Stands for the runs of all containers of these pods.
@@ -243,63 +243,64 @@ fn written(runs: u64) -> String {
 }
 
 /// It has begun to serve, and belongs to the resource.
-fn has_joined(case: &ManagedNode<'_>) -> bool {
-    case.chosen && !case.joins && case.phase().is_some_and(|phase| phase != Phase::New)
+fn has_joined(managed: &ManagedNode<'_>) -> bool {
+    managed.chosen && !managed.joins && managed.phase().is_some_and(|phase| phase != Phase::New)
 }
 
 /// It runs what another machine of its name has left, and keeps the place of that.
-fn has_what_was_left(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
-    case.chosen && case.joins && case.is_at(&settings.revision)
+fn has_what_was_left(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.chosen && managed.joins && managed.is_at(&settings.revision)
 }
 
 /// It runs the wanted revision; a node that joins proves and condemns nothing.
-fn runs(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
-    has_joined(case) && case.is_at(&settings.revision)
+fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    has_joined(managed) && managed.is_at(&settings.revision)
 }
 
 /// Half of the nodes that run other revisions, and two at least, are out of service: whatever ails them ails those that were updated, too.
-fn is_common_trouble(snapshot: &Snapshot, settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> bool {
-    let others = cases.iter().filter(|case| has_joined(case) && !case.is_at(&settings.revision) && case.grant.is_none());
+fn is_common_trouble(snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
+    let others =
+        managed_nodes.iter().filter(|managed| has_joined(managed) && !managed.is_at(&settings.revision) && managed.grant.is_none());
     // What is out for a reason of its own says nothing of the others.
-    let others = others.filter(|case| !case.is_lost() && !is_out_of_use(snapshot, case));
-    let (out, all) = others.fold((0_usize, 0_usize), |(out, all), case| (out + usize::from(case.is_unavailable()), all + 1));
+    let others = others.filter(|managed| !managed.is_lost() && !is_out_of_use(snapshot, managed));
+    let (out, all) = others.fold((0_usize, 0_usize), |(out, all), managed| (out + usize::from(managed.is_unavailable()), all + 1));
     out >= 2 && 2 * out >= all
 }
 
 impl Sights {
     /// What is seen now, after `snapshot.watched` seconds.
     #[must_use]
-    pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, cases: &[ManagedNode<'_>]) -> Self {
+    pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, managed_nodes: &[ManagedNode<'_>]) -> Self {
         let clocks = Clocks::of(&targets.effective);
         let watched = clocks::watched(snapshot);
-        let common_trouble = is_common_trouble(snapshot, &targets.effective, cases);
-        let boots: BTreeMap<_, _> = cases
+        let common_trouble = is_common_trouble(snapshot, &targets.effective, managed_nodes);
+        let boots: BTreeMap<_, _> = managed_nodes
             .iter()
             .filter(|_| targets.is_unproven())
-            .filter_map(|case| Some((case.name.to_owned(), case.node?.boot_id.clone())))
+            .filter_map(|managed| Some((managed.name.to_owned(), managed.node?.boot_id.clone())))
             .collect();
-        let lost = self.lost_lately(watched, snapshot, cases);
+        let lost = self.lost_lately(watched, snapshot, managed_nodes);
         let mut nodes = BTreeMap::new();
-        for case in cases.iter().filter(|case| has_joined(case)) {
-            let Some((node, deployment)) = case.node.zip(case.deployment) else { continue };
+        for managed in managed_nodes.iter().filter(|managed| has_joined(managed)) {
+            let Some((node, deployment)) = managed.node.zip(managed.deployment) else { continue };
             // What every node has run needs no proof.
             if deployment.revision() == targets.proven && !targets.proven.is_empty() {
                 continue;
             }
-            let known = self.nodes.get(case.name).filter(|sight| sight.node_uid == node.uid && sight.revision == deployment.revision());
+            let known = self.nodes.get(managed.name).filter(|sight| sight.node_uid == node.uid && sight.revision == deployment.revision());
             let recorded =
-                || ledger.suspects.get(case.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
+                || ledger.suspects.get(managed.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
             let fresh = known.is_none();
-            let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(case, recorded()));
-            sight.look(case, watched, fresh, common_trouble, clocks);
-            sight.counted = !common_trouble && !clocks::stands_still(snapshot, case);
+            let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(managed, recorded()));
+            sight.look(managed, watched, fresh, common_trouble, clocks);
+            sight.counted = !common_trouble && !clocks::stands_still(snapshot, managed);
             sight.since = if sight.suspect { if sight.since == 0 { snapshot.now } else { sight.since } } else { 0 };
-            nodes.insert(case.name.to_owned(), sight);
+            nodes.insert(managed.name.to_owned(), sight);
         }
-        let all = cases.iter().all(|case| !has_joined(case) || nodes.contains_key(case.name));
-        let places = targets.effective.budget.of(cases.iter().filter(|case| case.chosen).count());
+        let all = managed_nodes.iter().all(|managed| !has_joined(managed) || nodes.contains_key(managed.name));
+        let places = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
         // One that dies alone has no company, however large the budget is.
-        let company = Company { lost: &lost, all, places: places.min(cases.len().saturating_sub(1)).max(1) };
+        let company = Company { lost: &lost, all, places: places.min(managed_nodes.len().saturating_sub(1)).max(1) };
         for (node, sight) in &mut nodes {
             sight.judge_loss(|since| company.is_none(node, since));
         }
@@ -312,8 +313,8 @@ impl Sights {
                 gone.insert(sight.node_uid.clone());
             }
         }
-        let running = cases.iter().filter(|case| targets.is_unproven() && runs(case, &targets.effective));
-        let runs = runs_of(running.flat_map(|case| case.pods));
+        let running = managed_nodes.iter().filter(|managed| targets.is_unproven() && runs(managed, &targets.effective));
+        let runs = runs_of(running.flat_map(|managed| managed.pods));
         let revision = targets.effective.revision.clone();
         let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
         let counted = || {
@@ -321,70 +322,76 @@ impl Sights {
         };
         let before = if self.revision == next.revision { self.proof } else { counted() };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
-        next.proving = next.goes_on(snapshot, &targets.effective, cases);
+        next.proving = next.goes_on(snapshot, &targets.effective, managed_nodes);
         next.proof = if next.proving { before.saturating_add(since) } else { 0 };
         next
     }
 
-    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, cases: &[ManagedNode<'_>]) -> BTreeMap<String, Loss> {
+    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Loss> {
         // Since when what is down at the first look has been so nobody knows: it is no news.
         let first = if self.revision.is_empty() { FORGOTTEN_AFTER } else { 0 };
         let known = |node: &str| self.lost.get(node).map(|loss| Loss { since: loss.since.saturating_add(watched), ..*loss });
         let new = |node: &str, since| Loss { since, ran: self.nodes.contains_key(node) };
         let lately = self.lost.keys().filter_map(|node| Some((node, known(node).filter(|loss| loss.since <= JUDGED_AFTER + TOGETHER)?)));
         let lately = lately.map(|(node, loss)| (node.clone(), loss));
-        let down = cases.iter().filter(|case| case.is_lost());
-        let down = down.map(|case| (case.name.to_owned(), known(case.name).unwrap_or_else(|| new(case.name, first))));
+        let down = managed_nodes.iter().filter(|managed| managed.is_lost());
+        let down = down.map(|managed| (managed.name.to_owned(), known(managed.name).unwrap_or_else(|| new(managed.name, first))));
         let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
         let news = self.boots.iter().filter(|(node, before)| boot(node) != Some(*before));
         lately.chain(down).chain(news.map(|(node, _)| (node.clone(), new(node, 0)))).collect()
     }
 
     /// It is down for so long that it will not break any more, and says nothing of the revision.
-    fn is_dead(&self, case: &ManagedNode<'_>) -> bool {
-        case.is_lost() && self.lost.get(case.name).is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
+    fn is_dead(&self, managed: &ManagedNode<'_>) -> bool {
+        managed.is_lost() && self.lost.get(managed.name).is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
     /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
-    fn goes_on(&self, snapshot: &Snapshot, settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> bool {
-        let was_out = |case: &ManagedNode<'_>| update_under_way(case, settings).is_some_and(|grant| grant.out_before);
+    fn goes_on(&self, snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
+        let was_out = |managed: &ManagedNode<'_>| update_under_way(managed, settings).is_some_and(|grant| grant.out_before);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
-        let counts =
-            |case: &&ManagedNode<'_>| runs(case, settings) && !was_out(case) && !is_out_of_use(snapshot, case) && !self.is_dead(case);
-        for case in cases.iter().filter(counts) {
+        let counts = |managed: &&ManagedNode<'_>| {
+            runs(managed, settings) && !was_out(managed) && !is_out_of_use(snapshot, managed) && !self.is_dead(managed)
+        };
+        for managed in managed_nodes.iter().filter(counts) {
             running += 1;
-            let suspect = self.nodes.get(case.name).is_some_and(|sight| sight.suspect || sight.broken);
-            if suspect || case.is_unavailable() {
+            let suspect = self.nodes.get(managed.name).is_some_and(|sight| sight.suspect || sight.broken);
+            if suspect || managed.is_unavailable() {
                 bad += 1;
-            } else if is_attached(case) && !case.is_empty() {
+            } else if is_attached(managed) && !managed.is_empty() {
                 serving += 1;
             }
         }
-        let mut under_way = cases.iter().filter_map(|case| update_under_way(case, settings));
+        let mut under_way = managed_nodes.iter().filter_map(|managed| update_under_way(managed, settings));
         serving > 0 && bad <= noise(running) && under_way.all(|grant| grant.out_before)
     }
 
     /// How the proof stands for these nodes.
-    pub fn proof<'c>(&self, targets: &Targets, rollout: &RolloutState, cases: &[ManagedNode<'c>]) -> Proof<'c> {
+    pub fn proof<'c>(&self, targets: &Targets, rollout: &RolloutState, managed_nodes: &[ManagedNode<'c>]) -> Proof<'c> {
         let settings = &targets.effective;
         let clocks = Clocks::of(settings);
         let proved = !targets.is_unproven() || rollout.proved || self.proof >= clocks.proven_after;
-        let has_it = |case: &ManagedNode<'_>| runs(case, settings) || has_what_was_left(case, settings);
-        let standing = |case: &ManagedNode<'_>| match self.nodes.get(case.name) {
+        let has_it = |managed: &ManagedNode<'_>| runs(managed, settings) || has_what_was_left(managed, settings);
+        let standing = |managed: &ManagedNode<'_>| match self.nodes.get(managed.name) {
             // Without pods nothing can break, and nothing is to wait for what could not end.
             _ if settings.is_without_pods() => Standing::Plain,
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
-            _ if !proved && (has_it(case) || rollout.reached.contains_key(case.name)) => Standing::Unproved,
-            Some(_) if self.is_dead(case) => Standing::Plain,
+            _ if !proved && (has_it(managed) || rollout.reached.contains_key(managed.name)) => Standing::Unproved,
+            Some(_) if self.is_dead(managed) => Standing::Plain,
             Some(sight) if sight.suspect && sight.falls() > 1 => Standing::StoppedServing,
             Some(sight) if sight.suspect => Standing::Suspect,
             Some(_) | None => Standing::Plain,
         };
-        let standings = cases.iter().map(|case| (case.name, standing(case))).filter(|(_, standing)| *standing != Standing::Plain).collect();
-        let is_suspect = |case: &ManagedNode<'_>| self.suspect(case.name).is_some() && !self.is_dead(case) && !settings.is_without_pods();
-        let suspects = cases.iter().filter(|case| is_suspect(case)).map(|case| case.name).collect();
-        Proof { standings, suspects, running: cases.iter().filter(|case| runs(case, settings)).count(), proved }
+        let standings = managed_nodes
+            .iter()
+            .map(|managed| (managed.name, standing(managed)))
+            .filter(|(_, standing)| *standing != Standing::Plain)
+            .collect();
+        let is_suspect =
+            |managed: &ManagedNode<'_>| self.suspect(managed.name).is_some() && !self.is_dead(managed) && !settings.is_without_pods();
+        let suspects = managed_nodes.iter().filter(|managed| is_suspect(managed)).map(|managed| managed.name).collect();
+        Proof { standings, suspects, running: managed_nodes.iter().filter(|managed| runs(managed, settings)).count(), proved }
     }
 
     /// Why the revision has failed on a node, when it fell too often or was out for too long in all.
@@ -513,13 +520,13 @@ pub enum Verdict {
 
 impl Sight {
     /// A node that this process has not looked at, as the ledger knows it.
-    fn recorded(case: &ManagedNode<'_>, known: Option<&Suspect>) -> Self {
-        let revision = case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
-        let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
+    fn recorded(managed: &ManagedNode<'_>, known: Option<&Suspect>) -> Self {
+        let revision = managed.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
+        let node_uid = managed.node.map(|node| node.uid.clone()).unwrap_or_default();
         let Some(known) = known else { return Self { node_uid, revision, ..Self::default() } };
         let last = FALLS.into_iter().find(|word| *word == known.last).unwrap_or_default();
         // What ran anew while nobody watched has broken, for whatever reason.
-        let unbroken = if known.runs == written(runs_of(case.pods.iter())) { known.unbroken.max(0) } else { 0 };
+        let unbroken = if known.runs == written(runs_of(managed.pods.iter())) { known.unbroken.max(0) } else { 0 };
         let (recorded, out, since) = (known.falls, known.out.max(0), known.since.max(0));
         Self { node_uid, revision, suspect: true, since, recorded, unbroken, out, last, ..Self::default() }
     }
@@ -554,19 +561,19 @@ impl Sight {
     }
 
     /// `excused`: what breaks now breaks for a reason that is none of the revision.
-    fn look(&mut self, case: &ManagedNode<'_>, watched: i64, fresh: bool, excused: bool, clocks: Clocks) {
-        let boot_id = case.node.map(|node| node.boot_id.clone()).unwrap_or_default();
+    fn look(&mut self, managed: &ManagedNode<'_>, watched: i64, fresh: bool, excused: bool, clocks: Clocks) {
+        let boot_id = managed.node.map(|node| node.boot_id.clone()).unwrap_or_default();
         let rebooted = !fresh && self.boot_id != boot_id;
         let went_on = !fresh && self.attached;
         let was_broken = self.broken;
         self.boot_id = boot_id;
-        self.attached = is_attached(case);
-        self.broken = !is_whole(case);
+        self.attached = is_attached(managed);
+        self.broken = !is_whole(managed);
         self.served = if went_on && self.attached { self.served.saturating_add(watched) } else { 0 };
-        self.runs = runs_of(case.pods.iter());
-        self.announced = is_announced(case);
+        self.runs = runs_of(managed.pods.iter());
+        self.announced = is_announced(managed);
         self.loss = self.loss.map(|(since, times)| (since.saturating_add(watched), times));
-        if case.is_lost() || rebooted {
+        if managed.is_lost() || rebooted {
             let news = went_on && self.is_recent(clocks) && !excused && !self.announced;
             if news && !self.lost {
                 let (since, times) = self.loss.unwrap_or((0, 0));
@@ -582,7 +589,7 @@ impl Sight {
             self.out = self.out.saturating_add(watched).min(clocks.node_deadline.max(self.out));
         }
         let judged = went_on && self.attached && clocks.suspects();
-        let broke = self.look_at_pods(case, watched, judged, self.lost || excused);
+        let broke = self.look_at_pods(managed, watched, judged, self.lost || excused);
         if !self.attached {
             self.unbroken = 0;
             return;
@@ -593,7 +600,7 @@ impl Sight {
             self.suspect |= clocks.suspects() && (went_on || fresh || self.suspect);
         } else if went_on && !was_broken {
             // Without pods it has not served.
-            self.unbroken = self.unbroken.saturating_add(if case.is_empty() { 0 } else { watched });
+            self.unbroken = self.unbroken.saturating_add(if managed.is_empty() { 0 } else { watched });
         } else if !fresh {
             self.unbroken = 0;
         }
@@ -619,11 +626,11 @@ impl Sight {
     }
 
     /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where something else is why.
-    fn look_at_pods(&mut self, case: &ManagedNode<'_>, watched: i64, judged: bool, excused: bool) -> bool {
+    fn look_at_pods(&mut self, managed: &ManagedNode<'_>, watched: i64, judged: bool, excused: bool) -> bool {
         let before = std::mem::take(&mut self.pods);
-        let mut broke = before.iter().any(|(name, pod)| !pod.ended && !case.pods.iter().any(|now| now.name == *name));
+        let mut broke = before.iter().any(|(name, pod)| !pod.ended && !managed.pods.iter().any(|now| now.name == *name));
         // Of falls at the same look the last by name is named, in whatever order pods are seen.
-        let mut pods: Vec<_> = case.pods.iter().collect();
+        let mut pods: Vec<_> = managed.pods.iter().collect();
         pods.sort_by_key(|pod| &pod.name);
         for pod in pods {
             let known = before.get(&pod.name);

@@ -30,10 +30,15 @@ pub enum Rebuild {
 }
 
 /// Looks at the ledger and at every id there is.
-pub fn rebuild(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, ledger: Option<&Ledger>, cases: &[ManagedNode<'_>]) -> Rebuild {
-    let largest = cases
+pub fn rebuild(
+    snapshot: &Snapshot,
+    settings: Option<&ResolvedSpec>,
+    ledger: Option<&Ledger>,
+    managed_nodes: &[ManagedNode<'_>],
+) -> Rebuild {
+    let largest = managed_nodes
         .iter()
-        .flat_map(|case| [case.token.as_ref().map_or(0, |token| token.id), case.entry.as_ref().map_or(0, |entry| entry.id)])
+        .flat_map(|managed| [managed.token.as_ref().map_or(0, |token| token.id), managed.entry.as_ref().map_or(0, |entry| entry.id)])
         .max()
         .unwrap_or(0);
     let sound = |ledger: &&Ledger| {
@@ -55,8 +60,8 @@ pub fn rebuild(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, ledger: Opt
     if largest > fence {
         return fenced(largest.saturating_add(1));
     }
-    let open: Vec<_> = cases.iter().flat_map(|case| fences(snapshot, settings, case, fence)).collect();
-    if open.is_empty() { Rebuild::Write(Box::new(rebuilt(snapshot, settings, cases, fence, ledger))) } else { Rebuild::Fence(open) }
+    let open: Vec<_> = managed_nodes.iter().flat_map(|managed| fences(snapshot, settings, managed, fence)).collect();
+    if open.is_empty() { Rebuild::Write(Box::new(rebuilt(snapshot, settings, managed_nodes, fence, ledger))) } else { Rebuild::Fence(open) }
 }
 
 /// What does not depend on grants.
@@ -66,66 +71,66 @@ fn remembered(ledger: Option<&Ledger>) -> Ledger {
 }
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.
-fn holds(case: &ManagedNode<'_>) -> bool {
-    matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading)) || case.holds_node()
+fn holds(managed: &ManagedNode<'_>) -> bool {
+    matches!(managed.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading)) || managed.holds_node()
 }
 
-fn fences(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, case: &ManagedNode<'_>, fence: u64) -> Vec<Action> {
+fn fences(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed: &ManagedNode<'_>, fence: u64) -> Vec<Action> {
     let mut actions = Vec::new();
-    if let Some(deployment) = case.deployment
-        && !matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading))
-        && case.token.as_ref().is_none_or(|token| token.id < fence)
+    if let Some(deployment) = managed.deployment
+        && !matches!(managed.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating | Phase::Degrading))
+        && managed.token.as_ref().is_none_or(|token| token.id < fence)
     {
-        actions.push(fence_deployment(snapshot, case, deployment, fence));
+        actions.push(fence_deployment(snapshot, managed, deployment, fence));
     }
     let uid8 = snapshot.resource.uid8();
     let node_marks = settings.is_some_and(|settings| settings.node_mark.is_some());
-    if let (Some(node), Ok(holders)) = (case.node, &case.holders)
-        && (case.entry.is_some() || node_marks && case.chosen && !node_writes::is_full(holders, uid8))
-        && !case.holds_node()
-        && case.entry.as_ref().is_none_or(|entry| entry.id < fence)
+    if let (Some(node), Ok(holders)) = (managed.node, &managed.holders)
+        && (managed.entry.is_some() || node_marks && managed.chosen && !node_writes::is_full(holders, uid8))
+        && !managed.holds_node()
+        && managed.entry.as_ref().is_none_or(|entry| entry.id < fence)
     {
         let patch = node_writes::fence(node, holders, uid8, fence, snapshot.now);
-        actions.push(Action::PatchNode { node: case.name.to_owned(), patch, write: Write::Fence, live_absent: None });
+        actions.push(Action::PatchNode { node: managed.name.to_owned(), patch, write: Write::Fence, live_absent: None });
     }
     actions
 }
 
-fn fence_deployment(snapshot: &Snapshot, case: &ManagedNode<'_>, deployment: &DeploymentFacts, fence: u64) -> Action {
-    let phase = if case.phase() == Some(Phase::New) { Phase::New } else { Phase::Closed };
+fn fence_deployment(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, fence: u64) -> Action {
+    let phase = if managed.phase() == Some(Phase::New) { Phase::New } else { Phase::Closed };
     let token = Token { uid8: snapshot.resource.uid8().to_owned(), id: fence, phase, since: snapshot.now, keep_annotation: false };
     let path = label(names::TOKEN_LABEL);
     let old = deployment.labels.get(names::TOKEN_LABEL).map_or(Value::Null, |old| old.as_str().into());
     Action::PatchDeployment {
-        node: case.name.to_owned(),
+        node: managed.name.to_owned(),
         name: deployment.name.clone(),
         patch: JsonPatch::of(&deployment.uid).test(&path, old).add(&path, token.to_string()).into_value(),
         write: Write::Fence,
     }
 }
 
-fn rebuilt(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, cases: &[ManagedNode<'_>], fence: u64, before: &Ledger) -> Ledger {
+fn rebuilt(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed_nodes: &[ManagedNode<'_>], fence: u64, before: &Ledger) -> Ledger {
     let mut ledger = Ledger { next_id: fence + 1, ..remembered(Some(before)) };
-    for case in cases.iter().filter(|case| holds(case)) {
+    for managed in managed_nodes.iter().filter(|managed| holds(managed)) {
         let mut marks = settings.map(ResolvedSpec::update_marks).unwrap_or_default();
-        if matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating)) {
+        if matches!(managed.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating)) {
             marks.deployment = true;
         }
-        if let Some(entry) = case.entry.as_ref().filter(|entry| entry.phase == EntryPhase::Detached) {
+        if let Some(entry) = managed.entry.as_ref().filter(|entry| entry.phase == EntryPhase::Detached) {
             marks.node = Some(crds::ledger::Annotation { key: entry.key.clone(), value: entry.value.clone() });
         }
-        let kind = case.need(snapshot.now).unwrap_or(GrantReason::Repair);
-        let revision = match (kind, case.settings) {
+        let kind = managed.need(snapshot.now).unwrap_or(GrantReason::Repair);
+        let revision = match (kind, managed.settings) {
             (GrantReason::Remove | GrantReason::Drain, _) => String::new(),
             (_, Some(settings)) => settings.revision.clone(),
-            (_, None) => case.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(),
+            (_, None) => managed.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default(),
         };
-        let node_uid = case.node.map(|node| node.uid.clone()).unwrap_or_default();
-        let domain = settings.and_then(|settings| settings.topology.as_ref()).map(|topology| case.domain(topology).to_owned());
+        let node_uid = managed.node.map(|node| node.uid.clone()).unwrap_or_default();
+        let domain = settings.and_then(|settings| settings.topology.as_ref()).map(|topology| managed.domain(topology).to_owned());
         let marks =
             Marks { deployment_keys: settings.map(|settings| settings.detach_marks().deployment_keys).unwrap_or_default(), ..marks };
         ledger.grants.insert(
-            case.name.to_owned(),
+            managed.name.to_owned(),
             Grant { id: ledger.next_id, node_uid, kind, revision, marks, domain, granted_at: snapshot.now, ..Grant::default() },
         );
         ledger.next_id += 1;

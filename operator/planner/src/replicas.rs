@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeMap;
 
 /// The replicas on every node; on one that is not chosen there are none to wait for.
-pub fn of(snapshot: &Snapshot, settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> BTreeMap<String, ReplicaHealth> {
+pub fn of(snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, ReplicaHealth> {
     let on = |node: &NodeFacts| ReplicaHealth {
         node_uid: node.uid.clone(),
         labels_and_taints_hash: node.labels_and_taints_hash(),
@@ -34,30 +34,30 @@ pub fn of(snapshot: &Snapshot, settings: &ResolvedSpec, cases: &[ManagedNode<'_>
             replicas.insert(name.clone(), coming);
         }
     }
-    for (case, node) in cases.iter().filter(|case| case.chosen).filter_map(|case| Some((case, case.node?))) {
-        let ready = case.pods.iter().filter(|pod| pod.ready && !pod.terminating && !pod.ended).count();
+    for (managed, node) in managed_nodes.iter().filter(|managed| managed.chosen).filter_map(|managed| Some((managed, managed.node?))) {
+        let ready = managed.pods.iter().filter(|pod| pod.ready && !pod.terminating && !pod.ended).count();
         let health = ReplicaHealth {
             chosen: true,
-            wanted: case.settings.map_or(0, |settings| u32::try_from(settings.pods_per_node).unwrap_or(0)),
+            wanted: managed.settings.map_or(0, |settings| u32::try_from(settings.pods_per_node).unwrap_or(0)),
             ready: u32::try_from(ready).unwrap_or(u32::MAX),
-            updating_since: case.grant.map(|grant| grant.granted_at),
-            detached: case.phase() != Some(Phase::Closed) || case.holds_node() || case.taken_out().is_some(),
-            evicted_by: snapshot.gates.evicting.iter().filter(|taint| would_evict(case, taint)).cloned().collect(),
+            updating_since: managed.grant.map(|grant| grant.granted_at),
+            detached: managed.phase() != Some(Phase::Closed) || managed.holds_node() || managed.taken_out().is_some(),
+            evicted_by: snapshot.gates.evicting.iter().filter(|taint| would_evict(managed, taint)).cloned().collect(),
             ..on(node)
         };
-        replicas.insert(case.name.to_owned(), health);
+        replicas.insert(managed.name.to_owned(), health);
     }
     replicas
 }
 
 /// The taint would evict a pod of the resource that is on the node: a gate's toleration comes with the next revision. Pods that are
 /// being replaced count as those that go.
-pub fn would_evict(case: &ManagedNode<'_>, taint: &GateTaint) -> bool {
-    let mut pods = case.pods.iter().filter(|pod| !pod.terminating && !pod.ended).peekable();
+pub fn would_evict(managed: &ManagedNode<'_>, taint: &GateTaint) -> bool {
+    let mut pods = managed.pods.iter().filter(|pod| !pod.terminating && !pod.ended).peekable();
     if taint.effect != Effect::NoExecute || pods.peek().is_none() {
         return false;
     }
-    let Some(deployment) = case.deployment else { return true };
+    let Some(deployment) = managed.deployment else { return true };
     let counts = &deployment.status;
     let replaces = counts.observed_generation < deployment.generation || counts.updated != counts.replicas;
     replaces || pods.any(|pod| pod.revision != deployment.revision()) || !bears(&deployment.spec.template_tolerations(), taint)

@@ -34,40 +34,40 @@ pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a RolloutSt
 }
 
 /// Lets nodes keep what they run that it is not the turn of, and says why.
-pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, cases: &mut [ManagedNode<'a>]) {
+pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, managed_nodes: &mut [ManagedNode<'a>]) {
     let settings = &targets.effective;
     let rollout = stored(targets, ledger);
     let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
     if selective && !settings.rollout.on_delete {
-        let turns = turns(snapshot, targets, rollout, cases);
-        cases.iter_mut().enumerate().for_each(|(index, case)| case.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
+        let turns = turns(snapshot, targets, rollout, managed_nodes);
+        managed_nodes.iter_mut().enumerate().for_each(|(index, managed)| managed.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
     }
-    let halt = rollout.and_then(|rollout| halt(settings, rollout, cases));
+    let halt = rollout.and_then(|rollout| halt(settings, rollout, managed_nodes));
     let closed = targets.closed();
-    let step = step_state(snapshot, targets, rollout, cases);
+    let step = step_state(snapshot, targets, rollout, managed_nodes);
     // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
     let paused = snapshot.resource.spec.paused;
     let to_prove = has_to_prove(targets, rollout);
     let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
     let joins_proven = withheld && targets.at(&targets.proven).is_some();
-    let without_turn = if to_prove { without_turn(settings, rollout, cases) } else { BTreeSet::new() };
+    let without_turn = if to_prove { without_turn(settings, rollout, managed_nodes) } else { BTreeSet::new() };
     let without_pods = settings.is_without_pods();
     let waits = if without_pods { Reason::WithoutPods } else { Reason::JoinsProven };
-    for (index, case) in cases.iter_mut().enumerate().filter(|(_, case)| case.chosen) {
+    for (index, managed) in managed_nodes.iter_mut().enumerate().filter(|(_, managed)| managed.chosen) {
         // A machine that joins is no place to try a revision on.
-        let is_given = case.grant.is_some_and(|grant| grant.kind == GrantReason::Update);
-        case.joins = joins_proven && to_prove && has_joined_in_place(case, rollout);
-        let joins = case.joins || joins_proven && is_new(case) && !is_given;
-        if case.is_at(&settings.revision) && !joins {
+        let is_given = managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update);
+        managed.joins = joins_proven && to_prove && has_joined_in_place(managed, rollout);
+        let joins = managed.joins || joins_proven && is_new(managed) && !is_given;
+        if managed.is_at(&settings.revision) && !joins {
             continue;
         }
         let stays = without_turn.contains(&index);
         let out_of_turn = if selective && settings.rollout.on_delete {
             let since = rollout.map_or(i64::MAX, |rollout| rollout.since);
-            let allowed = is_new(case) || is_granted(case, settings) || lost_a_pod(case, settings, since);
+            let allowed = is_new(managed) || is_granted(managed, settings) || lost_a_pod(managed, settings, since);
             (!allowed).then_some(Reason::OnDelete)
         } else {
-            match case.turn {
+            match managed.turn {
                 Turn::Now => None,
                 Turn::HeldByPartition => Some(Reason::Partition),
                 Turn::Later => Some(step.clone().unwrap_or(Reason::Partition)),
@@ -75,23 +75,23 @@ pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger,
         };
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
         // was for is wanted no more; new nodes need no window.
-        let changing = is_changing(case);
-        let given_up = case.grant.is_some_and(|grant| node::gave_up(grant, settings));
-        let under_way = changing || given_up || is_granted(case, settings);
+        let changing = is_changing(managed);
+        let given_up = managed.grant.is_some_and(|grant| node::gave_up(grant, settings));
+        let under_way = changing || given_up || is_granted(managed, settings);
         let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::reason);
-        let closed = || closed.clone().filter(|_| !under_way && !is_new(case));
+        let closed = || closed.clone().filter(|_| !under_way && !is_new(managed));
         let unproved = || (joins || stays).then(|| if paused { Reason::Paused } else { waits.clone() });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
-        let proven = joins || is_new(case) || changing && !targets.proven.is_empty();
-        let kept = if proven { &targets.proven } else { case.deployment.map_or("", |found| found.revision()) };
+        let proven = joins || is_new(managed) || changing && !targets.proven.is_empty();
+        let kept = if proven { &targets.proven } else { managed.deployment.map_or("", |found| found.revision()) };
         match targets.at(kept) {
-            Some(settings) => case.settings = Some(settings),
+            Some(settings) => managed.settings = Some(settings),
             // Without a proven revision a new node cannot wait for one, nor one without pods for what it ran.
-            None if is_new(case) || stays && (case.grant.is_none() || without_pods) => continue,
-            None => case.former_unknown = true,
+            None if is_new(managed) || stays && (managed.grant.is_none() || without_pods) => continue,
+            None => managed.former_unknown = true,
         }
-        case.held_back = Some(why);
+        managed.held_back = Some(why);
     }
 }
 
@@ -103,15 +103,16 @@ fn has_to_prove(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
 /// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
 /// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
 /// that have the revision. Without any pods nodes could prove nothing, and all keep it.
-fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, cases: &[ManagedNode<'_>]) -> BTreeSet<usize> {
-    let was_reached = |case: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.reached.contains_key(case.name));
-    let has_it =
-        |case: &ManagedNode<'_>| is_granted(case, settings) || case.is_at(&settings.revision) && !is_new(case) || was_reached(case);
-    let chosen = || cases.iter().filter(|case| case.chosen);
-    let mut taken: Vec<&ManagedNode<'_>> = chosen().filter(|case| has_it(case)).collect();
-    let has_room = |taken: &[&ManagedNode<'_>], case: &ManagedNode<'_>| {
+fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, managed_nodes: &[ManagedNode<'_>]) -> BTreeSet<usize> {
+    let was_reached = |managed: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.reached.contains_key(managed.name));
+    let has_it = |managed: &ManagedNode<'_>| {
+        is_granted(managed, settings) || managed.is_at(&settings.revision) && !is_new(managed) || was_reached(managed)
+    };
+    let chosen = || managed_nodes.iter().filter(|managed| managed.chosen);
+    let mut taken: Vec<&ManagedNode<'_>> = chosen().filter(|managed| has_it(managed)).collect();
+    let has_room = |taken: &[&ManagedNode<'_>], managed: &ManagedNode<'_>| {
         let domain = settings.topology.as_ref().and_then(|topology| Some((topology, topology.budget?)));
-        let here = |topology: &Topology, other: &ManagedNode<'_>| other.domain(topology) == case.domain(topology);
+        let here = |topology: &Topology, other: &ManagedNode<'_>| other.domain(topology) == managed.domain(topology);
         taken.len() < settings.budget.of(chosen().count())
             && domain.is_none_or(|(topology, budget)| {
                 let nodes = chosen().filter(|other| here(topology, other)).count();
@@ -119,16 +120,17 @@ fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, cases: 
             })
     };
     let mut stay = BTreeSet::new();
-    let others = cases.iter().enumerate().filter(|(_, case)| case.chosen && !is_new(case) && !case.is_at(&settings.revision));
-    for (index, case) in others {
-        let is_empty = || case.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
-        let stays = match case.grant {
+    let others =
+        managed_nodes.iter().enumerate().filter(|(_, managed)| managed.chosen && !is_new(managed) && !managed.is_at(&settings.revision));
+    for (index, managed) in others {
+        let is_empty = || managed.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
+        let stays = match managed.grant {
             _ if settings.is_without_pods() => true,
             None => is_empty(),
             Some(grant) if grant.kind == GrantReason::Update || grant.refused.is_some() || grant.released => false,
-            Some(_) if was_reached(case) || case.is_draining() => false,
-            Some(_) if has_room(&taken, case) => {
-                taken.push(case);
+            Some(_) if was_reached(managed) || managed.is_draining() => false,
+            Some(_) if has_room(&taken, managed) => {
+                taken.push(managed);
                 false
             }
             Some(_) => true,
@@ -141,39 +143,39 @@ fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, cases: 
 }
 
 /// Its machine has taken the name of another: what that had is not its own. One that was given the revision has only lost its label.
-fn has_joined_in_place(case: &ManagedNode<'_>, rollout: Option<&RolloutState>) -> bool {
-    let was_given = |node: &NodeFacts| rollout.is_some_and(|rollout| rollout.reached.get(case.name) == Some(&node.uid));
-    case.took_name() && !case.node.is_some_and(was_given)
+fn has_joined_in_place(managed: &ManagedNode<'_>, rollout: Option<&RolloutState>) -> bool {
+    let was_given = |node: &NodeFacts| rollout.is_some_and(|rollout| rollout.reached.get(managed.name) == Some(&node.uid));
+    managed.took_name() && !managed.node.is_some_and(was_given)
 }
 
-fn is_new(case: &ManagedNode<'_>) -> bool {
-    case.phase().is_none_or(|phase| phase == Phase::New)
+fn is_new(managed: &ManagedNode<'_>) -> bool {
+    managed.phase().is_none_or(|phase| phase == Phase::New)
 }
 
 /// Its update to the revision is under way.
-fn is_granted(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
-    case.grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision)
+fn is_granted(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision)
 }
 
 /// An update, to whatever revision, is under way, and what runs is not what the Deployment says.
-fn is_changing(case: &ManagedNode<'_>) -> bool {
-    !case.settled && case.grant.is_some_and(|grant| matches!(grant.kind, GrantReason::Update | GrantReason::Abort))
+fn is_changing(managed: &ManagedNode<'_>) -> bool {
+    !managed.settled && managed.grant.is_some_and(|grant| matches!(grant.kind, GrantReason::Update | GrantReason::Abort))
 }
 
 /// Runs the revision, or is about to.
-fn runs(case: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
-    case.is_at(&settings.revision) || is_granted(case, settings)
+fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.is_at(&settings.revision) || is_granted(managed, settings)
 }
 
 /// Somebody deleted a pod of an older revision since the newest became the wanted one. Pods that came while the operator was at work on
 /// the node (more replicas, a repair, the way back from a drain) are its own doing, and more than there should be are nobody's loss.
-fn lost_a_pod(case: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bool {
-    let Some(deployment) = case.deployment else { return false };
-    if is_new(case) || case.grant.is_some_and(|grant| !matches!(grant.kind, GrantReason::Update | GrantReason::Abort)) {
+fn lost_a_pod(managed: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bool {
+    let Some(deployment) = managed.deployment else { return false };
+    if is_new(managed) || managed.grant.is_some_and(|grant| !matches!(grant.kind, GrantReason::Update | GrantReason::Abort)) {
         return false;
     }
-    let closed = case.token.as_ref().filter(|token| token.phase == Phase::Closed).map_or(since, |token| token.since);
-    let older = case.pods.iter().filter(|pod| pod.revision != settings.revision && !pod.ended && !pod.terminating);
+    let closed = managed.token.as_ref().filter(|token| token.phase == Phase::Closed).map_or(since, |token| token.since);
+    let older = managed.pods.iter().filter(|pod| pod.revision != settings.revision && !pod.ended && !pod.terminating);
     let left = older.filter(|pod| pod.created <= since.max(closed)).count();
     let wanted = deployment.replicas().min(settings.pods_per_node);
     usize::try_from(wanted).is_ok_and(|wanted| left < wanted)
@@ -181,28 +183,34 @@ fn lost_a_pod(case: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bo
 
 /// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
 /// rollout has reached already come first, so that a set stays what it is when nodes come and go.
-fn turns(snapshot: &Snapshot, targets: &Targets, rollout: Option<&RolloutState>, cases: &[ManagedNode<'_>]) -> BTreeMap<usize, Turn> {
+fn turns(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    rollout: Option<&RolloutState>,
+    managed_nodes: &[ManagedNode<'_>],
+) -> BTreeMap<usize, Turn> {
     let settings = &targets.effective;
-    let mut order: Vec<_> = cases.iter().enumerate().filter(|(_, case)| case.chosen).collect();
-    order.sort_by_cached_key(|(_, case)| (case.order_hash(&settings.revision), case.name));
-    let urgency = |case: &ManagedNode<'_>| {
-        let fit = case.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, case);
+    let mut order: Vec<_> = managed_nodes.iter().enumerate().filter(|(_, managed)| managed.chosen).collect();
+    order.sort_by_cached_key(|(_, managed)| (managed.order_hash(&settings.revision), managed.name));
+    let urgency = |managed: &ManagedNode<'_>| {
+        let fit = managed.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, managed);
         // Next come those that are out of service already: what failed is mended first.
-        (!runs(case, settings), !is_changing(case), !fit)
+        (!runs(managed, settings), !is_changing(managed), !fit)
     };
-    order.sort_by_cached_key(|(_, case)| urgency(case));
+    order.sort_by_cached_key(|(_, managed)| urgency(managed));
     if let Some(topology) = &settings.topology {
         // A step has nodes of every domain, or first those of one, as the rest of the rollout.
-        let begun: BTreeSet<_> = order.iter().filter(|(_, case)| runs(case, settings)).map(|(_, case)| case.domain(topology)).collect();
+        let begun: BTreeSet<_> =
+            order.iter().filter(|(_, managed)| runs(managed, settings)).map(|(_, managed)| managed.domain(topology)).collect();
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-        let places = order.iter().map(|(index, case)| {
-            let domain = case.domain(topology);
+        let places = order.iter().map(|(index, managed)| {
+            let domain = managed.domain(topology);
             let turn = seen.entry(domain).or_default();
             *turn += 1;
             (*index, if topology.one_at_a_time { (0, !begun.contains(domain), domain) } else { (*turn, false, "") })
         });
         let places: BTreeMap<_, _> = places.collect();
-        order.sort_by_cached_key(|(index, case)| (urgency(case), places[index]));
+        order.sort_by_cached_key(|(index, managed)| (urgency(managed), places[index]));
     }
     let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
     let mut asked_for: BTreeSet<usize> = BTreeSet::new();
@@ -215,7 +223,7 @@ fn turns(snapshot: &Snapshot, targets: &Targets, rollout: Option<&RolloutState>,
         match &step.nodes {
             StepNodes::Total(count) => asked_for.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
             StepNodes::Labelled(labels) => {
-                asked_for.extend(order.iter().filter(|(_, case)| has_labels(case, labels)).map(|(index, _)| *index));
+                asked_for.extend(order.iter().filter(|(_, managed)| has_labels(managed, labels)).map(|(index, _)| *index));
             }
         }
     }
@@ -223,14 +231,14 @@ fn turns(snapshot: &Snapshot, targets: &Targets, rollout: Option<&RolloutState>,
     asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::HeldByPartition })).collect()
 }
 
-fn has_labels(case: &ManagedNode<'_>, labels: &BTreeMap<String, String>) -> bool {
-    case.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)))
+fn has_labels(managed: &ManagedNode<'_>, labels: &BTreeMap<String, String>) -> bool {
+    managed.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)))
 }
 
 /// A step for labels that no node has would be passed without a look at the new revision.
-fn selects_none(nodes: &StepNodes, cases: &[ManagedNode<'_>]) -> bool {
+fn selects_none(nodes: &StepNodes, managed_nodes: &[ManagedNode<'_>]) -> bool {
     let StepNodes::Labelled(labels) = nodes else { return false };
-    !cases.iter().any(|case| case.chosen && has_labels(case, labels))
+    !managed_nodes.iter().any(|managed| managed.chosen && has_labels(managed, labels))
 }
 
 /// Steps are for a revision of the spec that has another to fall back on.
@@ -248,15 +256,15 @@ fn is_past_steps(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
 /// All nodes run the revision and have served without a break, and nothing of its rollout is left that could fail: no node is under way,
 /// none has failed, and no step is to be passed. As many nodes as may be out at any time may be missing, where a person leaves them out or
 /// their Nodes are not Ready: one broken machine is no reason to have no revision to go back to.
-pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, cases: &[ManagedNode<'_>]) -> bool {
+pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, managed_nodes: &[ManagedNode<'_>]) -> bool {
     let settings = &targets.effective;
-    let runs = |case: &ManagedNode<'_>| {
-        let whole = case.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
-        let attached = case.phase() == Some(Phase::Closed) && !case.holds_node();
-        case.is_at(&settings.revision) && whole && case.settled && attached
+    let runs = |managed: &ManagedNode<'_>| {
+        let whole = managed.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
+        let attached = managed.phase() == Some(Phase::Closed) && !managed.holds_node();
+        managed.is_at(&settings.revision) && whole && managed.settled && attached
     };
-    let (run, missing): (Vec<_>, Vec<_>) = cases.iter().filter(|case| case.chosen).partition(|case| runs(case));
-    let excused = |case: &&ManagedNode<'_>| is_skipped(snapshot, case) || case.is_lost();
+    let (run, missing): (Vec<_>, Vec<_>) = managed_nodes.iter().filter(|managed| managed.chosen).partition(|managed| runs(managed));
+    let excused = |managed: &&ManagedNode<'_>| is_skipped(snapshot, managed) || managed.is_lost();
     let rollout = stored(targets, ledger);
     // What has no pods has not run.
     !run.is_empty()
@@ -266,7 +274,7 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
         && sights.has_proved(settings)
         && !ledger.grants.values().any(|grant| grant.kind == GrantReason::Update)
         && !rollout.is_some_and(|rollout| rollout.failed.values().any(condemns) || gone(rollout).next().is_some())
-        && !rollout.is_some_and(|rollout| halt(settings, rollout, cases).is_some_and(|halt| halt.condemns))
+        && !rollout.is_some_and(|rollout| halt(settings, rollout, managed_nodes).is_some_and(|halt| halt.condemns))
         && is_past_steps(targets, rollout)
 }
 
@@ -281,20 +289,25 @@ fn condemns(failure: &Failure) -> bool {
 }
 
 /// Nodes of the step that the partition keeps at what they run.
-fn kept(settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> usize {
-    cases.iter().filter(|case| case.chosen && case.turn == Turn::HeldByPartition && !runs(case, settings)).count()
+fn kept(settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> usize {
+    managed_nodes.iter().filter(|managed| managed.chosen && managed.turn == Turn::HeldByPartition && !runs(managed, settings)).count()
 }
 
 /// What the present step waits for, while there is one.
-pub fn step_state(snapshot: &Snapshot, targets: &Targets, rollout: Option<&RolloutState>, cases: &[ManagedNode<'_>]) -> Option<Reason> {
+pub fn step_state(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    rollout: Option<&RolloutState>,
+    managed_nodes: &[ManagedNode<'_>],
+) -> Option<Reason> {
     let steps = &targets.effective.rollout.steps;
     let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
     let step = steps.get(done).filter(|_| has_steps(targets))?;
     let soaked = rollout.and_then(|rollout| rollout.soaked);
     let revision = || targets.effective.revision.clone();
     let state = match soaked.map(|soaked| step.soak.saturating_sub(soaked)) {
-        None if selects_none(&step.nodes, cases) => StepState::NoNodes { revision: revision() },
-        None => StepState::Updating { kept: kept(&targets.effective, cases) },
+        None if selects_none(&step.nodes, managed_nodes) => StepState::NoNodes { revision: revision() },
+        None => StepState::Updating { kept: kept(&targets.effective, managed_nodes) },
         Some(left) if left > 0 => StepState::Soaking { until: snapshot.now.saturating_add(left) },
         Some(_) => StepState::AwaitingPromotion { revision: revision() },
     };
@@ -302,9 +315,9 @@ pub fn step_state(snapshot: &Snapshot, targets: &Targets, rollout: Option<&Rollo
 }
 
 /// The Node's annotation names the resource.
-pub fn is_skipped(snapshot: &Snapshot, case: &ManagedNode<'_>) -> bool {
+pub fn is_skipped(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bool {
     let key = snapshot.resource.key();
-    let listed = case.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
+    let listed = managed.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
     listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
 }
 
@@ -329,11 +342,11 @@ impl Halt {
 }
 
 /// Whether failures halt the rollout. Those that hold all places there are do, too: no other node could be begun.
-pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, cases: &[ManagedNode<'_>]) -> Option<Halt> {
+pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[ManagedNode<'_>]) -> Option<Halt> {
     let here = rollout.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
     let gone = gone(rollout).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
     let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| counts(reason)).collect();
-    let running = cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)).count();
+    let running = managed_nodes.iter().filter(|managed| managed.chosen && managed.is_at(&settings.revision)).count();
     let lost = rollout.lost.len() >= LOST && rollout.lost.len() > proof::noise(running);
     if lost {
         counted.push((i64::MAX, "machines that were lost", LOST_NODES));
@@ -342,7 +355,7 @@ pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, cases: &[ManagedNod
     let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);
     let (_, node, reason) = counted.iter().min()?;
     let first = format!("{node} ({reason})");
-    let places = settings.budget.of(cases.iter().filter(|case| case.chosen).count()).max(1);
+    let places = settings.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count()).max(1);
     let most = settings.rollout.max_failed.min(places);
     let condemns = counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
     (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
@@ -357,32 +370,32 @@ pub fn gone(rollout: &RolloutState) -> impl Iterator<Item = &GoneFailure> {
 const REMEMBERED: usize = 100;
 
 /// Notes that the revision failed on a node: by its name, and where the revision may be why by the UID of its Node, which outlives it.
-pub fn note(rollout: &mut RolloutState, case: &ManagedNode<'_>, failure: Failure) {
+pub fn note(rollout: &mut RolloutState, managed: &ManagedNode<'_>, failure: Failure) {
     let condemns = condemns(&failure);
-    if let Some(node) = case.node.filter(|_| condemns && rollout.failed_nodes.len() < REMEMBERED) {
-        let gone = GoneFailure { node: case.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
+    if let Some(node) = managed.node.filter(|_| condemns && rollout.failed_nodes.len() < REMEMBERED) {
+        let gone = GoneFailure { node: managed.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
         rollout.failed_nodes.entry(node.uid.clone()).or_insert(gone);
     }
-    rollout.failed.entry(case.name.to_owned()).or_insert(failure);
+    rollout.failed.entry(managed.name.to_owned()).or_insert(failure);
 }
 
 /// A failure that is noted now.
-pub fn failure(snapshot: &Snapshot, case: &ManagedNode<'_>, reason: &str) -> Failure {
-    Failure { at: snapshot.now, reason: reason.to_owned(), retry: retry_of(case).to_owned() }
+pub fn failure(snapshot: &Snapshot, managed: &ManagedNode<'_>, reason: &str) -> Failure {
+    Failure { at: snapshot.now, reason: reason.to_owned(), retry: retry_of(managed).to_owned() }
 }
 
 /// The slot was freed by a person's order.
-pub fn released(snapshot: &Snapshot, case: &ManagedNode<'_>) -> Failure {
-    failure(snapshot, case, RELEASED)
+pub fn released(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> Failure {
+    failure(snapshot, managed, RELEASED)
 }
 
-fn retry_of<'c>(case: &'c ManagedNode<'_>) -> &'c str {
-    case.node.and_then(|node| node.annotations.get(names::RETRY_ANNOTATION)).map_or("", String::as_str)
+fn retry_of<'c>(managed: &'c ManagedNode<'_>) -> &'c str {
+    managed.node.and_then(|node| node.annotations.get(names::RETRY_ANNOTATION)).map_or("", String::as_str)
 }
 
 /// A person asks to try the node again after this failure.
-fn is_retried(case: &ManagedNode<'_>, failure: &Failure) -> bool {
-    let asked = retry_of(case);
+fn is_retried(managed: &ManagedNode<'_>, failure: &Failure) -> bool {
+    let asked = retry_of(managed);
     !asked.is_empty() && asked != failure.retry
 }
 
@@ -403,17 +416,17 @@ pub fn observe(
     targets: &Targets,
     ledger: &Ledger,
     sights: &Sights,
-    cases: &[ManagedNode<'_>],
+    managed_nodes: &[ManagedNode<'_>],
 ) -> (RolloutState, BTreeSet<String>) {
     let settings = &targets.effective;
-    let chosen = || cases.iter().filter(|case| case.chosen);
+    let chosen = || managed_nodes.iter().filter(|managed| managed.chosen);
     let is_finished =
-        |case: &&ManagedNode<'_>| case.is_at(&settings.revision) && case.grant.is_none() && case.phase() == Some(Phase::Closed);
+        |managed: &&ManagedNode<'_>| managed.is_at(&settings.revision) && managed.grant.is_none() && managed.phase() == Some(Phase::Closed);
     let finished = chosen().filter(is_finished).count();
     let finished = u32::try_from(finished).unwrap_or(u32::MAX);
     let mut rollout = stored(targets, ledger).cloned().unwrap_or_else(|| RolloutState {
         revision: settings.revision.clone(),
-        since: not_before(snapshot.now, cases.iter().flat_map(|case| case.pods)),
+        since: not_before(snapshot.now, managed_nodes.iter().flat_map(|managed| managed.pods)),
         progressed_at: snapshot.now,
         began_with: finished,
         finished,
@@ -424,7 +437,7 @@ pub fn observe(
         (rollout.progressed_at, rollout.idle, rollout.proving) = (snapshot.now, 0, 0);
     }
     rollout.finished = finished;
-    let by_name: BTreeMap<&str, &ManagedNode<'_>> = cases.iter().map(|case| (case.name, case)).collect();
+    let by_name: BTreeMap<&str, &ManagedNode<'_>> = managed_nodes.iter().map(|managed| (managed.name, managed)).collect();
     let (mut retried, mut forgiven) = (BTreeSet::new(), false);
     if is_retried_everywhere(snapshot, &rollout) {
         retried.extend(std::mem::take(&mut rollout.failed).into_keys());
@@ -433,28 +446,28 @@ pub fn observe(
         forgiven = true;
     }
     rollout.retry.clone_from(&snapshot.resource.retry);
-    let chosen_before = |node: &&String| by_name.get(node.as_str()).is_some_and(|case| case.chosen);
+    let chosen_before = |node: &&String| by_name.get(node.as_str()).is_some_and(|managed| managed.chosen);
     let failed_before: BTreeSet<String> = rollout.failed.keys().filter(chosen_before).cloned().collect();
     let remembered = &rollout.failed_nodes;
     rollout.failed.retain(|node, failure| {
-        let Some(case) = by_name.get(node.as_str()).filter(|case| case.chosen) else { return false };
+        let Some(managed) = by_name.get(node.as_str()).filter(|managed| managed.chosen) else { return false };
         // Another machine of the same name.
-        let uid = case.node.map(|node| node.uid.as_str()).unwrap_or_default();
+        let uid = managed.node.map(|node| node.uid.as_str()).unwrap_or_default();
         if !remembered.contains_key(uid) && remembered.values().any(|gone| gone.node == *node) {
             return false;
         }
-        if is_retried(case, failure) {
+        if is_retried(managed, failure) {
             forgiven |= failure.reason == RESTARTS;
             retried.insert(node.clone());
             return false;
         }
         // A node that was given up is tried again once the detach settings change, and one that came through has not failed.
-        match case.grant {
-            Some(grant) if grant.refused.is_some() => node::is_given_up(case, grant, snapshot.now),
+        match managed.grant {
+            Some(grant) if grant.refused.is_some() => node::is_given_up(managed, grant, snapshot.now),
             Some(_) => true,
             None => {
-                let kept = matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !case.is_at(&settings.revision);
-                kept || is_out(settings, case) || sights.condemns(settings, node)
+                let kept = matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !managed.is_at(&settings.revision);
+                kept || is_out(settings, managed) || sights.condemns(settings, node)
             }
         }
     });
@@ -462,12 +475,13 @@ pub fn observe(
     note_losses(snapshot, sights, &mut rollout);
     let failed = &rollout.failed;
     rollout.failed_nodes.retain(|uid, gone| {
-        let there = by_name.get(gone.node.as_str()).is_some_and(|case| case.chosen && case.node.is_some_and(|node| node.uid == *uid));
+        let there =
+            by_name.get(gone.node.as_str()).is_some_and(|managed| managed.chosen && managed.node.is_some_and(|node| node.uid == *uid));
         // What comes back to the pool has not been forgiven.
         !there || !failed_before.contains(&gone.node) || failed.contains_key(&gone.node)
     });
     if has_steps(targets) {
-        observe_step(snapshot, settings, sights, cases, &mut rollout, forgiven);
+        observe_step(snapshot, settings, sights, managed_nodes, &mut rollout, forgiven);
     }
     (rollout, retried)
 }
@@ -479,7 +493,7 @@ fn reach(
     ledger: &Ledger,
     sights: &Sights,
     rollout: &mut RolloutState,
-    cases: &BTreeMap<&str, &ManagedNode<'_>>,
+    managed_nodes: &BTreeMap<&str, &ManagedNode<'_>>,
 ) {
     if !has_to_prove(targets, Some(rollout)) {
         rollout.reached.clear();
@@ -493,12 +507,13 @@ fn reach(
     let lost: Vec<_> = lost.map(|(_, uid)| uid.clone()).collect();
     rollout.lost.extend(lost);
     // Whoever drains a node before it goes has cordoned it.
-    let stays = |node: &str| cases.get(node).is_some_and(|case| case.chosen && case.node.is_some_and(|node| !node.unschedulable));
+    let stays =
+        |node: &str| managed_nodes.get(node).is_some_and(|managed| managed.chosen && managed.node.is_some_and(|node| !node.unschedulable));
     rollout.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
-    for case in cases.values().filter(|case| stays(case.name)) {
-        let grant = ledger.grants.get(case.name).filter(|grant| grant.kind == GrantReason::Update && grant.revision == rollout.revision);
-        if let Some(grant) = grant.filter(|grant| uid(case.name) == Some(&grant.node_uid)) {
-            rollout.reached.insert(case.name.to_owned(), grant.node_uid.clone());
+    for managed in managed_nodes.values().filter(|managed| stays(managed.name)) {
+        let grant = ledger.grants.get(managed.name).filter(|grant| grant.kind == GrantReason::Update && grant.revision == rollout.revision);
+        if let Some(grant) = grant.filter(|grant| uid(managed.name) == Some(&grant.node_uid)) {
+            rollout.reached.insert(managed.name.to_owned(), grant.node_uid.clone());
         }
     }
 }
@@ -517,18 +532,18 @@ fn note_losses(snapshot: &Snapshot, sights: &Sights, rollout: &mut RolloutState)
 const LOST: usize = 2;
 
 /// The node came through, was attached, and does not serve any more, by what is wrong with its pods.
-fn is_out(settings: &ResolvedSpec, case: &ManagedNode<'_>) -> bool {
-    let attached = case.phase() == Some(Phase::Closed) && case.grant.is_none() && !case.holds_node();
-    case.is_at(&settings.revision) && attached && !case.is_lost() && case.is_unavailable() && case.taken_out().is_none()
+fn is_out(settings: &ResolvedSpec, managed: &ManagedNode<'_>) -> bool {
+    let attached = managed.phase() == Some(Phase::Closed) && managed.grant.is_none() && !managed.holds_node();
+    managed.is_at(&settings.revision) && attached && !managed.is_lost() && managed.is_unavailable() && managed.taken_out().is_none()
 }
 
 /// Restarts of containers of the revision, on nodes where there were any.
-fn restarts(settings: &ResolvedSpec, cases: &[ManagedNode<'_>]) -> BTreeMap<String, i64> {
-    let on = |case: &ManagedNode<'_>| -> i64 {
-        let pods = case.pods.iter().filter(|pod| pod.revision == settings.revision);
+fn restarts(settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, i64> {
+    let on = |managed: &ManagedNode<'_>| -> i64 {
+        let pods = managed.pods.iter().filter(|pod| pod.revision == settings.revision);
         pods.map(|pod| i64::from(pod.restarts)).sum()
     };
-    let chosen = cases.iter().filter(|case| case.chosen).map(|case| (case.name.to_owned(), on(case)));
+    let chosen = managed_nodes.iter().filter(|managed| managed.chosen).map(|managed| (managed.name.to_owned(), on(managed)));
     chosen.filter(|(_, restarts)| *restarts > 0).collect()
 }
 
@@ -553,34 +568,36 @@ fn observe_step(
     snapshot: &Snapshot,
     settings: &ResolvedSpec,
     sights: &Sights,
-    cases: &[ManagedNode<'_>],
+    managed_nodes: &[ManagedNode<'_>],
     rollout: &mut RolloutState,
     forgiven: bool,
 ) {
     let done = rollout.steps_done as usize;
     let Some(step) = settings.rollout.steps.get(done) else { return };
-    let now = restarts(settings, cases);
+    let now = restarts(settings, managed_nodes);
     let (sum, worst) = restarts_in_step(rollout, &now, forgiven);
     let too_many = step.max_restarts.is_some_and(|most| sum > most);
-    if let Some(case) = cases.iter().find(|case| too_many && worst.as_deref() == Some(case.name)) {
-        let failure = failure(snapshot, case, RESTARTS);
-        note(rollout, case, failure);
+    if let Some(managed) = managed_nodes.iter().find(|managed| too_many && worst.as_deref() == Some(managed.name)) {
+        let failure = failure(snapshot, managed, RESTARTS);
+        note(rollout, managed, failure);
     }
     let promote = snapshot.resource.spec.promote.as_ref();
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
-    let counts = |case: &ManagedNode<'_>| case.chosen && case.turn != Turn::Later && case.served() && case.phase() != Some(Phase::New);
-    let asked_for: Vec<_> = cases.iter().filter(|case| counts(case)).collect();
-    let unproven = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, cases)) && !promoted;
-    let reached = asked_for.iter().all(|case| case.is_at(&settings.revision) && case.grant.is_none());
+    let counts = |managed: &ManagedNode<'_>| {
+        managed.chosen && managed.turn != Turn::Later && managed.served() && managed.phase() != Some(Phase::New)
+    };
+    let asked_for: Vec<_> = managed_nodes.iter().filter(|managed| counts(managed)).collect();
+    let unproven = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, managed_nodes)) && !promoted;
+    let reached = asked_for.iter().all(|managed| managed.is_at(&settings.revision) && managed.grant.is_none());
     // In a large step some node is always out of service, or has just been.
-    let out = asked_for.iter().filter(|case| case.is_unavailable() || sights.suspect(case.name).is_some()).count();
+    let out = asked_for.iter().filter(|managed| managed.is_unavailable() || sights.suspect(managed.name).is_some()).count();
     if unproven || !reached || out > proof::noise(asked_for.len()) {
         rollout.soaked = None;
         return;
     }
     let soaked = *rollout.soaked.get_or_insert(0) >= step.soak;
-    let halted = halt(settings, rollout, cases).is_some();
+    let halted = halt(settings, rollout, managed_nodes).is_some();
     if soaked && !halted && (!step.pause || promoted) {
         rollout.steps_done += 1;
         rollout.soaked = None;
@@ -594,8 +611,8 @@ pub fn is_late(settings: &ResolvedSpec, rollout: &RolloutState) -> bool {
 }
 
 /// The seconds that are left of a node's deadline; nothing before its pods change.
-pub fn until_deadline(settings: &ResolvedSpec, case: &ManagedNode<'_>, grant: &Grant) -> Option<i64> {
-    let since = case.token.as_ref().filter(|_| case.is_updated())?.since;
+pub fn until_deadline(settings: &ResolvedSpec, managed: &ManagedNode<'_>, grant: &Grant) -> Option<i64> {
+    let since = managed.token.as_ref().filter(|_| managed.is_updated())?.since;
     Some(settings.rollout.node_deadline.saturating_sub(clocks::waited(grant, WaitFor::Pods, since)))
 }
 
@@ -615,7 +632,7 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
 }
 
 /// The grant whose slot a person wants to be freed.
-pub fn is_released(snapshot: &Snapshot, case: &ManagedNode<'_>, grant: &Grant) -> bool {
+pub fn is_released(snapshot: &Snapshot, managed: &ManagedNode<'_>, grant: &Grant) -> bool {
     let wanted = format!("{}:{}", snapshot.resource.key(), grant.id);
-    case.node.and_then(|node| node.annotations.get(names::RELEASE_ANNOTATION)).is_some_and(|asked| asked.trim() == wanted)
+    managed.node.and_then(|node| node.annotations.get(names::RELEASE_ANNOTATION)).is_some_and(|asked| asked.trim() == wanted)
 }

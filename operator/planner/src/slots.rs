@@ -129,10 +129,10 @@ impl Wants<'_> {
 
 impl<'a> SlotPool<'a> {
     /// What the grants that were read leave.
-    pub fn of(settings: &'a ResolvedSpec, proof: Proof<'a>, cases: &[ManagedNode<'_>]) -> Self {
-        let chosen = cases.iter().filter(|case| case.chosen).count();
-        let leaving = cases.iter().filter(|case| leaves(case)).count();
-        let mut room = Self {
+    pub fn of(settings: &'a ResolvedSpec, proof: Proof<'a>, managed_nodes: &[ManagedNode<'_>]) -> Self {
+        let chosen = managed_nodes.iter().filter(|managed| managed.chosen).count();
+        let leaving = managed_nodes.iter().filter(|managed| leaves(managed)).count();
+        let mut slots = Self {
             budget: settings.budget.of(chosen),
             minimum: settings.min_available.at_least_of(chosen + leaving),
             topology: settings.topology.as_ref(),
@@ -140,50 +140,50 @@ impl<'a> SlotPool<'a> {
             proof,
             ..Self::default()
         };
-        room.kept.running = room.proof.running;
-        let serves = |case: &&ManagedNode<'_>| !case.holds_slot() && state(case).1 && !room.proof.is_suspect(case.name);
-        let all_serve = chosen > 0 && cases.iter().filter(|case| case.chosen).filter(serves).count() == chosen;
-        room.complete = matches!(settings.min_available, Count::Percent(_)) && all_serve;
-        for case in cases {
-            let holds = case.holds_slot();
-            let (down, available) = state(case);
+        slots.kept.running = slots.proof.running;
+        let serves = |managed: &&ManagedNode<'_>| !managed.holds_slot() && state(managed).1 && !slots.proof.is_suspect(managed.name);
+        let all_serve = chosen > 0 && managed_nodes.iter().filter(|managed| managed.chosen).filter(serves).count() == chosen;
+        slots.complete = matches!(settings.min_available, Count::Percent(_)) && all_serve;
+        for managed in managed_nodes {
+            let holds = managed.holds_slot();
+            let (down, available) = state(managed);
             let unavailable = !holds && down;
-            let standing = room.standing(case);
+            let standing = slots.standing(managed);
             if !holds {
-                room.kept.add(standing);
+                slots.kept.add(standing);
             }
-            room.grants += usize::from(holds);
-            room.unavailable += usize::from(unavailable);
-            room.available += usize::from(!holds && available);
-            room.suspects += usize::from(!holds && available && room.proof.is_suspect(case.name));
-            let Some(topology) = room.topology else { continue };
-            let here = room.domains.entry(case.domain(topology).to_owned()).or_default();
-            here.nodes += usize::from(case.chosen);
+            slots.grants += usize::from(holds);
+            slots.unavailable += usize::from(unavailable);
+            slots.available += usize::from(!holds && available);
+            slots.suspects += usize::from(!holds && available && slots.proof.is_suspect(managed.name));
+            let Some(topology) = slots.topology else { continue };
+            let here = slots.domains.entry(managed.domain(topology).to_owned()).or_default();
+            here.nodes += usize::from(managed.chosen);
             here.unavailable += usize::from(unavailable);
             if !holds {
                 here.kept.add(standing);
             }
-            let updated = case.is_at(&settings.revision);
-            here.updated += usize::from(case.chosen && updated);
+            let updated = managed.is_at(&settings.revision);
+            here.updated += usize::from(managed.chosen && updated);
             here.kept.running = here.updated;
-            here.begun += usize::from(case.chosen && (updated || holds));
+            here.begun += usize::from(managed.chosen && (updated || holds));
             // A node that has got another label since takes a place in both.
-            for domain in case.grant.filter(|_| holds).map(|grant| domains(grant, case, topology)).into_iter().flatten() {
-                if case.grant.is_some_and(|grant| grant.kind != GrantReason::Drain) {
-                    room.begun.insert(domain.clone());
+            for domain in managed.grant.filter(|_| holds).map(|grant| domains(grant, managed, topology)).into_iter().flatten() {
+                if managed.grant.is_some_and(|grant| grant.kind != GrantReason::Drain) {
+                    slots.begun.insert(domain.clone());
                 }
-                room.domains.entry(domain).or_default().grants += 1;
+                slots.domains.entry(domain).or_default().grants += 1;
             }
         }
-        if room.topology.is_some_and(|topology| topology.one_at_a_time) {
-            room.turn = room.begun.first().cloned();
+        if slots.topology.is_some_and(|topology| topology.one_at_a_time) {
+            slots.turn = slots.begun.first().cloned();
         }
-        room
+        slots
     }
 
     /// Only the fleet's grants count, and nothing new fits: the spec is not valid.
-    pub fn closed(cases: &[ManagedNode<'_>]) -> Self {
-        Self { grants: cases.iter().filter(|case| case.holds_slot()).count(), ..Self::default() }
+    pub fn closed(managed_nodes: &[ManagedNode<'_>]) -> Self {
+        Self { grants: managed_nodes.iter().filter(|managed| managed.holds_slot()).count(), ..Self::default() }
     }
 
     /// Order among domains: with one at a time those that were begun come first, then by name.
@@ -260,58 +260,58 @@ impl<'a> SlotPool<'a> {
     }
 
     /// Gives a place back: the grant goes in the same write in which the next one comes.
-    pub fn give_back(&mut self, case: &ManagedNode<'_>) {
-        let Some(grant) = case.grant.filter(|_| case.holds_slot()) else { return };
-        let (down, available) = state(case);
+    pub fn give_back(&mut self, managed: &ManagedNode<'_>) {
+        let Some(grant) = managed.grant.filter(|_| managed.holds_slot()) else { return };
+        let (down, available) = state(managed);
         self.grants -= 1;
         self.unavailable += usize::from(down);
         self.available += usize::from(available);
-        self.suspects += usize::from(available && self.proof.is_suspect(case.name));
-        let standing = self.standing(case);
+        self.suspects += usize::from(available && self.proof.is_suspect(managed.name));
+        let standing = self.standing(managed);
         self.kept.add(standing);
         let Some(topology) = self.topology else { return };
-        let here = self.domains.entry(case.domain(topology).to_owned()).or_default();
+        let here = self.domains.entry(managed.domain(topology).to_owned()).or_default();
         here.unavailable += usize::from(down);
         here.kept.add(standing);
-        for domain in domains(grant, case, topology) {
+        for domain in domains(grant, managed, topology) {
             self.domains.entry(domain).or_default().grants -= 1;
         }
     }
 
     /// The node, as far as room is concerned.
-    pub fn wants<'c>(&self, case: &'c ManagedNode<'_>) -> Wants<'c> {
-        let (down, available) = state(case);
-        let domain = self.topology.map_or("", |topology| case.domain(topology));
-        let lags = clocks::is_behind(case);
-        let (standing, doubtful) = (self.standing(case), self.proof.standing(case.name) != Standing::Plain);
-        let suspect = available && self.proof.is_suspect(case.name);
-        Wants { domain, down, lags, available, suspect, grows: false, leaves: !case.chosen, standing, doubtful }
+    pub fn wants<'c>(&self, managed: &'c ManagedNode<'_>) -> Wants<'c> {
+        let (down, available) = state(managed);
+        let domain = self.topology.map_or("", |topology| managed.domain(topology));
+        let lags = clocks::is_behind(managed);
+        let (standing, doubtful) = (self.standing(managed), self.proof.standing(managed.name) != Standing::Plain);
+        let suspect = available && self.proof.is_suspect(managed.name);
+        Wants { domain, down, lags, available, suspect, grows: false, leaves: !managed.chosen, standing, doubtful }
     }
 
     /// Where a node stands: what is out now is counted as that alone.
-    fn standing(&self, case: &ManagedNode<'_>) -> Standing {
-        if state(case).0 { Standing::Plain } else { self.proof.standing(case.name) }
+    fn standing(&self, managed: &ManagedNode<'_>) -> Standing {
+        if state(managed).0 { Standing::Plain } else { self.proof.standing(managed.name) }
     }
 }
 
 /// The node is chosen no more and has not been taken out yet: until it is, it may be one of those that have to serve.
-fn leaves(case: &ManagedNode<'_>) -> bool {
-    !case.chosen && !case.resource.deleting && case.serves() && !case.is_empty()
+fn leaves(managed: &ManagedNode<'_>) -> bool {
+    !managed.chosen && !managed.resource.deleting && managed.serves() && !managed.is_empty()
 }
 
 /// Whether the node counts as unavailable, and whether it has served and does. One that leaves is missed by nobody once it is out.
-fn state(case: &ManagedNode<'_>) -> (bool, bool) {
-    if !case.chosen {
-        return (false, leaves(case) && !case.is_unavailable());
+fn state(managed: &ManagedNode<'_>) -> (bool, bool) {
+    if !managed.chosen {
+        return (false, leaves(managed) && !managed.is_unavailable());
     }
-    let unavailable = case.is_unavailable();
-    let ignored = case.settings.is_some_and(|settings| settings.ignores_not_ready) && !case.node.is_some_and(|node| node.ready);
-    (unavailable && !ignored, !unavailable && case.served())
+    let unavailable = managed.is_unavailable();
+    let ignored = managed.settings.is_some_and(|settings| settings.ignores_not_ready) && !managed.node.is_some_and(|node| node.ready);
+    (unavailable && !ignored, !unavailable && managed.served())
 }
 
 /// Where a grant takes its place: where it was given, and where the node is now.
-fn domains(grant: &Grant, case: &ManagedNode<'_>, topology: &Topology) -> BTreeSet<String> {
-    let now = case.node.map(|_| case.domain(topology).to_owned());
+fn domains(grant: &Grant, managed: &ManagedNode<'_>, topology: &Topology) -> BTreeSet<String> {
+    let now = managed.node.map(|_| managed.domain(topology).to_owned());
     let domains: BTreeSet<_> = grant.domain.clone().into_iter().chain(now).collect();
     if domains.is_empty() { BTreeSet::from([String::new()]) } else { domains }
 }

@@ -29,23 +29,23 @@ const LISTED: usize = 100;
 pub fn status(
     snapshot: &Snapshot,
     targets: &Result<Targets, Vec<SpecProblem>>,
-    cases: &[ManagedNode<'_>],
+    managed_nodes: &[ManagedNode<'_>],
     plan: &Plan,
     ledger: Ledger,
 ) -> IngressDaemonSetStatus {
     let earlier = snapshot.resource.status.clone().unwrap_or_default();
     let valid = targets.as_ref().ok().map(|targets| &targets.effective);
-    let nodes = counts(valid, cases, &ledger);
+    let nodes = counts(valid, managed_nodes, &ledger);
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
     let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
-    let through = targets.as_ref().is_ok_and(|targets| rollout_state::is_through(snapshot, targets, &ledger, &plan.sights, cases));
+    let through = targets.as_ref().is_ok_and(|targets| rollout_state::is_through(snapshot, targets, &ledger, &plan.sights, managed_nodes));
     let obstacle = obstacle(plan, &ledger, &nodes);
     let blocked = valid.and_then(|settings| blocked(snapshot, settings, obstacle, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {
         observed_generation: Some(snapshot.resource.generation),
         replicas: valid.map_or(earlier.replicas, |settings| settings.pods_per_node),
         revisions: Revisions { current: if through { effective.clone() } else { earlier.revisions.current.clone() }, update, effective },
-        conditions: conditions(snapshot, targets, cases, plan, &nodes, &ledger, through),
+        conditions: conditions(snapshot, targets, managed_nodes, plan, &nodes, &ledger, through),
         eta: eta(&nodes, &ledger, snapshot.now).filter(|_| blocked.is_none()).map(clock),
         blocked,
         node_states: node_states(snapshot, plan, &earlier.node_states),
@@ -62,33 +62,35 @@ fn node_readiness(snapshot: &Snapshot, earlier: Option<NodeReadinessGateStatus>)
     snapshot.node_readiness.clone().or(earlier).filter(|_| has_gate)
 }
 
-fn counts(settings: Option<&ResolvedSpec>, cases: &[ManagedNode<'_>], ledger: &Ledger) -> NodeCounts {
-    let count = |test: &dyn Fn(&ManagedNode<'_>) -> bool| u32::try_from(cases.iter().filter(|case| test(case)).count()).unwrap_or(u32::MAX);
-    let chosen = |case: &ManagedNode<'_>| case.chosen;
-    let serves = |case: &ManagedNode<'_>| {
-        case.is_ready()
-            && case.phase() == Some(Phase::Closed)
-            && !case.is_unavailable()
-            && case.deployment.is_some_and(|deployment| deployment.replicas() > 0)
+fn counts(settings: Option<&ResolvedSpec>, managed_nodes: &[ManagedNode<'_>], ledger: &Ledger) -> NodeCounts {
+    let count = |test: &dyn Fn(&ManagedNode<'_>) -> bool| {
+        u32::try_from(managed_nodes.iter().filter(|managed| test(managed)).count()).unwrap_or(u32::MAX)
+    };
+    let chosen = |managed: &ManagedNode<'_>| managed.chosen;
+    let serves = |managed: &ManagedNode<'_>| {
+        managed.is_ready()
+            && managed.phase() == Some(Phase::Closed)
+            && !managed.is_unavailable()
+            && managed.deployment.is_some_and(|deployment| deployment.replicas() > 0)
     };
     NodeCounts {
         desired: count(&chosen),
-        current: count(&|case| case.deployment.is_some()),
-        updated: count(&|case| {
-            case.chosen
-                && case.is_ready()
-                && case.deployment.zip(settings).is_some_and(|(deployment, settings)| {
+        current: count(&|managed| managed.deployment.is_some()),
+        updated: count(&|managed| {
+            managed.chosen
+                && managed.is_ready()
+                && managed.deployment.zip(settings).is_some_and(|(deployment, settings)| {
                     deployment.revision() == settings.revision && deployment.replicas() == settings.pods_per_node
                 })
         }),
-        ready: count(&|case| case.chosen && case.is_ready()),
-        available: count(&|case| case.chosen && serves(case)),
-        unavailable: count(&|case| case.chosen && case.is_unavailable()),
-        degraded: count(&|case| case.phase() == Some(Phase::Degrading)),
-        detached: count(&|case| {
-            matches!(case.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating))
-                || case.holds_node()
-                || ledger.grants.get(case.name).is_some_and(|grant| grant.kind == GrantReason::Remove && case.deployment.is_none())
+        ready: count(&|managed| managed.chosen && managed.is_ready()),
+        available: count(&|managed| managed.chosen && serves(managed)),
+        unavailable: count(&|managed| managed.chosen && managed.is_unavailable()),
+        degraded: count(&|managed| managed.phase() == Some(Phase::Degrading)),
+        detached: count(&|managed| {
+            matches!(managed.phase(), Some(Phase::Claimed | Phase::InPlace | Phase::Updating))
+                || managed.holds_node()
+                || ledger.grants.get(managed.name).is_some_and(|grant| grant.kind == GrantReason::Remove && managed.deployment.is_none())
         }),
         failed: ledger.rollout_state.as_ref().map_or(0, |rollout| u32::try_from(rollout.failed.len()).unwrap_or(u32::MAX)),
     }
@@ -123,7 +125,7 @@ fn node_states(snapshot: &Snapshot, plan: &Plan, earlier: &[NodeState]) -> Vec<N
 fn conditions(
     snapshot: &Snapshot,
     targets: &Result<Targets, Vec<SpecProblem>>,
-    cases: &[ManagedNode<'_>],
+    managed_nodes: &[ManagedNode<'_>],
     plan: &Plan,
     nodes: &NodeCounts,
     ledger: &Ledger,
@@ -135,14 +137,14 @@ fn conditions(
         valid(snapshot, settings, nodes),
         available(settings, nodes),
         progressing(snapshot, targets, plan, nodes, ledger, through),
-        degraded(cases, plan),
+        degraded(managed_nodes, plan),
         paused(snapshot),
     ];
     wanted.extend(rolled_back(targets, ledger));
     let back = wanted.iter().find(|(_, _, reason, _)| *reason == ROLLED_BACK).map(|(.., message)| message.clone());
     wanted.extend(stalled(settings, plan, nodes, ledger).or(back.map(|message| ("Stalled", true, ROLLED_BACK, message))));
     wanted.extend(checkers(snapshot, settings));
-    wanted.extend(conflicts(snapshot, settings, cases, plan));
+    wanted.extend(conflicts(snapshot, settings, managed_nodes, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
     wanted
         .into_iter()
@@ -307,7 +309,7 @@ fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.
-fn degraded(cases: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
+fn degraded(managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
     let troubled = |state: &&NodeProgress| {
         matches!(
             &state.reason,
@@ -333,7 +335,9 @@ fn degraded(cases: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
         ) || state.phase == NodePhase::Unavailable
     };
     let mut found: Vec<_> = plan.node_states.iter().filter(|(_, state)| troubled(state)).collect();
-    found.sort_by_key(|(name, _)| (cases.iter().find(|case| case.name == name.as_str()).is_none_or(|case| case.grant.is_none()), *name));
+    found.sort_by_key(|(name, _)| {
+        (managed_nodes.iter().find(|managed| managed.name == name.as_str()).is_none_or(|managed| managed.grant.is_none()), *name)
+    });
     match found.first() {
         // A last step that halts holds no node back.
         None => match plan.step.as_ref().filter(|reason| matches!(reason, Reason::TooManyFailed { .. })) {
@@ -434,7 +438,7 @@ fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<Wanted> {
     })
 }
 
-fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[ManagedNode<'_>], plan: &Plan) -> Vec<Wanted> {
+fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Vec<Wanted> {
     let mut found = Vec::new();
     if let Err(problems) = settings {
         found.extend(
@@ -462,8 +466,8 @@ fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, cases: &[ManagedNode<'
         found.push(("NameConflict", true, "NameConflict", Reason::NameConflict(name).message()));
     }
     let marks = settings.detach_marks();
-    let rivals = MarkConflicts::of(snapshot, Some(settings), &Ledger::default());
-    if let Some(other) = cases.iter().filter(|case| case.chosen).find_map(|case| rivals.on(case, &marks)) {
+    let mark_conflicts = MarkConflicts::of(snapshot, Some(settings), &Ledger::default());
+    if let Some(other) = managed_nodes.iter().filter(|managed| managed.chosen).find_map(|managed| mark_conflicts.on(managed, &marks)) {
         found.push(("DetachAnnotationConflict", true, "DetachAnnotationConflict", Reason::DetachAnnotationConflict(other).message()));
     }
     found

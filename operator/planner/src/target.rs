@@ -73,7 +73,7 @@ pub struct Stops {
 
 impl Stops {
     /// Nothing of this kind is begun.
-    pub fn shut(self, kind: GrantReason) -> bool {
+    pub fn stops(self, kind: GrantReason) -> bool {
         match kind {
             GrantReason::Remove | GrantReason::Drain => false,
             GrantReason::Update => self.paused || self.halted || self.closed || self.failed,
@@ -111,7 +111,7 @@ pub struct FitView {
     /// It gave up the wanted revision after a detach timeout.
     pub given_up: bool,
     /// What holds new work back.
-    pub gates: Stops,
+    pub stops: Stops,
 }
 
 /// What becomes of a grant.
@@ -147,16 +147,16 @@ pub fn fit(view: &FitView) -> Fit {
     if view.updated {
         let taken_away = matches!(view.kind, GrantReason::Remove | GrantReason::Drain);
         // A way back has changed no pods, and while paused none are: they become ready by themselves, or after the pause.
-        let waits = view.kind == GrantReason::Abort && view.gates.paused;
+        let waits = view.kind == GrantReason::Abort && view.stops.paused;
         let settled = waits || !taken_away && (view.need.is_none() || view.given_up) && (view.kind == GrantReason::Abort || view.current);
         let degrading_to_detach = view.phase == Some(Phase::Degrading) && view.detaches;
         return if settled && !degrading_to_detach { Fit::Fits } else { Fit::Take(view.need.unwrap_or(GrantReason::Repair)) };
     }
     match (view.kind, view.need) {
         (GrantReason::Abort, None) => Fit::Fits,
-        (GrantReason::Abort, Some(need)) if view.gates.shut(need) || view.given_up => Fit::Fits,
+        (GrantReason::Abort, Some(need)) if view.stops.stops(need) || view.given_up => Fit::Fits,
         (kind, Some(need)) if need == kind && view.current && view.marked => Fit::Fits,
-        (_, Some(need)) if !view.gates.shut(need) => Fit::Take(need),
+        (_, Some(need)) if !view.stops.stops(need) => Fit::Take(need),
         (_, Some(_) | None) => Fit::TurnBack,
     }
 }

@@ -18,20 +18,20 @@ const ASKED_OFTEN: i64 = 30;
 
 impl Pass<'_> {
     /// Why a step must wait for what the node or its health port says.
-    pub(super) fn unheard(&mut self, case: &ManagedNode<'_>, grant: &Grant, next: Step) -> Option<Reason> {
+    pub(super) fn unheard(&mut self, managed: &ManagedNode<'_>, grant: &Grant, next: Step) -> Option<Reason> {
         if grant.released {
             // A person has decided.
             return None;
         }
         let leaves = matches!(grant.kind, GrantReason::Remove | GrantReason::Drain);
         let changes = matches!(next, Step::Pause | Step::Update) && !leaves && grant.kind != GrantReason::Abort;
-        if changes && case.is_lost() {
+        if changes && managed.is_lost() {
             return Some(Reason::NodeNotReady);
         }
-        match evidence(self.snapshot, self.settings, case, grant, next) {
+        match evidence(self.snapshot, self.settings, managed, grant, next) {
             Evidence::None => None,
             Evidence::Ask(question) => {
-                self.plan.questions.insert(case.name.to_owned(), question);
+                self.plan.questions.insert(managed.name.to_owned(), question);
                 Some(Reason::AskingHealthPort)
             }
             Evidence::Contradicts(reason) => {
@@ -39,7 +39,7 @@ impl Pass<'_> {
                 Some(reason)
             }
             Evidence::Silent { address, ports } => {
-                let silent = self.plan.sights.note_silence(&self.snapshot.sights, case.name, self.snapshot.watched);
+                let silent = self.plan.sights.note_silence(&self.snapshot.sights, managed.name, self.snapshot.watched);
                 if leaves && silent >= LEAVES_AFTER {
                     return None;
                 }

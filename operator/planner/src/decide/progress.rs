@@ -22,55 +22,59 @@ impl Pass<'_> {
     pub(super) fn look_at_windows(&mut self) {
         let Ok(targets) = self.targets else { return };
         let Some(opening) = targets.opening else { return };
-        self.shut.gates.closed = !opening.open;
-        self.shut.opens = opening.changes_at.filter(|_| !opening.open).map(|at| at.timestamp());
+        self.blockers.stops.closed = !opening.open;
+        self.blockers.opens = opening.changes_at.filter(|_| !opening.open).map(|at| at.timestamp());
         let sure_for = self.snapshot.now.saturating_add(Windows::SURE_FOR.num_seconds());
         let again = opening.changes_at.map_or(sure_for, |at| at.timestamp());
         self.plan.recheck(again.max(self.snapshot.now.saturating_add(1)));
     }
 
     /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
-    pub(super) fn judge(&mut self, cases: &[ManagedNode<'_>]) -> BTreeSet<String> {
+    pub(super) fn judge(&mut self, managed_nodes: &[ManagedNode<'_>]) -> BTreeSet<String> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
-        let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, cases);
-        let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, cases);
+        let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, managed_nodes);
+        let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, managed_nodes);
         let everywhere = rollout_state::stored(targets, &self.ledger)
             .is_some_and(|rollout| rollout_state::is_retried_everywhere(self.snapshot, rollout));
-        for case in cases.iter().filter(|case| everywhere || retried.contains(case.name)) {
-            sights.forgive(case.name);
+        for managed in managed_nodes.iter().filter(|managed| everywhere || retried.contains(managed.name)) {
+            sights.forgive(managed.name);
         }
         let now = self.snapshot.now;
-        let running = cases.iter().filter(|case| case.is_updated() && !sights.is_excused() && !clocks::stands_still(self.snapshot, case));
-        self.plan.clocks.run(&running.map(|case| case.name).collect(), &targets.effective);
-        for case in cases {
-            let Some(grant) = case.grant.filter(|grant| !matches!(grant.kind, GrantReason::Remove | GrantReason::Drain)) else { continue };
-            let Some(left) = rollout_state::until_deadline(&targets.effective, case, grant) else { continue };
-            let current = grant.revision == targets.effective.revision && !case.is_complete(grant) && !case.joins;
-            if !current || retried.contains(case.name) {
+        let running = managed_nodes
+            .iter()
+            .filter(|managed| managed.is_updated() && !sights.is_excused() && !clocks::stands_still(self.snapshot, managed));
+        self.plan.clocks.run(&running.map(|managed| managed.name).collect(), &targets.effective);
+        for managed in managed_nodes {
+            let Some(grant) = managed.grant.filter(|grant| !matches!(grant.kind, GrantReason::Remove | GrantReason::Drain)) else {
+                continue;
+            };
+            let Some(left) = rollout_state::until_deadline(&targets.effective, managed, grant) else { continue };
+            let current = grant.revision == targets.effective.revision && !managed.is_complete(grant) && !managed.joins;
+            if !current || retried.contains(managed.name) {
                 continue;
             }
             if left > 0 {
                 self.plan.recheck(now.saturating_add(left));
-            } else if !rollout.failed.contains_key(case.name) {
-                let word = if grant.out_before { rollout_state::OUT_BEFORE } else { failure_word(self.incomplete(case, grant).word()) };
-                let failure = rollout_state::failure(self.snapshot, case, word);
-                rollout_state::note(&mut rollout, case, failure);
+            } else if !rollout.failed.contains_key(managed.name) {
+                let word = if grant.out_before { rollout_state::OUT_BEFORE } else { failure_word(self.incomplete(managed, grant).word()) };
+                let failure = rollout_state::failure(self.snapshot, managed, word);
+                rollout_state::note(&mut rollout, managed, failure);
             }
         }
         if targets.is_unproven() {
-            self.judge_attached(&targets.effective, cases, &sights, &mut rollout);
+            self.judge_attached(&targets.effective, managed_nodes, &sights, &mut rollout);
         }
-        rollout.proved = sights.proof(targets, &rollout, cases).proved && !sights.overflows();
+        rollout.proved = sights.proof(targets, &rollout, managed_nodes).proved && !sights.overflows();
         (rollout.proof, rollout.runs) = sights.recorded_proof(&targets.effective);
         self.ledger.suspects = sights.record();
         if let Some(again) = sights.again(&targets.effective, self.plan.clocks.look_every()) {
             self.plan.recheck(now.saturating_add(again));
         }
         self.plan.sights = sights;
-        self.shut.halt = rollout_state::halt(&targets.effective, &rollout, cases);
-        self.shut.gates.failed = self.shut.halt.is_some();
+        self.blockers.halt = rollout_state::halt(&targets.effective, &rollout, managed_nodes);
+        self.blockers.stops.failed = self.blockers.halt.is_some();
         self.ledger.rolled_back = self.ledger.rolled_back.take().filter(|rolled_back| !everywhere && rolled_back.from == targets.newest);
-        if let Some(halt) = &self.shut.halt
+        if let Some(halt) = &self.blockers.halt
             && let Some(rolled_back) = rollout_state::roll_back(self.snapshot, targets, &self.ledger, halt)
         {
             self.ledger.rolled_back = Some(rolled_back);
@@ -80,15 +84,17 @@ impl Pass<'_> {
     }
 
     /// The revision has failed on nodes, too, that came through and fell again and again, or were out for as long as they may be under way.
-    fn judge_attached(&self, settings: &ResolvedSpec, cases: &[ManagedNode<'_>], sights: &Sights, rollout: &mut RolloutState) {
-        for case in cases.iter().filter(|case| case.chosen && case.is_at(&settings.revision)) {
-            let Some(verdict) = sights.failure(settings, case.name).filter(|_| !rollout.failed.contains_key(case.name)) else { continue };
+    fn judge_attached(&self, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>], sights: &Sights, rollout: &mut RolloutState) {
+        for managed in managed_nodes.iter().filter(|managed| managed.chosen && managed.is_at(&settings.revision)) {
+            let Some(verdict) = sights.failure(settings, managed.name).filter(|_| !rollout.failed.contains_key(managed.name)) else {
+                continue;
+            };
             let word = match verdict {
                 Verdict::Fell(word) => word,
-                Verdict::Out => failure_word(self.incomplete(case, &Grant::default()).word()),
+                Verdict::Out => failure_word(self.incomplete(managed, &Grant::default()).word()),
             };
-            let failure = rollout_state::failure(self.snapshot, case, word);
-            rollout_state::note(rollout, case, failure);
+            let failure = rollout_state::failure(self.snapshot, managed, word);
+            rollout_state::note(rollout, managed, failure);
         }
     }
 
@@ -98,10 +104,10 @@ impl Pass<'_> {
         // Before anything has ever run everywhere, nodes that join are the rollout.
         let first = self.valid_targets().is_some_and(|targets| targets.proven.is_empty());
         let joining = first && self.plan.node_states.values().any(|state| state.phase == NodePhase::Joining);
-        let open = !self.shut.gates.paused && !self.shut.gates.closed;
-        let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.shut.gates.paused;
+        let open = !self.blockers.stops.paused && !self.blockers.stops.closed;
+        let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.blockers.stops.paused;
         let waits = |state: &NodeProgress| matches!(state.reason, Reason::Proving { .. });
-        let proving = open && !running && self.shut.halt.is_none() && self.plan.node_states.values().any(waits);
+        let proving = open && !running && self.blockers.halt.is_none() && self.plan.node_states.values().any(waits);
         let now = self.snapshot.now;
         let Some((rollout, settings)) = self.ledger.rollout_state.as_mut().zip(self.settings) else { return };
         let since = rollout.idle.saturating_add(rollout.proving);
@@ -119,27 +125,29 @@ impl Pass<'_> {
     }
 
     /// The wanted revision failed on the node; while the spec is not valid none is wanted.
-    pub(super) fn failure(&self, case: &ManagedNode<'_>) -> Option<&Failure> {
+    pub(super) fn failure(&self, managed: &ManagedNode<'_>) -> Option<&Failure> {
         self.settings?;
-        self.ledger.rollout_state.as_ref()?.failed.get(case.name)
+        self.ledger.rollout_state.as_ref()?.failed.get(managed.name)
     }
 
-    pub(super) fn note_failure(&mut self, case: &ManagedNode<'_>, failure: Failure) {
+    pub(super) fn note_failure(&mut self, managed: &ManagedNode<'_>, failure: Failure) {
         if let Some(rollout) = self.ledger.rollout_state.as_mut() {
-            rollout_state::note(rollout, case, failure);
+            rollout_state::note(rollout, managed, failure);
         }
     }
 
     /// Nodes that were not done yet when the spec ceased to be valid.
-    pub(super) fn hold_for_spec(&mut self, cases: &[ManagedNode<'_>]) {
-        self.hold_rejected(cases);
+    pub(super) fn hold_for_spec(&mut self, managed_nodes: &[ManagedNode<'_>]) {
+        self.hold_rejected(managed_nodes);
         let resource = &self.snapshot.resource;
         let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
-        for case in cases.iter().filter(|case| case.chosen && !self.plan.node_states.contains_key(case.name)).collect::<Vec<_>>() {
-            let scaled = case.deployment.is_some_and(|found| found.replicas() == resource.spec.pods_per_node);
-            let as_wanted = case.is_at(last) && scaled && case.settled;
+        for managed in
+            managed_nodes.iter().filter(|managed| managed.chosen && !self.plan.node_states.contains_key(managed.name)).collect::<Vec<_>>()
+        {
+            let scaled = managed.deployment.is_some_and(|found| found.replicas() == resource.spec.pods_per_node);
+            let as_wanted = managed.is_at(last) && scaled && managed.settled;
             if !as_wanted {
-                self.set(case.name, NodePhase::Blocked, Reason::InvalidSpec);
+                self.set(managed.name, NodePhase::Blocked, Reason::InvalidSpec);
             }
         }
     }

@@ -20,8 +20,8 @@ use crds::{
 use serde_json::Value;
 
 impl<'a> Pass<'a> {
-    pub(super) fn progress(&self, case: &ManagedNode<'a>, grant: &Grant) -> Option<Progress<'a>> {
-        in_place::progress(self.snapshot, case, grant, self.valid_targets())
+    pub(super) fn progress(&self, managed: &ManagedNode<'a>, grant: &Grant) -> Option<Progress<'a>> {
+        in_place::progress(self.snapshot, managed, grant, self.valid_targets())
     }
 
     pub(super) fn valid_targets(&self) -> Option<&'a Targets> {
@@ -29,18 +29,18 @@ impl<'a> Pass<'a> {
     }
 
     /// The update that was granted cannot be made in place any more, and is not to be made otherwise.
-    pub(super) fn is_refused_in_place(&self, case: &ManagedNode<'a>, grant: &Grant) -> bool {
-        let only = case.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
+    pub(super) fn is_refused_in_place(&self, managed: &ManagedNode<'a>, grant: &Grant) -> bool {
+        let only = managed.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
         only && grant.kind == GrantReason::Update
-            && !case.is_updated()
-            && !case.deployment.is_some_and(in_place::is_paused)
-            && self.valid_targets().is_some_and(|targets| in_place::way(case, targets).is_err())
+            && !managed.is_updated()
+            && !managed.deployment.is_some_and(in_place::is_paused)
+            && self.valid_targets().is_some_and(|targets| in_place::way(managed, targets).is_err())
     }
 
     /// Why an update that should have come about in place does not.
-    pub(super) fn recreates(&self, case: &ManagedNode<'a>, grant: &Grant, progress: Option<&Progress<'a>>) -> Option<Why> {
-        let asked = case.settings.is_some_and(|settings| settings.pod_update != PodUpdate::Recreate);
-        let before = || in_place::way(case, self.valid_targets()?).err();
+    pub(super) fn recreates(&self, managed: &ManagedNode<'a>, grant: &Grant, progress: Option<&Progress<'a>>) -> Option<Why> {
+        let asked = managed.settings.is_some_and(|settings| settings.pod_update != PodUpdate::Recreate);
+        let before = || in_place::way(managed, self.valid_targets()?).err();
         match progress {
             _ if grant.kind != GrantReason::Update || !asked => None,
             Some(progress) => Some(progress.why.unwrap_or(Why::ReplicaSets)),
@@ -49,13 +49,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Carries the update in place of one node on.
-    pub(super) fn replace(&mut self, case: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>) {
-        if let Some(message) = self.snapshot.refusals.get(case.name) {
+    pub(super) fn replace(&mut self, managed: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>) {
+        if let Some(message) = self.snapshot.refusals.get(managed.name) {
             self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.set(case.name, NodePhase::Blocked, Reason::Refused(message.clone()));
+            return self.set(managed.name, NodePhase::Blocked, Reason::Refused(message.clone()));
         }
         for next in &progress.moves {
-            let action = self.action(case, grant, progress, *next);
+            let action = self.action(managed, grant, progress, *next);
             self.plan.actions.extend(action);
         }
         let settle = progress.pods.iter().filter_map(|(_, gated)| in_place::completion::settles_at(gated));
@@ -63,20 +63,20 @@ impl<'a> Pass<'a> {
             self.plan.recheck(due);
         }
         let updated = progress.pods.iter().filter(|(pod, _)| pod.revision == grant.revision && pod.ready).count();
-        let reason = match readiness::trouble(case.pods) {
-            _ if case.is_lost() => Reason::NodeNotReady,
+        let reason = match readiness::trouble(managed.pods) {
+            _ if managed.is_lost() => Reason::NodeNotReady,
             trouble => Reason::UpdatingInPlace { updated, of: progress.pods.len(), trouble, why: progress.why },
         };
-        let (phase, reason) = match self.failure(case) {
+        let (phase, reason) = match self.failure(managed) {
             Some(failure) => (NodePhase::Failed, Reason::failed(&failure.reason, reason)),
             None => (NodePhase::UpdatingInPlace, reason),
         };
-        self.set(case.name, phase, reason);
+        self.set(managed.name, phase, reason);
     }
 
-    fn action(&self, case: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>, next: Move) -> Option<Action> {
-        let node = case.name.to_owned();
-        let before = case.deployment?.spec.get("template")?;
+    fn action(&self, managed: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>, next: Move) -> Option<Action> {
+        let node = managed.name.to_owned();
+        let before = managed.deployment?.spec.get("template")?;
         match next {
             Move::Claim { rewrite } => {
                 let set = progress.replica_set?;
@@ -91,36 +91,36 @@ impl<'a> Pass<'a> {
             }
             Move::Shut(place) | Move::Open(place) => {
                 let (pod, gated) = progress.pods.get(place)?;
-                Some(self.gate(case, &pod.name, gated, matches!(next, Move::Open(_))))
+                Some(self.gate(managed, &pod.name, gated, matches!(next, Move::Open(_))))
             }
             Move::AwaitPause | Move::AwaitPod(_) | Move::Finish { .. } => None,
         }
     }
 
-    fn gate(&self, case: &ManagedNode<'_>, name: &str, gated: &InPlacePod, open: bool) -> Action {
+    fn gate(&self, managed: &ManagedNode<'_>, name: &str, gated: &InPlacePod, open: bool) -> Action {
         let patch = writes::gate(gated, open, self.snapshot.now);
-        Action::PatchPodStatus { node: case.name.to_owned(), name: name.to_owned(), patch }
+        Action::PatchPodStatus { node: managed.name.to_owned(), name: name.to_owned(), patch }
     }
 
     /// Pods that nothing keeps from being ready.
-    pub(super) fn in_place_condition(&mut self, case: &ManagedNode<'_>) {
-        for (pod, gated) in in_place::to_open(case) {
-            let action = self.gate(case, &pod.name, gated, true);
+    pub(super) fn in_place_condition(&mut self, managed: &ManagedNode<'_>) {
+        for (pod, gated) in in_place::to_open(managed) {
+            let action = self.gate(managed, &pod.name, gated, true);
             self.plan.actions.push(action);
         }
     }
 
     /// Pods that wait for what no gate sets any more.
-    pub(super) fn release_ownerless(&mut self, case: &ManagedNode<'_>) {
-        for (pod, patch) in ownerless::patches(self.snapshot, case, self.valid_targets()) {
-            let (node, name) = (case.name.to_owned(), pod.name.clone());
+    pub(super) fn release_ownerless(&mut self, managed: &ManagedNode<'_>) {
+        for (pod, patch) in ownerless::patches(self.snapshot, managed, self.valid_targets()) {
+            let (node, name) = (managed.name.to_owned(), pod.name.clone());
             self.plan.actions.push(Action::PatchPodStatus { node, name, patch });
         }
     }
 
     /// Pods of a former template that nothing else would replace.
-    pub(super) fn delete_stragglers(&mut self, case: &ManagedNode<'_>) {
-        for pod in in_place::stragglers(case) {
+    pub(super) fn delete_stragglers(&mut self, managed: &ManagedNode<'_>) {
+        for pod in in_place::stragglers(managed) {
             // It may have changed in place since it was seen, and serve by now.
             let Some(gated) = &pod.gated else { continue };
             let (uid, resource_version) = (Some(gated.uid.clone()), Some(gated.resource_version.clone()));
@@ -131,7 +131,7 @@ impl<'a> Pass<'a> {
     /// The patch that ends the pause when nothing has to be re-created.
     pub(super) fn unpause(
         &self,
-        case: &ManagedNode<'_>,
+        managed: &ManagedNode<'_>,
         grant: &Grant,
         deployment: &DeploymentFacts,
         progress: &Progress<'_>,
@@ -141,6 +141,6 @@ impl<'a> Pass<'a> {
         }
         let change = in_place::change::between(&deployment.spec.get("template")?, progress.target.as_ref()?)?;
         let write = |patch: JsonPatch| change.write(patch, "/spec/template");
-        Some(crate::deployment_writes::unpause(self.snapshot, case, deployment, grant, write))
+        Some(crate::deployment_writes::unpause(self.snapshot, managed, deployment, grant, write))
     }
 }

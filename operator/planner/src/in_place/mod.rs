@@ -47,24 +47,24 @@ pub struct Progress<'a> {
 }
 
 /// How an update of the node would come about: in place, or why not.
-pub fn way(case: &ManagedNode<'_>, targets: &Targets) -> Result<(), Why> {
-    let (Some(deployment), Some(settings)) = (case.deployment, case.settings) else { return Err(Why::FormerUnknown) };
-    let former = classified(case, deployment, settings, targets)?;
-    if !render::contains(&deployment.spec.get("template").unwrap_or_default(), &rendered(case, former, deployment)) {
+pub fn way(managed: &ManagedNode<'_>, targets: &Targets) -> Result<(), Why> {
+    let (Some(deployment), Some(settings)) = (managed.deployment, managed.settings) else { return Err(Why::FormerUnknown) };
+    let former = classified(managed, deployment, settings, targets)?;
+    if !render::contains(&deployment.spec.get("template").unwrap_or_default(), &rendered(managed, former, deployment)) {
         return Err(Why::Drifted);
     }
-    let own = own(deployment, case.replica_sets);
+    let own = own(deployment, managed.replica_sets);
     let template = deployment.spec.get("template").unwrap_or_default();
     let current: Vec<_> = own.iter().filter(|set| set.template() == template).collect();
     let others = own.len() > current.len() && {
-        let target = target(deployment, former, case, settings);
+        let target = target(deployment, former, managed, settings);
         own.iter().any(|set| set.template() != template && (set.replicas > 0 || target.as_ref() == Some(&set.template())))
     };
     if current.len() != 1 || others {
         return Err(Why::ReplicaSets);
     }
     let gated = |pod: &PodFacts| pod.gated.as_ref().is_some_and(|gated| current.iter().any(|set| set.hash == gated.hash));
-    if !case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).all(gated) {
+    if !managed.pods.iter().filter(|pod| !pod.ended && !pod.terminating).all(gated) {
         return Err(Why::PodsWithoutGate);
     }
     Ok(())
@@ -72,7 +72,7 @@ pub fn way(case: &ManagedNode<'_>, targets: &Targets) -> Result<(), Why> {
 
 /// Whether the templates allow it; then the spec with the template that the node runs.
 fn classified<'t>(
-    case: &ManagedNode<'_>,
+    managed: &ManagedNode<'_>,
     deployment: &DeploymentFacts,
     settings: &ResolvedSpec,
     targets: &'t Targets,
@@ -86,20 +86,20 @@ fn classified<'t>(
     {
         return Err(Why::OtherRendering);
     }
-    if settings.mode == Mode::Degrade && settings.max_unavailable_pods.is_zero() && case.pods.iter().any(|pod| !pod.ended) {
+    if settings.mode == Mode::Degrade && settings.max_unavailable_pods.is_zero() && managed.pods.iter().any(|pod| !pod.ended) {
         return Err(Why::NoPodMayBeDown);
     }
     classify::templates(&former.template, &settings.template)?;
     Ok(former)
 }
 
-fn rendered(case: &ManagedNode<'_>, settings: &ResolvedSpec, deployment: &DeploymentFacts) -> Value {
-    render::template(case.resource, settings, &deployment.name, case.name)
+fn rendered(managed: &ManagedNode<'_>, settings: &ResolvedSpec, deployment: &DeploymentFacts) -> Value {
+    render::template(managed.resource, settings, &deployment.name, managed.name)
 }
 
 /// The Deployment's template as it would be: what the API server added to it stays.
-fn target(deployment: &DeploymentFacts, former: &ResolvedSpec, case: &ManagedNode<'_>, settings: &ResolvedSpec) -> Option<Value> {
-    let (before, after) = (rendered(case, former, deployment), rendered(case, settings, deployment));
+fn target(deployment: &DeploymentFacts, former: &ResolvedSpec, managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> Option<Value> {
+    let (before, after) = (rendered(managed, former, deployment), rendered(managed, settings, deployment));
     Some(change::between(&before, &after)?.apply(&deployment.spec.get("template")?))
 }
 
@@ -111,18 +111,18 @@ fn own<'a>(deployment: &DeploymentFacts, replica_sets: &'a [ReplicaSetFacts]) ->
 }
 
 /// The node's pods that run on, in an order of their own: which of them comes first must not depend on who told of them first.
-fn live<'a>(case: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
-    let mut live: Vec<_> = case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).collect();
+fn live<'a>(managed: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
+    let mut live: Vec<_> = managed.pods.iter().filter(|pod| !pod.ended && !pod.terminating).collect();
     live.sort_by_key(|pod| &pod.name);
     live
 }
 
 /// The update of this grant begins with a pause: in place, or because a pause of before has to be ended in order.
-pub fn pauses(case: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets>) -> bool {
-    let Some((deployment, targets)) = case.deployment.zip(targets) else { return false };
+pub fn pauses(managed: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets>) -> bool {
+    let Some((deployment, targets)) = managed.deployment.zip(targets) else { return false };
     match grant.kind {
         GrantReason::Update | GrantReason::Repair if is_paused(deployment) && has_gate(deployment) => true,
-        GrantReason::Update => way(case, targets).is_ok(),
+        GrantReason::Update => way(managed, targets).is_ok(),
         _ => false,
     }
 }
@@ -144,29 +144,29 @@ pub fn gates(template: &Value) -> bool {
 }
 
 /// Where a node stands whose Deployment is paused under its grant's id; `None` for any other.
-pub fn progress<'a>(snapshot: &Snapshot, case: &ManagedNode<'a>, grant: &Grant, targets: Option<&Targets>) -> Option<Progress<'a>> {
-    let deployment = case.deployment?;
-    let token = case.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::InPlace)?;
-    let own = own(deployment, case.replica_sets);
+pub fn progress<'a>(snapshot: &Snapshot, managed: &ManagedNode<'a>, grant: &Grant, targets: Option<&Targets>) -> Option<Progress<'a>> {
+    let deployment = managed.deployment?;
+    let token = managed.token.as_ref().filter(|token| token.id == grant.id && token.phase == Phase::InPlace)?;
+    let own = own(deployment, managed.replica_sets);
     let uid8 = snapshot.resource.uid8();
     let id_of = |set: &ReplicaSetFacts| token_id(uid8, set.token.as_deref());
     let template = deployment.spec.get("template").unwrap_or_default();
     let found = own.iter().filter(|set| id_of(set) > 0).max_by_key(|set| id_of(set));
     let replica_set = found.or_else(|| own.iter().find(|set| set.template() == template)).copied();
-    let (target, why) = match wanted(case, grant, targets, replica_set.filter(|set| id_of(set) == grant.id)) {
+    let (target, why) = match wanted(managed, grant, targets, replica_set.filter(|set| id_of(set) == grant.id)) {
         Ok(target) => (Some(target), None),
         Err(why) => (None, Some(why)),
     };
     // A former one that has the wanted template already would be taken for the Deployment's own, with pods of its own.
     let other = |set: &&&ReplicaSetFacts| replica_set.is_none_or(|current| current.uid != set.uid);
     let alone = own.iter().filter(other).all(|set| set.replicas == 0 && target.as_ref() != Some(&set.template()));
-    let pods = live(case);
+    let pods = live(managed);
     let gated: Vec<_> = pods.iter().filter_map(|pod| Some((*pod, pod.gated.as_deref()?))).collect();
     let ours = gated.len() == pods.len() && gated.iter().all(|(_, pod)| replica_set.is_some_and(|set| set.hash == pod.hash));
     let possible = target.as_ref().is_some_and(|target| replica_set.is_some_and(|set| change::between(&set.template(), target).is_some()));
     let why = why.or((!alone || !possible).then_some(Why::ReplicaSets)).or((!ours).then_some(Why::PodsWithoutGate));
     let views: Vec<_> = gated.iter().map(|(pod, gated)| pod_view(pod, gated, target.as_ref(), &template, grant.id, snapshot.now)).collect();
-    let drained_at = drained_at(snapshot.now, case, grant, token.since);
+    let drained_at = drained_at(snapshot.now, managed, grant, token.since);
     let moves = moves(&View {
         id: grant.id,
         paused: is_paused(deployment),
@@ -175,7 +175,7 @@ pub fn progress<'a>(snapshot: &Snapshot, case: &ManagedNode<'a>, grant: &Grant, 
         replica_set: replica_set
             .map(|set| ReplicaSetView { token: id_of(set), wanted: target.as_ref().is_some_and(|target| set.template() == *target) }),
         pods: &views,
-        allowed: allowed(case),
+        allowed: allowed(managed),
         drained: snapshot.now >= drained_at,
     });
     let why = why.filter(|_| {
@@ -186,33 +186,33 @@ pub fn progress<'a>(snapshot: &Snapshot, case: &ManagedNode<'a>, grant: &Grant, 
 
 /// The template that is wanted on the `ReplicaSet`. One that carries our token has it already: what it is then is not compared
 /// with the spec again, and never written twice.
-fn wanted(case: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets>, claimed: Option<&ReplicaSetFacts>) -> Result<Value, Why> {
+fn wanted(managed: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets>, claimed: Option<&ReplicaSetFacts>) -> Result<Value, Why> {
     let revision = |template: &Value| template["metadata"]["labels"][names::REVISION_LABEL] == grant.revision.as_str();
     if let Some(template) = claimed.map(ReplicaSetFacts::template) {
         return if revision(&template) && gates(&template) { Ok(template) } else { Err(Why::ReplicaSets) };
     }
-    let (Some(deployment), Some(settings), Some(targets)) = (case.deployment, case.settings, targets) else {
+    let (Some(deployment), Some(settings), Some(targets)) = (managed.deployment, managed.settings, targets) else {
         return Err(Why::FormerUnknown);
     };
-    let former = classified(case, deployment, settings, targets)?;
-    let target = target(deployment, former, case, settings).ok_or(Why::MoreThanImages)?;
-    if !revision(&target) || !render::contains(&target, &rendered(case, settings, deployment)) {
+    let former = classified(managed, deployment, settings, targets)?;
+    let target = target(deployment, former, managed, settings).ok_or(Why::MoreThanImages)?;
+    if !revision(&target) || !render::contains(&target, &rendered(managed, settings, deployment)) {
         return Err(Why::Drifted);
     }
     Ok(target)
 }
 
 /// Pods that may be down at once: at least one, or nothing would ever change.
-fn allowed(case: &ManagedNode<'_>) -> usize {
-    let wanted = case.deployment.map_or(0, |deployment| usize::try_from(deployment.replicas()).unwrap_or(0));
-    case.settings.map_or(1, |settings| settings.max_unavailable_pods.of(wanted)).max(1)
+fn allowed(managed: &ManagedNode<'_>) -> usize {
+    let wanted = managed.deployment.map_or(0, |deployment| usize::try_from(deployment.replicas()).unwrap_or(0));
+    managed.settings.map_or(1, |settings| settings.max_unavailable_pods.of(wanted)).max(1)
 }
 
 /// A node that was detached before has no traffic of the load balancer; any other fails its health check since the pause.
-fn drained_at(now: i64, case: &ManagedNode<'_>, grant: &Grant, since: i64) -> i64 {
-    let detached = grant.marks != Marks::default() || case.holds_node();
+fn drained_at(now: i64, managed: &ManagedNode<'_>, grant: &Grant, since: i64) -> i64 {
+    let detached = grant.marks != Marks::default() || managed.holds_node();
     let waited = clocks::waited(grant, WaitFor::DeploymentMark, since);
-    case.settings.filter(|_| !detached).map_or(now, |settings| now.saturating_add(timing::after(settings.deployment_grace) - waited))
+    managed.settings.filter(|_| !detached).map_or(now, |settings| now.saturating_add(timing::after(settings.deployment_grace) - waited))
 }
 
 fn pod_view(pod: &PodFacts, gated: &InPlacePod, target: Option<&Value>, before: &Value, id: u64, now: i64) -> PodView {
@@ -229,34 +229,34 @@ fn pod_view(pod: &PodFacts, gated: &InPlacePod, target: Option<&Value>, before: 
 
 /// Pods that have to be deleted, or nothing would ever replace them: made of a former template of the very `ReplicaSet` that the
 /// Deployment calls its own now, because they came about at the wrong moment of an update in place that was given up.
-pub fn stragglers<'a>(case: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
-    let Some(deployment) = case.deployment else { return Vec::new() };
+pub fn stragglers<'a>(managed: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
+    let Some(deployment) = managed.deployment else { return Vec::new() };
     if is_paused(deployment) || deployment.status.observed_generation < deployment.generation || !has_gate(deployment) {
         return Vec::new();
     }
-    let live = live(case);
+    let live = live(managed);
     let live = || live.iter().copied();
     if live().all(|pod| pod.revision == deployment.revision()) {
         return Vec::new();
     }
     let template = deployment.spec.get("template").unwrap_or_default();
-    let current = own(deployment, case.replica_sets).into_iter().find(|set| set.template() == template);
+    let current = own(deployment, managed.replica_sets).into_iter().find(|set| set.template() == template);
     let Some(current) = current else { return Vec::new() };
     let is_former =
         |pod: &&PodFacts| pod.revision != deployment.revision() && pod.gated.as_ref().is_some_and(|gated| gated.hash == current.hash);
     let down = live().filter(|pod| !pod.ready && !is_former(pod)).count();
-    let spare = if case.phase() == Some(Phase::Degrading) { allowed(case).saturating_sub(down) } else { usize::MAX };
+    let spare = if managed.phase() == Some(Phase::Degrading) { allowed(managed).saturating_sub(down) } else { usize::MAX };
     live().filter(is_former).take(spare).collect()
 }
 
 /// Pods whose gate nothing keeps shut: True at once, or they would never be ready.
-pub fn to_open<'a>(case: &ManagedNode<'a>) -> Vec<(&'a PodFacts, &'a InPlacePod)> {
-    let kept = match case.phase() {
+pub fn to_open<'a>(managed: &ManagedNode<'a>) -> Vec<(&'a PodFacts, &'a InPlacePod)> {
+    let kept = match managed.phase() {
         Some(Phase::InPlace) => true,
-        Some(Phase::Claimed) => case.deployment.is_some_and(is_paused),
+        Some(Phase::Claimed) => managed.deployment.is_some_and(is_paused),
         _ => false,
     };
-    let pods = case.pods.iter().filter(|pod| !kept && !pod.ended && !pod.terminating);
+    let pods = managed.pods.iter().filter(|pod| !kept && !pod.ended && !pod.terminating);
     let mut shut: Vec<_> = pods.filter_map(|pod| Some((pod, pod.gated.as_deref().filter(|gated| gated.gate != Some(true))?))).collect();
     shut.sort_by_key(|(pod, _)| &pod.name);
     shut

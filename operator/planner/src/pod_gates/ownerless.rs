@@ -12,14 +12,14 @@ use std::collections::BTreeSet;
 
 /// Pods of a node that wait for such conditions, with the patches that make them True. A template is rendered without them with the
 /// next revision; until then pods that are replaced list them.
-pub fn patches<'a>(snapshot: &Snapshot, case: &ManagedNode<'a>, targets: Option<&Targets>) -> Vec<(&'a PodFacts, Value)> {
+pub fn patches<'a>(snapshot: &Snapshot, managed: &ManagedNode<'a>, targets: Option<&Targets>) -> Vec<(&'a PodFacts, Value)> {
     let mut waiting: Vec<_> =
-        case.pods.iter().filter(|pod| !pod.ended && !pod.terminating).filter_map(|pod| Some((pod, pod.unmet.as_deref()?))).collect();
+        managed.pods.iter().filter(|pod| !pod.ended && !pod.terminating).filter_map(|pod| Some((pod, pod.unmet.as_deref()?))).collect();
     if waiting.is_empty() {
         return Vec::new();
     }
     waiting.sort_by_key(|(pod, _)| &pod.name);
-    let Some(ownerless) = ownerless(snapshot, case, targets).filter(|ownerless| !ownerless.is_empty()) else { return Vec::new() };
+    let Some(ownerless) = ownerless(snapshot, managed, targets).filter(|ownerless| !ownerless.is_empty()) else { return Vec::new() };
     let patch = |(pod, unmet): (&'a PodFacts, &Unmet)| {
         let types: Vec<_> = unmet.conditions.iter().filter(|type_| ownerless.contains(*type_)).collect();
         (!types.is_empty()).then(|| (pod, set(unmet, &types, snapshot.now)))
@@ -28,9 +28,9 @@ pub fn patches<'a>(snapshot: &Snapshot, case: &ManagedNode<'a>, targets: Option<
 }
 
 /// What the node's Deployment lists and the user's template does not, and no gate keeps.
-fn ownerless(snapshot: &Snapshot, case: &ManagedNode<'_>, targets: Option<&Targets>) -> Option<BTreeSet<String>> {
+fn ownerless(snapshot: &Snapshot, managed: &ManagedNode<'_>, targets: Option<&Targets>) -> Option<BTreeSet<String>> {
     let kept = snapshot.gates.kept.as_ref()?;
-    let deployment = case.deployment?;
+    let deployment = managed.deployment?;
     let written = listed(&targets?.at(deployment.revision())?.template);
     let mut ownerless = listed(deployment.spec.held("template"));
     let is_ours = |type_: &String| *type_ != names::IN_PLACE_GATE && !RESERVED_CONDITIONS.contains(&type_.as_str());

@@ -235,7 +235,8 @@ impl<const N: usize> Eyes<'_, N> {
     pub fn intents(&self, i: usize) -> impl Iterator<Item = Intent> {
         let site = self.sites[i];
         let retried = site.failed == Some(false) && site.node.is_some_and(|node| node.retried);
-        let begins = |grant: &Grant| site.is_updated() || !self.gates().shut(grant.kind) || self.rules.breaks(Mutation::RetriedBehindGates);
+        let begins =
+            |grant: &Grant| site.is_updated() || !self.gates().stops(grant.kind) || self.rules.breaks(Mutation::RetriedBehindGates);
         let again = site.grant.filter(|grant| retried && site.phase() != Some(Phase::Closed) && begins(grant));
         let granted = match site.grant {
             Some(_) if again.is_some() => again.map(|grant| Intent::Retry(self.again(site, &grant))),
@@ -402,7 +403,7 @@ impl<const N: usize> Eyes<'_, N> {
             in_place: false,
             need: self.need(site),
             given_up: self.gave_up(site, grant),
-            gates,
+            stops: gates,
         });
         match outcome {
             Fit::Fits => Ok(()),
@@ -413,7 +414,7 @@ impl<const N: usize> Eyes<'_, N> {
     }
 
     fn renew(&self, site: &Site, grant: &Grant) -> Grant {
-        if self.gates().shut(grant.kind) && !site.is_updated() {
+        if self.gates().stops(grant.kind) && !site.is_updated() {
             return Grant { refused: grant.refused, freed: grant.freed, ..self.turn_back(site, grant) };
         }
         Grant { node_uid: site.node_uid(), ..*grant }
@@ -515,7 +516,7 @@ impl<const N: usize> Eyes<'_, N> {
         let gates = self.gates();
         let marks = if matches!(kind, GrantReason::Remove | GrantReason::Drain) { self.removal_marks(site) } else { self.resource.marks };
         let free = kind == GrantReason::Drain || kind == GrantReason::Remove && marks == NO_MARKS;
-        if !free && (gates.shut(kind) || gates.halted || self.is_held(site, kind) || !self.has_room(site)) {
+        if !free && (gates.stops(kind) || gates.halted || self.is_held(site, kind) || !self.has_room(site)) {
             return None;
         }
         Some(Intent::Admit(Grant {
