@@ -1,4 +1,4 @@
-//! `IngressDaemonSet`: N pods on every chosen node, updated only after the load balancer has looked away.
+//! `IngressDaemonSet`: N pods on every chosen node. The load balancer stops sending traffic to a node before its pods change.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
 use crate::{duration::Duration, label_selector::LabelRequirement, ledger::Annotation, names, node_readiness_gate::GateTaint};
@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is to run where, and how nodes are updated. Writer: the user.
+/// Desired pods, nodes and update strategy.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "ingressdaemonsets.mumoshu.github.io",
@@ -21,28 +21,28 @@ use std::collections::BTreeMap;
     namespaced,
     derive = "PartialEq",
     status = "crate::status::IngressDaemonSetStatus",
-    doc = "Runs N pods on every chosen node behind an external load balancer, and takes a node out of the load balancer before it updates the pods on it.",
+    doc = "Runs N pods on every chosen node behind an external load balancer. Takes each node out of the load balancer before its pods are updated.",
     scale(spec_replicas_path = ".spec.podsPerNode", status_replicas_path = ".status.replicas"),
-    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes chosen"),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Chosen nodes"),
     printcolumn(name = "Current", type_ = "integer", json_path = ".status.nodes.current", description = "Nodes with a Deployment"),
     printcolumn(
         name = "Up-to-date",
         type_ = "integer",
         json_path = ".status.nodes.updated",
-        description = "Nodes complete at the newest revision"
+        description = "Nodes whose pods all run the wanted revision and are ready"
     ),
-    printcolumn(name = "Available", type_ = "integer", json_path = ".status.nodes.available", description = "Nodes that serve"),
+    printcolumn(name = "Available", type_ = "integer", json_path = ".status.nodes.available", description = "Nodes in service"),
     printcolumn(
         name = "Detached",
         type_ = "integer",
         json_path = ".status.nodes.detached",
-        description = "Nodes held out of the load balancer"
+        description = "Nodes that the operator keeps out of the load balancer"
     ),
     printcolumn(
         name = "Status",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Progressing\")].reason",
-        description = "What goes on"
+        description = "Reason of condition Progressing"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Pods-per-node", type_ = "integer", json_path = ".status.replicas", priority = 1),
@@ -50,33 +50,32 @@ use std::collections::BTreeMap;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.template.spec) || !has(self.template.spec.nodeName)")
-    .message("template.spec.nodeName must not be set: the operator pins the pods of each node; choose nodes with nodeSelector"))]
+    .message("template.spec.nodeName must not be set: choose nodes with nodeSelector; the operator assigns each pod to its node"))]
 pub struct IngressDaemonSetSpec {
-    /// Pods on every chosen node. 0 stops them all, after detaching. Default 1.
+    /// Number of pods on every chosen node. 0 detaches the nodes and stops their pods. Default 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 100))]
     pub pods_per_node: i32,
-    /// Older name of podsPerNode; used when podsPerNode is 1 or absent.
+    /// Older name of podsPerNode. Used when podsPerNode is 1 or absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub replicas: Option<i32>,
-    /// Labels of the nodes to run on, in addition to template.spec.nodeSelector, required node affinity and tolerations.
-    /// Empty: every node that those allow.
+    /// Labels that a node must have. template.spec.nodeSelector, required node affinity and tolerations apply as well. Default: every node that they allow.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub node_selector: BTreeMap<String, String>,
     /// Labels copied to the per-node Deployments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<Selector>,
-    /// How pods are pinned to their node. Auto: by nodeName, or by node affinity where pods hold host ports, so that a second pod waits instead of being rejected.
+    /// How each pod is assigned to its node. Auto (default): `NodeAffinity` if pods hold host ports, so that a second pod waits instead of being rejected; else `NodeName`. `NodeName`: by spec.nodeName, without the scheduler. `NodeAffinity`: by required node affinity on metadata.name, through the scheduler.
     #[serde(default)]
     pub placement: Placement,
-    /// Ports on every chosen node where the health checker answers the load balancer: 200 if all replicas of the node are ready and no update is scheduled for them, else 503. With detachment an update is scheduled from the moment on at which the node gets its place in the budget. With maxUnavailableNodes 0 the node stays attached by definition: 503 only while replicas are not ready, see readyPolicy.
+    /// Ports on every chosen node where the health checker answers the load balancer: 200 if the replicas of the node are ready (see readyPolicy) and no update of the node is scheduled, else 503. In detach mode, an update is scheduled as soon as the node gets a slot of the budget. With maxUnavailableNodes 0, the node stays attached: the answer is 503 only while too few replicas are ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(range(min = 1, max = 65535)))]
-    #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q == p))").message("must name each port once: remove the one that is there twice"))]
+    #[x_kube(validation = Rule::new("self.all(p, self.exists_one(q, q == p))").message("must list each port only once: remove the duplicate"))]
     pub health_check_node_ports: Vec<i32>,
-    /// One port, instead of healthCheckNodePorts.
+    /// A single port, instead of healthCheckNodePorts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub health_check_node_port: Option<i32>,
@@ -84,36 +83,36 @@ pub struct IngressDaemonSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub health_check_port: Option<i32>,
-    /// The health checker's pods.
+    /// Settings of the health checker's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_checker: Option<HealthChecker>,
-    /// What the load balancer does, so that the operator knows how long to wait where no grace period is given.
+    /// Health check timings of the load balancer. Default grace period = interval × unhealthyThreshold + timeout + propagation. Default attach soak = interval × healthyThreshold + propagation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancer>,
-    /// The pods, as in a Deployment. Labels and annotations are kept; the operator adds its own.
+    /// Pod template, as in a Deployment. The operator adds labels and annotations of its own.
     #[schemars(schema_with = "crate::manifest::pod_template_schema")]
     pub template: serde_json::Value,
     /// Seconds that a new pod must be ready before it counts as available.
     #[serde(default)]
     #[schemars(range(min = 0, max = 86400))]
     pub min_ready_seconds: i32,
-    /// No new node is started; nodes under way finish.
+    /// Start no new node. Nodes that are being updated finish.
     #[serde(default)]
     pub paused: bool,
-    /// Former revisions of the template that are kept, as `ControllerRevisions`, beside those in use. Default 10.
+    /// Number of earlier template revisions to keep as `ControllerRevisions`, in addition to the revisions in use. Default 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub revision_history_limit: Option<u32>,
-    /// Runs a former revision of the template on all nodes for as long as it is set.
+    /// Run an earlier revision of the template on all nodes while this field is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_to: Option<RollbackTo>,
-    /// Lets the rollout go on after a step that pauses.
+    /// Continue the rollout after a canary step that pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote: Option<Promote>,
-    /// A taint that chosen nodes keep until all their replicas are ready, and get again when those cease to be: as a `NodeReadinessGate` of mode Continuous that requires this resource. Only where the operator's flag --allowed-node-taints allows it.
+    /// Taint that a chosen node keeps until all its replicas are ready, and gets again when they stop being ready. Works as a `NodeReadinessGate` of mode Continuous that requires this resource. The operator's flag --allowed-node-taints must allow the taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_readiness_taint: Option<GateTaint>,
-    /// How nodes are updated.
+    /// How the operator updates nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 }
@@ -122,24 +121,24 @@ fn one() -> i32 {
     1
 }
 
-/// A former revision of the template.
+/// An earlier revision of the template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollbackTo {
-    /// Number of the revision, as in the field `revision` of its `ControllerRevision`. 0: the newest but that of spec.template.
+    /// Number of the revision, as in the field `revision` of its `ControllerRevision`. 0: the newest revision other than that of spec.template.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub revision: i64,
 }
 
-/// Leave to go on after a step that pauses.
+/// Permission to continue after a canary step that pauses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Promote {
-    /// Revision that was looked at, as in status.revisions.update: leave for another template is none.
+    /// Revision that you approve, as in status.revisions.update. The permission does not apply to other revisions.
     #[schemars(schema_with = "crate::manifest::revision_schema")]
     pub revision: String,
-    /// Number of the last step to go on after; the first step is 1.
+    /// Number of the last approved step. The first step is 1.
     #[schemars(range(min = 1, max = 16))]
     pub step: u32,
 }
@@ -152,29 +151,29 @@ pub struct Selector {
     #[serde(default)]
     #[schemars(extend("maxProperties" = 64))]
     pub match_labels: BTreeMap<String, String>,
-    /// Older resources may have these. They select nothing, and condition Valid says so.
+    /// Accepted for older resources, without effect. Condition Valid reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub match_expressions: Vec<LabelRequirement>,
 }
 
-/// How pods are pinned to their node.
+/// How each pod is assigned to its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Placement {
     /// `NodeAffinity` where pods hold host ports, else `NodeName`.
     #[default]
     Auto,
-    /// By spec.nodeName, past the scheduler.
+    /// By spec.nodeName, without the scheduler.
     NodeName,
     /// By required node affinity on metadata.name, through the scheduler.
     NodeAffinity,
 }
 
-/// The health checker's pods.
+/// Settings of the health checker's pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthChecker {
-    /// Image; default: the one of the operator's own release.
+    /// Image. Default: the image of the operator's release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::image_schema")]
     pub image: Option<String>,
@@ -182,31 +181,31 @@ pub struct HealthChecker {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
-    /// `ServiceAccount`; default: one that the operator makes and binds. A named one must exist and have the rights that the checker needs: condition `HealthCheckersReady` says which it lacks.
+    /// `ServiceAccount`. Default: the operator creates one with the needed rights. A `ServiceAccount` that you name must exist and have the rights of a health checker; condition `HealthCheckersReady` lists missing rights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub service_account_name: Option<String>,
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Address to listen on; default: all, IPv4 and IPv6.
+    /// Address to listen on. Default: all IPv4 and IPv6 addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::address_schema")]
     pub bind_address: Option<String>,
-    /// How many ready pods make a node healthy; default: all.
+    /// Number of ready pods that makes a node healthy. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_policy: Option<ReadyPolicy>,
 }
 
-/// How many ready pods make a node healthy.
+/// Number of ready pods that makes a node healthy.
 #[derive(KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type != 'AtLeast' || has(self.minReady)").message("type AtLeast needs minReady, the number of ready pods that make a node healthy: set it, or type to All"))]
+#[x_kube(validation = Rule::new("self.type != 'AtLeast' || has(self.minReady)").message("type AtLeast needs minReady: set it to the number of ready pods that makes a node healthy, or set type to All"))]
 pub struct ReadyPolicy {
-    /// All, or `AtLeast` with minReady.
+    /// All: every replica of the node must be ready. `AtLeast`: minReady replicas must be ready.
     #[serde(rename = "type", default)]
     pub type_: ReadyPolicyType,
-    /// With `AtLeast`: ready pods that are enough.
+    /// Number of ready pods that is enough, for type `AtLeast`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub min_ready: Option<i32>,
@@ -218,43 +217,43 @@ pub enum ReadyPolicyType {
     /// All replicas of the node are ready.
     #[default]
     All,
-    /// At least minReady are.
+    /// At least minReady pods of the node are ready.
     AtLeast,
 }
 
-/// How the load balancer checks nodes. Default grace period = interval × unhealthyThreshold + timeout + propagation;
-/// default attach soak = interval × healthyThreshold + propagation.
+/// Health check timings of the load balancer. Default grace period = interval × unhealthyThreshold + timeout + propagation.
+/// Default attach soak = interval × healthyThreshold + propagation.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.preset != 'Custom' || has(self.interval) && has(self.unhealthyThreshold) && has(self.healthyThreshold)")
-    .message("preset Custom has no figures of its own: set interval, unhealthyThreshold and healthyThreshold, or name the preset of your load balancer"))]
+    .message("preset Custom has no default timings: set interval, unhealthyThreshold and healthyThreshold, or name the preset of your load balancer"))]
 pub struct LoadBalancer {
-    /// Where figures that are not given come from. They are defaults, or measurements, of a load balancer that nobody has tuned: give those that you changed.
+    /// Source of default timings. They are defaults, or measurements, of an untuned load balancer: override any value you tuned.
     #[serde(default)]
     pub preset: LoadBalancerPreset,
-    /// Time between two health checks of one checker, such as 2s. Default: the preset's.
+    /// Time between two health checks of one checker, such as 2s. Default: from the preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub interval: Option<Duration>,
-    /// Time after which a health check counts as failed. Default: the preset's; 0s with Custom.
+    /// Time after which a health check counts as failed. Default: from the preset; 0s with Custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub timeout: Option<Duration>,
-    /// Failed checks in a row that take a node out. Default: the preset's.
+    /// Consecutive failed checks before a node receives no new traffic. Default: from the preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub unhealthy_threshold: Option<u32>,
-    /// Good checks in a row that take a node in. Default: the preset's.
+    /// Consecutive successful checks before a node receives traffic. Default: from the preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub healthy_threshold: Option<u32>,
-    /// Time until the whole load balancer follows. Default: the preset's; 0s with Custom.
+    /// Time until all parts of the load balancer apply a change. Default: from the preset; 0s with Custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub propagation: Option<Duration>,
 }
 
-/// Load balancers whose figures are known.
+/// Load balancers with known timings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum LoadBalancerPreset {
     /// AWS Network Load Balancer with its own defaults.
@@ -265,22 +264,22 @@ pub enum LoadBalancerPreset {
     GcpPassthrough,
     /// Azure Standard Load Balancer.
     Azure,
-    /// `HAProxy` and others on one's own machines.
+    /// `HAProxy` and other load balancers on your own machines.
     #[serde(rename = "HAProxy")]
     HaProxy,
-    /// No figures: interval and thresholds must be given.
+    /// No default timings: set interval and both thresholds.
     #[default]
     Custom,
 }
 
-/// How nodes are updated.
+/// How the operator updates nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// `RollingUpdate`, or `OnDelete`: a node is updated, within the same budget, once somebody has deleted one of its pods.
+    /// `RollingUpdate` (default): update all nodes, within the budget. `OnDelete`: update a node, within the budget, once somebody has deleted one of its pods.
     #[serde(rename = "type", default)]
     pub type_: UpdateStrategyType,
-    /// Budget and detachment.
+    /// Budget, detachment and pace of updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
 }
@@ -291,29 +290,29 @@ pub enum UpdateStrategyType {
     /// Node by node, within the budget.
     #[default]
     RollingUpdate,
-    /// A node whose pods somebody deletes, within the budget.
+    /// Only nodes on which somebody has deleted a pod, within the budget.
     OnDelete,
 }
 
-/// Budget and detachment.
+/// Budget, detachment and pace of updates.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || has(self.annotateNodeToDetach) || has(self.labelNodeToDetach)")
-        .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach or labelNodeToDetach, without which no detacher is asked: set annotateNodeToDetach.key"),
+        .message("waitForDetachmentByAnnotatedTimestamp needs annotateNodeToDetach or labelNodeToDetach: set annotateNodeToDetach.key, which asks the detacher"),
     validation = Rule::new("!has(self.annotateNodeToDetach) || !has(self.labelNodeToDetach)")
-        .message("annotateNodeToDetach and labelNodeToDetach must not both be set, a node has one mark: remove the one that nothing looks at"),
+        .message("annotateNodeToDetach and labelNodeToDetach must not both be set: keep the one that your load balancer or detacher uses, remove the other"),
     validation = Rule::new("!has(self.waitForDetachmentByAnnotatedTimestamp) || !has(self.annotateNodeToDetach) || self.waitForDetachmentByAnnotatedTimestamp.key != self.annotateNodeToDetach.key")
-        .message("waitForDetachmentByAnnotatedTimestamp.key and annotateNodeToDetach.key must differ: the detacher writes one, the operator the other"),
+        .message("waitForDetachmentByAnnotatedTimestamp.key and annotateNodeToDetach.key must differ: the detacher writes the first, the operator the second"),
     validation = Rule::new("has(self.maxUnavaiableNodes) || !has(self.maxDegradedNodes) || !(self.maxDegradedNodes == 0 || self.maxDegradedNodes == '0%') || (has(self.maxUnavailableNodes) && !(self.maxUnavailableNodes == 0 || self.maxUnavailableNodes == '0%'))")
-        .message("maxUnavailableNodes and maxDegradedNodes must not both be 0, or no node could ever be updated: set one of them to 1 or more")
+        .message("maxUnavailableNodes and maxDegradedNodes must not both be 0: set one of them to 1 or more, or no node can be updated")
 )]
 pub struct RollingUpdate {
-    /// Nodes that may be out of service at once, number or percentage (rounded down, at least 1). Above 0 the operator detaches a node before it updates all pods on it at once.
+    /// Budget: nodes that may be out of service at once, a number or percentage (rounded down, at least 1). Above 0, the operator detaches a node and then updates all its pods at once. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_unavailable_nodes: Option<IntOrString>,
-    /// Nodes whose pods may be replaced at once while they stay attached, number or percentage. Used when maxUnavailableNodes is 0. Default 1.
+    /// Budget of degrade mode: nodes whose pods may be replaced at once while the nodes stay attached, a number or percentage. Used when maxUnavailableNodes is 0. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_degraded_nodes: Option<IntOrString>,
@@ -325,7 +324,7 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_degaraded_nodes: Option<IntOrString>,
-    /// Pods of one node that may be down at once without detachment, number or percentage. Default 1; always 100% with detachment.
+    /// Pods of one node that may be down at once in degrade mode, a number or percentage. Default 1. In detach mode always 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_unavailable_pods_per_node: Option<IntOrString>,
@@ -337,96 +336,95 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_unavaiable_pods_per_node: Option<IntOrString>,
-    /// Pods that may be started on a node before old ones end, number or percentage. Default 0; 0 with detachment. Refused
-    /// where pods hold host ports.
+    /// Pods that may start on a node before old pods end, a number or percentage. Default 0. In detach mode always 0. Refused if pods hold host ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_surged_pods_per_node: Option<IntOrString>,
-    /// How the pods of a node get another image: Recreate, or in place, where a change of template asks for nothing but other images, labels and annotations. With `InPlaceIfPossible` other changes re-create the pods, with `InPlaceOnly` they wait.
+    /// How the pods of a node change. Recreate (default): new pods replace them. `InPlaceIfPossible`: images, labels and annotations change in the existing pods; other changes replace the pods. `InPlaceOnly`: the same, but other changes wait.
     #[serde(default)]
     pub pod_update: PodUpdate,
-    /// Pull the images of a new revision on a node before it is taken out of service for the update.
+    /// Pull the images of a new revision on a node before the operator takes the node out of service.
     #[serde(default)]
     pub pre_pull: bool,
-    /// Annotate the node's Deployment before its pods change; the health check fails from then on. Where there are health ports it fails without this, too.
+    /// Annotate the node's Deployment before its pods change. Health ports answer 503 from then on, as they do without this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotate_deployment_to_detach: Option<AnnotateDeployment>,
-    /// Annotate the Node before its pods change, which asks node-detacher to deregister it.
+    /// Annotate the Node before its pods change, to ask node-detacher to deregister it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotate_node_to_detach: Option<AnnotateNode>,
-    /// Label the Node before its pods change, which takes it out of load balancers that leave out Nodes with that label, such as those that cloud controllers make for Services. Instead of annotateNodeToDetach.
+    /// Label the Node before its pods change. Load balancers that exclude Nodes with this label leave it out, such as those that cloud controllers create for Services. Use it instead of annotateNodeToDetach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_node_to_detach: Option<LabelNode>,
-    /// Wait for the time at which the detacher deregistered the node.
+    /// Wait for the timestamp at which the detacher deregistered the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_for_detachment_by_annotated_timestamp: Option<WaitForTimestamp>,
     /// Seconds to wait for the detacher before onDetachTimeout applies. Default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub detach_timeout_seconds: Option<u32>,
-    /// When the detacher does not answer in time: Halt (wait, start no other node), Proceed (as if it had), Abort (attach the node again, its pods untouched).
+    /// Action if the detacher does not answer in time. Halt (default): wait and start no other node. Proceed: continue as if the node were detached. Abort: attach the node again and leave its pods unchanged.
     #[serde(default)]
     pub on_detach_timeout: OnDetachTimeout,
-    /// Budget of each zone, rack or whatever a Node label tells apart, besides the budget of all nodes.
+    /// Budget of each domain, such as a zone or rack, in addition to the budget of all nodes. A Node label names the domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
-    /// Nodes that must stay available, number or percentage (rounded up) of those chosen and those that leave: none is taken out of service, or removed, while only so many are left. Default 0.
+    /// Nodes that must stay available, a number or a percentage (rounded up) of the nodes that are chosen or being removed. While only this many are available, the operator takes no node out of service and removes none. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub min_available_nodes: Option<IntOrString>,
-    /// When a node may be started; nodes under way finish. Without windows that allow: always, but for those with deny, which beat the others. Default: always.
+    /// Times at which the operator may start to update a node. Nodes that are being updated finish. Windows with deny take precedence. If all windows have deny, any other time is allowed. Default: always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub windows: Vec<Window>,
-    /// Whether a node whose Node is not Ready counts as unavailable, and so against the budget. Default: it does.
+    /// Whether nodes that are not Ready use the budget. `CountAgainst` (default): they count as unavailable. Ignore: they do not.
     #[serde(default)]
     pub not_ready_nodes: NotReadyNodes,
-    /// Seconds to wait after a node is attached again before its place in the budget is free. Default: from loadBalancer, else 10. With 0 the next node may be taken out before the load balancer has this one back.
+    /// Seconds from attaching a node to freeing its slot of the budget. Default: from loadBalancer, else 10. With 0, the next node may be taken out before the load balancer uses this one again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub attach_soak_seconds: Option<u32>,
-    /// Nodes that keep the revision they run, number or percentage (rounded up) of those chosen. Default 0.
+    /// Nodes that keep the revision they run, a number or a percentage (rounded up) of chosen nodes. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub partition: Option<IntOrString>,
-    /// Canary: a new template reaches only so many nodes before the next step begins; after the last step, all.
+    /// Steps of a canary. Each step limits the nodes that get a new template until the next step begins. After the last step, all nodes get the template.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub steps: Vec<RolloutStep>,
-    /// Seconds from the first change of a node's pods until it counts as failed when it is not complete. The clock counts the time for which an operator watches, and stands still while paused, while the Node is not Ready, skipped or taken out by others, and while the Deployment's controller lags. Default 600.
+    /// Seconds from the first change of a node's pods until an incomplete node counts as failed. The clock runs only while an operator watches. It stops while the rollout is paused, while the Node is not Ready, skipped or taken out by others, and while the Deployment's controller lags. Default 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub node_deadline_seconds: Option<u32>,
-    /// Seconds without any node being finished until condition Progressing becomes False with reason `ProgressDeadlineExceeded`. The clock stands still while the rollout is paused, blocked or outside its windows. Default 3600.
+    /// Seconds without a finished node until condition Progressing becomes False with reason `ProgressDeadlineExceeded`. The clock stops while the rollout is paused, blocked or outside its windows. Default 3600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 864_000))]
     pub progress_deadline_seconds: Option<u32>,
-    /// Failed nodes at which the rollout of a revision halts. Default 1.
+    /// Number of failed nodes at which the rollout of a revision halts. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max_failed_nodes: Option<u32>,
-    /// Seconds for which what runs a new revision must serve without a break before the revision counts as good. Until then the nodes that run it keep their places in the budget, so that a revision that breaks within this time reaches no more nodes than the budget. At the end of a rollout as many seconds pass before it is complete. With 0 a node counts as good the moment it serves. Default 60, or attachSoakSeconds or minReadySeconds where that is longer.
+    /// Seconds for which all nodes of a new revision must serve without a break before the revision counts as good. Until then, these nodes keep their slots of the budget, so a revision that breaks within this time reaches no more nodes than the budget allows. At its end, a rollout takes this many seconds more to complete. With 0, a node counts as good as soon as it serves. Default 60, or attachSoakSeconds or minReadySeconds if longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub proven_after_seconds: Option<u32>,
-    /// How often a pod of a new revision may restart, or cease to be ready for more than 10 seconds, before the revision has failed on its node. What is 10 minutes past is forgotten when the node has served without a break since. With 0 no number fails. Default 3.
+    /// How often a pod of a new revision may restart, or be unready for more than 10 seconds, before the revision fails on its node. Flaps older than 10 minutes do not count if the node has served without a break since. 0: no limit. Default 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_flaps: Option<u32>,
-    /// When the rollout halts, go back to the last revision that all nodes ran, within the same budget. spec.template stays as it is and is not tried again until it changes.
+    /// When the rollout halts, return to the last revision that all nodes ran, within the same budget. spec.template stays unchanged; the operator does not try it again until it changes.
     #[serde(default)]
     pub auto_rollback: bool,
 }
 
-/// How the pods of a node get another image.
+/// How the pods of a node change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PodUpdate {
-    /// Other pods take their place.
+    /// New pods replace them.
     #[default]
     Recreate,
-    /// They stay, where nothing but images, labels and annotations changes: their containers restart.
+    /// Pods stay if only images, labels and annotations change: their containers restart. Other changes replace the pods.
     InPlaceIfPossible,
-    /// The same, and no update begins that would need other pods.
+    /// The same, but an update that needs new pods waits.
     InPlaceOnly,
 }
 
@@ -434,21 +432,21 @@ pub enum PodUpdate {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.nodes) != has(self.nodeSelector)")
-    .message("a step needs either nodes (how many run the new revision in all) or nodeSelector (which ones): set one of them"))]
+    .message("a step needs either nodes (total number on the new revision) or nodeSelector (labels of the nodes): set exactly one of them"))]
 pub struct RolloutStep {
-    /// Nodes that run the new revision when the step is done, those of earlier steps included: number or percentage (rounded down, at least 1) of those chosen.
+    /// Nodes that run the new revision when the step is done, including those of earlier steps: a number or a percentage (rounded down, at least 1) of chosen nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_above_zero_schema")]
     pub nodes: Option<IntOrString>,
-    /// The nodes with these labels, besides those of earlier steps.
+    /// Labels of this step's nodes. Nodes of earlier steps are added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 64))]
     pub node_selector: Option<BTreeMap<String, String>>,
-    /// How long the nodes of the step must serve without a break before the step is done, such as 10m. Default 0s.
+    /// Time for which the nodes of the step must serve without a break before the step is done, such as 10m. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub soak: Option<Duration>,
-    /// Restarts of containers of the new revision, counted from the beginning of this step, above which the rollout halts. Default: no bound.
+    /// Most container restarts of the new revision since this step began. Above this number, the rollout halts. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max_restarts: Option<u32>,
@@ -457,98 +455,98 @@ pub struct RolloutStep {
     pub pause: bool,
 }
 
-/// Domains of nodes with a budget of their own.
+/// Domains of nodes, each with its own budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Topology {
-    /// Key of the Node label whose value is the domain, such as topology.kubernetes.io/zone. Nodes without it form one domain.
+    /// Key of the Node label whose value is the domain, such as topology.kubernetes.io/zone. Nodes without the label form one domain.
     #[schemars(schema_with = "crate::manifest::label_key_schema")]
     pub key: String,
-    /// Nodes of one domain that may be disrupted at once, number or percentage of the domain's (rounded down, at least 1). Default: no bound but the one of all nodes.
+    /// Nodes of one domain that may be disrupted at once, a number or a percentage (rounded down, at least 1) of the domain's nodes. Default: only the budget of all nodes applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_above_zero_schema")]
     pub max_unavailable_nodes: Option<IntOrString>,
-    /// Finish the nodes of one domain before any of the next. Otherwise domains take turns.
+    /// Finish all nodes of one domain before the next domain starts. Otherwise domains take turns.
     #[serde(default)]
     pub one_domain_at_a_time: bool,
 }
 
-/// A time in which nodes may be started, or must not be.
+/// A recurring time in which the operator may start to update nodes or, with deny, must not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
-    /// When it begins, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. A start in the hour that a change of clocks leaves out comes right after it; one in the hour that comes twice comes once.
+    /// Start times, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. If daylight saving time skips the hour of a start, the window starts right after that hour. If the hour repeats, the window starts once.
     #[schemars(schema_with = "crate::manifest::schedule_schema")]
     pub schedule: String,
-    /// How long it lasts from each start, 1m to 744h, such as 3h. Time that passes, whatever clocks on walls show.
+    /// Length from each start, 1m to 744h, such as 3h. It is elapsed time: clock changes do not alter it.
     #[schemars(schema_with = "crate::manifest::window_duration_schema")]
     pub duration: Duration,
-    /// Time zone of the schedule by its IANA name, such as Europe/Berlin or UTC.
+    /// Time zone of the schedule, an IANA name such as Europe/Berlin or UTC.
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: String,
-    /// No node is started in it, whatever other windows say.
+    /// Start no node in this window, whatever other windows allow.
     #[serde(default)]
     pub deny: bool,
 }
 
-/// What becomes of nodes whose Node is not Ready.
+/// Whether nodes that are not Ready use the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NotReadyNodes {
     /// They count as unavailable.
     #[default]
     CountAgainst,
-    /// They leave the budget alone.
+    /// They do not use the budget.
     Ignore,
 }
 
-/// The annotation on the Deployment.
+/// Annotation of the Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AnnotateDeployment {
-    /// Its key. Default ingressdaemonsets.mumoshu.github.com/to-be-updated.
+    /// Key of the annotation. Default ingressdaemonsets.mumoshu.github.com/to-be-updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::deployment_annotation_key_schema")]
     pub key: Option<String>,
-    /// Its value. Default empty.
+    /// Value of the annotation. Default empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::annotation_value_schema")]
     pub value: Option<String>,
-    /// Seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
+    /// Grace period: seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub grace_period_seconds: Option<u32>,
 }
 
-/// The annotation on the Node.
+/// Annotation of the Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AnnotateNode {
-    /// Its key: one that the operator's flag --allowed-detach-keys allows, by default node-detacher.variant.run/detached and those of cloud controllers.
+    /// Key of the annotation. The operator's flag --allowed-detach-keys must allow it; by default, it allows node-detacher.variant.run/detached and the keys of cloud controllers.
     #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
     pub key: String,
-    /// Its value, at most 63 characters. Default empty.
+    /// Value of the annotation, at most 63 characters. Default empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::node_annotation_value_schema")]
     pub value: Option<String>,
-    /// Seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
+    /// Grace period: seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub grace_period_seconds: Option<u32>,
 }
 
-/// A label on the Node.
+/// Label of the Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LabelNode {
-    /// Its key: one that the operator's flag --allowed-detach-keys allows. Default: node.kubernetes.io/exclude-from-external-load-balancers.
+    /// Key of the label. The operator's flag --allowed-detach-keys must allow it. Default: node.kubernetes.io/exclude-from-external-load-balancers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::node_label_key_schema")]
     pub key: Option<String>,
-    /// Its value. Default true; cloud controllers ask only whether the label is there.
+    /// Value of the label. Default true. Cloud controllers check only that the label exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::label_value_schema")]
     pub value: Option<String>,
-    /// Seconds from the label to the first change of a pod: until the cloud has deregistered the node, and its connections have drained. Nothing tells the operator how long that is, so it has no default.
+    /// Grace period: seconds from the label to the first change of a pod. It must cover the time until the cloud has deregistered the node and its connections have drained. Required, because the operator cannot measure this time.
     #[schemars(range(min = 0, max = 86400))]
     pub grace_period_seconds: u32,
 }
@@ -575,31 +573,31 @@ impl RollingUpdate {
     }
 }
 
-/// The detacher's timestamp.
+/// Timestamp that the detacher writes on the Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitForTimestamp {
     /// Key of the annotation that the detacher writes on the Node.
     #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
     pub key: String,
-    /// RFC3339.
+    /// Format of the timestamp. RFC3339 is the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["RFC3339"]))]
     pub format: Option<String>,
-    /// Seconds from the timestamp to the first change of a pod. Default 10.
+    /// Grace period: seconds from the timestamp to the first change of a pod. Default 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub grace_period_seconds: Option<u32>,
 }
 
-/// What happens when the detacher does not answer in time.
+/// Action if the detacher does not answer in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnDetachTimeout {
     /// Wait and start no other node.
     #[default]
     Halt,
-    /// Go on as if the node were detached.
+    /// Continue as if the node were detached.
     Proceed,
-    /// Attach the node again, its pods untouched.
+    /// Attach the node again and leave its pods unchanged.
     Abort,
 }
