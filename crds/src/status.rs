@@ -6,40 +6,40 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the operator last saw and did.
+/// State as the operator last saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressDaemonSetStatus {
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Pods wanted on each node, for the scale subresource.
+    /// Wanted pods on each node, for the scale subresource.
     #[serde(default)]
     pub replicas: i32,
     /// Revisions of the pod template.
     #[serde(default)]
     pub revisions: Revisions,
-    /// Numbers of nodes.
+    /// Numbers of nodes by state.
     #[serde(default)]
     pub nodes: NodeCounts,
-    /// Valid, Available, Progressing, Degraded, Paused, `RolledBack`, Stalled.
+    /// Conditions: Valid, Available, Progressing, Degraded, Paused, `RolledBack`, Stalled.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,
-    /// Why the rollout does not go on, while it does not.
+    /// Reason why the rollout does not proceed. Absent while it proceeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<Blocked>,
-    /// When the rollout is expected to end, RFC 3339, at the pace of its nodes so far.
+    /// Expected end of the rollout (RFC 3339), at the pace so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta: Option<String>,
-    /// At most 100 of the nodes that are not idle, with the reason.
+    /// Nodes that are not idle, with the reason; at most 100.
     #[serde(default)]
     #[schemars(length(max = 100))]
     pub node_states: Vec<NodeState>,
-    /// With nodeReadinessTaint: which nodes keep the taint and why, as in the status of a `NodeReadinessGate`.
+    /// With nodeReadinessTaint: nodes that keep the taint, with the reason, as in the status of a `NodeReadinessGate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_readiness: Option<NodeReadinessGateStatus>,
-    /// The grant ledger. Do not edit: it keeps the budget.
+    /// Ledger of grants. Do not edit it: the operator keeps the budget by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Ledger>,
 }
@@ -48,57 +48,57 @@ pub struct IngressDaemonSetStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revisions {
-    /// The last revision that every node ran: in service, with its update over, and with all steps of the rollout passed.
+    /// Last revision that every node ran in service, after its update had ended and all steps of the rollout were done.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub current: String,
-    /// The revision of `spec.template`.
+    /// Revision of `spec.template`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub update: String,
-    /// The revision that nodes are to run: that of `spec.template`, unless spec.rollbackTo or an automatic rollback says otherwise.
+    /// Wanted revision of nodes: that of `spec.template`, unless spec.rollbackTo or an automatic rollback sets another.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub effective: String,
 }
 
-/// Why the rollout does not go on.
+/// Reason why the rollout does not proceed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
-    /// One word, as in nodeStates.
+    /// Machine-readable reason, as in nodeStates.
     pub reason: String,
-    /// What it is about: `Node/<name>`, or the resource itself.
+    /// Object that blocks the rollout: `Node/<name>`, or the resource itself.
     pub object: String,
-    /// Since when, RFC 3339.
+    /// When the rollout stopped proceeding for this reason (RFC 3339).
     pub since: String,
-    /// The same in a sentence, with what to do.
+    /// Human-readable reason, with what to do.
     pub message: String,
 }
 
-/// Numbers of nodes.
+/// Numbers of nodes by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCounts {
-    /// Chosen by the spec.
+    /// Nodes chosen by the spec.
     pub desired: u32,
-    /// Have a Deployment.
+    /// Nodes with a Deployment.
     pub current: u32,
-    /// Their pods are all of the effective revision, as many as wanted, and ready; they may be too young to be available (minReadySeconds), and the node not back in service yet.
+    /// Nodes with the wanted number of pods, all ready and of the effective revision. The pods may not be available yet (minReadySeconds), and the node may not be back in service yet.
     pub updated: u32,
-    /// All their pods are ready.
+    /// Nodes whose pods are all ready.
     pub ready: u32,
-    /// Serve: ready, and no mark holds them out of the load balancer.
+    /// Nodes in service: ready, and no mark keeps them out of the load balancer.
     pub available: u32,
-    /// Have served and do not now.
+    /// Nodes that served before and do not serve now.
     pub unavailable: u32,
-    /// Their pods are replaced while they stay attached.
+    /// Nodes whose pods are being replaced while the nodes stay attached.
     pub degraded: u32,
-    /// Are held out of the load balancer by the operator.
+    /// Nodes that the operator keeps out of the load balancer.
     pub detached: u32,
-    /// On these the revision failed.
+    /// Nodes on which the revision failed.
     #[serde(default)]
     pub failed: u32,
 }
 
-/// Where a node stands that is not idle.
+/// Phase of a node that is not idle.
 // In the API it is a string: an operator of another version may know more phases, and its status, with the ledger, must not be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum NodePhase {
@@ -108,7 +108,7 @@ pub enum NodePhase {
     Waiting,
     /// The node has a slot; its first mark is being written.
     Granted,
-    /// The node is marked; its grace period or the detacher's answer is awaited.
+    /// The node is marked; the operator waits for the grace period to end or for the detacher's answer.
     Detaching,
     /// The node is out of the load balancer; its pods change next.
     Detached,
@@ -122,7 +122,7 @@ pub enum NodePhase {
     Attaching,
     /// The node is in the load balancer again after a break; it must serve for a while before its revision counts as good there.
     Proving,
-    /// The node is not chosen any more; its pods are removed.
+    /// The node is no longer chosen; its pods are removed.
     Removing,
     /// The Node is about to be deleted or drained; its pods leave first.
     Draining,
@@ -130,7 +130,7 @@ pub enum NodePhase {
     Unavailable,
     /// The revision failed on the node.
     Failed,
-    /// The next step is impossible until what the reason names is mended.
+    /// The next step is impossible until you fix the problem that the reason names.
     Blocked,
     /// A phase of another version of the operator.
     #[serde(other)]
@@ -148,16 +148,16 @@ impl fmt::Display for NodePhase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
-    /// The node's name.
+    /// Name of the node.
     pub name: String,
-    /// Where the node stands, in one word.
+    /// Phase of the node.
     #[schemars(transform = crate::manifest::phases)]
     pub phase: NodePhase,
-    /// Unix time of the last change of phase, RFC 3339.
+    /// When the phase last changed (RFC 3339).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub since: String,
-    /// One word: why it is not further.
+    /// Machine-readable reason the node is not finished.
     pub reason: String,
-    /// The same in a sentence, with what to do where something is to be done.
+    /// Human-readable reason, with what to do if you have to act.
     pub message: String,
 }
