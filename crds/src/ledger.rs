@@ -4,43 +4,43 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Permissions to disrupt nodes, and the source of ids.
+/// Permissions to disrupt nodes, and the source of grant ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ledger {
-    /// The next id that was never used. Ids only grow; one that was reserved and not used is lost.
+    /// Next id that was never used. Ids only grow; a reserved id that is not used is lost.
     #[serde(default)]
     pub next_id: u64,
-    /// The grants, by node name.
+    /// Grants by node name.
     #[serde(default)]
     pub grants: BTreeMap<String, Grant>,
-    /// Set while a lost ledger is rebuilt: every object is first fenced with this id, and no grant is given.
+    /// Set while the operator rebuilds a lost ledger: it first fences every object with this id, and gives no grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilding: Option<u64>,
-    /// The rollout of the revision that nodes are to run.
+    /// Rollout of the wanted revision.
     #[serde(rename = "course", default, skip_serializing_if = "Option::is_none")]
     pub rollout_state: Option<RolloutState>,
-    /// The automatic rollback in force.
+    /// Automatic rollback in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
-    /// Nodes that broke after they were attached with a revision that not all nodes have run, at most 100.
+    /// Suspect nodes, at most 100: they broke after they were attached with a revision that not all nodes have run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     pub suspects: BTreeMap<String, Suspect>,
-    /// Health ports of the last spec that was valid: another resource that asks for one of them later does not get it where this one uses
-    /// the node.
+    /// Health ports of the last valid spec. Another resource that asks for one of them later does not get it on
+    /// nodes that this resource uses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub served_ports: Vec<ServedPort>,
 }
 
-/// A health port that the operator has accepted.
+/// Health port that the operator has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedPort {
-    /// The port.
+    /// Number of the port.
     pub port: u16,
-    /// Unix seconds since when specs with it have been valid.
+    /// Since when the valid spec has had this port, Unix seconds.
     pub since: i64,
 }
 
@@ -98,139 +98,136 @@ impl Ledger {
     }
 }
 
-/// How the rollout of one revision has gone so far.
+/// Progress of the rollout of one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutState {
     /// The revision.
     pub revision: String,
-    /// Since when it is the wanted one, unix seconds.
+    /// When the revision became the wanted one, Unix seconds.
     pub since: i64,
-    /// When a node was last finished, or the rollout began; moved by the time for which its clock stood still.
+    /// When a node was last finished or the rollout began, Unix seconds, plus the time for which the clock stood still.
     pub progressed_at: i64,
-    /// Seconds since then for which a node was under way, nothing was shut, and somebody watched.
+    /// Watched seconds since then in which a node was being updated and the rollout was not held up.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub idle: i64,
-    /// The same since the rollout began.
+    /// The same since the beginning of the rollout.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spent: i64,
-    /// Seconds since a node was last finished for which nodes waited for the proof of the revision, as long as somebody watched.
+    /// Watched seconds since a node was last finished in which nodes waited for the proof of the revision.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub proving: i64,
-    /// Nodes that ran the revision when it became the wanted one.
+    /// Number of nodes that ran the revision when it became the wanted one.
     #[serde(default)]
     pub began_with: u32,
-    /// Nodes that run it now.
+    /// Number of nodes that run the revision now.
     #[serde(default)]
     pub finished: u32,
-    /// Steps of the canary that are done.
+    /// Number of finished steps of the canary.
     #[serde(default)]
     pub steps_done: u32,
-    /// Seconds for which the nodes of the present step serve without a break, as long as somebody watched; absent while they do not.
+    /// Watched seconds for which the nodes of the present step have served without a break. Absent while they do not serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soaked: Option<i64>,
-    /// Step of the canary, counted from 0, whose restarts of containers are counted.
+    /// Step of the canary whose container restarts are counted; the first is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_step: Option<u32>,
-    /// Restarts of containers of the revision that do not count, by node: those before that step, and those that a person has looked at
-    /// and let pass.
+    /// Container restarts of the revision that do not count, by node: those before that step, and those that a person accepted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub earlier_restarts: BTreeMap<String, i64>,
-    /// What runs the revision has served without a break for `provenAfterSeconds`, once.
+    /// The revision is proved: all its nodes have once served without a break for `provenAfterSeconds`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub proved: bool,
-    /// Seconds for which it has served so since the last node was attached, as long as somebody watched.
+    /// Watched seconds for which its nodes have served without a break since the last node was attached.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub proof: i64,
-    /// Stands for the runs of all containers for which that was counted: what has run anew while nobody watched has broken.
+    /// Fingerprint of the container runs for which `proof` was counted. It shows restarts that happened while nobody watched.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub runs: String,
-    /// Nodes that were given the revision before it was proved, with the UID of their Node: each keeps a place.
+    /// Nodes that got the revision before it was proved, with the UID of their Node. Each keeps its slot.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reached: BTreeMap<String, String>,
-    /// UIDs of Nodes that went, or were not Ready or started anew, after they were given the revision, though nobody had announced it; at
-    /// most 100.
+    /// UIDs of Nodes that were deleted, not Ready or rebooted without announcement after they got the revision; at most 100.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     #[schemars(length(max = 100))]
     pub lost: BTreeSet<String>,
-    /// What the resource's annotation `…/retry` said: another value lets pass all that failed.
+    /// Last seen value of the resource's annotation `…/retry`. A new value accepts all failures so far.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub retry: String,
-    /// Nodes on which the revision failed.
+    /// Nodes on which the revision failed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, Failure>,
-    /// The same for Nodes that have gone since, by UID, at most 100: another machine is no reason to try the revision again.
+    /// The same for Nodes that no longer exist, by UID; at most 100. A replacement machine does not cause another try.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     pub failed_nodes: BTreeMap<String, GoneFailure>,
 }
 
-/// The revision failed on a node that has gone.
+/// Failure of the revision on a node that no longer exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoneFailure {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// Unix seconds.
+    /// When it happened, Unix seconds.
     pub at: i64,
-    /// One word.
+    /// Machine-readable reason.
     pub reason: String,
 }
 
-/// A node broke after it was attached: a container restarted, or a pod was not ready or went.
+/// Node that broke after it was attached: a container restarted, or a pod was not ready or disappeared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Suspect {
     /// UID of the Node.
     #[serde(rename = "nodeUID")]
     pub node_uid: String,
-    /// The revision that it runs.
+    /// Revision that the node runs.
     pub revision: String,
-    /// How often the pod restarted, or was not ready for more than 10 seconds, that did so most often; how often pods were evicted by their
-    /// kubelet, and the machine was lost.
+    /// Number of falls: restarts and unready times above 10 seconds of the worst pod, evictions by the kubelet, machine losses.
     #[serde(default, skip_serializing_if = "is_none")]
     pub falls: u32,
-    /// What the last of them was, in a word.
+    /// Machine-readable reason of the last fall.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last: String,
-    /// Unix seconds since when it is suspect; absent when it is no more.
+    /// When the node became suspect, Unix seconds. Absent when it is no longer suspect.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub since: i64,
-    /// Seconds without a break, as long as somebody watched.
+    /// Watched seconds without a break.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unbroken: i64,
-    /// Stands for the runs of the containers for which that was counted.
+    /// Fingerprint of the container runs for which `unbroken` was counted.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub runs: String,
-    /// Seconds out of service in all.
+    /// Total seconds out of service.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub out: i64,
 }
 
-/// The revision failed on a node.
+/// Failure of the revision on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// Unix seconds.
+    /// When it happened, Unix seconds.
     pub at: i64,
-    /// One word.
+    /// Machine-readable reason.
     pub reason: String,
-    /// What the Node's annotation `…/retry` said then: another value asks to try again.
+    /// Value of the Node's annotation `…/retry` at that time. A new value asks for another try.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub retry: String,
 }
 
-/// A revision failed, and another runs in its place until the template changes.
+/// Automatic rollback: another revision replaces a failed one until the template changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolledBack {
-    /// The revision that failed.
+    /// Revision that failed.
     pub from: String,
-    /// The revision that runs in its place.
+    /// Revision that replaces it.
     pub to: String,
-    /// Unix seconds.
+    /// When it happened, Unix seconds.
     pub at: i64,
-    /// Why.
+    /// Reason of the rollback.
     pub reason: String,
 }
 
@@ -238,65 +235,64 @@ pub struct RolledBack {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
-    /// Fencing id: objects carry it while the grant works on them.
+    /// Fencing id. Objects carry it while the grant works on them.
     pub id: u64,
-    /// UID of the Node for which it was given; empty when there was no Node object.
+    /// UID of the Node at the time of the grant. Empty if there was no Node object.
     #[serde(rename = "nodeUID")]
     pub node_uid: String,
-    /// Why the node is disrupted.
+    /// Reason of the disruption.
     pub kind: GrantReason,
-    /// Revision that the node gets; for Abort, what it runs.
+    /// Revision that the node gets. For Abort: the revision that it runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// How the node is taken out of the load balancer.
+    /// Marks that take the node out of the load balancer.
     #[serde(default)]
     pub marks: Marks,
-    /// Topology domain in which it takes a place, when there were domains.
+    /// Topology domain in which the grant uses a slot. Absent without domains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Unix seconds of the grant; a retarget keeps it.
+    /// When the grant was given, Unix seconds. A change of its target keeps the time.
     pub granted_at: i64,
-    /// Abort after a detach timeout: the revision that was given up. The slot stays taken until something else is wanted.
+    /// Abort after a detach timeout: the abandoned revision. The slot stays in use until the wanted state changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// A person has ordered the slot to be freed: the node is attached as it is.
+    /// A person asked to free the slot: the operator attaches the node unchanged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub released: bool,
-    /// The node was out of service when it was given: its update says nothing of the revision, and the proof goes on meanwhile.
+    /// The node was out of service at the time of the grant: its update says nothing about the revision, and the proof continues.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub out_before: bool,
-    /// For how long it has waited for what it waits for.
+    /// Time that the grant has waited, by what it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub waited: Vec<Wait>,
 }
 
-/// For how long a grant has waited for something, as long as somebody watched: neither an absence of the operator nor a clock that is set
-/// shortens or lengthens a wait.
+/// Watched time that a grant has waited for one thing. An absence of the operator or a changed clock does not alter it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
-    /// What for.
+    /// Kind of wait.
     #[serde(rename = "for")]
     pub what: WaitFor,
-    /// The time that is stored with it, unix seconds: another one is another wait.
+    /// Start time that the object stores, Unix seconds. Another start time means another wait.
     pub since: i64,
-    /// Seconds.
+    /// Watched seconds of waiting.
     pub seconds: i64,
 }
 
-/// What a grant waits for.
+/// Kind of wait of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum WaitFor {
-    /// A gate to put its taint on the Node.
+    /// A gate must put its taint on the Node.
     Taint,
-    /// The load balancer to look away, since the Deployment is marked.
+    /// The load balancer must stop sending traffic after the Deployment was marked.
     DeploymentMark,
-    /// The same, or a detacher's timestamp, since the Node is marked.
+    /// The load balancer must stop sending traffic, or the detacher must write its timestamp, after the Node was marked.
     NodeMark,
-    /// Pods to be what they should be: the time of the node's deadline.
+    /// The pods must become complete before the node's deadline.
     Pods,
-    /// The load balancer to look at the node again.
+    /// The load balancer must send traffic to the node again.
     Attached,
 }
 
@@ -313,10 +309,10 @@ fn is_zero(seconds: &i64) -> bool {
 /// Why a node is disrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum GrantReason {
-    /// The node runs another revision than it should.
+    /// The node does not run the wanted revision.
     #[default]
     Update,
-    /// Somebody changed what the operator sets, or a token is stuck.
+    /// Fields that the operator sets were changed, or a token is stuck.
     Repair,
     /// Fewer replicas.
     Shrink,
@@ -324,33 +320,33 @@ pub enum GrantReason {
     Grow,
     /// The node is no longer chosen.
     Remove,
-    /// The node is about to be taken away: an autoscaler's taint, out-of-service, or its deletion.
+    /// The node is about to be removed: an autoscaler's taint, an out-of-service taint, or its deletion.
     Drain,
-    /// The way back: nothing but the token changes.
+    /// The node returns: only the token changes.
     Abort,
 }
 
-/// Which objects carry a grant's mark.
+/// Objects that carry the marks of a grant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Marks {
-    /// The Deployment: its token makes the health check fail.
+    /// The Deployment is marked: its token makes the health check fail.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deployment: bool,
-    /// Annotation keys on the Deployment that CLOSE removes: the user's, and those of grants that this one replaced.
+    /// Annotation keys that the operator removes from the Deployment on close: the user's key, and keys of replaced grants.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployment_keys: Vec<String>,
-    /// The Node: the annotation that asks a detacher.
+    /// Mark of the Node: the annotation or label that takes it out of load balancers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Annotation>,
 }
 
-/// An annotation that is set, or a label of a Node; the value may be empty.
+/// Annotation of an object, or label of a Node. The value may be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Annotation {
-    /// Its key; `label:` and its key where it is a label.
+    /// Key. A label has the prefix `label:`.
     pub key: String,
-    /// Its value.
+    /// Value.
     #[serde(default)]
     pub value: String,
 }

@@ -148,7 +148,7 @@ fn a_policy_is_for_the_creation_of_selected_nodes_without_the_taint_and_never_hi
     let [made] = &policies(&edge, true, EVERYTHING, true)[..] else { panic!("one policy") };
     assert_eq!(made.name, "readiness-gate-edge-".to_owned() + &crds::hash::hex(b"0a1b", 10));
     let record =
-        r#"{"g":"edge","k":"readiness.k8s.io/edge","e":"NoSchedule","s":"state","o":"applied","c":"fresh","b":"","m":"","n":1,"t":0}"#;
+        r#"{"g":"edge","k":"readiness.k8s.io/edge","e":"NoSchedule","s":"held","o":"applied","c":"fresh","b":"","m":"","n":1,"t":0}"#;
     let expected = json!({
         "failurePolicy": "Ignore",
         "reinvocationPolicy": "IfNeeded",
