@@ -1,4 +1,4 @@
-//! `NodeReadinessGate`: a taint stays on a node until what the node needs is ready.
+//! `NodeReadinessGate`: a taint stays on a node until the components that the node needs are ready.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
 use crate::{duration::Duration, label_selector::LabelSelector};
@@ -10,7 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which nodes stay tainted until what is ready. Writer: the user.
+/// Nodes, their taint, and the requirements that release them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "ingressdaemonsets.mumoshu.github.io",
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
     shortname = "nrg",
     derive = "PartialEq",
     status = "NodeReadinessGateStatus",
-    doc = "Keeps a taint on nodes until what they need is ready, so that workloads do not land on a node whose network, DNS or ingress is not there yet.",
+    doc = "Keeps a taint on nodes until their requirements are met, so that no workload is scheduled on a node before its network, DNS or ingress is ready.",
     selectable = ".spec.mode",
     selectable = ".spec.taint.key",
     selectable = ".spec.taint.effect",
@@ -30,91 +30,91 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Taint", type_ = "string", json_path = ".spec.taint.key"),
     printcolumn(name = "Effect", type_ = "string", json_path = ".spec.taint.effect"),
     printcolumn(name = "Dry-run", type_ = "boolean", json_path = ".spec.dryRun"),
-    printcolumn(name = "Held", type_ = "integer", json_path = ".status.nodes.held", description = "Nodes that the taint is kept on"),
+    printcolumn(name = "Held", type_ = "integer", json_path = ".status.nodes.held", description = "Nodes that keep the taint"),
     printcolumn(name = "Matched", type_ = "integer", json_path = ".status.nodes.matched", description = "Nodes that the gate selects"),
     printcolumn(name = "Summary", type_ = "string", json_path = ".status.summary"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.allNodes || has(self.nodeSelector) && (has(self.nodeSelector.matchLabels) && self.nodeSelector.matchLabels.size() > 0 || has(self.nodeSelector.matchExpressions) && self.nodeSelector.matchExpressions.size() > 0)")
-    .message("nodeSelector must name a label: a gate for every node says allNodes: true"))]
+    .message("nodeSelector must name a label: add one, or set allNodes: true for a gate of every node"))]
 #[x_kube(validation = Rule::new("!self.allNodes || !has(self.nodeSelector)")
-    .message("allNodes: true and nodeSelector exclude each other: remove one"))]
+    .message("allNodes: true and nodeSelector exclude each other: remove one of them"))]
 #[x_kube(validation = Rule::new("self.mode == 'Bootstrap' || !has(self.regateOn)")
-    .message("regateOn is for mode Bootstrap: with mode Continuous a node that is not ready gets the taint again anyway"))]
+    .message("regateOn is for mode Bootstrap: remove it, in mode Continuous a node that is not ready gets the taint again anyway"))]
 #[x_kube(validation = Rule::new("self.mode == 'Continuous' || !has(self.retaint)")
-    .message("retaint is for mode Continuous: with mode Bootstrap a node that was released stays so"))]
-#[x_kube(validation = Rule::new("self.taint == oldSelf.taint").message("the taint cannot be changed: make another gate with the new taint, then delete this one"))]
+    .message("retaint is for mode Continuous: remove it, in mode Bootstrap a released node stays released"))]
+#[x_kube(validation = Rule::new("self.taint == oldSelf.taint").message("the taint cannot be changed: create another gate with the new taint, then delete this one"))]
 pub struct NodeReadinessGateSpec {
-    /// Labels of the nodes that the gate is for. Must name at least one.
+    /// Labels of the nodes that the gate selects. Name at least one label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<LabelSelector>,
-    /// The gate is for every node.
+    /// Select every node.
     #[serde(default)]
     pub all_nodes: bool,
-    /// The taint. It cannot be changed: make another gate, then delete this one.
+    /// Taint. It cannot be changed: create another gate, then delete this one.
     pub taint: GateTaint,
-    /// Whether all requirements must be met, or any of them.
+    /// `AllOf` (default): all requirements that apply must be met. `AnyOf`: one is enough.
     #[serde(default)]
     pub policy: Policy,
-    /// Bootstrap: a node is released once. Continuous: the taint comes back when the requirements cease to be met.
+    /// Bootstrap (default): a node is released once. Continuous: the taint comes back when the requirements are no longer met.
     #[serde(default)]
     pub mode: Mode,
-    /// Nodes that were there before the gate was in force for them, see status.inForce. Gate: as new ones, with mode Continuous as far as retaint.failingFor and retaint.budget allow. Grandfather: they count as released. `GateIfIdle`: as new ones while nothing runs there but system pods and those of `DaemonSets`. Default: Grandfather with mode Bootstrap, Gate with Continuous.
+    /// Treatment of nodes that are older than the gate (status.inForce). Gate: as new nodes; in mode Continuous, retaint.failingFor and retaint.budget apply. Grandfather: they count as released. `GateIfIdle`: as new nodes while only system pods and pods of `DaemonSets` run there. Default: Grandfather in mode Bootstrap, Gate in mode Continuous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing_nodes: Option<ExistingNodes>,
-    /// With mode Bootstrap: what makes a released node a new one. Reboot: another boot ID. Replaced: another machine under the same Node. Generation: a change of this spec.
+    /// Events that make a released node a new one, in mode Bootstrap. Reboot: another boot ID. Replaced: another machine under the same Node. Generation: a change of this spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub regate_on: Vec<Regate>,
-    /// What a node needs, 1 to 32.
+    /// Requirements of a node, 1 to 32.
     #[schemars(length(min = 1, max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub requirements: Vec<Requirement>,
-    /// When the taint goes.
+    /// When the operator removes the taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Release>,
-    /// With mode Continuous: when it comes back.
+    /// When the taint comes back, in mode Continuous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retaint: Option<Retaint>,
-    /// How nodes are tainted as they are created.
+    /// How nodes get the taint at their creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// Which pods get a toleration of the taint from the operator.
+    /// Pods to which the operator adds a toleration of the taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerations: Option<Tolerations>,
-    /// What becomes of the taints when the gate is deleted.
+    /// What happens to the taints when the gate is deleted. `RemoveTaints` (default): the operator removes them. Orphan: they stay.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
-    /// Decide and report, and write nothing to any node.
+    /// Decide and report, but write nothing to any node.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A taint that is kept until a node is ready.
+/// Taint that stays until a node is ready.
 #[derive(JsonSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GateTaint {
-    /// Its key, such as readiness.k8s.io/ingress, which Karpenter knows as one that goes away, or startup-taint.cluster-autoscaler.kubernetes.io/ingress, which cluster-autoscaler does.
+    /// Key of the taint. Autoscalers must know that it is temporary: readiness.k8s.io/ingress for Karpenter, startup-taint.cluster-autoscaler.kubernetes.io/ingress for cluster-autoscaler.
     #[schemars(schema_with = "crate::manifest::taint_key_schema")]
     pub key: String,
-    /// Its value. Default none.
+    /// Value of the taint. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::label_value_schema")]
     pub value: Option<String>,
-    /// `NoSchedule`, `PreferNoSchedule`, or `NoExecute`, which evicts what runs on the node and does not tolerate it.
+    /// Effect of the taint: `NoSchedule` (default), `PreferNoSchedule`, or `NoExecute`, which evicts running pods that do not tolerate the taint.
     #[serde(default)]
     pub effect: Effect,
 }
 
-/// What a taint does.
+/// Effect of a taint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Effect {
-    /// No pod is scheduled that does not tolerate it.
+    /// Pods that do not tolerate the taint are not scheduled.
     #[default]
     NoSchedule,
-    /// The same where it can be helped.
+    /// The scheduler avoids the node if it can.
     PreferNoSchedule,
-    /// Pods that do not tolerate it are evicted, too.
+    /// Running pods that do not tolerate the taint are evicted, too.
     NoExecute,
 }
 
@@ -140,13 +140,13 @@ impl std::str::FromStr for Effect {
     }
 }
 
-/// How requirements are joined.
+/// How requirements are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Policy {
-    /// All must be met that apply to the node.
+    /// All requirements that apply to the node must be met.
     #[default]
     AllOf,
-    /// One that is met is enough.
+    /// One requirement that is met is enough.
     AnyOf,
 }
 
@@ -160,18 +160,18 @@ pub enum Mode {
     Continuous,
 }
 
-/// What the gate means to nodes that were there before it was in force.
+/// Treatment of nodes that are older than the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ExistingNodes {
-    /// As to new ones.
+    /// As new nodes.
     Gate,
     /// They count as released.
     Grandfather,
-    /// As to new ones while they are idle, else they count as released.
+    /// As new nodes while they are idle; else they count as released.
     GateIfIdle,
 }
 
-/// What makes a released node a new one.
+/// Event that makes a released node a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Regate {
     /// Another boot ID.
@@ -182,39 +182,39 @@ pub enum Regate {
     Generation,
 }
 
-/// One thing that a node needs; exactly one kind of it.
+/// One requirement of a node, of exactly one kind.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.condition), has(self.pods), has(self.daemonSet), has(self.ingressDaemonSet), has(self.csiDriver), has(self.gate), has(self.nodeAnnotation)].filter(given, given).size() == 1")
-    .message("a requirement must have exactly one of condition, pods, daemonSet, ingressDaemonSet, csiDriver, gate and nodeAnnotation"))]
+    .message("a requirement must have exactly one of condition, pods, daemonSet, ingressDaemonSet, csiDriver, gate and nodeAnnotation: for several, list several requirements"))]
 pub struct Requirement {
-    /// A name of its own, for status and metrics.
+    /// Unique name, for status and metrics.
     #[schemars(schema_with = "crate::manifest::short_name_schema")]
     pub name: String,
-    /// A condition of the Node.
+    /// Condition of the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionRequirement>,
-    /// Pods on the node.
+    /// Ready pods on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods: Option<PodsRequirement>,
-    /// The pod of a `DaemonSet`, on nodes where it is to run.
+    /// Ready pod of a `DaemonSet`, on nodes where the `DaemonSet` runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daemon_set: Option<DaemonSetRequirement>,
-    /// The replicas of an `IngressDaemonSet`, on nodes that it chooses.
+    /// Ready replicas of an `IngressDaemonSet`, on nodes that it chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_daemon_set: Option<IngressDaemonSetRequirement>,
-    /// A CSI driver that is registered on the node.
+    /// CSI driver that is registered on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csi_driver: Option<CsiDriverRequirement>,
-    /// Another gate that has released the node: taints that go one after the other.
+    /// Another gate that has released the node. Use it to order taints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateRequirement>,
-    /// An annotation of the Node.
+    /// Annotation of the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_annotation: Option<AnnotationRequirement>,
 }
 
-/// A condition of the Node, looked up by its type.
+/// Condition of the Node, by its type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConditionRequirement {
@@ -222,19 +222,19 @@ pub struct ConditionRequirement {
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316))]
     pub type_: String,
-    /// What it must say.
+    /// Required status.
     #[serde(default)]
     pub status: ConditionStatus,
-    /// What counts where the Node has no such condition.
+    /// Status that counts if the Node does not have the condition.
     #[serde(rename = "default", default, skip_serializing_if = "Option::is_none")]
     pub default_: Option<ConditionStatus>,
-    /// A condition whose last heartbeat is older counts as Unknown: whoever wrote it is gone. Default: it never grows old.
+    /// Maximum age of the last heartbeat. An older condition counts as Unknown, because its writer no longer runs. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub max_age: Option<Duration>,
 }
 
-/// What a condition says.
+/// Status of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConditionStatus {
     /// True.
@@ -257,150 +257,150 @@ impl ConditionStatus {
     }
 }
 
-/// Pods on the node; those that end, or have ended, do not count.
+/// Pods on the node. Pods that terminate or have ended do not count.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.annotationOnly) || !self.annotationOnly || has(self.readyAnnotation)")
-    .message("annotationOnly needs readyAnnotation, the annotation that says that a pod is ready"))]
+    .message("annotationOnly needs readyAnnotation: set it to the annotation that a ready pod has"))]
 pub struct PodsRequirement {
-    /// Their namespace: whoever may make pods there can release nodes.
+    /// Namespace of the pods. Anyone who may create pods there can release nodes.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub namespace: String,
-    /// Their labels.
+    /// Labels of the pods.
     pub selector: LabelSelector,
-    /// How many must be ready: a number, or All that match, of which there must be one. Default 1.
+    /// Number of pods that must be ready, or All: every matching pod, at least one. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::min_ready_schema")]
     pub min_ready: Option<IntOrString>,
-    /// An annotation that makes a pod count as ready before Kubernetes calls it so.
+    /// Annotation that makes a pod count as ready before its condition Ready is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_annotation: Option<AnnotationRequirement>,
-    /// Nothing but that annotation makes a pod count as ready.
+    /// Only readyAnnotation makes a pod count as ready; its condition Ready does not.
     #[serde(default)]
     pub annotation_only: bool,
 }
 
-/// The pod of a `DaemonSet`.
+/// Pod of a `DaemonSet`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonSetRequirement {
-    /// Its namespace.
+    /// Namespace of the `DaemonSet`.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub namespace: String,
-    /// Its name.
+    /// Name of the `DaemonSet`.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub name: String,
-    /// The pod must be of the newest revision.
+    /// Require a pod of the newest revision.
     #[serde(default)]
     pub current_revision: bool,
 }
 
-/// The replicas of an `IngressDaemonSet`.
+/// Replicas of an `IngressDaemonSet`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressDaemonSetRequirement {
-    /// Its namespace.
+    /// Namespace of the `IngressDaemonSet`.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub namespace: String,
-    /// Its name.
+    /// Name of the `IngressDaemonSet`.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub name: String,
-    /// How many replicas of the node must be ready: a number, a percentage (rounded up), or All. Default All.
+    /// Replicas of the node that must be ready: a number, a percentage (rounded up), or All. Default All.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::min_ready_or_percent_schema")]
     pub min_ready: Option<IntOrString>,
-    /// While the operator itself updates the node. Hold: what was found before stays. Strict: as at any other time. Taint: the node is tainted before anything on it changes, until it is attached again.
+    /// Behaviour while the operator updates the node. Hold (default): the earlier result stays valid. Strict: the replicas are checked as at any other time. Taint: the node gets the taint before anything on it changes, and keeps it until the node is attached again.
     #[serde(default)]
     pub during_update: DuringUpdate,
-    /// With Hold: how long at most. Default 10m.
+    /// Maximum time of Hold. Default 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub max_hold: Option<Duration>,
 }
 
-/// What counts while the operator updates a node.
+/// Behaviour while the operator updates a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DuringUpdate {
-    /// What was found before.
+    /// The earlier result stays valid.
     #[default]
     Hold,
-    /// What is found.
+    /// The replicas are checked as at any other time.
     Strict,
-    /// The node is not ready.
+    /// The node gets the taint before anything on it changes.
     Taint,
 }
 
-/// A CSI driver that is registered on the node.
+/// CSI driver that is registered on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CsiDriverRequirement {
-    /// Its name, as in the node's `CSINode`.
+    /// Name of the driver, as in the node's `CSINode`.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub name: String,
 }
 
-/// Another gate.
+/// Another gate that must release the node first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GateRequirement {
-    /// Its name.
+    /// Name of the gate.
     #[schemars(schema_with = "crate::manifest::object_name_schema")]
     pub name: String,
 }
 
-/// An annotation with its value.
+/// Annotation with its value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AnnotationRequirement {
-    /// Its key.
+    /// Key of the annotation.
     #[schemars(schema_with = "crate::manifest::any_annotation_key_schema")]
     pub key: String,
-    /// Its value. Default: any.
+    /// Value of the annotation. Default: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::annotation_value_schema")]
     pub value: Option<String>,
 }
 
-/// When the taint goes.
+/// When the operator removes the taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Release {
-    /// The requirements must be met for this long without a break. Default 0s.
+    /// Time for which the requirements must be met without a break. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub stable_for: Option<Duration>,
-    /// The taint stays at least this long. Default 0s.
+    /// Minimum time that the taint stays. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub min_hold: Option<Duration>,
-    /// Keys of taints of others that must be gone first. Default: those of a node that Karpenter or a cloud provider has not finished yet.
+    /// Keys of other taints that must be gone first. Default: taints of nodes that Karpenter has not registered or a cloud provider has not initialized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), inner(length(max = 317)))]
     pub wait_for_taints_gone: Option<Vec<String>>,
-    /// What happens to a node that is held for too long. Default: nothing.
+    /// Action for a node that keeps the taint for too long. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<ReleaseTimeout>,
 }
 
-/// What happens to a node that is held for too long.
+/// Action for a node that keeps the taint for too long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseTimeout {
-    /// How long is too long.
+    /// Time after which the action applies.
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub after: Duration,
-    /// Report: status, event and metric say so. Release: the taint goes, too.
+    /// Report (default): status, event and metric say so. Release: the operator also removes the taint.
     #[serde(default)]
     pub action: TimeoutAction,
 }
 
-/// What is done about a node that is held for too long.
+/// Action for a node that keeps the taint for too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TimeoutAction {
-    /// It is said.
+    /// Status, event and metric say so.
     #[default]
     Report,
-    /// The node is released.
+    /// The node is released, too.
     Release,
 }
 
@@ -408,157 +408,157 @@ pub enum TimeoutAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Retaint {
-    /// The requirements must be unmet for this long without a break. Default 10s.
+    /// Time for which the requirements must be unmet without a break. Default 10s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::duration_schema")]
     pub failing_for: Option<Duration>,
-    /// How many nodes may lose their release, so that a bad version of one component does not taint them all.
+    /// Limit of nodes that may get the taint again, so that a bad version of one component does not taint all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<RetaintBudget>,
 }
 
-/// How many nodes may lose their release.
+/// Limit of nodes that may get the taint again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetaintBudget {
-    /// At once: a number, or a percentage of the nodes that the gate selects, rounded down, at least 1 when above 0. Default 20%, with effect `NoExecute` 5%.
+    /// Maximum at once: a number, or a percentage of the selected nodes (rounded down, at least 1 if above 0%). Default 20%; 5% with effect `NoExecute`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
     pub max_nodes: Option<IntOrString>,
-    /// In a minute. Default 30.
+    /// Maximum per minute. Default 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub per_minute: Option<u32>,
 }
 
-/// How nodes are tainted as they are created.
+/// How nodes get the taint at their creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
-    /// Auto: by a `MutatingAdmissionPolicy` where the server has them, else by the operator's webhook. None: the operator taints a node when it sees it, a moment later.
+    /// Auto (default): Policy if the API server supports it, else Webhook if the operator serves one, else None. Policy: by a `MutatingAdmissionPolicy`. Webhook: by the operator's webhook. None: the operator taints a node when it sees the node, a moment after its creation.
     #[serde(default)]
     pub on_create: OnCreate,
 }
 
-/// How nodes are tainted as they are created.
+/// How nodes get the taint at their creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnCreate {
-    /// Policy where there are policies, else Webhook where the operator serves one, else None.
+    /// Policy if the API server supports it, else Webhook if the operator serves one, else None.
     #[default]
     Auto,
     /// By a `MutatingAdmissionPolicy`, inside the API server.
     Policy,
     /// By the operator's webhook.
     Webhook,
-    /// Not at all: a moment later.
+    /// By the operator when it sees the node, a moment after its creation.
     None,
 }
 
-/// Which pods get a toleration from the operator.
+/// Pods to which the operator adds a toleration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tolerations {
-    /// Owned: those of an `IngressDaemonSet` that a requirement names. Referenced: those of a `DaemonSet` that one names, too: its template gets the toleration whenever it is written, where the API server has `MutatingAdmissionPolicies`; its pods are replaced then. None: no pods.
+    /// Owned (default): pods of an `IngressDaemonSet` that a requirement names. Referenced: also pods of a `DaemonSet` that a requirement names. If the API server supports `MutatingAdmissionPolicies`, the template of that `DaemonSet` gets the toleration at each write, and its pods are replaced. None: no pods.
     #[serde(default)]
     pub inject: Inject,
 }
 
-/// Which pods get a toleration from the operator.
+/// Pods to which the operator adds a toleration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Inject {
-    /// None.
+    /// No pods.
     None,
-    /// Those that the operator makes.
+    /// Pods that the operator creates.
     #[default]
     Owned,
-    /// Those of `DaemonSets` that a requirement names, too.
+    /// Also pods of `DaemonSets` that a requirement names.
     Referenced,
 }
 
-/// What becomes of the taints when the gate is deleted.
+/// What happens to the taints when the gate is deleted. `RemoveTaints` (default): the operator removes them. Orphan: they stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
-    /// They go.
+    /// The operator removes the taints.
     #[default]
     RemoveTaints,
-    /// They stay.
+    /// The taints stay.
     Orphan,
 }
 
-/// What the operator last saw and did. Writer of every field: the operator.
+/// State as the operator last saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReadinessGateStatus {
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`: new nodes have the taint from their creation on; `Settling` for 5 s after a change.
+    /// Conditions: Ready, Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`. `AdmissionActive` is True if new nodes have the taint from their creation on; its reason is `Settling` for 5 s after a change.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,
-    /// Since when the gate is in force; none while it taints no node, for dryRun or Satisfiable=False.
+    /// Since when the gate is in force. Absent while it taints no node, because of dryRun or Satisfiable=False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
-    /// Taints that the gate has or had, the newest last, at most 16: no other one is taken from a node, whatever an annotation of the Node says, which its kubelet may write.
+    /// Taints that the gate has or had, newest last, at most 16. The operator removes only these from nodes, whatever annotations of a Node say, because its kubelet may write them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub taints: Vec<GateTaint>,
-    /// Numbers of nodes.
+    /// Numbers of nodes by state.
     #[serde(default)]
     pub nodes: GateCounts,
-    /// Requirements that hold nodes, at most 32.
+    /// Requirements for which nodes keep the taint, at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub blocked: Vec<BlockedRequirement>,
-    /// The same in a few words.
+    /// Summary in a few words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
 }
 
-/// Since when a gate is in force, and for which nodes.
+/// Time since which a gate is in force, and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InForce {
-    /// Nodes that were created before it are existing ones to the gate, see spec.existingNodes.
+    /// Start time. Nodes that were created earlier are existing nodes, see spec.existingNodes.
     pub since: Time,
-    /// Hash of the nodes that it selects: with another selector it is in force anew.
+    /// Hash of the node selector. Another selector starts the time again.
     #[schemars(length(max = 16))]
     pub scope: String,
 }
 
-/// Numbers of nodes.
+/// Numbers of nodes by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GateCounts {
-    /// Selected by the gate.
+    /// Nodes that the gate selects.
     pub matched: u32,
-    /// The taint is kept on them.
+    /// Nodes that keep the taint.
     pub held: u32,
-    /// They have passed.
+    /// Nodes that the gate has released.
     pub released: u32,
-    /// They got the taint after they had been created: pods that do not tolerate it may have come before, see the event `TaintedLate`.
+    /// Nodes that got the taint after their creation. Pods that do not tolerate it may have been bound before, see event `TaintedLate`.
     #[serde(default)]
     pub late: u32,
-    /// Held for longer than release.timeout.
+    /// Nodes that keep the taint for longer than release.timeout.
     pub stuck: u32,
-    /// In a dry run: would get the taint.
+    /// Nodes that would get the taint, in a dry run.
     pub would_taint: u32,
-    /// In a dry run: would lose it.
+    /// Nodes that would lose the taint, in a dry run.
     pub would_release: u32,
 }
 
-/// A requirement that holds nodes.
+/// Requirement for which nodes keep the taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockedRequirement {
-    /// Its name.
+    /// Name of the requirement.
     pub requirement: String,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Why, on the first of them.
+    /// Reason, for the first of these nodes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Up to ten of them, by name.
+    /// Names of up to ten of these nodes.
     #[schemars(length(max = 10))]
     pub sample: Vec<String>,
 }
