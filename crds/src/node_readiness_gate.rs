@@ -82,7 +82,7 @@ pub struct NodeReadinessGateSpec {
     /// Pods to which the operator adds a toleration of the taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerations: Option<Tolerations>,
-    /// What happens to the taints when the gate is deleted. `RemoveTaints` (default): the operator removes them. Orphan: they stay.
+    /// Treatment of the taints when the gate is deleted. `RemoveTaints` (default): the operator removes them. Orphan: they stay.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
     /// Decide and report, but write nothing to any node.
@@ -475,7 +475,7 @@ pub enum Inject {
     Referenced,
 }
 
-/// What happens to the taints when the gate is deleted. `RemoveTaints` (default): the operator removes them. Orphan: they stay.
+/// Treatment of the taints when the gate is deleted. `RemoveTaints` (default): the operator removes them. Orphan: they stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
     /// The operator removes the taints.
