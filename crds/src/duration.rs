@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A span of time such as `2s`, `500ms` or `1h30m`: whole or decimal numbers, each with its unit (h, m, s, ms), the largest
-/// first. Its bounds are the field's: see `manifest::duration_schema` and `manifest::window_duration_schema`.
+/// Duration such as `2s`, `500ms` or `1h30m`: whole or decimal numbers, each with a unit (h, m, s, ms), the largest unit first.
+/// Each field has its own bounds: see `manifest::duration_schema` and `manifest::window_duration_schema`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Duration(String);
 
 impl Duration {
-    /// Its length in milliseconds; `None` when it cannot be read, or is too long to count.
+    /// Length in milliseconds. `None` if the text is not a duration, or too long for an `i64`.
     pub fn milliseconds(&self) -> Option<i64> {
         // The parser knows more than Go: signs, words, ISO 8601.
         let plain = self.0.bytes().all(|byte| byte.is_ascii_digit() || b".hms".contains(&byte));

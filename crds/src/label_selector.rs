@@ -1,50 +1,50 @@
-//! A selector of labels with bounds, so that rules about it stay cheap for the API server.
+//! Label selector with bounds, so that its validation rules stay cheap for the API server.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Labels that an object must have; all of them. Nothing named: every object.
+/// Label selector: an object must meet all entries. Empty: every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LabelSelector {
-    /// Labels with their values.
+    /// Labels that an object must have, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::manifest::labels_schema")]
     pub match_labels: BTreeMap<String, String>,
-    /// What must be true of labels besides.
+    /// Further requirements of labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub match_expressions: Vec<LabelRequirement>,
 }
 
-/// What must be true of one label.
+/// Requirement of one label.
 #[derive(kube::KubeSchema, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)")
-    .message("operators In and NotIn need values, Exists and DoesNotExist have none"))]
+    .message("operators In and NotIn need values; Exists and DoesNotExist must have none"))]
 pub struct LabelRequirement {
     /// Key of the label.
     #[schemars(schema_with = "crate::manifest::label_key_schema")]
     pub key: String,
-    /// How it is compared.
+    /// Operator of the comparison.
     pub operator: LabelOperator,
-    /// What it is compared with, for In and `NotIn`.
+    /// Values to compare with, for In and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 63)))]
     pub values: Vec<String>,
 }
 
-/// How a label is compared.
+/// Operator of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum LabelOperator {
-    /// The label is there with one of the values.
+    /// The object has the label with one of the values.
     In,
-    /// The label has none of the values, or is not there.
+    /// The label has none of the values, or the object does not have the label.
     NotIn,
-    /// The label is there.
+    /// The object has the label.
     Exists,
-    /// The label is not there.
+    /// The object does not have the label.
     DoesNotExist,
 }
 

@@ -117,7 +117,7 @@ pub fn count_or_percent_schema(_: &mut SchemaGenerator) -> Schema {
 pub fn count_or_percent_above_zero_schema(_: &mut SchemaGenerator) -> Schema {
     int_or_string((
         "type(self) == int ? self >= 1 && self <= 10000 : self.matches('^(100|[1-9][0-9]?)%$')",
-        "must be a whole number from 1 to 10000, or a percentage from \"1%\" to \"100%\"; remove the field for no bound of its own",
+        "must be a whole number from 1 to 10000, or a percentage from \"1%\" to \"100%\"; remove the field for no separate limit",
     ))
 }
 
@@ -129,18 +129,18 @@ pub fn label_key_schema(_: &mut SchemaGenerator) -> Schema {
 /// The form of keys of labels and annotations.
 const KEY: &str =
     r"self.matches(r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')";
-const IS_LABEL_KEY: (&str, &str) = (KEY, "must be the key of a Node label such as topology.kubernetes.io/zone");
+const IS_LABEL_KEY: (&str, &str) = (KEY, "must be a label key such as topology.kubernetes.io/zone");
 const IS_KEY: (&str, &str) = (
     KEY,
-    "must be an annotation key such as example.com/detach: a name of at most 63 letters, digits, '-', '_' and '.', which may follow a DNS domain and a slash",
+    "must be an annotation key such as example.com/detach: an optional DNS domain and slash, and a name of at most 63 letters, digits, '-', '_' and '.'",
 );
 const IS_NOT_OURS: (&str, &str) = (
     "!self.startsWith('ingressdaemonsets.mumoshu.github.io/')",
-    "must not be below ingressdaemonsets.mumoshu.github.io/, whose keys the operator writes itself: choose a key of another domain",
+    "must not be in the domain ingressdaemonsets.mumoshu.github.io/, which the operator reserves: choose a key of another domain",
 );
 const IS_NOT_KUBERNETES: (&str, &str) = (
     "!self.startsWith('deployment.kubernetes.io/')",
-    "must not be below deployment.kubernetes.io/, whose keys Kubernetes writes itself: choose a key of another domain",
+    "must not be in the domain deployment.kubernetes.io/, which Kubernetes reserves: choose a key of another domain",
 );
 
 /// Labels with their values.
@@ -168,7 +168,7 @@ pub fn taint_key_schema(_: &mut SchemaGenerator) -> Schema {
         "!['node.kubernetes.io/', 'node-role.kubernetes.io/', 'node.cloudprovider.kubernetes.io/', 'karpenter.sh/', 'ingressdaemonsets.mumoshu.github.io/', \
          'ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler', 'aws-node-termination-handler/', \
          'cloud.google.com/impending-node-termination'].exists(owned, self.startsWith(owned))",
-        "must not be a taint of Kubernetes, Karpenter, cluster-autoscaler, a cloud's handler of terminations or this operator, which they put and take away themselves: choose a key such as readiness.k8s.io/ingress",
+        "must not be a taint of Kubernetes, Karpenter, cluster-autoscaler, a termination handler of a cloud or this operator, which manage it themselves: choose a key such as readiness.k8s.io/ingress",
     );
     checked(json!({"type": "string", "minLength": 1, "maxLength": 317}), &[key, foreign])
 }
@@ -185,7 +185,7 @@ pub fn condition_type_schema(_: &mut SchemaGenerator) -> Schema {
     let reserved = format!("!(self in ['{}'])", RESERVED_CONDITIONS.join("', '"));
     let foreign = (
         reserved.as_str(),
-        "must not be a condition that Kubernetes writes itself, such as Ready: choose one of your own domain, such as www.example.com/feature-1",
+        "must not be a condition that Kubernetes writes itself, such as Ready: choose one in your own domain, such as www.example.com/feature-1",
     );
     checked(json!({"type": "string", "minLength": 1, "maxLength": 317}), &[qualified, foreign])
 }
@@ -208,7 +208,7 @@ pub fn api_version_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// A kind.
 pub fn kind_schema(_: &mut SchemaGenerator) -> Schema {
-    let kind = (r"self.matches(r'^[A-Z][A-Za-z0-9]*$')", "must be a kind such as Deployment, as its apiVersion has it");
+    let kind = (r"self.matches(r'^[A-Z][A-Za-z0-9]*$')", "must be a kind of the apiVersion, such as Deployment");
     checked(json!({"type": "string", "maxLength": 63}), &[kind])
 }
 
@@ -216,7 +216,7 @@ pub fn kind_schema(_: &mut SchemaGenerator) -> Schema {
 pub fn http_url_schema(_: &mut SchemaGenerator) -> Schema {
     let url = (
         r"self.matches(r'^http://([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!-~]*)?$')",
-        "must be a URL such as http://config.tools.svc:8080/ready; there is no https",
+        "must be a URL such as http://config.tools.svc:8080/ready; there is no https support",
     );
     checked(json!({"type": "string", "maxLength": 1024}), &[url])
 }
@@ -241,7 +241,10 @@ pub fn timeout_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// A name of a few letters.
 pub fn short_name_schema(_: &mut SchemaGenerator) -> Schema {
-    let name = ("self.matches(r'^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')", "must be a name of at most 63 small letters, digits and '-'");
+    let name = (
+        "self.matches(r'^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",
+        "must be a name of at most 63 lowercase letters, digits and '-', beginning and ending with a letter or digit",
+    );
     checked(json!({"type": "string", "maxLength": 63}), &[name])
 }
 
@@ -280,7 +283,7 @@ pub fn deployment_annotation_key_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// Value of an annotation.
 pub fn annotation_value_schema(_: &mut SchemaGenerator) -> Schema {
-    let printable = (r"!self.matches(r'[\x00-\x1f\x7f]')", "must not contain control characters, such as a line break at its end");
+    let printable = (r"!self.matches(r'[\x00-\x1f\x7f]')", "must not contain control characters, such as a line break at the end");
     checked(json!({"type": "string", "maxLength": 1024}), &[printable])
 }
 
@@ -319,7 +322,7 @@ pub fn duration_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// The hash of a template.
 pub fn revision_schema(_: &mut SchemaGenerator) -> Schema {
-    let revision = ("self.matches('^[0-9a-f]{10}$')", "must be a revision as in status.revisions.update: 10 hexadecimal digits");
+    let revision = ("self.matches('^[0-9a-f]{10}$')", "must be a revision as in status.revisions.update: 10 lowercase hexadecimal digits");
     checked(json!({"type": "string", "maxLength": 10}), &[revision])
 }
 
@@ -331,7 +334,10 @@ pub fn address_schema(_: &mut SchemaGenerator) -> Schema {
 
 /// The name of an image.
 pub fn image_schema(_: &mut SchemaGenerator) -> Schema {
-    let image = (r"self.matches(r'^\S+$')", "must be the name of an image without spaces; remove the field for this release's own");
+    let image = (
+        r"self.matches(r'^\S+$')",
+        "must be the name of an image without spaces; remove the field to use the image of the operator's release",
+    );
     checked(json!({"type": "string", "maxLength": 512}), &[image])
 }
 
@@ -339,7 +345,7 @@ pub fn image_schema(_: &mut SchemaGenerator) -> Schema {
 pub fn object_name_schema(_: &mut SchemaGenerator) -> Schema {
     let name = (
         r"self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        "must be the name of an object: small letters, digits, '-' and '.', beginning and ending with a letter or digit",
+        "must be the name of an object: lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
     );
     checked(json!({"type": "string", "maxLength": 253}), &[name])
 }
