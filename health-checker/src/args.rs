@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use health_checker::{admin::AdminAddress, view::ReadyPolicy};
 use std::{net::IpAddr, path::PathBuf};
 
-/// Answers the load balancer for its node: 200 when the node's pods are ready and nothing is about to change them, else 503.
+/// Answers the load balancer for its node: 200 if the node's pods are ready and no change of them is scheduled, else 503.
 #[derive(Debug, Parser)]
 #[command(name = "health-checker", version)]
 pub struct Arguments {
@@ -20,7 +20,7 @@ pub struct Arguments {
 pub enum Command {
     /// Watch the node's Deployment, pods and Node, and answer on the health port.
     Run(Box<Run>),
-    /// Exit with 0 when the serving process of this pod is synced and holds its port. For the pod's readiness probe.
+    /// Exit with 0 if the serving process of this pod is synced and holds its port. For the pod's readiness probe.
     Check(Check),
 }
 
@@ -31,11 +31,11 @@ pub struct Run {
     #[arg(long, env = "NAMESPACE")]
     pub namespace: String,
 
-    /// Name of the IngressDaemonSet, for the answer's body.
+    /// Name of the IngressDaemonSet, for the body of answers.
     #[arg(long, env = "INGRESS_DAEMONSET")]
     pub ingress_daemonset: String,
 
-    /// First 8 characters of the UID of the IngressDaemonSet: the value of the label that its Deployments and pods carry.
+    /// First 8 characters of the UID of the IngressDaemonSet: the value of a label of its Deployments and pods.
     #[arg(long, env = "RESOURCE_UID8", value_parser = label_value)]
     pub resource_uid8: String,
 
@@ -47,61 +47,62 @@ pub struct Run {
     #[arg(long, env = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Address to answer on. `::` is every address, IPv4 as well, and IPv4 alone on nodes without IPv6.
+    /// Address to answer on. `::` is every IPv6 and IPv4 address; on nodes without IPv6, every IPv4 address.
     #[arg(long, env = "BIND_ADDRESS", default_value = "::")]
     pub bind_address: IpAddr,
 
-    /// How many pods must be ready: `all` that the Deployment wants, or `at-least=N`.
+    /// Number of pods that must be ready: `all` that the Deployment wants, or `at-least=N`.
     #[arg(long, env = "READY_POLICY", default_value = "all")]
     pub ready_policy: ReadyPolicy,
 
-    /// Unix socket (absolute path) or loopback address with port for /livez, /readyz, /metrics and /probes. None by default.
+    /// Unix socket (absolute path), or loopback address with port, that serves /livez, /readyz, /metrics and /probes. Default: none.
     #[arg(long, env = "ADMIN_SOCKET")]
     pub admin_socket: Option<AdminAddress>,
 
-    /// Unix socket on which `check` asks. The directory must belong to this pod alone.
+    /// Unix socket that `check` uses. Its directory must belong to this pod alone.
     #[arg(long, env = "READY_SOCKET", default_value = "/tmp/health-checker-ready.sock")]
     pub ready_socket: PathBuf,
 
-    /// Seconds without news from the API server after which the pods' readiness probes are repeated from here; 0 never does.
+    /// Seconds without news from the API server after which this process repeats the readiness probes of the pods. 0: never.
     #[arg(long, env = "PROBE_AFTER", default_value_t = 10)]
     pub probe_after: u32,
 
-    /// Seconds without a word from a watch, bookmarks included, after which it is given up and made anew. The API server
-    /// sends a bookmark a minute.
+    /// Seconds without data from a watch, bookmarks included, after which this process restarts the watch. The API server sends a
+    /// bookmark each minute.
     #[arg(long, env = "WATCH_SILENCE", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
     pub watch_silence: u32,
 
-    /// Connections that the health port serves at a time; beyond it the least useful one is closed.
+    /// Maximum number of open connections on the health port. Beyond it, the least useful connection is closed.
     #[arg(long, env = "MAX_CONNECTIONS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
-    /// File with the key that proves to other health checkers of the resource that this is one. Without it the port is neither given nor
-    /// taken over.
+    /// File with the key that proves to other health checkers of the resource that this process is one of them. Without the key, this
+    /// process neither hands over its port nor takes one over.
     #[arg(long, env = "HAND_OVER_KEY", default_value = "/run/hand-over/key")]
     pub hand_over_key: PathBuf,
 
-    /// Take the port over from a health checker of a release that proves nothing, too. For the update from such a release alone.
+    /// Also take over the port from a health checker of a release without proof. Use it only to update from such a release.
     #[arg(long, env = "TAKE_UNPROVED")]
     pub take_unproved: bool,
 
-    /// Seconds to wait for a port that somebody else has, and does not hand over, before giving up with exit code 3.
+    /// Seconds to wait for a port that another process has and does not hand over. After that, this process ends with exit code 3.
     #[arg(long, env = "PORT_PATIENCE", default_value_t = 10)]
     pub port_patience: u32,
 
-    /// Where the reason of a failed end is written for the kubelet, if the file exists.
+    /// File for the kubelet with the reason of a failed end. It is written only if it exists.
     #[arg(long, env = "TERMINATION_LOG", default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,
 
-    /// Seconds to go on answering after SIGTERM, less when another process has taken the port; a second signal ends it at once.
+    /// Seconds to keep answering after SIGTERM, or less if another process has taken over the port. A second signal ends the process
+    /// at once.
     #[arg(long, env = "SHUTDOWN_GRACE", default_value_t = 5)]
     pub shutdown_grace: u32,
 
-    /// Form of the log.
+    /// Format of the log.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// Least level of the log: error, warn, info, debug, trace, or directives such as `info,health_checker=debug`.
+    /// Log level (error, warn, info, debug, trace), or directives such as `info,health_checker=debug`.
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = log_level)]
     pub log_level: String,
 }
@@ -109,12 +110,12 @@ pub struct Run {
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub struct Check {
-    /// The socket given to `run`.
+    /// Socket of `run`, its --ready-socket.
     #[arg(long, env = "READY_SOCKET", default_value = "/tmp/health-checker-ready.sock")]
     pub ready_socket: PathBuf,
 }
 
-/// Form of the log.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum LogFormat {
     /// Lines for people.

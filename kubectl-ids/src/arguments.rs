@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-/// Looks at rolling updates of `IngressDaemonSets` and steers them.
+/// Inspect and control `IngressDaemonSet` rollouts.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-ids", bin_name = "kubectl ids", version, max_term_width = 100)]
 pub struct Arguments {
@@ -20,19 +20,19 @@ pub struct Arguments {
 /// Options of every command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Global {
-    /// Namespace of the resource; default: the context's.
+    /// Namespace of the resource. Default: that of the context.
     #[arg(short, long, global = true)]
     pub namespace: Option<String>,
-    /// Context of the kubeconfig; default: the current one.
+    /// Context of the kubeconfig. Default: the current one.
     #[arg(long, global = true)]
     pub context: Option<String>,
-    /// The kubeconfig; default: $KUBECONFIG, else ~/.kube/config.
+    /// File of the kubeconfig. Default: $KUBECONFIG, else ~/.kube/config.
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Namespace in which the operator runs, to tell whether it does.
+    /// Namespace of the operator, to check whether it runs and to read its flags.
     #[arg(long, global = true, value_name = "NAMESPACE", default_value = "ingress-daemonset-system")]
     pub operator_namespace: String,
-    /// Without colours. So it is, too, where `NO_COLOR` is set, and where output goes to no terminal.
+    /// Print without colours. This is the default if `NO_COLOR` is set, and if the output is not a terminal.
     #[arg(long, global = true)]
     pub no_color: bool,
 }
@@ -40,38 +40,38 @@ pub struct Global {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show nodes with their phase and the reason why they are not further; progress, budget and permissions.
+    /// Show progress, budget and permissions, and the phase and reason of each unfinished node.
     Status(Status),
-    /// Say in which order nodes would be updated, how long that takes, and what would hold each; nothing is changed.
+    /// Forecast the order of nodes, the time and the obstacles of an update. It changes nothing.
     Plan(Plan),
-    /// Say why a node is as it is.
+    /// Explain the state of a node.
     Why(OnNode),
-    /// Let no new node start; nodes under way finish.
+    /// Start no new node. Nodes that are being updated finish.
     Pause(One),
-    /// Go on after `pause`.
+    /// Continue after `pause`.
     Resume(One),
-    /// Replace every pod by one of the same template, within the budget.
+    /// Replace all pods with new pods of the same template, within the budget.
     Restart(One),
-    /// List the recorded revisions of the template.
+    /// List recorded revisions of the template.
     History(One),
-    /// Go back to a former revision, within the budget, and stay there until `undo --clear`.
+    /// Return to an earlier revision, within the budget, and stay there until `undo --clear`.
     Undo(Undo),
-    /// Go on after a step of a canary that pauses.
+    /// Continue after a canary step that pauses.
     Promote(Promote),
-    /// Leave a node as it is, neither updated nor repaired; with --undo, no more.
+    /// Exclude a node from updates and repairs. With --undo, include it again.
     Skip(Skip),
-    /// Try a node again on which the revision failed; with --all, let pass all that failed, and try again what was rolled back.
+    /// Retry a node on which the revision failed. With --all, accept all failures, and retry a revision that was rolled back.
     Retry(Retry),
-    /// Give up what goes on on a node, and free its place in the budget.
+    /// Abandon the current operation on a node and free its slot.
     Release(Release),
-    /// Watch the cluster and judge whether the operator keeps its promises; ends with 1 when it did not.
+    /// Watch the cluster and check whether the operator keeps its promises. Exits with 1 after a violation.
     Audit(Audit),
-    /// Print a completion script: source it, see docs/kubectl-ids.md for the completion of `kubectl ids`.
+    /// Print a completion script of `kubectl-ids`, to be sourced. For `kubectl ids`, see docs/kubectl-ids.md.
     Completion {
-        /// The shell.
+        /// Name of the shell.
         shell: Shell,
     },
-    /// What `kubectl_complete-ids` prints: candidates for the last word.
+    /// Print candidates for the last word, for `kubectl_complete-ids`.
     #[command(name = "__complete", hide = true, disable_help_flag = true)]
     Complete {
         /// The words so far.
@@ -83,16 +83,16 @@ pub enum Command {
 /// A resource.
 #[derive(Clone, Debug, Default, Args)]
 pub struct One {
-    /// Name of the resource; not needed where there is one only.
+    /// Name of the resource. Optional if the namespace has only one.
     pub name: Option<String>,
 }
 
 /// A node of a resource.
 #[derive(Clone, Debug, Args)]
 pub struct OnNode {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Name of the resource; not needed where there is one only.
+    /// Name of the resource. Optional if the namespace has only one.
     pub name: Option<String>,
 }
 
@@ -102,21 +102,21 @@ pub struct Status {
     /// The resource.
     #[command(flatten)]
     pub one: One,
-    /// Follow it: a table that is kept up to date on a terminal, else a line for every change. Ends with Ctrl-C.
+    /// Follow changes: on a terminal the table stays up to date, elsewhere each change is one line. Ends with Ctrl-C.
     #[arg(short, long)]
     pub watch: bool,
-    /// Follow it until every node runs the newest revision and nothing is under way; ends with 1 when somebody has to act first.
+    /// Follow changes until every node runs the newest revision and no update is in progress. Exits with 1 if somebody must act first.
     #[arg(long)]
     pub until_complete: bool,
-    /// With --until-complete: give up after this time, such as 10m.
+    /// Maximum time of --until-complete, such as 10m.
     #[arg(long, value_parser = duration, requires = "until_complete")]
     pub timeout: Option<Duration>,
-    /// How to print it.
+    /// Format of the output.
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: Format,
 }
 
-/// How to print something.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -128,12 +128,12 @@ pub enum Format {
 /// Options of `plan`.
 #[derive(Clone, Debug, Args)]
 pub struct Plan {
-    /// The resource as it would be applied, a file or - for standard input. Without it: what is left of the present update.
+    /// File with the resource to be applied, or - for standard input. Without it: the rest of the current update.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
-    /// Name of the resource; not needed where there is one only, or with a file that names it.
+    /// Name of the resource. Optional if the namespace has only one, or if the file names it.
     pub name: Option<String>,
-    /// Seconds from the making of a pod to its readiness; default: what the resource's present pods took.
+    /// Seconds from the creation of a pod until it is ready. Default: measured from the resource's present pods.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub pod_seconds: Option<u32>,
 }
@@ -144,7 +144,7 @@ pub struct Undo {
     /// The resource.
     #[command(flatten)]
     pub one: One,
-    /// Number of the revision, as in `history`; default: the newest but that of spec.template.
+    /// Number of the revision, as in `history`. Default: the newest other than that of spec.template.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(1..))]
     pub to_revision: Option<i64>,
     /// Run the revision of spec.template again.
@@ -158,10 +158,10 @@ pub struct Promote {
     /// The resource.
     #[command(flatten)]
     pub one: One,
-    /// Go on after this step, and after those before it; default: the present one.
+    /// Continue after this step and all earlier steps. Default: the present step.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub step: Option<u32>,
-    /// Go on after all steps.
+    /// Continue after all steps.
     #[arg(long, conflicts_with = "step")]
     pub all: bool,
 }
@@ -172,7 +172,7 @@ pub struct Release {
     /// Node and resource.
     #[command(flatten)]
     pub on: OnNode,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -183,7 +183,7 @@ pub struct Skip {
     /// Node and resource.
     #[command(flatten)]
     pub on: OnNode,
-    /// Take the node in again.
+    /// Include the node again.
     #[arg(long)]
     pub undo: bool,
 }
@@ -191,12 +191,12 @@ pub struct Skip {
 /// Options of `retry`.
 #[derive(Clone, Debug, Args)]
 pub struct Retry {
-    /// The node.
+    /// Name of the node.
     #[arg(required_unless_present = "all")]
     pub node: Option<String>,
-    /// Name of the resource; not needed where there is one only.
+    /// Name of the resource. Optional if the namespace has only one.
     pub name: Option<String>,
-    /// All that failed, of the resource of this name; it needs none where there is one only.
+    /// Accept all failures of the resource of this name. The name is optional if the namespace has only one.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["node", "name"])]
     pub all: Option<String>,
 }
@@ -204,9 +204,9 @@ pub struct Retry {
 /// Options of `audit`.
 #[derive(Clone, Debug, Args)]
 pub struct Audit {
-    /// Name of the resource; without it, all in the namespace.
+    /// Name of the resource. Default: all in the namespace.
     pub name: Option<String>,
-    /// How long, such as 10m; default: until Ctrl-C.
+    /// Duration of the audit, such as 10m. Default: until Ctrl-C.
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub duration: Option<Duration>,
 }

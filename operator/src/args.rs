@@ -8,8 +8,8 @@ use planner::{
 };
 use std::net::SocketAddr;
 
-/// Runs N pods on every chosen node behind an external load balancer, and takes a node out of the load balancer before it
-/// updates the pods on it.
+/// Runs N pods on every chosen node behind an external load balancer. Takes each node out of the load balancer before its pods
+/// are updated.
 #[derive(Debug, Parser)]
 #[command(name = "ingress-daemonset-operator", version)]
 pub struct Arguments {
@@ -23,8 +23,8 @@ pub struct Arguments {
 pub enum Command {
     /// Run the operator.
     Run(Box<Run>),
-    /// Take from every Node what gates, and resources that are gone, have left there: taints that the operator put on, records, labels and marks.
-    /// For an operator that is uninstalled.
+    /// Remove from every Node the taints, records, labels and marks that gates and deleted resources have left there. Use it after
+    /// you have uninstalled the operator.
     CleanupNodes(CleanupNodes),
     /// Print the `CustomResourceDefinition`s as YAML, for `kubectl apply -f -`.
     Crd,
@@ -33,65 +33,67 @@ pub enum Command {
 /// Options of `run`.
 #[derive(Clone, Debug, Args)]
 pub struct Run {
-    /// Image of the health checker for resources that name none.
+    /// Image of the health checker, for resources that do not set healthChecker.image.
     #[arg(long, env = "HEALTH_CHECKER_IMAGE", default_value = concat!("ingress-daemonset/health-checker:", env!("CARGO_PKG_VERSION")))]
     pub health_checker_image: String,
-    /// Address of /livez, /readyz and /metrics.
+    /// Address that serves /livez, /readyz and /metrics.
     #[arg(long, env = "LISTEN_ADDRESS", default_value = "[::]:8080")]
     pub listen_address: SocketAddr,
-    /// Name of the Service, in the namespace of the lease, behind which the API server finds the webhook that taints nodes as
-    /// they are created, where it has no `MutatingAdmissionPolicies`. Without it there is no webhook. The certificates are
-    /// kept in a Secret of the same name.
+    /// Name of the Service by which the API server reaches the operator's webhook, in the namespace of the lease. The webhook taints
+    /// nodes at their creation if the API server has no `MutatingAdmissionPolicies`. Without this flag there is no webhook. The
+    /// certificates are in a Secret of the same name.
     #[arg(long, env = "WEBHOOK_SERVICE")]
     pub webhook_service: Option<String>,
-    /// Address of that webhook; the Service's port 443 leads there.
+    /// Address of the webhook. Port 443 of the Service must lead there.
     #[arg(long, env = "WEBHOOK_ADDRESS", default_value = "[::]:8443")]
     pub webhook_address: SocketAddr,
-    /// Namespace of the lease with which replicas of the operator agree on one that acts.
+    /// Namespace of the lease by which replicas of the operator elect the one that acts.
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub lease_namespace: String,
-    /// Name of that lease.
+    /// Name of the lease.
     #[arg(long, env = "LEASE_NAME", default_value = "ingress-daemonset-operator")]
     pub lease_name: String,
-    /// Name of this replica in the lease; must be unique.
+    /// Name of this replica in the lease. It must be unique.
     #[arg(long, env = "POD_NAME", default_value = "ingress-daemonset-operator")]
     pub identity: String,
-    /// Seconds within which another replica leads after one that was killed or hangs. The lease itself is shorter by three
-    /// times --lease-retry-milliseconds, the time to notice; a replica gives up when it could not renew for two thirds of that.
+    /// Maximum failover time in seconds: within it, another replica replaces a leader that was killed or hangs. The lease itself is
+    /// shorter by three times --lease-retry-milliseconds, the time to notice. A leader stops if it cannot renew the lease for two
+    /// thirds of the lease's duration.
     #[arg(long, env = "LEASE_DURATION_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
     pub lease_duration_seconds: u64,
-    /// Milliseconds between two looks at the lease of another replica: how fast this one takes over from one that ends orderly.
+    /// Milliseconds between two checks of another replica's lease. With a shorter time, this replica takes over faster from one that
+    /// ends orderly.
     #[arg(long, env = "LEASE_RETRY_MILLISECONDS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=900))]
     pub lease_retry_milliseconds: u64,
-    /// Act without a lease. Safe for the budget, but two replicas then do the same work twice.
+    /// Act without a lease. The budget stays safe, but two replicas then do the same work twice.
     #[arg(long, env = "NO_LEADER_ELECTION")]
     pub no_leader_election: bool,
-    /// Seconds without an answer of the API server after which a request is given up, and decided on again.
+    /// Seconds without an answer of the API server after which the operator abandons a request and decides again.
     #[arg(long, env = "REQUEST_TIMEOUT_SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10))]
     pub request_timeout_seconds: u64,
-    /// Format of the log, on standard error.
+    /// Format of the log on standard error.
     #[arg(long, env = "LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged: a level (error, warn, info, debug, trace), or directives such as operator=debug,kube=info.
+    /// Log level (error, warn, info, debug, trace), or directives such as operator=debug,kube=info.
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub log_level: String,
-    /// Keys of Node annotations and labels that resources may name in `annotateNodeToDetach` and `labelNodeToDetach`, with commas in between:
-    /// `KEY` for every namespace, or `NAMESPACE=KEY`, where the key may be all of a domain (`ingress=example.com/*`), or all (`*`). Nothing
-    /// (`--allowed-detach-keys=`) is none. Who may edit a resource can have such a key written to every Node, and have all nodes taken out
-    /// of load balancers of others, too, so name none by which something else is decided.
+    /// Keys of Node annotations and labels that resources may name in `annotateNodeToDetach` and `labelNodeToDetach`, separated by
+    /// commas: `KEY` for every namespace, or `NAMESPACE=KEY`. The key may be all keys of a domain (`ingress=example.com/*`), or all
+    /// keys (`*`). An empty value (`--allowed-detach-keys=`) allows no key. Anyone who may edit a resource can have such a key written
+    /// to every Node, and can take all nodes out of other load balancers, too. So name only keys that decide nothing else.
     #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "[NAMESPACE=]KEY,…", default_values = DETACH_KEYS)]
     pub allowed_detach_keys: Vec<DetachKeys>,
-    /// Taints that resources of a namespace may put on Nodes by `nodeReadinessTaint`, with commas in between: `NAMESPACE=KEY`, where both
-    /// may be `*` and the key all of a domain (`ingress=readiness.k8s.io/*`), for the effects `NoSchedule` and `PreferNoSchedule`; or
-    /// `NAMESPACE=KEY:EFFECT`. With `NoExecute` they can evict what runs on every Node. Default: none. A `NodeReadinessGate`, which no
-    /// namespace has, needs none of this.
+    /// Taints that resources of a namespace may put on Nodes by `nodeReadinessTaint`, separated by commas: `NAMESPACE=KEY` for the
+    /// effects `NoSchedule` and `PreferNoSchedule`, or `NAMESPACE=KEY:EFFECT`. Namespace and key may be `*`, and the key may be all
+    /// keys of a domain (`ingress=readiness.k8s.io/*`). With `NoExecute`, resources can evict pods from every Node. Default: none. A
+    /// `NodeReadinessGate` has no namespace and does not need this flag.
     #[arg(long, env = "ALLOWED_NODE_TAINTS", value_name = "NAMESPACE=KEY[:EFFECT]", value_delimiter = ',')]
     pub allowed_node_taints: Vec<NamespaceTaints>,
-    /// Namespaces, with commas in between, whose `PodReadinessGates` may follow with `objectCondition` what is in another namespace or in none; `*`
-    /// for all. Who may make gates there learns what those conditions say. Default: none.
+    /// Namespaces whose `PodReadinessGates` may follow, with `objectCondition`, objects of other namespaces and objects without a
+    /// namespace. Separated by commas; `*` for all. Anyone who may create gates there learns what those conditions say. Default: none.
     #[arg(long, env = "ALLOWED_FOREIGN_OBJECTS", value_name = "NAMESPACE", value_delimiter = ',')]
     pub allowed_foreign_objects: Vec<String>,
-    /// Gates from other places than `NodeReadinessGate`s.
+    /// Gates that do not come from a `NodeReadinessGate`.
     #[command(flatten)]
     pub fronts: Fronts,
 }
@@ -103,31 +105,32 @@ impl Run {
     }
 }
 
-/// Gates from other places than `NodeReadinessGate`s.
+/// Gates that do not come from a `NodeReadinessGate`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Fronts {
-    /// `ConfigMap` of critical pods, as istio-cni-taint reads it: NAMESPACE/NAME; with NAMESPACE alone the first there is of
-    /// node.readiness, istio-cni-taint-configmap and istio-cni-taint; without a value, in kube-system. Without the flag: what
-    /// `TAINT_CONFIGMAP_NAMESPACE` and `TAINT_CONFIGMAP_NAME` say, also with hyphens as in `TAINT_CONFIGMAP-NAME`; none if neither is set.
+    /// `ConfigMap` of critical pods, as istio-cni-taint reads it: NAMESPACE/NAME. With NAMESPACE alone: the first that exists of
+    /// node.readiness, istio-cni-taint-configmap and istio-cni-taint. Without a value: the same in kube-system. Without the flag:
+    /// the values of `TAINT_CONFIGMAP_NAMESPACE` and `TAINT_CONFIGMAP_NAME`, also with hyphens as in `TAINT_CONFIGMAP-NAME`, or no
+    /// `ConfigMap` if neither is set.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = ConfigMaps::parse, num_args = 0..=1, default_missing_value = legacy::NAMESPACE)]
     pub legacy_configmap: Option<ConfigMaps>,
-    /// false: look at every node once, change what is to be changed, print a table and end, with exit code 1 while a node is held
-    /// and 2 when it could not be told. Also `TAINT_RUN_AS_DAEMON` or `TAINT_RUN-AS-DAEMON`.
+    /// false: check every node once, make the needed changes, print a table and exit. The exit code is 1 if a node is held, and 2 if
+    /// this could not be determined. Also `TAINT_RUN_AS_DAEMON` or `TAINT_RUN-AS-DAEMON`.
     #[arg(long, value_parser = parse_bool, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub run_as_daemon: Option<bool>,
-    /// A gate that is built in.
+    /// Built-in gate.
     #[arg(long)]
     pub preset: Option<Preset>,
-    /// Namespace of the preset's pods. Default: any, as with the original; whoever may make pods there can release nodes.
+    /// Namespace of the preset's pods. Default: any, as in the original. Anyone who may create pods there can release nodes.
     #[arg(long, requires = "preset", default_value = "")]
     pub preset_namespace: String,
 }
 
-/// A gate that is built in.
+/// Built-in gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
     /// As nodetaintshandler: startup.k8s.io/initializing=wait:NoSchedule until a pod startup.k8s.io/component=init is ready.
-    /// `STARTUP_BACKFILL=1` includes nodes that are there and idle.
+    /// `STARTUP_BACKFILL=1` includes existing nodes that are idle.
     #[value(name = "startup.k8s.io")]
     Startup,
 }
@@ -185,23 +188,24 @@ impl Fronts {
 /// Options of `cleanup-nodes`.
 #[derive(Clone, Debug, Args)]
 pub struct CleanupNodes {
-    /// Say what would be done, and do nothing.
+    /// Print the changes, but make none.
     #[arg(long)]
     pub dry_run: bool,
-    /// Do it although an operator holds the lease: it would put back what it still has a gate for.
+    /// Clean up although an operator holds the lease. That operator would restore the taints of its gates.
     #[arg(long)]
     pub force: bool,
     /// Namespace of the operator's lease.
     #[arg(long, env = "POD_NAMESPACE", default_value = "ingress-daemonset-system")]
     pub lease_namespace: String,
-    /// Name of that lease.
+    /// Name of the lease.
     #[arg(long, env = "LEASE_NAME", default_value = "ingress-daemonset-operator")]
     pub lease_name: String,
-    /// Taints that gates had that are gone, with commas in between: `KEY:EFFECT`. Others are taken away only where a gate that is there has or
-    /// had them, for a kubelet may write what the operator records on its Node.
+    /// Taints of deleted gates, separated by commas: `KEY:EFFECT`. Other taints are removed only if an existing gate has or had them,
+    /// because a kubelet may write the operator's records on its Node.
     #[arg(long, value_name = "KEY:EFFECT", value_delimiter = ',', value_parser = parse_taint)]
     pub taint: Vec<GateTaint>,
-    /// Keys by which resources may hold nodes detached, as the operator has the flag: no others are taken away, or go back to what they were.
+    /// Keys by which resources may keep nodes detached, with the value of the operator's flag. Other keys are neither removed nor
+    /// restored to their earlier value.
     #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "[NAMESPACE=]KEY,…", default_values = DETACH_KEYS)]
     pub allowed_detach_keys: Vec<DetachKeys>,
 }
@@ -226,9 +230,9 @@ fn parse_taint(text: &str) -> Result<GateTaint, String> {
 /// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
