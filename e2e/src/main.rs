@@ -23,61 +23,61 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs one scenario in a bed of its own.
+    /// Run one scenario in its own bed.
     Scenario {
-        /// Its name; `bed list` lists them.
+        /// Name of the scenario; `bed list` lists them.
         name: String,
     },
-    /// Runs the scenarios of a group in one bed, up to the first that fails; `test` does so for all groups.
+    /// Run the scenarios of a group in one bed, up to the first that fails. `test` does so for all groups.
     Group {
-        /// Its name; `bed list --groups` lists them.
+        /// Name of the group; `bed list --groups` lists them.
         name: String,
-        /// How many of its scenarios to leave out at the beginning.
+        /// Number of scenarios to skip at the beginning.
         #[arg(long, default_value_t = 0)]
         first: usize,
     },
-    /// Runs all groups: what `make test` runs of the scenarios.
+    /// Run all groups, as `make test` does.
     Test {
-        /// Beds at once. A bed waits more than it works.
+        /// Number of beds at once. A bed waits more than it works.
         #[arg(long, default_value_t = 4)]
         beds: usize,
     },
-    /// Runs every scenario and the demo, each in a bed of its own, one at a time; goes on where it was stopped.
+    /// Run every scenario and the demo, each in its own bed, one at a time. Continues where it was stopped.
     Soak {
-        /// Only those that have this in their name.
+        /// Run only scenarios whose names contain this text.
         only: Option<String>,
-        /// How often.
+        /// Number of runs.
         #[arg(long, default_value_t = 1)]
         repeat: u32,
     },
-    /// Lists the scenarios.
+    /// List the scenarios.
     List {
-        /// Those of `bed test`, by group.
+        /// List the scenarios of `bed test`, by group.
         #[arg(long)]
         groups: bool,
     },
-    /// Runs one benchmark in a bed of its own.
+    /// Run one benchmark in its own bed.
     Bench {
-        /// Its name, for example `health-checker`.
+        /// Name of the benchmark, for example `health-checker`.
         name: String,
     },
-    /// The yardstick of `bed bench fleet`, which starts it itself.
+    /// Run the yardstick of `bed bench fleet`, which starts it itself.
     #[command(hide = true)]
     FleetLimit(bench::fleet::limit::Arguments),
-    /// The yardstick of `bed bench gates`, which starts it itself.
+    /// Run the yardstick of `bed bench gates`, which starts it itself.
     #[command(hide = true)]
     GatesLimit(bench::gates::limit::Arguments),
-    /// Compares what the scenarios used with the rights in `deploy/`, after all of them have run.
+    /// Compare the rights that all scenarios used with the rights in `deploy/`. Run all scenarios before.
     Rights,
-    /// Rolling updates under load, beside a plain `DaemonSet`.
+    /// Show rolling updates under load, beside a plain `DaemonSet`.
     Demo {
-        /// Leave everything running, reachable from outside.
+        /// Keep everything running and reachable from outside.
         #[arg(long)]
         keep: bool,
-        /// Port of 127.0.0.1 that leads to the API server; any that is free without it.
+        /// Port of 127.0.0.1 for the API server. Default: any free port.
         #[arg(long, default_value_t = 0, env = "API_PORT")]
         api_port: u16,
-        /// Port of 127.0.0.1 that leads to `HAProxy`; any that is free without it.
+        /// Port of 127.0.0.1 for `HAProxy`. Default: any free port.
         #[arg(long, default_value_t = 0, env = "WEB_PORT")]
         web_port: u16,
     },

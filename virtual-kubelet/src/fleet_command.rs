@@ -19,40 +19,40 @@ use crate::{NodeArgs, configured};
 
 #[derive(Args)]
 pub struct FleetArgs {
-    /// How many nodes.
+    /// Number of nodes.
     #[arg(long, env = "SIMULATE", value_name = "N")]
     simulate: u32,
-    /// Kubeconfig with an identity that may what deploy/virtual-kubelet/fleet.yaml grants.
+    /// Kubeconfig with an identity that has the rights of deploy/virtual-kubelet/fleet.yaml.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: PathBuf,
-    /// What the names of the nodes begin with; a number from 0 follows.
+    /// Prefix of the nodes' names; a number from 0 follows it.
     #[arg(long, env = "NAME_PREFIX", default_value = "sim-")]
     name_prefix: String,
-    /// Zones, given to one node after the other as topology.kubernetes.io/zone: a,b,…
+    /// Values of the label topology.kubernetes.io/zone, given to the nodes in turn: a,b,…
     #[arg(long, env = "ZONES", value_delimiter = ',')]
     zones: Vec<String>,
     #[command(flatten)]
     node: NodeArgs,
-    /// YAML file that says how pods behave; without it they run and are ready at once, and for ever.
+    /// YAML file with the behaviour of pods. Without it, all pods run and are ready at once, and never end.
     #[arg(long, env = "STAGES")]
     stages: Option<PathBuf>,
-    /// What all delays follow from: the same seed gives each pod the same ones.
+    /// Seed of all delays. With the same seed, each pod gets the same delays.
     #[arg(long, env = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Make each request as system:node:<name>, so that the rights of a node apply. Needs the right to impersonate.
+    /// Send each request as system:node:<name>, so that the rights of a node apply. Needs the right to impersonate.
     #[arg(long, env = "IMPERSONATE")]
     impersonate: bool,
-    /// Addresses that the nodes say they have.
+    /// Address range that the nodes report.
     #[arg(long, env = "NODE_CIDR", default_value = "198.19.0.0/16")]
     node_cidr: Cidr,
-    /// Addresses that the pods say they have.
+    /// Address range that the pods report.
     #[arg(long, env = "POD_CIDR", default_value = "10.64.0.0/10")]
     pod_cidr: Cidr,
-    /// Where to serve /metrics; nowhere without it.
+    /// Address that serves /metrics. Default: none.
     #[arg(long, env = "METRICS_ADDRESS", value_name = "IP:PORT")]
     metrics_address: Option<SocketAddr>,
-    /// Address of this machine where the kubelet API of all nodes is served, and which they then say they have; no logs and no exec without
-    /// it. With 0.0.0.0 nodes keep addresses of their own, which have to be routed to this machine.
+    /// Address of this machine that serves the kubelet API of all nodes. The nodes report it as theirs. Without it, logs and exec do
+    /// not work. With 0.0.0.0, nodes report addresses of their own, which you must route to this machine.
     #[arg(long, env = "KUBELET_ADDRESS", value_name = "IP")]
     kubelet_address: Option<IpAddr>,
     #[command(flatten)]

@@ -11,32 +11,33 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use virtual_kubelet::api::{self, ApiReviews, Auth, NodeIdentity, PodHandlers, ServingCertificate, WebhookAuth};
 
-/// How clients of the API are known.
+/// Authentication of clients of the kubelet API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Authentication {
-    /// By certificate (`--client-ca-file`) or token, and the API server says what they may (`TokenReview`, `SubjectAccessReview`).
+    /// By certificate (`--client-ca-file`) or token. The API server decides on their rights (`TokenReview`, `SubjectAccessReview`).
     Webhook,
-    /// Not at all: whoever reaches the port may run commands in every container.
+    /// No authentication: anyone who reaches the port may run commands in every container.
     None,
 }
 
 /// Flags of the kubelet API.
 #[derive(Args, Debug)]
 pub struct ApiArgs {
-    /// Port of the kubelet API on the node's address: logs, exec, attach, port-forward, stats. 0 serves none.
+    /// Port of the kubelet API on the node's address: logs, exec, attach, port-forward, stats. 0: no kubelet API.
     #[arg(long, env = "KUBELET_PORT", default_value_t = 10250)]
     kubelet_port: u16,
-    /// Serving certificate in PEM format, read again each minute; without it a node requests one from the cluster (signer
-    /// kubernetes.io/kubelet-serving), which somebody has to approve, and a fleet signs its own.
+    /// Serving certificate in PEM format, read again each minute. Without it, a node requests a certificate from the cluster (signer
+    /// kubernetes.io/kubelet-serving), which somebody must approve; a fleet signs its own.
     #[arg(long, env = "TLS_CERT_FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
     /// Private key of the serving certificate.
     #[arg(long, env = "TLS_PRIVATE_KEY_FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
-    /// Authorities of client certificates in PEM format: usually the cluster's, which signed the API server's kubelet client certificate.
+    /// Authorities of client certificates in PEM format: usually that of the cluster, which signed the API server's kubelet client
+    /// certificate.
     #[arg(long, env = "CLIENT_CA_FILE")]
     client_ca_file: Option<PathBuf>,
-    /// How clients of the kubelet API are known.
+    /// Authentication of clients of the kubelet API.
     #[arg(long, env = "KUBELET_AUTHENTICATION", value_enum, default_value_t = Authentication::Webhook)]
     kubelet_authentication: Authentication,
 }

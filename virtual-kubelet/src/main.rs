@@ -35,33 +35,33 @@ enum Action {
     Run(Box<RunArgs>),
     /// Register many nodes whose pods are simulated.
     Fleet(Box<fleet_command::FleetArgs>),
-    /// End all pods of a node that is not to come back. Its agent must have ended; it leaves them running.
+    /// End all pods of a node that does not return. Its agent must have ended before, because an agent that ends leaves pods running.
     EndPods {
         /// The node's directory, as given to `run`.
         #[arg(long, env = "ROOT_DIR")]
         root_dir: PathBuf,
-        /// What each container has between its stop signal and its kill.
+        /// Seconds from the stop signal of each container to its kill.
         #[arg(long, default_value_t = 30)]
         grace_seconds: u64,
     },
-    /// Supervise a container (used by `run` itself).
+    /// Supervise a container (internal, for `run`).
     #[command(hide = true)]
     ContainerShim {
         /// The container's directory.
         directory: PathBuf,
     },
-    /// Become a container (used by `run` itself).
+    /// Become a container (internal, for `run`).
     #[command(hide = true)]
     ContainerInit {
-        /// File with the order.
+        /// File with the container's order.
         order: PathBuf,
     },
-    /// Run a command beside a container (used by `run` itself).
+    /// Run a command beside a container (internal, for `run`).
     #[command(hide = true)]
     ContainerExec {
         /// File with the container's order.
         order: PathBuf,
-        /// The container's process.
+        /// Process id of the container.
         pid: i32,
         /// Command and arguments.
         #[arg(last = true)]
@@ -74,28 +74,28 @@ struct RunArgs {
     /// Name of the node.
     #[arg(long, env = "NODE_NAME")]
     node_name: String,
-    /// Address of the node and of its pods; must exist on this machine.
+    /// Address of the node and of its pods. It must exist on this machine.
     #[arg(long, env = "NODE_IP")]
     node_ip: String,
     /// Kubeconfig with the identity system:node:<name>.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: PathBuf,
-    /// JSON file: image name -> {"command": [...], ...}; read anew at each start of a container.
+    /// JSON file: image name -> {"command": [...], ...}. It is read again at each start of a container.
     #[arg(long, env = "IMAGES")]
     images: PathBuf,
-    /// Directory for volumes, logs and notes about processes; must be this node's alone.
+    /// Directory for volumes, logs and records of processes. It must belong to this node alone.
     #[arg(long, env = "ROOT_DIR")]
     root_dir: PathBuf,
     #[command(flatten)]
     node: NodeArgs,
-    /// Size in bytes at which a container's log file is put aside.
+    /// Size in bytes at which a container's log file is rotated.
     #[arg(long, env = "CONTAINER_LOG_MAX_BYTES", default_value_t = shim::LogRotation::default().max_bytes)]
     container_log_max_bytes: u64,
-    /// Most log files of one run of a container, the present one included.
+    /// Maximum number of log files of one run of a container, including the present one.
     #[arg(long, env = "CONTAINER_LOG_MAX_FILES", default_value_t = shim::LogRotation::default().max_files)]
     container_log_max_files: usize,
-    /// On SIGHUP all pods become unready for at least so many seconds, as after the restart of a kubelet
-    /// that forgot the results of its probes.
+    /// Minimum seconds for which all pods are unready after SIGHUP, as after the restart of a kubelet that forgot the results of its
+    /// probes.
     #[arg(long, env = "RESTART_UNREADY_SECONDS", default_value_t = 10)]
     restart_unready_seconds: u64,
     #[command(flatten)]
@@ -108,16 +108,16 @@ struct NodeArgs {
     /// Labels of each node: key=value,…
     #[arg(long, env = "NODE_LABELS", value_delimiter = ',', value_parser = parse_label)]
     labels: Vec<(String, String)>,
-    /// Taints that a node is created with: key[=value]:Effect,…
+    /// Taints of a node at its creation: key[=value]:Effect,…
     #[arg(long, env = "NODE_TAINTS", value_delimiter = ',', value_parser = parse_taint)]
     taints: Vec<Taint>,
-    /// CPUs that a node says it has.
+    /// CPUs that a node reports.
     #[arg(long, env = "NODE_CPU", default_value = "8")]
     cpu: String,
-    /// Memory that a node says it has.
+    /// Memory that a node reports.
     #[arg(long, env = "NODE_MEMORY", default_value = "16Gi")]
     memory: String,
-    /// Most pods that a node says it takes.
+    /// Maximum number of pods that a node reports.
     #[arg(long, env = "NODE_PODS", default_value = "110")]
     pods: String,
 }

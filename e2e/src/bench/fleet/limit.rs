@@ -37,10 +37,10 @@ const RENEW: Duration = Duration::from_secs(10);
 /// Arguments of the hidden command that is this process.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Whose API server it is.
+    /// Kubeconfig of the API server.
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// How many nodes.
+    /// Number of nodes.
     #[arg(long)]
     nodes: usize,
 }

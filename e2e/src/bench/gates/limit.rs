@@ -30,10 +30,10 @@ pub const WATCHES: &str = "watching";
 /// Arguments of the hidden command that is this process.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Whose API server it is, and as whom.
+    /// Kubeconfig of the API server, with the identity to use.
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// With what names of its nodes begin.
+    /// Prefix of its nodes' names.
     #[arg(long)]
     set: String,
 }
