@@ -76,15 +76,19 @@ impl Metrics {
         let (serving, ready, open) = (Gauge::default(), Gauge::default(), Gauge::default());
         let (reason, synced, closed) = (Family::default(), Family::default(), Family::default());
         let age = Family::<Labels, Seconds>::default();
-        registry.register("requests", "Answers on the health port", by_code);
-        registry.register("handovers", "Hand-overs of the port between processes, by what this one did", by_act);
-        registry.register("serving", "1 when the answer is 200, else 0", serving.clone());
-        registry.register("reason", "1 for the reason of the present answer", Family::clone(&reason));
+        registry.register("requests", "Answers on the health port, by status code", by_code);
+        registry.register("handovers", "Hand-overs of the port between processes, by act of this process", by_act);
+        registry.register("serving", "1 if the answer is 200, else 0", serving.clone());
+        registry.register("reason", "1 for the reason of the current answer", Family::clone(&reason));
         registry.register("ready_pods", "Pods of the node that count as ready", ready.clone());
-        registry.register("view_age_seconds", "Seconds since the watch last heard from the API server", age.clone());
-        registry.register("synced", "1 when the watch has listed once", Family::clone(&synced));
+        registry.register("view_age_seconds", "Seconds since the last data from the API server, by watch", age.clone());
+        registry.register("synced", "1 if the watch has completed its first list, else 0", Family::clone(&synced));
         registry.register("connections", "Open connections on the health port", open.clone());
-        registry.register("connections_closed", "Connections closed by this process since its start, by cause", Family::clone(&closed));
+        registry.register(
+            "connections_closed",
+            "Connections that this process has closed since its start, by cause",
+            Family::clone(&closed),
+        );
         Self { registry: Mutex::new(registry), requests, handovers, serving, reason, ready, age, synced, open, closed }
     }
 

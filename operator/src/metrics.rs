@@ -117,11 +117,11 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("ids");
         let nodes = Shown::registered(&mut registry, "nodes", "Nodes by state");
-        let grants = Shown::registered(&mut registry, "grants", "Nodes that may be disrupted now");
-        let budget = Shown::registered(&mut registry, "budget", "Nodes that may be disrupted at once");
-        let waiting = Shown::registered(&mut registry, "waiting_nodes", "Nodes that have a phase in `status.nodeStates`, by reason");
+        let grants = Shown::registered(&mut registry, "grants", "Grants: nodes that the operator may disrupt now");
+        let budget = Shown::registered(&mut registry, "budget", "Slots of the budget: nodes that may be disrupted at once");
+        let waiting = Shown::registered(&mut registry, "waiting_nodes", "Nodes that are not idle, by reason");
         let writes = Family::<ByWrite, Counter>::default();
-        registry.register("writes", "Writes to Deployments and Nodes by step", writes.clone());
+        registry.register("writes", "Writes to Deployments and Nodes, by step", writes.clone());
         let fencing_rejections = Counter::default();
         registry.register(
             "fencing_rejections",
@@ -129,20 +129,24 @@ impl Default for Metrics {
             fencing_rejections.clone(),
         );
         let node_updates = Family::<Result, Counter>::default();
-        registry.register("node_updates", "Disruptions of nodes that ended: closed, or failed", node_updates.clone());
+        registry.register("node_updates", "Ended disruptions of nodes, by result", node_updates.clone());
         let node_falls = Family::<Fall, Counter>::default();
-        registry.register("node_falls", "What broke on nodes after they were updated, by what it was", node_falls.clone());
+        registry.register(
+            "node_falls",
+            "Restarts, unready times, evictions and losses after a node's update, by reason",
+            node_falls.clone(),
+        );
         let rollbacks = Counter::default();
-        registry.register("rollbacks", "Revisions that failed and were rolled back automatically", rollbacks.clone());
+        registry.register("rollbacks", "Automatic rollbacks of failed revisions", rollbacks.clone());
         let passes = Family::<Result, Counter>::default();
-        registry.register("passes", "Passes over a resource by outcome; alert when only failed ones grow", passes.clone());
+        registry.register("passes", "Passes over a resource, by result; alert if only failed passes increase", passes.clone());
         let phase_seconds = Family::<ByPhase, Histogram>::new_with_constructor(|| {
             // From a second to an hour: a grace period is seconds, a detacher may take minutes.
             Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0])
         });
         registry.register("phase_duration_seconds", "Time that a node spent in a phase", phase_seconds.clone());
         let leader = Gauge::default();
-        registry.register("leader", "1 while this replica acts", leader.clone());
+        registry.register("leader", "1 while this replica acts, else 0", leader.clone());
         let rights = Rights::registered(&mut registry);
         let gates = GateMetrics::registered(&mut registry);
         let pod_gates = PodGateMetrics::registered(&mut registry);

@@ -46,7 +46,7 @@ impl Rights {
     /// Nothing was refused yet.
     pub fn registered(registry: &mut Registry) -> Arc<Self> {
         let rights = Self::default();
-        let help = "Requests for which the operator lacks the right; alert when it grows";
+        let help = "Requests for which the operator lacks the right; alert if it increases";
         registry.register("forbidden_requests", help, rights.requests.clone());
         Arc::new(rights)
     }

@@ -100,19 +100,23 @@ impl GateMetrics {
         // From a second to an hour: an image may have to be fetched.
         let hold = || Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]);
         let patch_seconds = Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
-        let nodes = Shown::registered(registry, "gate_nodes", "Nodes of a readiness gate by state");
-        let blocked = Shown::registered(registry, "gate_blocked_nodes", "Nodes that a requirement of a gate holds");
+        let nodes = Shown::registered(registry, "gate_nodes", "Nodes of a readiness gate, by state");
+        let blocked = Shown::registered(registry, "gate_blocked_nodes", "Nodes that a gate holds, by requirement");
         let mut of = Registering(registry);
         Self {
             nodes,
             blocked,
-            operations: of.kept("gate_taint_operations", "Changes of taints by gates", Family::default()),
+            operations: of.kept("gate_taint_operations", "Taint changes by gates, by operation", Family::default()),
             patches: of.kept("gate_patches", "Patches of Nodes by gates", Counter::default()),
             refused: of.kept("gate_patch_refusals", "Patches of Nodes by gates that had no effect, by reason", Family::default()),
-            late_pods: of.kept("gate_late_taint_pods", "Pods that were on a node before its taint and do not bear it", Family::default()),
+            late_pods: of.kept(
+                "gate_late_taint_pods",
+                "Pods that were bound to a node before its taint and do not tolerate it",
+                Family::default(),
+            ),
             hold: of.kept(
                 "gate_hold_duration_seconds",
-                "Time for which a node was held",
+                "Time for which a gate held a node",
                 Family::new_with_constructor(hold as fn() -> Histogram),
             ),
             patch_seconds: of.kept(
@@ -120,15 +124,11 @@ impl GateMetrics {
                 "Time from a decision about a node to the end of its patch",
                 patch_seconds,
             ),
-            events_dropped: of.kept(
-                "gate_events_dropped",
-                "Events on Nodes that were left out because there were too many at once",
-                Counter::default(),
-            ),
-            webhook_answers: of.kept("webhook_answers", "Answers of the webhook about new nodes", Family::default()),
+            events_dropped: of.kept("gate_events_dropped", "Events on Nodes that the rate limit dropped", Counter::default()),
+            webhook_answers: of.kept("webhook_answers", "Answers of the webhook for new nodes, by answer", Family::default()),
             webhook_expiry: of.kept(
                 "webhook_cert_expiry_seconds",
-                "Unix time until which the webhook's certificate is good; 0 without a webhook",
+                "Unix time at which the webhook's certificate expires; 0 without a webhook",
                 Gauge::default(),
             ),
         }

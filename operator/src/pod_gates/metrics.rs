@@ -51,24 +51,20 @@ impl PodGateMetrics {
     /// In this registry.
     pub fn registered(registry: &mut Registry) -> Self {
         let metrics = Self {
-            pods: Shown::registered(registry, "pod_gate_pods", "Pods of a readiness gate by what the condition says"),
+            pods: Shown::registered(registry, "pod_gate_pods", "Pods of a readiness gate, by state of the condition"),
             transitions: Family::default(),
             patches: Counter::default(),
             refused: Family::default(),
             patch_seconds: Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]),
         };
-        registry.register("pod_gate_transitions", "Changes of conditions of pods by gates", metrics.transitions.clone());
-        registry.register("pod_gate_patches", "Patches of the status of pods by gates", metrics.patches.clone());
+        registry.register("pod_gate_transitions", "Changes of pod conditions by gates, by new value", metrics.transitions.clone());
+        registry.register("pod_gate_patches", "Patches of pod status by gates", metrics.patches.clone());
         registry.register(
             "pod_gate_patch_refusals",
-            "Patches of the status of pods by gates that had no effect, by reason",
+            "Patches of pod status by gates that had no effect, by reason",
             metrics.refused.clone(),
         );
-        registry.register(
-            "pod_gate_patch_duration_seconds",
-            "Time that a patch of the status of a pod took",
-            metrics.patch_seconds.clone(),
-        );
+        registry.register("pod_gate_patch_duration_seconds", "Duration of a patch of pod status", metrics.patch_seconds.clone());
         metrics
     }
 }

@@ -52,21 +52,21 @@ impl Metrics {
         let event_to_patch = Histogram::new(BUCKETS);
         let (requests, retries, limits) = (Family::default(), Counter::default(), Family::default());
         let (nodes, pods) = (Gauge::default(), Gauge::default());
-        registry.register("lease_lateness_seconds", "How much later than planned a lease was renewed", lease_lateness.clone());
+        registry.register("lease_lateness_seconds", "Delay of a lease renewal after its planned time", lease_lateness.clone());
         registry.register(
             "lease_creation_lateness_seconds",
-            "From the moment a Node is there until it has a lease of ours",
+            "Time from the creation of a Node until it has a lease of this process",
             lease_creation_lateness.clone(),
         );
         registry.register(
             "pod_event_to_patch_seconds",
-            "From the event or the moment that changed a pod's status until the write of it is sent",
+            "Time from the event or planned time that changed a pod's status until the patch is sent",
             event_to_patch.clone(),
         );
-        registry.register("requests", "Answered requests; code 0 is no answer", Family::clone(&requests));
-        registry.register("retries", "Requests that failed and are made again", retries.clone());
-        registry.register("in_flight_limit", "Requests that may be under way at once", Family::clone(&limits));
-        registry.register("nodes_registered", "Nodes that are there, with their leases", nodes.clone());
+        registry.register("requests", "Requests, by verb, resource and code; code 0: no answer", Family::clone(&requests));
+        registry.register("retries", "Retries of failed requests", retries.clone());
+        registry.register("in_flight_limit", "Current limit of concurrent requests", Family::clone(&limits));
+        registry.register("nodes_registered", "Registered nodes, with leases", nodes.clone());
         registry.register("pods_known", "Pods on nodes of the fleet", pods.clone());
         let limiters = [("leases", leases.clone()), ("nodes_and_pods", writes.clone())];
         Self { registry, lease_lateness, lease_creation_lateness, event_to_patch, requests, retries, limits, limiters, nodes, pods }
