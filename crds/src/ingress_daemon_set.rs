@@ -475,7 +475,7 @@ pub struct Topology {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
-    /// Start times, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. If daylight saving time skips the hour of a start, the window starts right after that hour. If the hour repeats, the window starts once.
+    /// Start times, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. If daylight saving time skips a start, the window starts right after the gap. If the hour of a start repeats, the window starts once; a schedule for every hour of the day starts twice.
     #[schemars(schema_with = "crate::manifest::schedule_schema")]
     pub schedule: String,
     /// Length from each start, 1m to 744h, such as 3h. It is elapsed time: clock changes do not alter it.
