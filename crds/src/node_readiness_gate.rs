@@ -41,9 +41,9 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("!self.allNodes || !has(self.nodeSelector)")
     .message("allNodes: true and nodeSelector exclude each other: remove one of them"))]
 #[x_kube(validation = Rule::new("self.mode == 'Bootstrap' || !has(self.regateOn)")
-    .message("regateOn is for mode Bootstrap: remove it, in mode Continuous a node that is not ready gets the taint again anyway"))]
+    .message("regateOn is for mode Bootstrap: remove it, because in mode Continuous a node that is not ready gets the taint again anyway"))]
 #[x_kube(validation = Rule::new("self.mode == 'Continuous' || !has(self.retaint)")
-    .message("retaint is for mode Continuous: remove it, in mode Bootstrap a released node stays released"))]
+    .message("retaint is for mode Continuous: remove it, because in mode Bootstrap a released node stays released"))]
 #[x_kube(validation = Rule::new("self.taint == oldSelf.taint").message("the taint cannot be changed: create another gate with the new taint, then delete this one"))]
 pub struct NodeReadinessGateSpec {
     /// Labels of the nodes that the gate selects. Name at least one label.
@@ -499,7 +499,7 @@ pub struct NodeReadinessGateStatus {
     /// Since when the gate is in force. Absent while it taints no node, because of dryRun or Satisfiable=False.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<InForce>,
-    /// Taints that the gate has or had, newest last, at most 16. The operator removes only these from nodes, whatever annotations of a Node say, because its kubelet may write them.
+    /// Taints that the gate has or had, newest last, at most 16. The operator removes only these taints from nodes, and, for nodeReadinessTaint, taints whose key --allowed-node-taints names. Annotations of a Node do not count, because its kubelet may write them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub taints: Vec<GateTaint>,

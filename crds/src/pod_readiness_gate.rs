@@ -56,7 +56,7 @@ pub const RESERVED_CONDITIONS: [&str; 10] = [
 #[x_kube(validation = Rule::new("self.conditionType == oldSelf.conditionType")
     .message("conditionType cannot be changed: create another gate with the new type, then delete this one"))]
 #[x_kube(validation = Rule::new("!has(self.resetOnRestart) || !self.resetOnRestart || has(self.source.label) || has(self.source.annotation) || has(self.source.manual)")
-    .message("resetOnRestart is for the sources label, annotation and manual: remove it, the operator checks other sources all the time"))]
+    .message("resetOnRestart is for the sources label, annotation and manual: remove it, because the operator checks other sources all the time"))]
 #[x_kube(validation = Rule::new("!has(self.admission) || self.admission.onCreate == 'None' || has(self.selector) && (has(self.selector.matchLabels) && self.selector.matchLabels.size() > 0 || has(self.selector.matchExpressions) && self.selector.matchExpressions.size() > 0)")
     .message("selector must name a label if admission.onCreate is Policy: add one, because pods keep the readiness gate permanently"))]
 pub struct PodReadinessGateSpec {
