@@ -58,11 +58,11 @@ fn rolling() -> IngressDaemonSet {
             condition("Paused", "False", "NotPaused", "spec.paused is false"),
         ],
         "eta": "2026-01-01T00:12:30Z",
-        "blocked": { "reason": "Budget", "object": "IngressDaemonSet/edge", "since": "2026-01-01T00:09:00Z", "message": "1 nodes are unavailable for other reasons" },
+        "blocked": { "reason": "Budget", "object": "IngressDaemonSet/edge", "since": "2026-01-01T00:09:00Z", "message": "1 unavailable nodes use up the budget" },
         "nodeStates": [
             state("n4", "Unavailable", "2026-01-01T00:05:18Z", "CrashLoop", "1 of 2 pods ready; CrashLoopBackOff: back-off 40s"),
-            state("n3", "Detaching", "2026-01-01T00:09:48Z", "GracePeriod", "out of the load balancer, waiting for its grace period until 2026-01-01T00:10:03Z"),
-            state("n1", "Waiting", "2026-01-01T00:09:00Z", "Budget", "the budget of 2 nodes is used up: 1 under way, 1 unavailable for other reasons"),
+            state("n3", "Detaching", "2026-01-01T00:09:48Z", "GracePeriod", "out of the load balancer; the grace period ends at 2026-01-01T00:10:03Z"),
+            state("n1", "Waiting", "2026-01-01T00:09:00Z", "Budget", "waiting for a free slot: 2 of 2 in use (1 updating, 1 unavailable)"),
         ],
         "rollout": ledger,
     }))

@@ -90,7 +90,7 @@ async fn canary(bed: &mut Bed) -> Result<()> {
     product::roll_to(bed, "3").await?;
     let closed = stays(bed, 0, "OutsideWindow").await?;
     ensure!(
-        closed.node_states.iter().all(|node| node.message.contains("opens") || node.message.contains("none opens")),
+        closed.node_states.iter().all(|node| node.message.contains("opens at") || node.message.contains("no window opens")),
         "{:?}",
         closed.node_states
     );

@@ -72,7 +72,7 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     product::status_says(bed, "all but n4 are updated", product::SAID, |status| status.nodes.updated == 3 && status.nodes.available == 4)
         .await?;
     eventually(MINUTE, "the plugin says that n4 is skipped", async || {
-        ids.prints(&["why", "n4"], &["Waiting", "Skipped: left as it is"]).await.map(drop)
+        ids.prints(&["why", "n4"], &["Waiting", "Skipped: skipped: annotation"]).await.map(drop)
     })
     .await?;
     ids.prints(&["skip", "n4", "--undo"], &["node n4 is updated by ingressdaemonset/edge again"]).await?;

@@ -309,101 +309,105 @@ impl Reason {
     pub fn message(&self) -> String {
         match self {
             Self::InvalidSpec => "the spec is not valid, see condition Valid; the last good state keeps running".into(),
-            Self::RebuildingLedger => "the grant ledger was lost and is being rebuilt; nothing starts before".into(),
+            Self::RebuildingLedger => "the operator rebuilds the lost grant ledger; no node starts before the ledger is complete".into(),
             Self::Paused => "spec.paused is true: no new node starts".into(),
-            Self::Halted => "the detacher did not answer for another node; no new node starts until it does".into(),
-            Self::Budget { grants, unavailable, budget } => format!(
-                "the budget of {budget} nodes is used up: {grants} under way, {unavailable} unavailable for other reasons"
-            ),
-            Self::DomainBudget { domain, grants, unavailable, budget } => format!(
-                "the budget of {budget} nodes of {domain} is used up: {grants} under way, {unavailable} unavailable for other reasons"
-            ),
+            Self::Halted => "the detacher did not answer for another node; no new node starts until the detacher answers".into(),
+            Self::Budget { grants, unavailable, budget } => {
+                let used = grants + unavailable;
+                format!("waiting for a free slot: {used} of {budget} in use ({grants} updating, {unavailable} unavailable)")
+            }
+            Self::DomainBudget { domain, grants, unavailable, budget } => {
+                let used = grants + unavailable;
+                format!("waiting for a free slot in {domain}: {used} of {budget} in use ({grants} updating, {unavailable} unavailable)")
+            }
             Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsProven | Self::WithoutPods => self.message_of_proof(),
-            Self::OtherDomain(domain) => format!("the nodes of {domain} are finished first (oneDomainAtATime)"),
+            Self::OtherDomain(domain) => format!("waiting for the nodes of {domain} to finish first (oneDomainAtATime)"),
             Self::MinAvailable { available, minimum } => {
-                format!("{available} nodes are available and {minimum} must stay so (minAvailableNodes): repair an unavailable one, or lower it")
+                format!("{available} nodes are available and {minimum} must stay available: repair a node, or lower minAvailableNodes")
             }
             Self::Skipped => {
-                format!("left as it is by the Node's annotation {}; remove it to go on", crds::names::SKIP_ANNOTATION)
+                format!("skipped: annotation {} is set; remove it to resume", crds::names::SKIP_ANNOTATION)
             }
-            Self::Partition => "kept at the revision it runs by partition".into(),
-            Self::OnDelete => "updateStrategy.type is OnDelete: the node is updated once one of its pods is deleted".into(),
-            Self::Step { step, of, state } => format!("kept at the revision it runs until step {step} of {of} is done: {}", state.message(*step)),
-            Self::OutsideWindow { opens: Some(at) } => format!("outside the update windows; the next one opens at {}", clock(*at)),
-            Self::OutsideWindow { opens: None } => "outside the update windows, and none opens within a year: check windows".into(),
+            Self::Partition => "partition keeps the node at its current revision".into(),
+            Self::OnDelete => "updateStrategy.type is OnDelete: delete a pod of the node to update it".into(),
+            Self::Step { step, of, state } => {
+                format!("kept at its current revision until step {step} of {of} is done: {}", state.message(*step))
+            }
+            Self::OutsideWindow { opens: Some(at) } => format!("outside the update windows; the next window opens at {}", clock(*at)),
+            Self::OutsideWindow { opens: None } => "outside the update windows; no window opens within a year: check windows".into(),
             Self::TooManyFailed { failed, most, first } => format!(
-                "the revision failed on {failed} nodes, first on {first}, and the rollout halts at {most} (maxFailedNodes, or all places of the budget): correct the template, roll back, or annotate the failed Node with {}",
+                "the revision failed on {failed} nodes, first on {first}; the rollout halts at {most} (maxFailedNodes, or all slots of the budget): correct the template, roll back, or set annotation {} on the failed Node",
                 crds::names::RETRY_ANNOTATION
             ),
             Self::FailedBefore(reason) => format!(
-                "the revision failed on this node before ({reason}); it is tried again when the template changes or the Node's annotation {} does",
+                "the revision failed on this node before ({reason}): change the template, or change the Node's annotation {} to retry",
                 crds::names::RETRY_ANNOTATION
             ),
             Self::Failed { with, out_before: true, now } => format!(
-                "does not come up ({with}), as before its update, which is not why: {}; it keeps its place in the budget and counts for no failure: mend the node, or free its place with the Node's annotation {}",
+                "does not come up ({with}): {}; the node was out of service before its update, so this does not count as a failure; the node keeps its slot: repair the node, or free its slot with the Node's annotation {}",
                 now.message(),
                 crds::names::RELEASE_ANNOTATION
             ),
             Self::Failed { with, out_before: false, now } => format!(
-                "failed ({with}), and stays as it is: {}; correct the template, or try again with the Node's annotation {}",
+                "failed ({with}) and left unchanged: {}; correct the template, or retry with the Node's annotation {}",
                 now.message(),
                 crds::names::RETRY_ANNOTATION
             ),
-            Self::Draining => "the Node is about to be taken away: out of the load balancer first, then without pods".into(),
-            Self::Drained(Some(key)) => format!(
-                "the Node is about to be taken away and nothing is left to be done before; it takes a place in the budget until it goes: delete the Node, or remove its taint {key} if it is to stay"
-            ),
-            Self::Drained(None) => {
-                "the Node is being deleted and nothing is left to be done before; it takes a place in the budget until it goes: see to what its finalizers wait for".into()
+            Self::Draining => "the Node is about to leave: the operator takes it out of the load balancer, then removes its pods".into(),
+            Self::Drained(Some(key)) => {
+                format!("drained; uses one budget slot until the Node is deleted or taint {key} is removed")
             }
-            Self::NodeNotReady => "the Node is not Ready: mend it, or delete it if the machine is gone".into(),
-            Self::Granted => "may be updated now".into(),
+            Self::Drained(None) => {
+                "drained and being deleted; uses one budget slot until the Node is gone: check what its finalizers wait for".into()
+            }
+            Self::NodeNotReady => "the Node is not Ready: repair it, or delete it if the machine is gone".into(),
+            Self::Granted => "slot granted; the operator is about to start".into(),
             Self::WaitingForTaint { gate, taint, until } => format!(
-                "nothing changes before gate {gate} has put {taint} on the Node (duringUpdate: Taint); without it, the update goes on at {}",
+                "waiting for gate {gate} to put taint {taint} on the Node (duringUpdate: Taint); the update continues without the taint at {}",
                 clock(*until)
             ),
-            Self::GracePeriod { until } => format!("out of the load balancer, waiting for its grace period until {}", clock(*until)),
+            Self::GracePeriod { until } => format!("out of the load balancer; the grace period ends at {}", clock(*until)),
             Self::WaitingForDetacher { until } => format!(
-                "waiting for the detacher to write its timestamp on the Node; the timeout policy applies at {}",
+                "waiting for the detacher to write its timestamp on the Node; onDetachTimeout applies at {}",
                 clock(*until)
             ),
-            Self::BadTimestamp(text) => format!("the detacher's timestamp `{text}` is not RFC 3339; correct the detacher"),
+            Self::BadTimestamp(text) => format!("the detacher's timestamp `{text}` is not RFC 3339: correct the detacher"),
             Self::DetachTimeout => {
-                "the detacher did not write a newer timestamp in time; repair it, or set onDetachTimeout to Proceed or Abort".into()
+                "the detacher did not write a newer timestamp in time: repair the detacher, or set onDetachTimeout to Proceed or Abort".into()
             }
             Self::PodsNotReady { .. } | Self::PodsTerminating | Self::PodsTooYoung | Self::Joining { .. } => self.message_of_pods(),
             Self::UpdatingInPlace { .. } | Self::PrePulling(_) | Self::NotInPlace(_) => self.message_in_place(),
             Self::TakenOut(key) => {
                 let what = crds::names::mark_in_words(key);
-                format!("{what} was put on by somebody else and takes the node out of service; it counts against the budget until it is removed")
+                format!("somebody else's {what} takes the node out of service; the node counts against the budget until you remove that mark")
             }
-            Self::AttachSoak { until } => format!("attached again, soaking until {}", clock(*until)),
-            Self::WaitingForAttachment => "attached again, waiting for the detacher to remove its timestamp".into(),
+            Self::AttachSoak { until } => format!("back in rotation; slot is freed at {}", clock(*until)),
+            Self::WaitingForAttachment => "attached again; waiting for the detacher to remove its timestamp".into(),
             Self::AdmissionRejected { until, message } => {
-                format!("the kubelet refused the pods again and again ({message}); scaled down, next try at {}", clock(*until))
+                format!("the kubelet rejected the pods repeatedly ({message}); scaled down, next try at {}", clock(*until))
             }
             Self::PodsRefused(message) => format!("the API server refuses to create the pods: {message}"),
-            Self::Relabelled(name) => format!("Deployment {name} has lost the operator's labels; they are put back"),
+            Self::Relabelled(name) => format!("Deployment {name} lost the operator's labels; the operator restores them"),
             Self::Refused(message) => format!("the API server refuses the node's Deployment: {message}"),
-            Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else; it is never adopted: rename or delete it"),
+            Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else: rename or delete it; the operator never adopts it"),
             Self::HoldersUnreadable(error) => format!(
-                "annotation {} of the Node cannot be read ({error}); if no other resource holds the node, remove it, and the annotation or label that asks for detachment",
+                "annotation {} of the Node is not readable ({error}): if no other resource holds the node, remove this annotation, and the annotation or label that asks for detachment",
                 crds::names::HOLDERS_ANNOTATION
             ),
             Self::HoldersFull => format!(
-                "annotation {} of the Node, where each resource that detaches it has an entry, is full: choose fewer nodes with the other resources, or delete some",
+                "annotation {} of the Node is full: choose fewer nodes with other resources, or delete some of them; each resource that detaches the node has an entry there",
                 crds::names::HOLDERS_ANNOTATION
             ),
             Self::DetachAnnotationConflict(other) => {
-                format!("{other} detaches nodes with the same key and another value; give both the same value, or different keys")
+                format!("{other} detaches nodes with the same key and another value: give both the same value, or different keys")
             }
             Self::AskingHealthPort | Self::StillHealthy { .. } | Self::StillUnhealthy { .. } | Self::HealthPortSilent { .. } => {
                 self.message_of_health_port()
             }
             Self::GivenUp => {
-                "the detacher did not answer in time and the node was attached again, its pods untouched; it is tried again when the template or the detach settings change".into()
+                "the detacher did not answer in time, so the operator attached the node again with its old pods: change the template or the detach settings to retry".into()
             }
-            Self::Writing => "waiting to see the last write".into(),
+            Self::Writing => "waiting for the watch to show the last write".into(),
         }
     }
 
@@ -422,10 +426,10 @@ impl Reason {
                 format!("{ready} of {wanted} pods ready; {reason}: {message}")
             }
             Self::PodsNotReady { ready, wanted, trouble: None } => format!("{ready} of {wanted} pods ready"),
-            Self::PodsTerminating => "old pods are still ending".into(),
-            Self::PodsTooYoung => "its pods are ready, and not available before minReadySeconds are over".into(),
-            Self::Joining { trouble: Some((reason, message)) } => format!("new on this node; {reason}: {message}"),
-            Self::Joining { trouble: None } => "new on this node, its pods are not ready yet".into(),
+            Self::PodsTerminating => "old pods are still terminating".into(),
+            Self::PodsTooYoung => "its pods are ready; waiting for minReadySeconds".into(),
+            Self::Joining { trouble: Some((reason, message)) } => format!("joining; {reason}: {message}"),
+            Self::Joining { trouble: None } => "joining; its pods are not ready yet".into(),
             _ => String::new(),
         }
     }
@@ -433,20 +437,18 @@ impl Reason {
     /// Of updates in place, and of what comes before them.
     fn message_in_place(&self) -> String {
         match self {
-            Self::UpdatingInPlace { why: Some(why), .. } => format!("the pods are about to be re-created after all: {why}"),
+            Self::UpdatingInPlace { why: Some(why), .. } => format!("the operator is about to re-create the pods instead: {why}"),
             Self::UpdatingInPlace { updated, of, trouble, .. } => match trouble {
                 Some((reason, message)) => format!("{updated} of {of} pods updated in place; {reason}: {message}"),
                 None => format!("{updated} of {of} pods updated in place"),
             },
-            Self::PrePulling(None) => "its new images are being pulled; the node serves meanwhile".into(),
+            Self::PrePulling(None) => "pulling the new images; the node keeps serving".into(),
             Self::PrePulling(Some((reason, message))) => {
-                format!(
-                    "its new images cannot be pulled, and the node serves on: {reason}: {message}; correct the template, or the registry"
-                )
+                format!("cannot pull the new images; the node keeps serving: {reason}: {message}; correct the template or the registry")
             }
-            Self::NotInPlace(why) => format!(
-                "cannot be updated in place: {why}; set podUpdate to InPlaceIfPossible to let the pods be re-created, or take the change back"
-            ),
+            Self::NotInPlace(why) => {
+                format!("cannot be updated in place: {why}; set podUpdate to InPlaceIfPossible to re-create the pods, or undo the change")
+            }
             _ => String::new(),
         }
     }
@@ -489,16 +491,18 @@ impl StepState {
 
     fn message(&self, step: usize) -> String {
         match self {
-            Self::Updating { kept: 0 } => "its nodes do not all serve the new revision yet".into(),
+            Self::Updating { kept: 0 } => "not all of its nodes serve the new revision yet".into(),
             Self::Updating { kept } => {
-                format!("its nodes do not all serve the new revision, since partition keeps {kept} of them at what they run: lower it")
+                format!(
+                    "not all of its nodes serve the new revision, since partition keeps {kept} of them at their current revision: lower partition"
+                )
             }
             Self::Soaking { until } => format!("its nodes soak until {}", clock(*until)),
             Self::AwaitingPromotion { revision } => {
-                format!("it waits for spec.promote {{revision: {revision:?}, step: {step}}}")
+                format!("set spec.promote to {{revision: {revision:?}, step: {step}}} to continue")
             }
             Self::NoNodes { revision } => format!(
-                "no chosen node has the labels of its nodeSelector: correct it, label a node, or pass over the step with spec.promote {{revision: {revision:?}, step: {step}}}"
+                "no chosen node has the labels of its nodeSelector: correct nodeSelector, label a node, or skip the step with spec.promote {{revision: {revision:?}, step: {step}}}"
             ),
         }
     }

@@ -8,10 +8,10 @@ impl Reason {
     pub(super) fn message_of_health_port(&self) -> String {
         match self {
             Self::StillHealthy { port } => format!(
-                "port {port} of the node still answers 200 although the node is taken out: its health checker hangs, or something else listens there; no pod is touched until it answers 503 (restart its pod, see `ss -ltnp sport = :{port}`)"
+                "port {port} of the node still answers 200 although the node is out of the load balancer: restart the health checker's pod, or find another process on the port with `ss -ltnp sport = :{port}`; the operator touches no pod until the port answers 503"
             ),
             Self::StillUnhealthy { port, phase } => format!(
-                "port {port} of the node still answers 503 for phase {} although the node is attached again: its health checker hangs; restart its pod",
+                "port {port} of the node still answers 503 for phase {} although the node is attached again: restart the health checker's pod, which hangs",
                 phase.as_str()
             ),
             Self::HealthPortSilent { address, ports, leaves } => {
@@ -19,18 +19,18 @@ impl Reason {
                 let (what, why) = match address {
                     Some(address) => (
                         format!("health port {ports} of the node ({address}) does not answer the operator"),
-                        "see whether a health checker runs on it, and whether a network policy or a firewall keeps the operator from the port",
+                        "check that a health checker runs on the node and that no network policy or firewall keeps the operator from the port",
                     ),
                     None => (
-                        format!("the Node has no InternalIP address at which its health port {ports} could be asked"),
-                        "see to whoever keeps its status (kubelet, cloud controller)",
+                        format!("the Node has no InternalIP address, so the operator cannot ask its health port {ports}"),
+                        "repair the writer of the Node's status (kubelet or cloud controller)",
                     ),
                 };
                 if *leaves {
-                    return format!("{what}: it leaves all the same, after {LEAVES_AFTER} s");
+                    return format!("{what}; the node leaves anyway after {LEAVES_AFTER} s");
                 }
                 format!(
-                    "{what}, so nobody knows what the load balancer is told: no pod is touched and no place freed until it does; {why}, or free its place with the Node's annotation {}",
+                    "{what}: {why}, or free the node's slot with the Node's annotation {}; the operator touches no pod and frees no slot while it does not know what the load balancer is told",
                     crds::names::RELEASE_ANNOTATION
                 )
             }

@@ -8,28 +8,30 @@ impl Reason {
     pub(super) fn message_of_proof(&self) -> String {
         match self {
             Self::Proving { unproved, suspects: 0, budget, seconds } => format!(
-                "the revision counts as good once what runs it has served {seconds} s without a break (provenAfterSeconds): until then {unproved} nodes keep their places in the budget of {budget}"
+                "waiting until the revision counts as good: its nodes must serve {seconds} s without a break (provenAfterSeconds); until then {unproved} nodes keep their slots (budget: {budget})"
             ),
             Self::Proving { unproved, suspects, budget, seconds } => format!(
-                "{suspects} nodes broke after their update and keep their places in the budget of {budget}, {unproved} others while the revision is not proved: they count as good after {seconds} s without a break (provenAfterSeconds); see nodeStates for which, and the logs of their pods"
+                "{suspects} nodes broke after their update and keep their slots, {unproved} others keep theirs until the revision is proved (budget: {budget}): look at the logs of their pods, nodeStates lists the nodes; a node counts as good after {seconds} s without a break (provenAfterSeconds)"
             ),
             Self::Suspect { falls, last, since, seconds, until } => {
                 let until = match until {
                     Some(at) => format!("at {}, after {seconds} s without a break", clock(*at)),
-                    None => format!("once it has served {seconds} s without a break"),
+                    None => format!("after it serves {seconds} s without a break"),
                 };
                 let todo = match falls {
-                    0 => "nothing is to be done if its pods were deleted or drained, else look at their logs",
-                    _ => "look at the logs of its pods and of their former containers, correct the template, or roll back",
+                    0 => "if nobody deleted or drained its pods, look at their logs",
+                    _ => "look at the logs of its pods and of their previous containers, correct the template, or roll back",
                 };
                 format!(
-                    "suspect since {}: {}; it keeps its place in the budget and counts as good {until}; {todo}",
+                    "suspect since {}: {}; the node keeps its slot and counts as good {until}; {todo}",
                     clock(*since),
                     fell(*falls, last)
                 )
             }
-            Self::WithoutPods => "podsPerNode is 0: the node keeps the template that it has, and gets the newest in its turn once it has pods".into(),
-            _ => "a node that joins or gets its pods back keeps to what nodes ran before, while the newest revision has not served long enough".into(),
+            Self::WithoutPods => {
+                "podsPerNode is 0: the node keeps its template and gets the newest one in its turn once it has pods".into()
+            }
+            _ => "a node that joins or gets its pods back runs the former revision until the newest revision has served long enough".into(),
         }
     }
 }
@@ -37,15 +39,15 @@ impl Reason {
 /// What fell, and how often.
 fn fell(falls: u32, last: &str) -> String {
     let what = match last {
-        proof::RESTARTED => "a container of it restarted".to_owned(),
-        proof::EVICTED => "the kubelet evicted a pod of it".to_owned(),
-        proof::LOST => "its machine died or started anew".to_owned(),
-        _ => format!("a pod of it was not ready for more than {} s", proof::FALLS_AFTER),
+        proof::RESTARTED => "a container restarted".to_owned(),
+        proof::EVICTED => "the kubelet evicted a pod".to_owned(),
+        proof::LOST => "its machine died or restarted".to_owned(),
+        _ => format!("a pod was not ready for more than {} s", proof::FALLS_AFTER),
     };
     match falls {
-        0 => "a pod of it went or was not ready for a moment after its update".to_owned(),
-        1 => format!("it fell once, because {what}"),
-        _ => format!("it fell {falls} times, last because {what}"),
+        0 => "a pod was gone or not ready for a moment after the update".to_owned(),
+        1 => format!("it broke once: {what}"),
+        _ => format!("it broke {falls} times, the last time {what}"),
     }
 }
 
@@ -60,17 +62,17 @@ mod tests {
     fn who_is_suspect_is_said_with_since_when_what_fell_how_often_until_when_and_what_to_do() {
         let good_at = Some(1_000_060);
         let rows: [Row<'_>; 6] = [
-            (0, "", good_at, &["went or was not ready for a moment", "good at 1970-01-12T13:47:40Z", "nothing is to be done if"]),
-            (
-                1,
-                "CrashLoop",
-                good_at,
-                &["fell once, because a container of it restarted", "good at 1970-01-12T13:47:40Z", "look at the logs"],
-            ),
+            (0, "", good_at, &["gone or not ready for a moment", "good at 1970-01-12T13:47:40Z", "if nobody deleted or drained"]),
+            (1, "CrashLoop", good_at, &["broke once: a container restarted", "good at 1970-01-12T13:47:40Z", "look at the logs"]),
             (1, "NodeLost", good_at, &["its machine died", "after 60 s without a break"]),
-            (2, "Evicted", good_at, &["fell 2 times, last because the kubelet evicted a pod", "after 600 s without a break", "roll back"]),
-            (2, "Flapping", None, &["not ready for more than 10 s", "good once it has served 600 s", "correct the template"]),
-            (1, "Flapping", None, &["fell once", "good once it has served 60 s"]),
+            (
+                2,
+                "Evicted",
+                good_at,
+                &["broke 2 times, the last time the kubelet evicted a pod", "after 600 s without a break", "roll back"],
+            ),
+            (2, "Flapping", None, &["not ready for more than 10 s", "good after it serves 600 s", "correct the template"]),
+            (1, "Flapping", None, &["broke once", "good after it serves 60 s"]),
         ];
         for (falls, last, until, words) in rows {
             let (last, seconds) = (last.to_owned(), proof::good_after(falls, 60));

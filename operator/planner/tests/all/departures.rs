@@ -188,7 +188,7 @@ fn a_drain_that_lasts_blocks_the_rollout_says_what_to_do_and_stops_the_clock() {
     let blocked = plan.status.blocked.unwrap();
     assert_eq!((blocked.reason.as_str(), blocked.object), ("Draining", format!("Node/{drained}")));
     assert!(
-        blocked.message.contains("delete the Node") && blocked.message.contains(names::CLUSTER_AUTOSCALER_TAINT),
+        blocked.message.contains("until the Node is deleted") && blocked.message.contains(names::CLUSTER_AUTOSCALER_TAINT),
         "{}",
         blocked.message
     );
