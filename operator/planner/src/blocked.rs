@@ -64,7 +64,7 @@ pub fn blocked(
     let message = match reason {
         Reason::Budget { grants: 0, unavailable, .. } => {
             format!(
-                "{unavailable} nodes are unavailable for other reasons than the rollout, and the budget is {}: repair them, see nodeStates",
+                "{unavailable} unavailable nodes use up the budget ({}), though the rollout did not take them out: repair these nodes, see nodeStates",
                 settings.budget.to_json()
             )
         }
