@@ -179,7 +179,7 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wan
                 warnings.push(SpecProblem {
                     reason: "OldHealthCheckerImage",
                     message: format!(
-                        "healthChecker.image names the original's image: {} is used instead, and an account of the operator's own; remove the fields",
+                        "healthChecker.image names the original's image: remove healthChecker.image and healthChecker.serviceAccountName; the operator uses image {} and its own ServiceAccount instead",
                         snapshot.health_checker_image
                     ),
                 });
@@ -201,7 +201,7 @@ fn covers_all_nodes(settings: &ResolvedSpec, nodes: usize) -> Option<SpecProblem
     covers.then(|| SpecProblem {
         reason: "BudgetCoversAllNodes",
         message: format!(
-            "maxUnavailableNodes allows {budget} and {nodes} are chosen: an update takes out all nodes at once; lower it, or set minAvailableNodes"
+            "maxUnavailableNodes allows {budget} and {nodes} are chosen, so an update takes out all nodes at once: lower maxUnavailableNodes, or set minAvailableNodes"
         ),
     })
 }
@@ -245,17 +245,19 @@ fn progressing(
     } else if ledger.rebuilding.is_some() {
         ("Progressing", true, "RebuildingLedger", message)
     } else if behind && without_pods && ledger.grants.is_empty() {
-        ("Progressing", false, "ScaledToZero", format!("{message}; podsPerNode is 0, the others get it in their turn once they have pods"))
+        let message = format!("{message}; podsPerNode is 0: the other nodes get the newest revision in their turn once they have pods");
+        ("Progressing", false, "ScaledToZero", message)
     } else if !behind && back {
         let message =
-            format!("{} of {} nodes run the revision before the one that failed: correct spec.template", nodes.updated, nodes.desired);
+            format!("the newest revision failed: correct spec.template; {} of {} nodes run the former one", nodes.updated, nodes.desired);
         ("Progressing", false, ROLLED_BACK, message)
     } else if !behind && proving.is_some() {
         let seconds = proving.unwrap_or_default();
         let flapping = plan.sights.suspects().count();
         if flapping > 0 {
-            let message =
-                format!("{message}; {flapping} of them broke since: they count as good after {seconds} s without a break, see nodeStates");
+            let message = format!(
+                "{message}; {flapping} nodes broke after their update (see nodeStates): they must serve {seconds} s without a break"
+            );
             ("Progressing", false, "NodesFlapping", message)
         } else if nodes.unavailable > 0 {
             ("Progressing", false, "NodesUnavailable", message)
@@ -264,7 +266,7 @@ fn progressing(
                 "Progressing",
                 true,
                 "Proving",
-                format!("{message}; the revision counts as good once they have served {seconds} s without a break"),
+                format!("{message}; the revision counts as good once all nodes serve {seconds} s without a break"),
             )
         }
     } else if !behind {
@@ -368,7 +370,7 @@ const DEADLINE: &str = "ProgressDeadlineExceeded";
 fn late(settings: &ResolvedSpec, plan: &Plan, ledger: &Ledger) -> Option<String> {
     let rollout = ledger.rollout_state.as_ref().filter(|rollout| plan.clocks.is_running() && rollout_state::is_late(settings, rollout))?;
     Some(format!(
-        "no node was finished within {} s (progressDeadlineSeconds), the last at {}: see nodeStates for what they wait for",
+        "no node finished within {} s (progressDeadlineSeconds), the last one finished at {}: see nodeStates for what each node waits for",
         settings.rollout.progress_deadline,
         clock(rollout.progressed_at)
     ))
@@ -379,7 +381,7 @@ fn rolled_back(targets: &Result<Targets, Vec<SpecProblem>>, ledger: &Ledger) -> 
     let targets = targets.as_ref().ok().filter(|targets| targets.origin == Origin::RolledBack)?;
     let rolled_back = ledger.rolled_back.as_ref()?;
     let message = format!(
-        "revision {} {}; {} runs in its place until spec.template changes, or somebody asks to try it again",
+        "revision {} {}; revision {} runs instead until you change spec.template or retry the failed revision",
         rolled_back.from, rolled_back.reason, targets.effective.revision
     );
     Some(("RolledBack", true, "RevisionFailed", message))
@@ -429,12 +431,12 @@ fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<Wanted> {
         None => Some(format!("port {port} has no DaemonSet of health checkers yet")),
         Some(set) => (set.ready < set.desired).then(|| {
             let (ready, desired, name) = (set.ready, set.desired, &set.name);
-            format!("port {port}: {ready} of {desired} health checkers are ready, the load balancer gets no answer from the others: see the pods of DaemonSet {name}")
+            format!("port {port}: {ready} of {desired} health checkers are ready: check the pods of DaemonSet {name}; the load balancer gets no answer from the others")
         }),
     });
     Some(match short {
         Some(message) => ("HealthCheckersReady", false, "HealthCheckersNotReady", message),
-        None => ("HealthCheckersReady", true, "HealthCheckersReady", "every node has health checkers that are ready".into()),
+        None => ("HealthCheckersReady", true, "HealthCheckersReady", "all health checkers are ready".into()),
     })
 }
 
