@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(rights(&["--allowed-detach-keys="]).unwrap().detach_keys, []);
         let given = rights(&["--allowed-detach-keys=web=a/*", "--allowed-detach-keys", "b"]).unwrap().detach_keys;
         assert_eq!(given, ["web=a/*".parse().unwrap(), Keys::One("b".into()).into()]);
-        assert!(rights(&["--allowed-detach-keys=a b"]).unwrap_err().contains("neither a key such as"));
+        assert!(rights(&["--allowed-detach-keys=a b"]).unwrap_err().contains("must be a key such as"));
         assert!(rights(&["--allowed-node-taints=b/x"]).unwrap_err().contains("NAMESPACE=KEY"));
     }
 

@@ -99,7 +99,7 @@ impl FromStr for Keys {
         if sound && !whole.is_empty() && !whole.starts_with('/') && !whole.ends_with('/') && whole.bytes().all(plain) {
             Ok(keys)
         } else {
-            Err(format!("`{text}` is neither a key such as example.com/out, nor all keys of a domain such as example.com/*, nor *"))
+            Err(format!("`{text}` must be a key such as example.com/out, all keys of a domain such as example.com/*, or *"))
         }
     }
 }
@@ -131,7 +131,7 @@ impl FromStr for NamespaceKeys {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
-            Some(("", _)) => Err(format!("`{text}` names no namespace")),
+            Some(("", _)) => Err(format!("`{text}` has no namespace before `=`")),
             Some((namespace, keys)) => {
                 Ok(Self { namespace: Some(namespace.to_owned()).filter(|namespace| namespace != "*"), keys: keys.parse()? })
             }
@@ -175,7 +175,7 @@ impl FromStr for NamespaceTaints {
     fn from_str(text: &str) -> Result<Self, String> {
         let (of, effect) = text.split_once(':').map_or((text, None), |(of, effect)| (of, Some(effect)));
         if !of.contains('=') {
-            return Err(format!("`{text}` is neither NAMESPACE=KEY, such as ingress=readiness.k8s.io/*, nor NAMESPACE=KEY:EFFECT"));
+            return Err(format!("`{text}` must be NAMESPACE=KEY, such as ingress=readiness.k8s.io/*, or NAMESPACE=KEY:EFFECT"));
         }
         Ok(Self { of: of.parse()?, effect: effect.map(str::parse).transpose()? })
     }
@@ -194,7 +194,7 @@ pub fn refused_mark(snapshot: &Snapshot) -> Option<SpecProblem> {
     Some(SpecProblem {
         reason: "DetachKeyNotAllowed",
         message: format!(
-            "{field}.key is `{key}`, which this operator may not write to Nodes for this namespace: {}",
+            "{field}.key is `{key}`, but the operator may not write this key to Nodes for this namespace: {}",
             ask_for("--allowed-detach-keys", &format!("{namespace}={key}"))
         ),
     })
@@ -215,14 +215,14 @@ pub fn refused_taint(snapshot: &Snapshot) -> Option<SpecProblem> {
     Some(SpecProblem {
         reason: "TaintNotAllowed",
         message: format!(
-            "nodeReadinessTaint.key is `{key}`{}, with which resources of this namespace may not taint Nodes, so no node is held, and a taint that is there stays: {flag}; or have a NodeReadinessGate made",
-            if named.is_empty() { "" } else { " and its effect NoExecute" }
+            "nodeReadinessTaint.key is `{key}`{}, but resources of this namespace may not taint Nodes with it: {flag}, or for a NodeReadinessGate; until then no node is held, and taints already there stay",
+            if named.is_empty() { "" } else { " and its effect is NoExecute" }
         ),
     })
 }
 
 fn ask_for(flag: &str, value: &str) -> String {
-    format!("ask whoever runs the operator for {flag}={value}")
+    format!("ask the operator's administrator for {flag}={value}")
 }
 
 #[cfg(test)]
