@@ -58,8 +58,8 @@ pub fn account_lacks(snapshot: &Snapshot) -> Option<String> {
     let (lacks, all) = (&snapshot.account_lacks, names::HEALTH_CHECKER_NODE_ROLE);
     (!lacks.is_empty()).then(|| {
         format!(
-            "ServiceAccount {namespace}/{name}, which healthChecker.serviceAccountName names, may not {}: health checkers stay as they are; \
-             remove the field, or bind ClusterRole {} to the account in its namespace and {all} cluster-wide",
+            "ServiceAccount {namespace}/{name} (healthChecker.serviceAccountName) may not {}: remove the field, or bind ClusterRole {} \
+             to the account in its namespace and ClusterRole {all} cluster-wide; until then health checkers stay as they are",
             lacks.join(", "),
             names::HEALTH_CHECKER_ROLE,
         )
@@ -322,8 +322,8 @@ pub fn late_service(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Stri
     let (port, service) = service_port(snapshot, settings, true)?;
     let service = snapshot.resource.name_for_its_readers("Service", service);
     Some(format!(
-        "port {port} is a node port of {service}, too, which came later: load balancers may reach the Service there instead; \
-         choose another node port for the Service, or another healthCheckNodePort"
+        "port {port} is also a node port of {service}, which came later: choose another node port for the Service, \
+         or another healthCheckNodePort; load balancers may reach the Service on this port instead"
     ))
 }
 
