@@ -59,7 +59,8 @@ async fn told(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     let valid = begun.conditions.iter().find(|condition| condition.type_ == "Valid").context("no condition Valid")?;
-    let words = format!("annotateDeploymentToDetach.gracePeriodSeconds is {GRACE}, but for 8 s");
+    let words =
+        format!("annotateDeploymentToDetach.gracePeriodSeconds is {GRACE}, but the load balancer may send requests to a node for 8 s");
     ensure!(valid.message.contains(&words), "{}", valid.message);
     bed.say("a grace period that ends too soon is named, with the figure that it needs, and holds nothing");
 

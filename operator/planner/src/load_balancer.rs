@@ -95,7 +95,7 @@ impl Timing {
         let (field, grace) = graces.into_iter().flatten().rev().max_by_key(|(_, grace)| *grace)?;
         let message = || {
             format!(
-                "{field}.gracePeriodSeconds is {grace}, but for {default} s the load balancer may go on sending requests to a node ({} failed checks, one every {}, timeout {}, propagation {}): set it to {default} or more, remove it, or correct loadBalancer",
+                "{field}.gracePeriodSeconds is {grace}, but the load balancer may send requests to a node for {default} s ({} failed checks, one every {}, timeout {}, propagation {}): set it to {default} or more, remove it, or correct loadBalancer",
                 self.unhealthy_threshold,
                 written(self.interval),
                 written(self.timeout),
@@ -118,7 +118,7 @@ fn is_complete(balancer: &LoadBalancer) -> Result<(), SpecProblem> {
         return Ok(());
     }
     let message = format!(
-        "loadBalancer: preset Custom has no figures of its own: set {}, or name the preset of your load balancer",
+        "loadBalancer: preset Custom has no default timings: set {}, or name the preset of your load balancer",
         missing.join(" and ")
     );
     Err(SpecProblem { reason: "InvalidSpec", message })
@@ -194,7 +194,7 @@ mod tests {
             (json!({"interval": "2s", "healthyThreshold": 3, "timeout": "1s"}), "set unhealthyThreshold, or name"),
         ] {
             let said = of(balancer.clone()).unwrap_err();
-            assert!(said.starts_with("loadBalancer: preset Custom has no figures") && said.contains(missing), "{balancer}: {said}");
+            assert!(said.starts_with("loadBalancer: preset Custom has no default timings") && said.contains(missing), "{balancer}: {said}");
         }
         let said = of(json!({"preset": "HAProxy", "timeout": "-1s"})).unwrap_err();
         assert!(said.starts_with("loadBalancer.timeout: `-1s` is not a duration"), "{said}");
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(
             short.as_deref(),
             Some(
-                "annotateDeploymentToDetach.gracePeriodSeconds is 7, but for 8 s the load balancer may go on sending requests to a node (3 failed checks, one every 2s, timeout 2s, propagation 0s): set it to 8 or more, remove it, or correct loadBalancer"
+                "annotateDeploymentToDetach.gracePeriodSeconds is 7, but the load balancer may send requests to a node for 8 s (3 failed checks, one every 2s, timeout 2s, propagation 0s): set it to 8 or more, remove it, or correct loadBalancer"
             )
         );
         let node = warning(haproxy(), json!({"annotateNodeToDetach": {"key": "a/b", "gracePeriodSeconds": 0}}));

@@ -118,7 +118,7 @@ impl Count {
 fn not_a_count(field: &str, value: &str) -> SpecProblem {
     SpecProblem {
         reason: "InvalidSpec",
-        message: format!("{field}: `{value}` is neither a whole number of 0 or more nor a percentage from \"0%\" to \"100%\""),
+        message: format!("{field}: `{value}` must be a whole number of 0 or more, or a percentage from \"0%\" to \"100%\""),
     }
 }
 
@@ -278,7 +278,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     ]));
     let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
     if mode == Mode::Degrade && degraded_nodes.is_zero() {
-        errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node could ever be updated"));
+        errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node can be updated"));
     }
     let topology = or_default(&mut errors, topology(&rolling));
     let windows = Windows::parse(&rolling.windows).map_err(|message| SpecProblem { reason: "InvalidSpec", message });
@@ -287,7 +287,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
         warnings.push(SpecProblem {
             reason: "ConflictingStrategy",
-            message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins, nodes are detached; set maxDegradedNodes to 0".into(),
+            message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins and nodes are detached; set maxDegradedNodes to 0".into(),
         });
     }
     warnings.extend(ignored_selector(spec));
@@ -365,7 +365,7 @@ fn ignored_selector(spec: &IngressDaemonSetSpec) -> Option<SpecProblem> {
     let selector = spec.selector.as_ref().filter(|selector| !selector.match_expressions.is_empty());
     selector.map(|_| SpecProblem {
         reason: "SelectorIgnored",
-        message: "selector.matchExpressions selects nothing: pods are found by labels of the operator, and only selector.matchLabels is copied to the Deployments; remove it".into(),
+        message: "selector.matchExpressions has no effect: remove it; the operator finds pods by its own labels and copies only selector.matchLabels to the Deployments".into(),
     })
 }
 
@@ -381,7 +381,7 @@ fn ignored_marks(rolling: &RollingUpdate) -> Option<SpecProblem> {
     (!marks.is_empty()).then(|| SpecProblem {
         reason: "MarksIgnored",
         message: format!(
-            "{}: updates do not use it while maxUnavailableNodes is 0, since nodes stay attached, only nodes that leave are detached; set maxUnavailableNodes to 1 or more, or remove it",
+            "{}: updates ignore this while maxUnavailableNodes is 0: set maxUnavailableNodes to 1 or more, or remove the field; nodes stay attached during updates, only nodes that leave are detached",
             marks.join(", ")
         ),
     })
@@ -389,9 +389,9 @@ fn ignored_marks(rolling: &RollingUpdate) -> Option<SpecProblem> {
 
 fn no_pod_could_be_replaced(host_ports: bool) -> SpecProblem {
     if !host_ports {
-        return both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod could ever be replaced");
+        return both_zero("maxUnavailablePodsPerNode", "maxSurgedPodsPerNode", "no pod can be replaced");
     }
-    let message = "maxUnavailablePodsPerNode must not be 0 where pods hold ports of the host, or no pod could ever be replaced: a new one needs the port of the old one; set it to 1";
+    let message = "maxUnavailablePodsPerNode must not be 0 if pods hold host ports, or no pod can be replaced: set it to 1; a new pod needs the port of the old one";
     SpecProblem { reason: "InvalidSpec", message: message.into() }
 }
 
@@ -415,7 +415,7 @@ fn topology(rolling: &RollingUpdate) -> Result<Option<Topology>, SpecProblem> {
     let Some(topology) = &rolling.topology else { return Ok(None) };
     let budget = Count::parse("topology.maxUnavailableNodes", topology.max_unavailable_nodes.as_ref())?;
     if budget.is_some_and(Count::is_zero) {
-        let message = "topology.maxUnavailableNodes must not be 0, or no node could ever be updated: set it to 1 or more, or remove it";
+        let message = "topology.maxUnavailableNodes must not be 0, or no node can be updated: set it to 1 or more, or remove it";
         return Err(SpecProblem { reason: "InvalidSpec", message: message.into() });
     }
     Ok(Some(Topology { key: topology.key.clone(), budget, one_at_a_time: topology.one_domain_at_a_time }))
@@ -448,7 +448,7 @@ fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, SpecProblem> {
             _ => {
                 return Err(SpecProblem {
                     reason: "InvalidSpec",
-                    message: format!("healthCheckNodePorts: {port} is not a port from 1 to 65535, or is there twice"),
+                    message: format!("healthCheckNodePorts: {port} must be a port from 1 to 65535, listed once"),
                 });
             }
         }
@@ -475,7 +475,7 @@ fn pod_problems(pod: &PodSpec) -> Vec<SpecProblem> {
     if pod.node_name.is_some() {
         found.push(SpecProblem {
             reason: "InvalidTemplate",
-            message: "template.spec.nodeName must not be set: the operator pins pods; choose nodes with nodeSelector".into(),
+            message: "template.spec.nodeName must not be set: choose nodes with nodeSelector; the operator assigns pods to nodes".into(),
         });
     }
     found
@@ -492,7 +492,7 @@ fn health_checker_problems(spec: &IngressDaemonSetSpec, pods_per_node: i32) -> V
         policy.min_ready.filter(|least| policy.type_ == ReadyPolicyType::AtLeast && 0 < pods_per_node && pods_per_node < *least)
     {
         messages.push(format!(
-            "healthChecker.readyPolicy.minReady: {least} pods are never ready where podsPerNode is {pods_per_node}: set it to {pods_per_node} or less"
+            "healthChecker.readyPolicy.minReady is {least}, but podsPerNode is {pods_per_node}: set minReady to {pods_per_node} or less"
         ));
     }
     messages.into_iter().map(|message| SpecProblem { reason: "InvalidSpec", message }).collect()
@@ -508,7 +508,7 @@ fn held_host_ports(pod: &PodSpec) -> impl Iterator<Item = i32> {
 
 fn held_health_port(pod: &PodSpec, health_ports: &[u16]) -> Option<SpecProblem> {
     let port = held_host_ports(pod).find(|held| health_ports.iter().any(|port| i32::from(*port) == *held))?;
-    let message = format!("healthCheckNodePorts: {port} is a port that the template's containers hold on the node: choose another one");
+    let message = format!("healthCheckNodePorts: the template's containers hold port {port} of the node: choose another health port");
     Some(SpecProblem { reason: "HealthCheckPortConflict", message })
 }
 
@@ -520,7 +520,7 @@ fn host_port_conflict(pod: &PodSpec) -> SpecProblem {
     };
     SpecProblem {
         reason: "HostPortConflict",
-        message: format!("several pods of one node would hold the same host port, which a kubelet refuses: {remedy}"),
+        message: format!("a kubelet refuses several pods with the same host port on one node: {remedy}"),
     }
 }
 
@@ -528,7 +528,7 @@ fn host_port_conflict(pod: &PodSpec) -> SpecProblem {
 pub(crate) fn milliseconds(field: &str, given: &Duration) -> Result<i64, SpecProblem> {
     given.milliseconds().filter(|millis| (0..=86_400_000).contains(millis)).ok_or_else(|| SpecProblem {
         reason: "InvalidSpec",
-        message: format!("{field}: `{given}` is not a duration of at most a day such as 2s, 500ms or 1m30s"),
+        message: format!("{field}: `{given}` is not a duration of at most 1 day, such as 2s, 500ms or 1m30s"),
     })
 }
 

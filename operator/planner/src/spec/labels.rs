@@ -48,7 +48,7 @@ pub(super) fn check(spec: &IngressDaemonSetSpec, template: &PodTemplateSpec) -> 
 /// Resources that were made before the definition had this bound.
 fn marks_with_a_long_value(spec: &IngressDaemonSetSpec) -> Option<SpecProblem> {
     let mark = spec.update_strategy.as_ref()?.rolling_update.as_ref()?.node_mark()?;
-    let message = || format!("annotateNodeToDetach.value has more than {VALUE_CHARACTERS} characters: take a shorter one");
+    let message = || format!("annotateNodeToDetach.value has more than {VALUE_CHARACTERS} characters: shorten it");
     (mark.value.chars().count() > VALUE_CHARACTERS).then(|| SpecProblem { reason: "InvalidSpec", message: message() })
 }
 
@@ -75,7 +75,7 @@ fn marks_by_what_it_chooses_by(spec: &IngressDaemonSetSpec) -> Option<SpecProble
         () => return None,
     };
     let message = format!(
-        "labelNodeToDetach.key is `{key}`, which {field} asks for: a node would be another one with the label, so take another key, or another way to choose nodes"
+        "labelNodeToDetach.key is `{key}`, which {field} asks for: choose another key, or choose nodes another way; the label would change what {field} says of the node"
     );
     Some(SpecProblem { reason: "InvalidSpec", message })
 }
@@ -92,7 +92,7 @@ fn bad_key(place: &str, key: &str) -> Option<String> {
         Some((domain, name)) => is_domain(domain) && is_name(name),
     };
     (!valid).then(|| {
-        format!("{place}: `{}` is no key such as app or example.com/app: use at most 63 letters, digits, '-', '_' and '.', after an optional domain and slash", shown(key))
+        format!("{place}: `{}` is not a key such as app or example.com/app: use at most 63 letters, digits, '-', '_' and '.', after an optional domain and slash", shown(key))
     })
 }
 
@@ -100,7 +100,7 @@ fn bad_value(place: &str, key: &str, value: &str) -> Option<String> {
     let valid = value.is_empty() || is_name(value);
     (!valid).then(|| {
         format!(
-            "{place}: the value `{}` of `{}` is no label value: use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+            "{place}: the value `{}` of `{}` is not a label value: use at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit",
             shown(value),
             shown(key)
         )

@@ -96,7 +96,7 @@ fn step(index: usize, step: &RolloutStep) -> Result<StepSettings, SpecProblem> {
         (None, Some(labels)) => StepNodes::Labelled(labels.clone()),
         (Some(_), Some(_)) | (None, None) => {
             let message = format!(
-                "steps[{index}] needs either nodes (how many run the new revision in all) or nodeSelector (which ones): set one of them"
+                "steps[{index}] needs either nodes (the total that runs the new revision) or nodeSelector (which nodes): set one of them"
             );
             return Err(SpecProblem { reason: "InvalidSpec", message });
         }

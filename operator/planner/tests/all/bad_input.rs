@@ -33,15 +33,19 @@ fn labels_that_the_api_server_would_not_take_are_named_with_their_place() {
     for (change, reason, start) in [
         (json!({"nodeSelector": {"a": "b c"}}), "InvalidSpec", "nodeSelector: the value `b c` of `a`"),
         (json!({"nodeSelector": {"a": "b\n"}}), "InvalidSpec", "nodeSelector: the value `b\\n` of `a`"),
-        (json!({"nodeSelector": {"a b": ""}}), "InvalidSpec", "nodeSelector: `a b` is no key"),
-        (json!({"selector": {"matchLabels": {"": "x"}}}), "InvalidSpec", "selector.matchLabels: `` is no key"),
+        (json!({"nodeSelector": {"a b": ""}}), "InvalidSpec", "nodeSelector: `a b` is not a key"),
+        (json!({"selector": {"matchLabels": {"": "x"}}}), "InvalidSpec", "selector.matchLabels: `` is not a key"),
         (json!({"template": {"metadata": {"labels": {"a": "-b"}}}}), "InvalidTemplate", "template.metadata.labels: the value `-b` of `a`"),
         (json!({"template": {"metadata": {"labels": {"a": long}}}}), "InvalidTemplate", "template.metadata.labels: the value `xxx"),
-        (json!({"template": {"metadata": {"labels": {"A.b/c": "d"}}}}), "InvalidTemplate", "template.metadata.labels: `A.b/c` is no key"),
+        (
+            json!({"template": {"metadata": {"labels": {"A.b/c": "d"}}}}),
+            "InvalidTemplate",
+            "template.metadata.labels: `A.b/c` is not a key",
+        ),
         (
             json!({"template": {"metadata": {"annotations": {"a/": "any text\n"}}}}),
             "InvalidTemplate",
-            "template.metadata.annotations: `a/` is no key",
+            "template.metadata.annotations: `a/` is not a key",
         ),
     ] {
         let told = told(&change);
@@ -161,7 +165,8 @@ fn a_grace_period_that_is_too_short_shows_in_the_condition_and_stops_nothing() {
     let valid = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid").unwrap();
     assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("True", "GracePeriodTooShort"));
     assert!(
-        valid.message.contains("gracePeriodSeconds is 5, but for 25 s") && valid.message.contains("set it to 25 or more"),
+        valid.message.contains("gracePeriodSeconds is 5, but the load balancer may send requests to a node for 25 s")
+            && valid.message.contains("set it to 25 or more"),
         "{}",
         valid.message
     );
