@@ -49,7 +49,7 @@ pub fn verdict(world: &World, gate: &Gate, pod: &Pod, node: Option<&NodeFacts>) 
         http(world, gate, wanted, pod)
     } else {
         // A source that a newer version of the definition knows.
-        Verdict::Unreadable("this release does not know the source: update the operator".into())
+        Verdict::Unreadable("update the operator: this release does not know the source".into())
     }
 }
 
@@ -58,7 +58,7 @@ fn value(what: &str, key: &str, values: &BTreeMap<String, GateValue>, texts: &La
     let shown: String = found.chars().take(64).collect();
     match values.get(found) {
         Some(meaning) => Verdict::Says(*meaning == GateValue::True, format!("{what} {key}={shown}")),
-        None => Verdict::Silent(format!("{what} {key}={shown} is none of the values that the gate knows")),
+        None => Verdict::Silent(format!("{what} {key}={shown} is not among the gate's values")),
     }
 }
 
@@ -74,7 +74,7 @@ fn held(manual: &ManualSource, pod: &Pod) -> Verdict {
             Verdict::Says(false, format!("held by {}{more}", first.join(", ")))
         }
         Err(owners::Unreadable(why)) => Verdict::Garbled(format!(
-            "annotation {key} is no list of holds such as [{{\"owner\": \"me\", \"key\": \"why\"}}], so the pod counts as held: {why}"
+            "annotation {key} is not a list of holds such as [{{\"owner\": \"me\", \"key\": \"why\"}}], so the pod counts as held: {why}"
         )),
     }
 }
@@ -82,7 +82,7 @@ fn held(manual: &ManualSource, pod: &Pod) -> Verdict {
 fn on_node(pod: &Pod, node: Option<&NodeFacts>, says: impl FnOnce(&NodeFacts) -> Verdict) -> Verdict {
     match node {
         _ if pod.node.is_empty() => Verdict::Silent("the pod is on no node yet".into()),
-        None => Verdict::Silent(format!("there is no Node {}", pod.node)),
+        None => Verdict::Silent(format!("Node {} does not exist", pod.node)),
         Some(node) => says(node),
     }
 }
@@ -109,20 +109,20 @@ fn attached(world: &World, gate: &Gate, wanted: &NamedSource, pod: &Pod) -> Verd
     let name = &wanted.name;
     let resource = match live(gate.ingress_daemon_set().and_then(|key| world.attachments.get(&key))) {
         Err(verdict) => return verdict,
-        Ok(None) => return Verdict::Silent(format!("there is no IngressDaemonSet {name}")),
+        Ok(None) => return Verdict::Silent(format!("IngressDaemonSet {name} does not exist")),
         Ok(Some(resource)) => resource,
     };
     if pod.labels.get(names::RESOURCE_LABEL).is_some_and(|uid8| *uid8 == resource.uid8) {
         // The node is attached again when its replicas are ready: they cannot wait for it.
-        return Verdict::Says(true, format!("a replica of {name} itself"));
+        return Verdict::Says(true, format!("the pod is a replica of IngressDaemonSet {name}"));
     }
     match resource.nodes.get(&pod.node) {
         _ if pod.node.is_empty() => Verdict::Silent("the pod is on no node yet".into()),
         Some(health) if health.chosen && health.detached => {
-            Verdict::Says(false, format!("Node {} is not attached by {name}, or about to be detached", pod.node))
+            Verdict::Says(false, format!("IngressDaemonSet {name} has not attached Node {}, or is about to detach it", pod.node))
         }
-        Some(health) if health.chosen => Verdict::Says(true, format!("Node {} is attached by {name}", pod.node)),
-        _ => Verdict::Silent(format!("{name} does not use Node {}", pod.node)),
+        Some(health) if health.chosen => Verdict::Says(true, format!("IngressDaemonSet {name} has attached Node {}", pod.node)),
+        _ => Verdict::Silent(format!("IngressDaemonSet {name} does not use Node {}", pod.node)),
     }
 }
 
@@ -139,7 +139,7 @@ fn object(world: &World, gate: &Gate, wanted: &ObjectConditionSource) -> Verdict
     let shown = format!("{} {}", wanted.kind, wanted.name);
     let conditions = match live(gate.object().and_then(|key| world.objects.get(&key))) {
         Err(verdict) => return verdict,
-        Ok(None) => return Verdict::Silent(format!("there is no {shown}")),
+        Ok(None) => return Verdict::Silent(format!("{shown} does not exist")),
         Ok(Some(conditions)) => conditions,
     };
     match conditions.get(&wanted.type_) {

@@ -51,24 +51,23 @@ pub fn status<'a>(
     let mut conditions = Conditions { gate, before, now, said: Vec::new() };
     match (unseen(world, gate), unreadable) {
         _ if world.surplus.contains_key(&gate.key()) => conditions.say("Ready", false, "TooManyGates", surplus()),
-        (Some(why), _) => conditions.say("Ready", false, "PodsUnreadable", format!("pods of the gate cannot be seen: {why}")),
+        (Some(why), _) => conditions.say("Ready", false, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}")),
         (None, Some(why)) => {
-            let then = format!("the source cannot be read: {why}; failMode is {:?}", gate.spec.fail_mode);
+            let then = format!("the operator cannot read the source: {why}; failMode is {:?}", gate.spec.fail_mode);
             conditions.say("Ready", false, "SourceUnreadable", then);
         }
         (None, None) if pods.matched == 0 && pods.not_gated > 0 => {
-            let message = format!("{} pods are selected, and none of them lists {}", pods.not_gated, gate.spec.condition_type);
+            let message = format!("none of the {} selected pods lists {} in readinessGates", pods.not_gated, gate.spec.condition_type);
             conditions.say("Ready", true, "NoPodListsCondition", message);
         }
         (None, None) if pods.matched == pods.true_ => conditions.say("Ready", true, "NoPodHeld", summary.clone()),
         (None, None) => conditions.say("Ready", true, "PodsHeld", summary.clone()),
     }
     if beaten.is_empty() {
-        conditions.say("Conflicting", false, "OnlyOne", "no other gate keeps this condition of a pod of this one".into());
+        conditions.say("Conflicting", false, "OnlyOne", "no other gate keeps this condition on the same pods".into());
     } else {
         let winners = beaten.into_iter().take(SAMPLE).collect::<Vec<_>>().join(", ");
-        let message =
-            format!("of {beaten_pods} pods the condition is kept by {winners}: of two gates with one conditionType the older has its way");
+        let message = format!("older gates with the same conditionType keep the condition on {beaten_pods} pods: {winners}");
         conditions.say("Conflicting", true, "SameConditionType", message);
     }
     if let Some((reason, works, message)) = admission {
@@ -86,7 +85,7 @@ fn summary(pods: &PodCounts) -> String {
 
 fn surplus() -> String {
     format!(
-        "nothing is done for this gate: of the PodReadinessGates of a namespace the {GATES_PER_NAMESPACE} oldest are kept; delete some, or select more pods with one"
+        "the operator ignores this gate and keeps only the {GATES_PER_NAMESPACE} oldest PodReadinessGates of a namespace: delete some gates, or select more pods with one gate"
     )
 }
 
