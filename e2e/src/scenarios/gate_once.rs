@@ -138,8 +138,9 @@ async fn spared(bed: &Bed) -> Result<()> {
         let blocked = status.blocked.first();
         status.nodes.held == 0
             && has_condition(status, "TolerationMissing", "True", "PodsWouldBeEvicted")
-            && blocked
-                .is_some_and(|blocked| blocked.requirement == "replicas" && blocked.sample == ["n1"] && blocked.reason.contains("evicted"))
+            && blocked.is_some_and(|blocked| {
+                blocked.requirement == "replicas" && blocked.sample == ["n1"] && blocked.reason.contains("would evict")
+            })
     })
     .await?;
     eventually(MINUTE, "the metric says so", async || {

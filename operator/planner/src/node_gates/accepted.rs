@@ -63,19 +63,21 @@ impl Means {
         let settled = accepted.is_some_and(|age| age >= SETTLES);
         match self {
             Self::Reactive(why) => ("Reactive", false, (*why).into()),
-            Self::Policy if settled => ("Policy", true, "a MutatingAdmissionPolicy taints nodes as they are created".into()),
-            Self::Webhook if settled => {
-                ("Webhook", true, "the operator's webhook taints nodes as they are created, while it can be reached".into())
-            }
-            Self::Policy if accepted.is_none() => ("Settling", false, "the policy is being written".into()),
+            Self::Policy if settled => ("Policy", true, "a MutatingAdmissionPolicy taints nodes at their creation".into()),
+            Self::Webhook if settled => (
+                "Webhook",
+                true,
+                "the operator's webhook taints nodes at their creation, while the API server can reach the operator".into(),
+            ),
+            Self::Policy if accepted.is_none() => ("Settling", false, "the operator is writing the policy".into()),
             Self::Webhook if accepted.is_none() => {
-                ("Settling", false, "the configuration of the webhook and its certificates are being made".into())
+                ("Settling", false, "the operator is creating the configuration of the webhook and its certificates".into())
             }
             Self::Policy | Self::Webhook => (
                 "Settling",
                 false,
                 format!(
-                    "written less than {} s ago, and an API server may not have read it yet: a node that comes now may be tainted a moment after it was created",
+                    "written less than {} s ago, so an API server may not have read it yet: until then a new node may get the taint a moment after its creation",
                     SETTLES.as_secs()
                 ),
             ),

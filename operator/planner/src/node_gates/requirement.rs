@@ -84,9 +84,9 @@ fn evicts(world: &World, gate: &Gate, node: &Subject<'_>) -> Option<(String, Str
         let of = format!("pods of IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
         let why = match health(world, wanted, node) {
             Some(found) if found.evicted_by.contains(&gate.spec.taint) => {
-                format!("{of} on the node do not tolerate the taint and would be evicted: they bear it from the next revision on")
+                format!("the taint would evict {of} on the node: these pods tolerate it from the next revision on")
             }
-            None if works => format!("it is not known yet whether {of} on the node tolerate the taint"),
+            None if works => format!("waiting to see whether {of} on the node tolerate the taint"),
             Some(_) | None => return None,
         };
         Some((requirement.name.clone(), why))
@@ -157,7 +157,7 @@ fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (Ve
 
 /// A kind that a newer version of the definition knows.
 fn unknown() -> Verdict {
-    Verdict::NoData("this release does not know the kind of the requirement: update the operator".into())
+    Verdict::NoData("update the operator: this release does not know the kind of the requirement".into())
 }
 
 fn shown(annotation: &AnnotationRequirement) -> String {
@@ -221,7 +221,9 @@ fn pods(world: &World, source: &PodSource, wanted: &PodsRequirement, node: &Subj
 }
 
 fn live<T>(source: Option<&Source<T>>, what: impl Fn() -> String) -> Result<&T, Verdict> {
-    source.map_or(Err("it was not listed yet"), Source::live).map_err(|why| Verdict::NoData(format!("{} cannot be seen: {why}", what())))
+    source
+        .map_or(Err("the first list is pending"), Source::live)
+        .map_err(|why| Verdict::NoData(format!("the operator cannot see {}: {why}", what())))
 }
 
 /// What a pod says may be from before the machine was started again: its status stands until its kubelet is back.
@@ -261,9 +263,9 @@ fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) 
         _ if own.clone().next().is_none() => Verdict::Unmet(format!("{} has no pod on the node", name())),
         _ if ready.is_empty() => Verdict::Unmet(format!("the pod of {} is not ready", name())),
         _ if !wanted.current_revision => Verdict::Met,
-        None => Verdict::NoData(format!("the newest revision of {} cannot be seen", name())),
+        None => Verdict::NoData(format!("the operator cannot see the newest revision of {}", name())),
         Some(newest) if ready.iter().any(|pod| pod.revision == *newest) => Verdict::Met,
-        Some(_) => Verdict::Unmet(format!("the pod of {} is of an older revision", name())),
+        Some(_) => Verdict::Unmet(format!("the pod of {} runs an older revision", name())),
     }
 }
 
@@ -290,7 +292,7 @@ fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node:
         return (Verdict::NoData(format!("{} does not exist", name())), None);
     }
     let Some(found) = health(world, wanted, node) else {
-        return (Verdict::NoData(format!("{} was not looked at for this node yet", name())), None);
+        return (Verdict::NoData(format!("the operator has not checked {} for this node yet", name())), None);
     };
     if !found.chosen {
         return (Verdict::NotApplicable, None);
@@ -298,7 +300,7 @@ fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node:
     let Some(since) = found.updating_since else { return (replicas(found, wanted, &name), None) };
     match wanted.during_update {
         DuringUpdate::Strict => (replicas(found, wanted, &name), None),
-        DuringUpdate::Taint => (Verdict::Unmet(format!("{} updates its pods on the node", name())), None),
+        DuringUpdate::Taint => (Verdict::Unmet(format!("{} is updating its pods on the node", name())), None),
         DuringUpdate::Hold => {
             let most = wanted.max_hold.as_ref().and_then(crds::Duration::milliseconds).map_or(MAX_HOLD, |hold| hold / 1000);
             let until = since.saturating_add(most);

@@ -17,7 +17,7 @@ fn shut<'w>(world: &'w World, gate: &'w Gate, waiting: &mut Vec<&'w str>) -> Opt
     if awaited.is_some_and(|keys| keys.contains(&gate.spec.taint.key)) {
         return Some((
             "WaitsForOwnTaint",
-            format!("release.waitForTaintsGone names the gate's own taint {}: take it out of the list", gate.spec.taint.key),
+            format!("release.waitForTaintsGone names the gate's own taint {}: remove the taint from the list", gate.spec.taint.key),
         ));
     }
     waiting.push(&gate.uid);
@@ -35,11 +35,11 @@ fn shut<'w>(world: &'w World, gate: &'w Gate, waiting: &mut Vec<&'w str>) -> Opt
 fn trouble<'w>(world: &'w World, gate: &'w Gate, requirement: &Requirement, waiting: &mut Vec<&'w str>) -> Option<(&'static str, String)> {
     if let Some(wanted) = &requirement.gate {
         let other = world.gates.values().find(|other| other.name == wanted.name)?;
-        let cycle = ("GateCycle", "the gate waits for itself through the gates that it requires: remove one of those requirements".into());
+        let cycle = ("GateCycle", "the gate requires itself through other gates: remove one of these requirements".into());
         if waiting.contains(&other.uid.as_str()) {
             return Some(cycle);
         }
-        let why = if other.spec.dry_run { "it is a dry run".to_owned() } else { shut(world, other, waiting)?.1 };
+        let why = if other.spec.dry_run { "its spec.dryRun is true".to_owned() } else { shut(world, other, waiting)?.1 };
         if leads_to(world, other, gate) {
             return Some(cycle);
         }
@@ -62,7 +62,7 @@ fn trouble<'w>(world: &'w World, gate: &'w Gate, requirement: &Requirement, wait
     Some((
         "NotTolerated",
         format!(
-            "requirement {}: {what} do not tolerate {}:{}, so they could not start on a node that waits for them: give them that toleration; until then no node is tainted",
+            "requirement {}: {what} do not tolerate {}:{} and cannot start on a node with this taint: add the toleration; until then the gate taints no node",
             requirement.name,
             taint.key,
             taint.effect.as_str(),

@@ -55,11 +55,11 @@ impl Deletion {
     /// A word for a condition, and what it waits for. `refused`: writes to nodes that were.
     fn said(&self, refused: Option<&Refused>) -> (&'static str, String) {
         let waits = match &self.admission {
-            Some(_) => "it acts as before until what taints new nodes is gone".to_owned(),
-            None => format!("{} nodes are to lose what is the gate's", self.nodes),
+            Some(_) => "the gate acts as before until its policy or webhook is gone".to_owned(),
+            None => format!("the gate's taint and record must go from {} nodes", self.nodes),
         };
         let policy = match &self.admission {
-            Some(Lingering::Refused(why)) => Some(format!("it cannot be deleted: {why}")),
+            Some(Lingering::Refused(why)) => Some(format!("its policy or webhook cannot be deleted: {why}")),
             Some(Lingering::Waits) | None => None,
         };
         let hindrances: Vec<_> = policy.into_iter().chain(refused.map(|refused| refused.said().1)).collect();
@@ -85,12 +85,18 @@ impl Refused {
     /// A word for a condition, and what to do.
     fn said(&self) -> (&'static str, String) {
         let (reason, remedy) = if self.forbidden {
-            ("PatchForbidden", "give the operator the right to patch Nodes (deploy/10-rbac.yaml), or let admission control allow it")
+            (
+                "PatchForbidden",
+                "give the operator the right to patch Nodes (deploy/10-rbac.yaml), or make admission control allow the patch",
+            )
         } else {
-            ("PatchFailed", "it is tried again; look at what the API server or its admission control objects to")
+            ("PatchFailed", "the operator retries; check what the API server or its admission control objects to")
         };
         let Self { nodes, node, message, .. } = self;
-        (reason, format!("{nodes} nodes cannot be written to and stay as they are, {node} among them: {message}; {remedy}"))
+        (
+            reason,
+            format!("the operator cannot write to {nodes} nodes, {node} among them: {message}; {remedy}; these nodes stay as they are"),
+        )
     }
 }
 
@@ -196,24 +202,29 @@ fn conditions(
             say("Ready", false, reason, message);
         }
         (None, None, Some(unseen), _) => {
-            say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes stay as they are until it can be seen"));
+            say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes stay as they are until the source is available"));
         }
         (None, None, None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
         (None, None, None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),
     }
     match &circumstances.unsatisfiable {
         Some((reason, message)) => say("Satisfiable", false, reason, message.clone()),
-        None => say("Satisfiable", true, "Satisfiable", "nothing is known that would keep the gate shut for ever".into()),
+        None => say("Satisfiable", true, "Satisfiable", "no obstacle found".into()),
     }
     if circumstances.overlaps.is_empty() {
-        say("Overlapping", false, "OnlyOne", "no other gate has this taint on a node of this one".into());
+        say("Overlapping", false, "OnlyOne", "no other gate has this taint on the same nodes".into());
     } else {
         let others = circumstances.overlaps.iter().cloned().collect::<Vec<_>>().join(", ");
-        say("Overlapping", true, "SharedTaint", format!("also on nodes of {others}: the taint stays until all of them release a node"));
+        say(
+            "Overlapping",
+            true,
+            "SharedTaint",
+            format!("gates with the same taint on the same nodes: {others}; the taint stays until all gates release the node"),
+        );
     }
     if kept.no_room > 0 {
         let message = format!(
-            "{} nodes are not ready and stay without the taint: spec.retaint.budget is used up; look at what changed on all of them before raising it",
+            "{} nodes are not ready and stay without the taint, because spec.retaint.budget is used up: check what changed on these nodes before you raise the budget",
             kept.no_room
         );
         say("BudgetExhausted", true, "TooManyRegressions", message);
@@ -223,7 +234,7 @@ fn conditions(
     if gate.spec.taint.effect == Effect::NoExecute && gate.ingress_daemon_sets().next().is_some() {
         if kept.spared > 0 {
             let message = format!(
-                "{} nodes are not ready and do not get the taint: it would evict the pods that the gate waits for, see blocked; change the template, so that a revision is rolled out whose pods bear it",
+                "{} nodes are not ready and do not get the taint, which would evict the pods that the gate waits for (see blocked): change the template to roll out a revision whose pods tolerate the taint",
                 kept.spared
             );
             say("TolerationMissing", true, "PodsWouldBeEvicted", message);
@@ -232,7 +243,7 @@ fn conditions(
                 "TolerationMissing",
                 false,
                 "NobodyEvicted",
-                "no node is spared the taint for the sake of the pods that the gate waits for".into(),
+                "no node stays without the taint to protect the pods that the gate waits for".into(),
             );
         }
     }
@@ -240,7 +251,7 @@ fn conditions(
         let late = match nodes.late {
             0 => String::new(),
             late => format!(
-                "; {late} nodes got the taint after they had been created: their labels came later, or they were made before this was in force; pods may have come first, see events TaintedLate"
+                "; {late} nodes got the taint after their creation, because their labels came later or admission was not active yet; pods may have started before, see events TaintedLate"
             ),
         };
         say("AdmissionActive", *works, reason, format!("{message}{late}"));
@@ -253,21 +264,21 @@ pub fn unseen(world: &World, gate: &Gate) -> Vec<String> {
     let mut unseen = Vec::new();
     for source in gate.pod_sources() {
         if let Some(why) = world.pods.get(&source).and_then(|source| source.broken.as_ref()) {
-            unseen.push(format!("{source} cannot be seen: {why}"));
+            unseen.push(format!("the operator cannot see {source}: {why}"));
         }
     }
     for key in gate.daemon_sets() {
         let Some(source) = world.daemon_sets.get(&key) else { continue };
         if let Some(why) = &source.broken {
-            unseen.push(format!("DaemonSet {}/{} cannot be seen: {why}", key.0, key.1));
+            unseen.push(format!("the operator cannot see DaemonSet {}/{}: {why}", key.0, key.1));
         } else if let Some(Some(found)) = &source.found
             && let Some(why) = world.pods.get(&daemon_set_pods(&key, found)).and_then(|pods| pods.broken.as_ref())
         {
-            unseen.push(format!("pods of DaemonSet {}/{} cannot be seen: {why}", key.0, key.1));
+            unseen.push(format!("the operator cannot see pods of DaemonSet {}/{}: {why}", key.0, key.1));
         }
     }
     if let (Some(why), true) = (&world.csi_drivers.broken, gate.spec.requirements.iter().any(|wanted| wanted.csi_driver.is_some())) {
-        unseen.push(format!("CSINodes cannot be seen: {why}"));
+        unseen.push(format!("the operator cannot see CSINodes: {why}"));
     }
     for (namespace, name) in gate.ingress_daemon_sets().filter(|key| world.absent.contains(key)) {
         unseen.push(format!("IngressDaemonSet {namespace}/{name} does not exist"));

@@ -88,7 +88,7 @@ impl<T> Source<T> {
         match (&self.found, &self.broken) {
             (Some(found), None) => Ok(found),
             (_, Some(why)) => Err(why),
-            (None, None) => Err("it was not listed yet"),
+            (None, None) => Err("the first list is pending"),
         }
     }
 

@@ -127,5 +127,5 @@ fn that_new_nodes_are_tainted_in_time_is_not_said_without_those_that_were_not() 
         said.conditions.iter().find(|condition| condition.type_ == "AdmissionActive").unwrap().message.clone()
     };
     assert_eq!(said(false), "by a policy");
-    assert!(said(true).contains("1 nodes got the taint after they had been created"), "{}", said(true));
+    assert!(said(true).contains("1 nodes got the taint after their creation"), "{}", said(true));
 }
