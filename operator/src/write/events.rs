@@ -32,7 +32,7 @@ impl Announcer {
             Action::WriteStatus { granted, .. } => {
                 // Side by side: the grants of a large fleet are many, and their nodes wait for the next pass.
                 let events =
-                    granted.iter().map(|node| self.normal(snapshot, "NodeGranted", "Grant", format!("node {node} may be disrupted")));
+                    granted.iter().map(|node| self.normal(snapshot, "NodeGranted", "Grant", format!("node {node}: budget slot granted")));
                 let events: Vec<_> = events.collect();
                 futures::stream::iter(events).buffer_unordered(PARALLEL).collect::<()>().await;
             }
@@ -41,33 +41,34 @@ impl Announcer {
                 let detaches_by_node = grant.is_some_and(|grant| grant.marks.node.is_some());
                 match write {
                     Write::Claim if !detaches_by_node => {
-                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: its health check fails from now on")).await;
+                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: its health check answers 503 from now on"))
+                            .await;
                     }
                     Write::Detach => {
                         let mark = grant
                             .and_then(|grant| grant.marks.node.as_ref())
                             .map(|mark| crds::names::mark_in_words(&mark.key))
                             .unwrap_or_default();
-                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: {mark} asks to take it out")).await;
+                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: {mark} asks to take the node out")).await;
                     }
-                    Write::Update => self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: its pods change now")).await,
+                    Write::Update => self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: updating its pods")).await,
                     Write::Pause => {
-                        self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: its pods are updated in place")).await;
+                        self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: updating its pods in place")).await;
                     }
                     Write::Recreate(why) => {
-                        let note = format!("node {node}: its pods are re-created now, not updated in place: {why}");
+                        let note = format!("node {node}: re-creating its pods instead of updating them in place: {why}");
                         self.normal(snapshot, "NodeUpdated", "Update", note).await;
                     }
                     Write::Close => {
-                        self.normal(snapshot, "NodeAttached", "Attach", format!("node {node}: complete, and in service again")).await;
+                        self.normal(snapshot, "NodeAttached", "Attach", format!("node {node}: complete, back in rotation")).await;
                     }
-                    Write::FirstClose => self.normal(snapshot, "NodeJoined", "Attach", format!("node {node}: new, and in service")).await,
+                    Write::FirstClose => self.normal(snapshot, "NodeJoined", "Attach", format!("node {node}: new, in rotation")).await,
                     Write::Breaker => {
                         self.warning(
                             snapshot,
                             "AdmissionRejected",
                             "Breaker",
-                            format!("node {node}: the kubelet refuses its pods again and again; scaled down for a while"),
+                            format!("node {node}: the kubelet rejected its pods repeatedly; scaled down until the next try"),
                         )
                         .await;
                     }
