@@ -127,25 +127,29 @@ impl Teller {
         let (type_, reason, words) = match transition.happened {
             Happened::Added { .. } if strangers > 0 => {
                 let words = format!(
-                    "gate {name}: {taint} added after {strangers} pods had come that do not tolerate it; see condition AdmissionActive of the gate"
+                    "gate {name}: {taint} added late: {strangers} pods that do not tolerate it came first; see condition AdmissionActive of the gate"
                 );
                 (EventType::Warning, "TaintedLate", words)
             }
             Happened::Added { .. } if transition.regression => {
-                (EventType::Warning, "TaintAdded", format!("gate {name}: not ready any more, {taint} added"))
+                (EventType::Warning, "TaintAdded", format!("gate {name}: the node is no longer ready, {taint} added"))
             }
             Happened::Added { .. } => (EventType::Normal, "TaintAdded", format!("gate {name}: {taint} added until the node is ready")),
             Happened::Adopted => {
-                (EventType::Normal, "TaintAdopted", format!("gate {name}: {taint} was there and stays until the node is ready"))
+                (EventType::Normal, "TaintAdopted", format!("gate {name}: the existing {taint} stays until the node is ready"))
             }
             Happened::PutBack => {
-                (EventType::Warning, "TaintAdded", format!("gate {name}: {taint} was taken away by somebody else and is back"))
+                (EventType::Warning, "TaintAdded", format!("gate {name}: somebody else removed {taint}, the operator added it again"))
             }
-            Happened::Removed => (EventType::Normal, "TaintRemoved", format!("gate {name}: ready, {taint} removed")),
-            Happened::Yielded => (EventType::Normal, "TaintYielded", format!("gate {name}: ready; {taint} stays for other gates")),
-            Happened::TimedOut => {
-                (EventType::Warning, "ReleaseTimedOut", format!("gate {name}: held for too long, {taint} removed as release.timeout says"))
+            Happened::Removed => (EventType::Normal, "TaintRemoved", format!("gate {name}: the node is ready, {taint} removed")),
+            Happened::Yielded => {
+                (EventType::Normal, "TaintYielded", format!("gate {name}: the node is ready; {taint} stays for other gates"))
             }
+            Happened::TimedOut => (
+                EventType::Warning,
+                "ReleaseTimedOut",
+                format!("gate {name}: release.timeout is over, {taint} removed although the node is not ready"),
+            ),
         };
         tracing::info!(node = node.metadata.name, gate = name, reason, "{words}");
         self.publish(metrics, node, Event { type_, reason: reason.into(), action: "Gate".into(), note: Some(words), related: None }).await;
@@ -155,7 +159,7 @@ impl Teller {
     pub async fn tell_unknown(&self, metrics: &GateMetrics, node: &Node, key: &str, effect: &str) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let words = format!(
-            "{key}:{effect} stays: an annotation of the Node said that a gate had put it there, and no gate is known that ever had it; if nothing needs it: kubectl taint nodes {name} {key}:{effect}-"
+            "{key}:{effect} stays: an annotation of the Node names a gate for it, but no known gate ever had this taint; if nothing needs the taint, remove it: kubectl taint nodes {name} {key}:{effect}-"
         );
         tracing::warn!(node = name, "{words}");
         let reason = "TaintOfUnknownGate".to_owned();
