@@ -128,7 +128,7 @@ impl View {
             namespace: resource.namespace().unwrap_or_default(),
             name: resource.name_any(),
             state: progressing.map_or("Unknown", |condition| &condition.reason).to_owned(),
-            message: progressing.map_or("the operator has said nothing yet", |condition| &condition.message).to_owned(),
+            message: progressing.map_or("no status from the operator yet", |condition| &condition.message).to_owned(),
             current,
             complete: current && grants.is_empty() && progressing.is_some_and(|condition| condition.reason == "Complete"),
             stalled: is_true("Stalled").filter(|_| current).map(|condition| condition.message.clone()),
@@ -162,7 +162,7 @@ impl View {
             let header = ["NODE", "PHASE", "SINCE", "REASON", "MESSAGE"];
             let _ = write!(text, "\n{}", table(style, &header, rows.collect(), Some((1, tone_of))));
             if self.nodes.len() >= LISTED {
-                let _ = writeln!(text, "no more than {LISTED} are listed: `kubectl ids why NODE` knows of the others");
+                let _ = writeln!(text, "only {LISTED} nodes are listed: use `kubectl ids why NODE` for other nodes");
             }
         }
         text
@@ -203,7 +203,7 @@ impl View {
             writeln!(text, "{word}    {} by {}{since}: {}", blocked.reason, blocked.object, blocked.message)?;
         }
         if !self.current {
-            writeln!(text, "Note       the operator has not looked at the newest spec yet")?;
+            writeln!(text, "Note       the operator has not processed the newest spec yet")?;
         }
         for remarkable in &self.conditions {
             let tone = if remarkable.condition.starts_with("Paused") { Tone::Waiting } else { Tone::Bad };

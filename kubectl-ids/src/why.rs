@@ -73,11 +73,11 @@ fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, 
     let idle = |reason: &str, message: String| ("Idle".to_owned(), None, (reason.to_owned(), message));
     let refused = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid" && condition.status == "False");
     if let Some(refused) = refused {
-        return idle(&refused.reason, format!("{}; what runs on the node keeps running", refused.message));
+        return idle(&refused.reason, format!("{}; pods on the node keep running", refused.message));
     }
     // As the operator sees it: with what gates and its flags make of the spec.
     let Ok(Targets { effective: settings, .. }) = Targets::of(snapshot) else {
-        return idle("InvalidSpec", "the spec is not valid; what runs on the node keeps running".into());
+        return idle("InvalidSpec", "the spec is not valid; pods on the node keep running".into());
     };
     let deployment = snapshot.deployments.get(node);
     match snapshot.nodes.get(node) {
@@ -86,13 +86,10 @@ fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, 
         }
         _ => match deployment {
             Some(found) if found.revision() == settings.revision => {
-                idle("UpToDate", format!("it runs the newest revision, {} of {} pods are ready", found.status.ready, found.replicas()))
+                idle("UpToDate", format!("runs the newest revision; {} of {} pods ready", found.status.ready, found.replicas()))
             }
-            Some(_) => idle(
-                "Unknown",
-                "it does not run the newest revision, and nothing holds it back: the operator is about to look at it".into(),
-            ),
-            None => idle("Unknown", "it has no pods of the resource yet: the operator is about to look at it".into()),
+            Some(_) => idle("Unknown", "does not run the newest revision; no obstacle found, the operator looks at the node soon".into()),
+            None => idle("Unknown", "has no pods of the resource yet; the operator looks at the node soon".into()),
         },
     }
 }
@@ -140,7 +137,7 @@ fn held(record: &Record) -> String {
         Some(("configmap" | "preset", _)) => "the operator's log and metrics".into(),
         Some((namespace, name)) => format!("status.nodeReadiness of `kubectl get ids {name} -n {namespace} -o yaml`"),
     };
-    format!("readiness gate {gate} holds the node by {key}:{effect} until what it waits for is ready: see {see}")
+    format!("readiness gate {gate} holds the node by {key}:{effect} until the gate's requirements are met: see {see}")
 }
 
 fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<(&'static str, String)> {
@@ -169,9 +166,9 @@ fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<
 /// What the ledger says of a node that broke after its update; seconds are those of its last write.
 fn describe_suspect(suspect: &Suspect) -> String {
     let Suspect { revision, falls, last, since, unbroken, out, .. } = suspect;
-    let since = if *since > 0 { format!("since {}", clock(*since)) } else { "no more".to_owned() };
+    let since = if *since > 0 { format!("since {}", clock(*since)) } else { "no longer suspect".to_owned() };
     let last = if last.is_empty() { String::new() } else { format!(", last {last}") };
-    format!("{since}: revision {revision}, {falls} falls{last}, {unbroken} s without a break, out of service for {out} s in all")
+    format!("{since}: revision {revision}, {falls} falls{last}, {unbroken} s without a break, out of service for {out} s in total")
 }
 
 fn describe_node(snapshot: &Snapshot, node: &NodeFacts) -> String {
@@ -183,7 +180,7 @@ fn describe_node(snapshot: &Snapshot, node: &NodeFacts) -> String {
         words.push(format!("detach {} {:?} since {}", names::mark_in_words(&entry.key), entry.phase, clock(entry.time)));
     }
     if let Some(listed) = node.annotations.get(names::SKIP_ANNOTATION) {
-        words.push(format!("left out by {listed}"));
+        words.push(format!("skipped by {listed}"));
     }
     words.join(", ")
 }
@@ -201,8 +198,8 @@ fn describe_deployment(deployment: &DeploymentFacts, now: i64) -> String {
 /// What a phase means for the load balancer.
 fn health(phase: Phase) -> &'static str {
     match phase {
-        Phase::New => "never complete yet, health check 503",
-        Phase::Claimed => "taken out, health check 503",
+        Phase::New => "new, not complete yet, health check 503",
+        Phase::Claimed => "out of the load balancer, health check 503",
         Phase::InPlace => "updating in place, health check 503",
         Phase::Degrading => "updating while attached",
         Phase::Updating => "updating, health check 503",
@@ -212,8 +209,8 @@ fn health(phase: Phase) -> &'static str {
 
 fn describe_pod(pod: &PodFacts) -> String {
     let state = match (pod.terminating, pod.ended, pod.ready) {
-        (true, ..) => "ending",
-        (_, true, _) => "ended",
+        (true, ..) => "terminating",
+        (_, true, _) => "terminated",
         (.., true) => "ready",
         _ => "not ready",
     };
@@ -319,7 +316,7 @@ mod tests {
         let text = why(&resource, &snapshot, "n1").unwrap().render(&resource, "n1", Style::default(), snapshot.now);
         assert!(text.contains(&format!("NodesFlapping: {said}")), "{text}");
         let counts =
-            "since 2026-01-01T00:00:00Z: revision b, 2 falls, last CrashLoop, 12 s without a break, out of service for 20 s in all";
+            "since 2026-01-01T00:00:00Z: revision b, 2 falls, last CrashLoop, 12 s without a break, out of service for 20 s in total";
         assert!(text.contains(&format!("Suspect     {counts}")), "{text}");
     }
 
