@@ -190,7 +190,7 @@ async fn says_what_is_wrong(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.fails(&["why", "n9"], "there is no node n9").await?;
     ids.fails(&["skip", "n9"], "there is no node n9").await?;
     ids.prints(&["why", "infra1"], &["NotChosen", "the Node lacks the label ingress=true"]).await?;
-    ids.prints(&["why", "n1"], &["Idle", "UpToDate: it runs the newest revision, 2 of 2 pods are ready"]).await.map(drop)
+    ids.prints(&["why", "n1"], &["Idle", "UpToDate: runs the newest revision; 2 of 2 pods ready"]).await.map(drop)
 }
 
 /// The dry run changes nothing, and a bad file is refused.
@@ -203,9 +203,9 @@ async fn plans(bed: &Bed, ids: &Plugin) -> Result<()> {
     };
     let resource = |version| product::resource(version, &rolling_update(2, deployment_mark()));
     let same = file(resource("1").to_string())?;
-    ids.prints(&["plan", "-f", &same], &["nothing was changed", "Nothing to do: every node is as the resource says."]).await?;
+    ids.prints(&["plan", "-f", &same], &["nothing was changed", "Nothing to do: every node matches the spec."]).await?;
     let next = file(resource("2").to_string())?;
-    let plan = ids.prints(&["plan", "-f", &next], &["4 to be disrupted, at most 2 at once", "WAVE", "in 2 waves"]).await?;
+    let plan = ids.prints(&["plan", "-f", &next], &["4 to disrupt, at most 2 at once", "WAVE", "in 2 waves"]).await?;
     let rows: Vec<Vec<&str>> = plan.lines().map(|line| line.split_whitespace().collect()).collect();
     let updates = rows.iter().filter(|row| row.get(2) == Some(&"Update"));
     let waves: Vec<_> = updates.filter_map(|row| row.first().copied()).collect();

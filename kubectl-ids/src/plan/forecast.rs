@@ -315,7 +315,7 @@ impl Forecast {
             writeln!(text, "{}: {problem}", style.paint("not valid", Tone::Bad))?;
         }
         if !self.invalid.is_empty() {
-            return writeln!(text, "What runs keeps running; nothing would change.");
+            return writeln!(text, "Running pods keep running; nothing would change.");
         }
         let disrupted = self.turns.iter().filter(|turn| turn.kind.is_some()).count();
         let joining = self.turns.len() - disrupted;
@@ -325,7 +325,7 @@ impl Forecast {
         writeln!(text, "Revision   {}", self.revision)?;
         write!(
             text,
-            "Nodes      {} chosen: {disrupted} to be disrupted, at most {} at once; {} as they are",
+            "Nodes      {} chosen: {disrupted} to disrupt, at most {} at once; {} unchanged",
             self.chosen, self.budget, self.untouched
         )?;
         let optional = [(joining, "new"), (self.left.len(), "held")];
@@ -334,7 +334,7 @@ impl Forecast {
         }
         writeln!(text)?;
         if self.turns.is_empty() && self.left.is_empty() {
-            return writeln!(text, "Nothing to do: every node is as the resource says.");
+            return writeln!(text, "Nothing to do: every node matches the spec.");
         }
         if !self.turns.is_empty() {
             write!(text, "\n{}", self.order(style))?;
@@ -345,7 +345,7 @@ impl Forecast {
         }
         for (why, nodes) in recreated {
             let nodes = if nodes == 1 { "a node".to_owned() } else { format!("{nodes} nodes") };
-            writeln!(text, "\nThe pods of {nodes} cannot stay: {why}")?;
+            writeln!(text, "\nThe pods of {nodes} must be re-created: {why}")?;
         }
         if !self.left.is_empty() {
             let rows =
@@ -354,12 +354,12 @@ impl Forecast {
             write!(text, "\n{state}")?;
         }
         let Some(waves) = self.turns.iter().map(|turn| turn.wave).max() else {
-            return writeln!(text, "\nExpected   nothing, before somebody acts");
+            return writeln!(text, "\nExpected   no change until somebody acts");
         };
         let duration = span(self.duration);
         let words = match (self.turns.iter().any(|turn| turn.ends.is_none()), self.cut) {
             (_, true) => format!("more than {duration}: the simulation stops here, after {} nodes", self.turns.len()),
-            (true, false) => format!("{duration} until nothing goes on by itself any more"),
+            (true, false) => format!("{duration} until somebody must act"),
             (false, false) => duration,
         };
         writeln!(text, "\nExpected   {words}, in {waves} {}", if waves == 1 { "wave" } else { "waves" })
