@@ -290,7 +290,7 @@ mod readiness_taint {
     #[test]
     fn the_condition_ready_is_looked_up_by_its_type_whatever_has_the_newest_heartbeat() {
         let world = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n1", ready())]);
-        for (conditions, state) in [
+        for (conditions, held) in [
             (json!([["Ready", "True", NOW]]), false),
             (json!([["Ready", "False", NOW]]), true),
             (json!([]), true),
@@ -300,7 +300,7 @@ mod readiness_taint {
         ] {
             let mut node = node("n1");
             node["conditions"] = conditions.clone();
-            assert_eq!(!taints(&after(&world, &node).0).is_empty(), state, "{conditions}");
+            assert_eq!(!taints(&after(&world, &node).0).is_empty(), held, "{conditions}");
         }
     }
 
@@ -331,8 +331,8 @@ mod controller {
         let world = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n2", ready())]);
         for nodes in [vec!["n1"], vec!["n1", "n2", "n3"]] {
             for node in cluster(&nodes) {
-                let state = !taints(&after(&world, &node).0).is_empty();
-                assert_eq!(state, node["metadata"]["name"] != "n2", "{node}");
+                let held = !taints(&after(&world, &node).0).is_empty();
+                assert_eq!(held, node["metadata"]["name"] != "n2", "{node}");
             }
         }
     }
@@ -479,9 +479,9 @@ mod startup_taint {
     #[test]
     fn the_taint_stays_until_the_pod_becomes_ready_and_then_goes() {
         let waiting = world(startup(), &[("any", INIT, "n1", unready())]);
-        let (state, _) = after(&waiting, &tainted("n1", &[initializing()]));
-        assert_eq!(taints(&state), [initializing()]);
-        assert_eq!(taints(&after(&is_ready(), &state).0), Vec::<Value>::new());
+        let (held, _) = after(&waiting, &tainted("n1", &[initializing()]));
+        assert_eq!(taints(&held), [initializing()]);
+        assert_eq!(taints(&after(&is_ready(), &held).0), Vec::<Value>::new());
     }
 
     #[test]
@@ -564,17 +564,17 @@ mod cleanup {
     fn what_gates_have_left_on_a_node_goes_and_nothing_else() {
         let waiting = world(startup(), &[]);
         let other = json!({"key": "other", "effect": "NoExecute"});
-        let (mut state, _) = after(&waiting, &tainted("n1", std::slice::from_ref(&other)));
-        state["metadata"]["annotations"]["ingressdaemonsets.mumoshu.github.io/gate-broken"] = "no record".into();
-        state["metadata"]["annotations"]["mine"] = "kept".into();
-        let found = left(&state, &BTreeSet::new());
+        let (mut held, _) = after(&waiting, &tainted("n1", std::slice::from_ref(&other)));
+        held["metadata"]["annotations"]["ingressdaemonsets.mumoshu.github.io/gate-broken"] = "no record".into();
+        held["metadata"]["annotations"]["mine"] = "kept".into();
+        let found = left(&held, &BTreeSet::new());
         assert_eq!((found.taints, found.annotations.len()), (vec!["startup.k8s.io/initializing:NoSchedule".to_owned()], 2));
-        apply(&mut state, &found.patch.unwrap()).unwrap();
+        apply(&mut held, &found.patch.unwrap()).unwrap();
         assert_eq!(
-            (taints(&state), texts(&state["metadata"]["annotations"])),
+            (taints(&held), texts(&held["metadata"]["annotations"])),
             (vec![other], BTreeMap::from([("mine".into(), "kept".into())]))
         );
-        assert_eq!(left(&state, &BTreeSet::new()).patch, None);
+        assert_eq!(left(&held, &BTreeSet::new()).patch, None);
     }
 
     /// A node that three resources use and two hold detached.
@@ -585,25 +585,25 @@ mod cleanup {
             "bbbbbbbb": entry("Detached", "out", 10, Some("before")),
             "cccccccc": entry("Attached", "detached", 30, None),
         });
-        let mut state = node("n1");
-        state["metadata"]["labels"] =
+        let mut held = node("n1");
+        held["metadata"]["labels"] =
             ["aaaaaaaa", "bbbbbbbb", "cccccccc"].into_iter().map(|uid8| (names::member_label(uid8), Value::from("serving"))).collect();
-        state["metadata"]["labels"]["mine"] = "kept".into();
-        state["metadata"]["annotations"] =
+        held["metadata"]["labels"]["mine"] = "kept".into();
+        held["metadata"]["annotations"] =
             json!({ names::HOLDERS_ANNOTATION: holders.to_string(), "detached": "", "out": "", "mine": "kept" });
-        state
+        held
     }
 
     #[test]
     fn what_resources_that_are_gone_have_left_on_a_node_goes_and_marks_that_were_there_before_come_back() {
-        let mut state = held_by_resources();
-        let found = left(&state, &BTreeSet::new());
+        let mut held = held_by_resources();
+        let found = left(&held, &BTreeSet::new());
         assert_eq!((found.labels.len(), found.restored.as_slice()), (3, &["annotation out".to_owned()][..]));
-        apply(&mut state, &found.patch.unwrap()).unwrap();
-        assert_eq!(texts(&state["metadata"]["labels"]), BTreeMap::from([("mine".into(), "kept".into())]));
+        apply(&mut held, &found.patch.unwrap()).unwrap();
+        assert_eq!(texts(&held["metadata"]["labels"]), BTreeMap::from([("mine".into(), "kept".into())]));
         let stays = BTreeMap::from([("mine".into(), "kept".into()), ("out".into(), "before".into())]);
-        assert_eq!(texts(&state["metadata"]["annotations"]), stays);
-        assert_eq!(left(&state, &BTreeSet::new()).patch, None);
+        assert_eq!(texts(&held["metadata"]["annotations"]), stays);
+        assert_eq!(left(&held, &BTreeSet::new()).patch, None);
     }
 
     #[test]
@@ -612,72 +612,72 @@ mod cleanup {
             let mark = crds::names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL;
             let entry =
                 json!({ "id": 7, "phase": "Detached", "key": format!("label:{mark}"), "value": "true", "previous": previous, "time": 1 });
-            let mut state = node("n1");
-            state["metadata"]["labels"] = json!({ mark: "true", "mine": "kept" });
-            state["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: json!({ "aaaaaaaa": entry }).to_string() });
-            let found = left(&state, &BTreeSet::new());
+            let mut held = node("n1");
+            held["metadata"]["labels"] = json!({ mark: "true", "mine": "kept" });
+            held["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: json!({ "aaaaaaaa": entry }).to_string() });
+            let found = left(&held, &BTreeSet::new());
             assert_eq!((found.labels.len(), found.restored.len()), if previous.is_some() { (0, 1) } else { (1, 0) });
-            apply(&mut state, &found.patch.unwrap()).unwrap();
-            assert_eq!(state["metadata"]["labels"].get(mark).and_then(Value::as_str), previous);
-            assert_eq!(state["metadata"]["labels"]["mine"], "kept");
-            assert!(texts(&state["metadata"]["annotations"]).is_empty());
+            apply(&mut held, &found.patch.unwrap()).unwrap();
+            assert_eq!(held["metadata"]["labels"].get(mark).and_then(Value::as_str), previous);
+            assert_eq!(held["metadata"]["labels"]["mine"], "kept");
+            assert!(texts(&held["metadata"]["annotations"]).is_empty());
         }
     }
 
     #[test]
     fn resources_that_are_there_keep_their_labels_and_their_marks() {
-        let mut state = held_by_resources();
+        let mut held = held_by_resources();
         let present = BTreeSet::from(["aaaaaaaa".to_owned(), "bbbbbbbb".to_owned(), "cccccccc".to_owned()]);
-        assert_eq!(left(&state, &present).patch, None);
-        let found = left(&state, &BTreeSet::from(["aaaaaaaa".to_owned()]));
-        apply(&mut state, &found.patch.unwrap()).unwrap();
-        assert_eq!(state["metadata"]["annotations"]["detached"], "", "it is held by the one that stays");
-        assert_eq!(state["metadata"]["annotations"]["out"], "before");
-        let holders = state["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str().unwrap();
+        assert_eq!(left(&held, &present).patch, None);
+        let found = left(&held, &BTreeSet::from(["aaaaaaaa".to_owned()]));
+        apply(&mut held, &found.patch.unwrap()).unwrap();
+        assert_eq!(held["metadata"]["annotations"]["detached"], "", "it is held by the one that stays");
+        assert_eq!(held["metadata"]["annotations"]["out"], "before");
+        let holders = held["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str().unwrap();
         assert!(holders.contains("aaaaaaaa") && !holders.contains("bbbbbbbb"), "{holders}");
-        assert!(state["metadata"]["labels"].get(names::member_label("aaaaaaaa")).is_some());
-        assert!(state["metadata"]["labels"].get(names::member_label("bbbbbbbb")).is_none());
+        assert!(held["metadata"]["labels"].get(names::member_label("aaaaaaaa")).is_some());
+        assert!(held["metadata"]["labels"].get(names::member_label("bbbbbbbb")).is_none());
     }
 
     #[test]
     fn a_taint_that_was_there_before_stays_and_is_named() {
-        let (state, _) = after(&world(startup(), &[]), &tainted("n1", &[initializing()]));
-        let found = left(&state, &BTreeSet::new());
+        let (held, _) = after(&world(startup(), &[]), &tainted("n1", &[initializing()]));
+        let found = left(&held, &BTreeSet::new());
         assert_eq!((found.taints.len(), found.adopted.len(), found.annotations.len()), (0, 1, 1));
     }
 
     #[test]
     fn records_of_a_gate_that_is_not_there_any_more_go_with_their_taints() {
-        let (state, _) = after(&world(startup(), &[]), &node("n1"));
-        let (after, _) = after(&World::default(), &state);
+        let (held, _) = after(&world(startup(), &[]), &node("n1"));
+        let (after, _) = after(&World::default(), &held);
         assert!(taints(&after).is_empty() && texts(&after["metadata"]["annotations"]).is_empty(), "{after}");
     }
 
     /// A taint that is not the operator's, and a record that the kubelet may have written.
     fn isolated(uid: &str) -> Value {
         let record = json!({"g": "web", "k": "quarantine", "e": "NoExecute", "s": "held", "o": "applied", "c": "fresh", "t": 0});
-        let mut state = tainted("n1", &[json!({"key": "quarantine", "effect": "NoExecute"})]);
-        state["metadata"]["annotations"] = json!({ annotation_key(uid): record.to_string() });
-        state
+        let mut held = tainted("n1", &[json!({"key": "quarantine", "effect": "NoExecute"})]);
+        held["metadata"]["annotations"] = json!({ annotation_key(uid): record.to_string() });
+        held
     }
 
     #[test]
     fn a_taint_that_no_gate_is_known_to_have_had_stays_with_its_record_until_somebody_names_it() {
         for uid in ["gone", "ids-0a1b", preset::UID, legacy::UID] {
-            let mut state = isolated(uid);
-            let found = left(&state, &BTreeSet::new());
+            let mut held = isolated(uid);
+            let found = left(&held, &BTreeSet::new());
             assert_eq!((found.unknown.as_slice(), found.patch), (&["quarantine:NoExecute".to_owned()][..], None), "{uid}");
             let had = |effect| GateTaint { key: "quarantine".into(), value: None, effect };
             let naming = |effect| Known { named: vec![had(effect)], ..Known::default() };
-            assert_eq!(leftovers(&facts(&state), &BTreeSet::new(), &naming(Effect::NoSchedule)).patch, None, "another effect");
+            assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &naming(Effect::NoSchedule)).patch, None, "another effect");
             let mut remembering = Known::default();
             remembering.world.remember_taints([(uid.to_owned(), vec![had(Effect::NoExecute)])].into_iter(), |_| true);
             for known in [naming(Effect::NoExecute), remembering] {
-                assert_eq!(leftovers(&facts(&state), &BTreeSet::new(), &known).taints, ["quarantine:NoExecute"]);
+                assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &known).taints, ["quarantine:NoExecute"]);
             }
-            let found = leftovers(&facts(&state), &BTreeSet::new(), &naming(Effect::NoExecute));
-            apply(&mut state, &found.patch.unwrap()).unwrap();
-            assert!(taints(&state).is_empty() && texts(&state["metadata"]["annotations"]).is_empty(), "{state}");
+            let found = leftovers(&facts(&held), &BTreeSet::new(), &naming(Effect::NoExecute));
+            apply(&mut held, &found.patch.unwrap()).unwrap();
+            assert!(taints(&held).is_empty() && texts(&held["metadata"]["annotations"]).is_empty(), "{held}");
         }
     }
 
@@ -687,15 +687,15 @@ mod cleanup {
         for previous in [None, Some("false")] {
             let mark = |key: &str, previous: Option<&str>| json!({ "id": 7, "phase": "Detached", "key": format!("label:{key}"), "value": "true", "previous": previous, "time": 1 });
             let allowed = names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL;
-            let mut state = node("n1");
-            state["metadata"]["labels"] = json!({ isolated: "true", allowed: "true" });
+            let mut held = node("n1");
+            held["metadata"]["labels"] = json!({ isolated: "true", allowed: "true" });
             let entries = json!({ "aaaaaaaa": mark(isolated, previous), "bbbbbbbb": mark(allowed, None) });
-            state["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: entries.to_string() });
-            let found = leftovers(&facts(&state), &BTreeSet::new(), &Known::default());
+            held["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: entries.to_string() });
+            let found = leftovers(&facts(&held), &BTreeSet::new(), &Known::default());
             assert_eq!(found.unknown_marks, [format!("label {isolated}")]);
-            apply(&mut state, &found.patch.unwrap()).unwrap();
-            assert_eq!(state["metadata"]["labels"], json!({ isolated: "true" }));
-            assert_eq!(leftovers(&facts(&state), &BTreeSet::new(), &Known::default()).patch, None);
+            apply(&mut held, &found.patch.unwrap()).unwrap();
+            assert_eq!(held["metadata"]["labels"], json!({ isolated: "true" }));
+            assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &Known::default()).patch, None);
         }
     }
 }

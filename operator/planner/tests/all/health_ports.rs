@@ -181,7 +181,7 @@ fn is_held_silent(mut snapshot: Snapshot) -> bool {
 #[test]
 fn each_of_several_health_ports_has_to_answer() {
     let out = |port| PortAnswer { port, healthy: false, phase: Some(Phase::Claimed) };
-    for (answers, state) in [
+    for (answers, silent) in [
         (vec![], true),
         (vec![out(HEALTH_PORT)], true),
         (vec![out(10081)], true),
@@ -192,7 +192,7 @@ fn each_of_several_health_ports_has_to_answer() {
         let mut snapshot = asking(&[10081]);
         let asked = decide(&snapshot).questions.into_keys().next().unwrap();
         snapshot.answers.insert(asked, answers.clone());
-        assert_eq!(is_held_silent(snapshot), state, "{answers:?}");
+        assert_eq!(is_held_silent(snapshot), silent, "{answers:?}");
     }
 }
 

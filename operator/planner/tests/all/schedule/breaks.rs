@@ -126,8 +126,8 @@ impl Record {
         for deployment in cluster.deployments.values() {
             let Some(node) = cluster.nodes.get(node_of(deployment)) else { continue };
             let pods: Vec<&Pod> = cluster.pods.iter().filter(|pod| pod.node == node_of(deployment) && pod.rejected_at.is_none()).collect();
-            let state = entry(node).is_some_and(|entry| entry.phase == EntryPhase::Detached);
-            let closed = token(deployment).is_some_and(|token| token.phase == Phase::Closed) && !state;
+            let out = entry(node).is_some_and(|entry| entry.phase == EntryPhase::Detached);
+            let closed = token(deployment).is_some_and(|token| token.phase == Phase::Closed) && !out;
             let whole = usize::try_from(cluster.wish.pods) == Ok(pods.len()) && pods.iter().all(|pod| pod.ready && pod.ends_at.is_none());
             if closed && whole && node["status"]["ready"] == true {
                 self.serving.insert(uid(node));

@@ -123,10 +123,10 @@ impl Seen<'_> {
             return None;
         };
         let percent: usize = percent.strip_suffix('%')?.parse().ok()?;
-        let (eligible, state) = (self.chosen().count(), self.held());
+        let (eligible, under_way) = (self.chosen().count(), self.held());
         let budget = (eligible * percent / 100).max(1);
-        let above = !resource.deleting && !begun.is_empty() && state > budget;
-        above.then(|| format!("P1: {begun:?} are begun, {state} are under way, of {eligible} nodes {percent} % may be"))
+        let above = !resource.deleting && !begun.is_empty() && under_way > budget;
+        above.then(|| format!("P1: {begun:?} are begun, {under_way} are under way, of {eligible} nodes {percent} % may be"))
     }
 
     fn held(&self) -> usize {

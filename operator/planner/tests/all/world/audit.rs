@@ -260,11 +260,11 @@ impl Audit {
         if old != new && new.is_some() {
             self.effect(cluster, after, new.as_ref().map(|entry| (entry.id, entry.phase as u8)));
         }
-        let state = old.filter(|old| old.phase == EntryPhase::Detached && new.as_ref().is_none_or(|new| new.phase == EntryPhase::Attached));
+        let held = old.filter(|old| old.phase == EntryPhase::Detached && new.as_ref().is_none_or(|new| new.phase == EntryPhase::Attached));
         let name = text(before, "/metadata/name");
-        if let Some((state, deployment)) = state.zip(cluster.deployment_on(name)) {
+        if let Some((held, deployment)) = held.zip(cluster.deployment_on(name)) {
             // A write to a Node tests nothing of the Deployment, which somebody may have edited just before.
-            self.is_attached(cluster, deployment, new.map_or(state.id, |new| new.id), !self.edited.contains(name));
+            self.is_attached(cluster, deployment, new.map_or(held.id, |new| new.id), !self.edited.contains(name));
         }
     }
 
@@ -310,8 +310,8 @@ impl Audit {
         let key = KEYS.into_iter().find(|key| *key == mark.key).expect("one of the keys");
         let since = self.asked_since.get(&(grant.node_uid.clone(), key)).copied();
         // A later grant may have taken the mark over: it cannot take it off before it has written the Deployment.
-        let state = entry(live).is_some_and(|entry| entry.id >= id && entry.phase == EntryPhase::Detached);
-        if !state || since.is_none_or(|(passed, _)| passed + GRACE > cluster.passed) {
+        let held = entry(live).is_some_and(|entry| entry.id >= id && entry.phase == EntryPhase::Detached);
+        if !held || since.is_none_or(|(passed, _)| passed + GRACE > cluster.passed) {
             self.fail(cluster, format!("P4: pods of {name} change before the grace of its Node is over"));
         }
         let stamp = live["metadata"]["annotations"][STAMP].as_str().and_then(|text| chrono::DateTime::parse_from_rfc3339(text).ok());
@@ -469,11 +469,11 @@ impl Audit {
             let pods = || cluster.pods.iter().filter(|pod| pod.node == *node);
             let is_up = || pods().all(|pod| pod.ready && pod.ends_at.is_none()) && !self.is_out(cluster.deployment_on(node), live);
             // What a grant for something else than an update has taken out is not out anyway. One for another revision had its place.
-            let state = earlier(node).is_some_and(|earlier| earlier.kind == GrantReason::Update) || suspect;
+            let held = earlier(node).is_some_and(|earlier| earlier.kind == GrantReason::Update) || suspect;
             let serves = earlier(node).is_some() || is_up();
             let others = self.given.len();
             self.given.insert(node.clone(), grant.node_uid.clone());
-            if begun && serves && !state && !broken.contains(node) && live["status"]["ready"] == true && others >= cluster.budget() {
+            if begun && serves && !held && !broken.contains(node) && live["status"]["ready"] == true && others >= cluster.budget() {
                 self.fail(cluster, format!("P16: {node} is given a revision that is not proved, beside {:?}", self.given));
             }
         }
@@ -483,13 +483,13 @@ impl Audit {
     fn begins_within_the_budget(&mut self, cluster: &Cluster, earlier: &BTreeMap<String, Grant>, after: &Ledger) {
         let deleting = cluster.resource.as_ref().is_none_or(|resource| resource.deleting);
         // The write that gives a place back may give it to the next node.
-        let state = earlier.iter().filter(|(node, grant)| !is_free(grant) && after.grants.contains_key(*node)).count();
+        let held = earlier.iter().filter(|(node, grant)| !is_free(grant) && after.grants.contains_key(*node)).count();
         let begun = |(node, grant): &(&String, &Grant)| {
             !is_free(grant) && grant.kind != GrantReason::Drain && earlier.get(*node).is_none_or(is_free)
         };
         let begun: Vec<_> = after.grants.iter().filter(begun).map(|(node, _)| node).collect();
-        if !deleting && !begun.is_empty() && state + begun.len() > cluster.budget() {
-            self.fail(cluster, format!("P1: {begun:?} are begun beside {state} under way, the budget is {}", cluster.budget()));
+        if !deleting && !begun.is_empty() && held + begun.len() > cluster.budget() {
+            self.fail(cluster, format!("P1: {begun:?} are begun beside {held} under way, the budget is {}", cluster.budget()));
         }
     }
 
