@@ -312,22 +312,16 @@ impl Reason {
             Self::RebuildingLedger => "the operator rebuilds the lost grant ledger; no node starts before the ledger is complete".into(),
             Self::Paused => "spec.paused is true: no new node starts".into(),
             Self::Halted => "the detacher did not answer for another node; no new node starts until the detacher answers".into(),
-            Self::Budget { grants, unavailable, budget } => {
-                let used = grants + unavailable;
-                format!("waiting for a free slot: {used} of {budget} in use ({grants} updating, {unavailable} unavailable)")
-            }
+            Self::Budget { grants, unavailable, budget } => no_free_slot("", *grants, *unavailable, *budget),
             Self::DomainBudget { domain, grants, unavailable, budget } => {
-                let used = grants + unavailable;
-                format!("waiting for a free slot in {domain}: {used} of {budget} in use ({grants} updating, {unavailable} unavailable)")
+                no_free_slot(&format!(" in {domain}"), *grants, *unavailable, *budget)
             }
             Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsProven | Self::WithoutPods => self.message_of_proof(),
             Self::OtherDomain(domain) => format!("waiting for the nodes of {domain} to finish first (oneDomainAtATime)"),
             Self::MinAvailable { available, minimum } => {
                 format!("{available} nodes are available and {minimum} must stay available: repair a node, or lower minAvailableNodes")
             }
-            Self::Skipped => {
-                format!("skipped: annotation {} is set; remove it to resume", crds::names::SKIP_ANNOTATION)
-            }
+            Self::Skipped => format!("skipped: annotation {} is set; remove it to resume", crds::names::SKIP_ANNOTATION),
             Self::Partition => "partition keeps the node at its current revision".into(),
             Self::OnDelete => "updateStrategy.type is OnDelete: delete a pod of the node to update it".into(),
             Self::Step { step, of, state } => {
@@ -506,6 +500,12 @@ impl StepState {
             ),
         }
     }
+}
+
+/// Nodes that are out for other reasons can be more than the slots.
+fn no_free_slot(place: &str, grants: usize, unavailable: usize, budget: usize) -> String {
+    let used = grants + unavailable;
+    format!("waiting for a free slot{place}: {used} of {budget} in use ({grants} updating, {unavailable} unavailable)")
 }
 
 /// Why a node failed, in the words of the API.

@@ -252,7 +252,7 @@ impl Rules {
                 GrantReason::Abort => return,
                 GrantReason::Remove | GrantReason::Drain => deployment.replicas = 0,
                 GrantReason::Repair if !believed.drifted && !self.breaks(Mutation::PlacementIsDrift) => {
-                    deployment.replicas = resource.replicas
+                    deployment.replicas = resource.replicas;
                 }
                 GrantReason::Update | GrantReason::Repair => {
                     (deployment.revision, deployment.drifted, deployment.replicas) = (grant.revision, false, resource.replicas);
