@@ -151,7 +151,7 @@ pub struct Selector {
     #[serde(default)]
     #[schemars(extend("maxProperties" = 64))]
     pub match_labels: BTreeMap<String, String>,
-    /// Accepted for older resources, without effect. Condition Valid reports them.
+    /// Older resources may have these, without effect. Condition Valid reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub match_expressions: Vec<LabelRequirement>,
