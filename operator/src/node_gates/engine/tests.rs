@@ -76,6 +76,8 @@ struct Server {
     died: bool,
     /// Pods, as lists show them.
     pods: Vec<Value>,
+    /// What else there is, by path of the list.
+    lists: BTreeMap<&'static str, Vec<Value>>,
     /// Told when it has forgotten what a watch of pods begins with.
     forgets: Arc<tokio::sync::Notify>,
 }
@@ -96,6 +98,9 @@ impl Server {
             return match (method, path) {
                 ("GET", "/api/v1/pods") => (200, json!({"metadata": {}, "items": []})),
                 ("GET", "/api/v1/namespaces/ops/pods") => (200, json!({"metadata": {"resourceVersion": "1"}, "items": self.pods})),
+                ("GET", path) if self.lists.contains_key(path) => {
+                    (200, json!({"metadata": {"resourceVersion": "1"}, "items": self.lists[path]}))
+                }
                 ("GET", _) => (404, json!({"kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404})),
                 _ if body["status"].is_object() || body["metadata"]["finalizers"].is_array() => {
                     (200, json!({"metadata": {"name": "edge"}, "spec": gate().spec}))
@@ -227,6 +232,7 @@ fn tainted(server: &Mutex<Server>) -> BTreeSet<String> {
 
 mod budget;
 mod interruptions;
+mod revisions;
 
 /// Looks at every node until there is nothing more to write.
 async fn settle(engine: &mut Engine) {
