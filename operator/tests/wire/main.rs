@@ -4,6 +4,7 @@
 mod account;
 mod each_action;
 mod owners;
+mod pod_gates;
 mod pods;
 mod revisions;
 mod rights;
