@@ -95,3 +95,38 @@ pub fn all<'a>(
         .map(|gate| (gate.uid.clone(), gate))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use planner::node_rights::NamespaceTaints;
+    use serde_json::json;
+
+    fn resource(taint: &serde_json::Value) -> IngressDaemonSet {
+        serde_json::from_value(json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+            "metadata": {"name": "edge", "namespace": "web", "uid": "u", "generation": 1},
+            "spec": {"template": {"spec": {"nodeSelector": {"role": "edge"}}}, "nodeReadinessTaint": taint},
+        }))
+        .unwrap()
+    }
+
+    /// The taint of a namespace's resource becomes one of every Node that it chooses, whoever else has pods there.
+    #[test]
+    fn a_taint_of_a_resource_makes_a_gate_only_where_its_namespace_has_the_right_to_it() {
+        let taint = |effect: &str| json!({"key": "example.com/edge", "effect": effect});
+        let made = |rights: &NodeRights, taint: &serde_json::Value| implied(&resource(taint), rights);
+        assert_eq!(made(&NodeRights::default(), &taint("NoSchedule")), None, "by default no namespace has a right");
+        for (right, effect, has_gate) in [
+            ("web=example.com/edge", "NoSchedule", true),
+            ("web=example.com/edge", "NoExecute", false),
+            ("web=example.com/edge:NoExecute", "NoExecute", true),
+            ("dns=example.com/edge", "NoSchedule", false),
+            ("web=example.com/other", "NoSchedule", false),
+        ] {
+            let taints = vec![right.parse::<NamespaceTaints>().unwrap()];
+            let gate = made(&NodeRights { taints, ..NodeRights::default() }, &taint(effect));
+            assert_eq!(gate.map(|gate| gate.name), has_gate.then(|| "web/edge".to_owned()), "{right}, {effect}");
+        }
+    }
+}
