@@ -13,7 +13,7 @@ pub use expected::{expectations, loosened};
 pub use judge::{Finding, Judge};
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -87,6 +87,11 @@ impl Sink for Channel {
     fn not_watching(&self, kind: Kind, error: &kube::Error) {
         self.send(Event::NotWatching(kind, error.to_string()));
     }
+
+    /// Without its list a watch that is to begin anew does not begin.
+    fn failed(&self, kind: Kind, error: &kube::Error) {
+        self.not_watching(kind, error);
+    }
 }
 
 /// How much was judged.
@@ -108,8 +113,8 @@ pub struct Audit {
     events: UnboundedReceiver<Event>,
     /// Kinds whose watch lists anew just now.
     listing: BTreeSet<Kind>,
-    /// Kinds that are not watched just now, whose changes nobody judges.
-    unwatched: BTreeSet<Kind>,
+    /// Kinds that are not watched just now, whose changes nobody judges, and whether a remark has said why.
+    unwatched: BTreeMap<Kind, bool>,
     /// Where health checkers answer.
     doors: Doors,
     /// What could not be judged, and why.
@@ -142,6 +147,7 @@ impl Audit {
             tasks.spawn(async move { watch::follow(kind, &api, labels, &channel).await });
         }
         let (mut queue, mut before, doors) = (Queue::new(PATIENCE), Vec::new(), Doors::default());
+        let mut unwatched: BTreeMap<_, _> = listing.iter().map(|kind| (*kind, false)).collect();
         while !listing.is_empty() {
             match events.recv().await {
                 Some(Event::Seen(observation)) => {
@@ -151,7 +157,10 @@ impl Audit {
                 Some(Event::Listed(kind)) => {
                     listing.remove(&kind);
                 }
-                Some(Event::BeganAnew(..) | Event::Heard(..) | Event::Remark(_) | Event::Watching(_) | Event::NotWatching(..)) => {}
+                Some(Event::Watching(kind)) => {
+                    unwatched.remove(&kind);
+                }
+                Some(Event::BeganAnew(..) | Event::Heard(..) | Event::Remark(_) | Event::NotWatching(..)) => {}
                 None => bail!("the watches ended"),
             }
         }
@@ -160,7 +169,7 @@ impl Audit {
         let (client, namespace, channel) = (cluster.asks_once.clone(), cluster.namespace.clone(), Channel(sender));
         let asked = doors.clone();
         tasks.spawn(async move { asked.ask(&client, &namespace, &channel).await });
-        Ok(Self { judge, queue, events, listing, unwatched: BTreeSet::new(), doors, remarks, _tasks: tasks })
+        Ok(Self { judge, queue, events, listing, unwatched, doors, remarks, _tasks: tasks })
     }
 
     /// What was found next, after a moment at most.
@@ -189,7 +198,7 @@ impl Audit {
         while let Some(next) = self.queue.pop() {
             found.extend(self.judge.judge(&next.observation, next.late));
         }
-        let unwatched = self.unwatched.iter().map(|kind| kind.as_str().to_owned()).collect();
+        let unwatched = self.unwatched.keys().map(|kind| kind.as_str().to_owned()).collect();
         let judged = Judged { changes: self.judge.judged, answers: self.judge.heard, unwatched };
         found.extend(self.judge.end());
         (found, judged)
@@ -214,7 +223,7 @@ impl Audit {
                 self.unwatched.remove(&kind);
             }
             Event::NotWatching(kind, error) => {
-                if self.unwatched.insert(kind) {
+                if self.unwatched.insert(kind, true) != Some(true) {
                     self.remarks.push(format!("{} cannot be watched: {error}; what happens meanwhile is not judged", kind.as_str()));
                 }
             }

@@ -67,3 +67,7 @@ fn report(found: &[Finding], style: Style) -> Result<usize> {
     }
     Ok(found.len())
 }
+
+#[cfg(test)]
+#[path = "audit_tests.rs"]
+mod tests;
