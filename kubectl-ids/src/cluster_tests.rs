@@ -186,3 +186,46 @@ async fn who_may_not_list_the_resources_of_all_namespaces_is_told_so() {
     let (_, remarks) = observed(&with_operator(&["run"], refused), &resource(&json!({}))).await;
     assert!(remarks.iter().any(|remark| remark.contains("ingressdaemonsets of other namespaces")), "{remarks:?}");
 }
+
+#[tokio::test]
+async fn a_file_that_is_longer_than_the_operator_takes_is_too_large_for_the_plan() {
+    let template = |env: Value| {
+        let container = json!({"name": "nginx", "image": "nginx:1.29", "env": env});
+        resource(&json!({"template": {"metadata": {"labels": {"app": "edge"}}, "spec": {"containers": [container]}}}))
+    };
+    let text = json!([{"name": "X", "value": "x".repeat(70_000)}]);
+    let mappings = (0..1_000).map(|number| json!({"name": format!("X{number}"), "value": ""})).collect();
+    for large in [text, mappings] {
+        let (forecast, text) = planned(&with_operator(&["run"], []), &template(large)).await;
+        assert!(forecast.turns.is_empty() && forecast.invalid.len() == 1, "{text}");
+        assert!(text.starts_with("not valid: TooLarge: the spec is ") && text.contains("nothing would change"), "{text}");
+    }
+    let fits = json!([{"name": "X", "value": "x".repeat(60_000)}]);
+    let (forecast, text) = planned(&with_operator(&["run"], []), &template(fits)).await;
+    assert!(forecast.invalid.is_empty() && forecast.turns.len() == 1, "{text}");
+}
+
+#[tokio::test]
+async fn a_resource_that_has_no_place_in_its_namespace_is_one_too_many_for_the_plan() {
+    let made = |name: &str, at: u32| {
+        let mut made = resource(&json!({}));
+        let created = format!("2026-01-01T{:02}:{:02}:00Z", at / 60, at % 60);
+        made.metadata = serde_json::from_value(json!({
+            "name": name, "namespace": "web", "uid": format!("{at:08}-0000-4000-8000-000000000000"), "finalizers": [names::FINALIZER],
+            "generation": 1, "creationTimestamp": created,
+        }))
+        .unwrap();
+        made
+    };
+    let (new, without) = (made("new", 200), "TooManyResources");
+    for (others, has_place) in [(99, true), (100, false)] {
+        let others: Vec<_> = (0..others).map(|at| made(&format!("r{at}"), at)).collect();
+        let cluster = with_operator(&["run"], [(format!("{GROUP}/ingressdaemonsets"), serde_json::to_value(others).unwrap())]);
+        let (forecast, text) = planned(&cluster, &new).await;
+        assert_eq!(forecast.invalid.is_empty(), has_place, "{text}");
+        assert_eq!(text.starts_with(&format!("not valid: {without}: of a namespace 100 IngressDaemonSets")), !has_place, "{text}");
+        // One that is older keeps its place, whatever others there are.
+        let (forecast, text) = planned(&cluster, &made("r0", 0)).await;
+        assert!(forecast.invalid.is_empty(), "{text}");
+    }
+}

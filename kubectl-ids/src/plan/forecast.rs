@@ -99,6 +99,8 @@ pub fn forecast(snapshot: Snapshot, pace: Pace) -> Forecast {
 pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
     let mut forecast = Forecast::default();
     match resolve(&snapshot.resource.spec) {
+        // There is no spec to find fault with: the condition Valid says why.
+        Err(_) if snapshot.resource.withheld.is_some() => {}
         Err(problems) => forecast.invalid = problems.into_iter().map(|problem| problem.message).collect(),
         Ok(settings) => forecast.revision = settings.revision,
     }
