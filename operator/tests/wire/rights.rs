@@ -4,7 +4,7 @@
 use crate::{carried_out, snapshot};
 use http::{Method, Request, Response, Uri};
 use k8s_controller::events::{EventRecorder, Reporter};
-use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::{api::rbac::v1::PolicyRule, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Client,
     client::{Body, ClientBuilder},
@@ -22,10 +22,11 @@ use operator::{
 use planner::{
     Action,
     plan::{Supporting, Write},
+    snapshot::NodeFacts,
 };
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     sync::{Arc, Mutex},
     time::Duration,
@@ -46,7 +47,12 @@ enum Without {
 }
 use Without::{NotReady, Ready};
 
-/// What the operator reads and writes by itself, and what comes of a refusal.
+/// What counts each request that was refused, and what the alert for it is called.
+const COUNTER: &str = "ids_forbidden_requests_total";
+const ALERT: &str = "OperatorLacksRight";
+
+/// What the operator reads and writes by itself, and what comes of a refusal. All of it is told by `/readyz` and counted; what gates say
+/// of themselves is `CONDITIONS`.
 const ASKED_FOR: [(&str, Without); 18] = [
     ("ingressdaemonsets.mumoshu.github.io/ingressdaemonsets", NotReady),
     ("/nodes", NotReady),
@@ -66,6 +72,16 @@ const ASKED_FOR: [(&str, Without); 18] = [
     ("admissionregistration.k8s.io/mutatingwebhookconfigurations", Ready),
     ("storage.k8s.io/csinodes", Ready),
     ("events.k8s.io/events", Ready),
+];
+
+/// Where a gate waits for what needs the right: of which kind, by which condition it says so, for which reason, and a part of the message.
+const CONDITIONS: [(&str, [&str; 4]); 3] = [
+    ("discovery.k8s.io/endpointslices", ["podreadinessgates", "Ready", "SourceUnreadable", "endpointslices is forbidden"]),
+    ("storage.k8s.io/csinodes", ["nodereadinessgates", "Ready", "SourceUnavailable", "csinodes is forbidden"]),
+    (
+        "admissionregistration.k8s.io/mutatingadmissionpolicies",
+        ["nodereadinessgates", "AdmissionActive", "Reactive", "or the operator must not list them"],
+    ),
 ];
 
 /// What single actions ask for: verb and resource, and whether a node is held for it, whose state and condition say why.
@@ -163,6 +179,8 @@ struct Server {
     /// Without the right to set finalizers, no owner may block deletion.
     sets_finalizers: bool,
     done: Mutex<BTreeSet<(&'static str, String)>>,
+    /// Conditions that were written last, by what they were written to.
+    said: Mutex<BTreeMap<String, Vec<Condition>>>,
 }
 
 impl Server {
@@ -176,7 +194,7 @@ impl Server {
                 }
             }
         }
-        Arc::new(Self { rules, sets_finalizers: !key.ends_with("/finalizers"), done: Mutex::default() })
+        Arc::new(Self { rules, sets_finalizers: !key.ends_with("/finalizers"), done: Mutex::default(), said: Mutex::default() })
     }
 
     fn grants(&self, verb: &str, key: &str, name: Option<&str>) -> bool {
@@ -184,6 +202,14 @@ impl Server {
             rule.resource_names.as_ref().is_none_or(|names| name.is_some_and(|name| names.iter().any(|one| one == name)))
         };
         self.rules.iter().any(|rule| rule.verbs.iter().any(|one| one == verb) && keys(rule).any(|one| one == key) && names(rule))
+    }
+
+    /// A gate of this kind says so of itself.
+    fn says(&self, [plural, type_, reason, part]: &[&str; 4]) -> bool {
+        let said = self.said.lock().unwrap();
+        said.get(&format!("{}/{plural}/status", crds::names::GROUP)).into_iter().flatten().any(|condition| {
+            condition.type_ == *type_ && condition.status == "False" && condition.reason == *reason && condition.message.contains(part)
+        })
     }
 
     async fn answer(&self, request: Request<Body>) -> (u16, Value) {
@@ -217,6 +243,10 @@ impl Server {
                 (201, object)
             }
             _ => {
+                let sent: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
+                if let Ok(conditions) = serde_json::from_value(sent["status"]["conditions"].clone()) {
+                    self.said.lock().unwrap().insert(key.clone(), conditions);
+                }
                 let known =
                     objects(&key.replace("/status", "")).into_iter().find(|object| object["metadata"]["name"].as_str() == name.as_deref());
                 let mut object = known.unwrap_or_else(|| json!({ "metadata": { "name": name } }));
@@ -328,7 +358,8 @@ const WRITES: [(&str, &str); 2] = [
     ("patch", "ingressdaemonsets.mumoshu.github.io/podreadinessgates/status"),
 ];
 
-async fn is_told(key: &str, without: Without) {
+/// Nothing, or what is missing.
+async fn is_told(key: &str, without: Without) -> Result<(), String> {
     let (server, metrics) = (Server::without(key, None), Arc::new(Metrics::default()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -341,7 +372,7 @@ async fn is_told(key: &str, without: Without) {
             let says = ready.lines().any(|line| {
                 line.starts_with("the operator may not ") && line.contains(&format!(" {}: apply deploy/10-rbac.yaml", kind(key)))
             });
-            let counts = scraped.lines().any(|line| line.starts_with("ids_forbidden_requests_total") && line.contains(&counted));
+            let counts = scraped.lines().any(|line| line.starts_with(COUNTER) && line.contains(&counted));
             let others = ready.lines().filter(|line| line.starts_with("waiting for the first list of: ")).collect::<Vec<_>>();
             let waits = match without {
                 NotReady => ready.contains("503 Service Unavailable") && others == [format!("waiting for the first list of: {resource}")],
@@ -349,7 +380,8 @@ async fn is_told(key: &str, without: Without) {
             };
             let goes_on = without == NotReady
                 || WRITES.iter().any(|(verb, one)| *one != key && server.done.lock().unwrap().contains(&(*verb, (*one).to_owned())));
-            if says && counts && waits && goes_on {
+            let is_said = CONDITIONS.iter().filter(|(one, _)| *one == key).all(|(_, condition)| server.says(condition));
+            if says && counts && waits && goes_on && is_said {
                 break;
             }
             // Nothing tells when a request was refused.
@@ -360,13 +392,32 @@ async fn is_told(key: &str, without: Without) {
         told = tokio::time::timeout(Duration::from_mins(5), look) => told.is_ok(),
         () = Box::pin(run(&server, &metrics, listener, stop)) => unreachable!("without {key} the operator ended"),
     };
-    assert!(told, "without {key}: missing {:?}, done {:?}", metrics.rights.missing(), server.done.lock().unwrap());
+    let (missing, done, said) = (metrics.rights.missing(), server.done.lock().unwrap(), server.said.lock().unwrap());
+    if told { Ok(()) } else { Err(format!("without {key}: missing {missing:?}, done {done:?}, said {said:?}")) }
 }
 
 #[tokio::test]
 async fn without_a_right_the_operator_says_which_and_does_what_needs_it_not() {
     let cases = ASKED_FOR.map(|(key, without)| Box::pin(is_told(key, without)));
-    futures::future::join_all(cases).await;
+    let untold: Vec<_> = futures::future::join_all(cases).await.into_iter().filter_map(Result::err).collect();
+    assert!(untold.is_empty(), "{}", untold.join("\n"));
+}
+
+/// What the status says of node `a` while this is refused: phase, reason and message.
+fn said_of_a_node(refusals: BTreeMap<String, String>) -> (String, String, String) {
+    let mut snapshot = snapshot();
+    snapshot.resource.finalizers = vec![crds::names::FINALIZER.to_owned()];
+    let node = NodeFacts { uid: "n".into(), ready: true, has_annotations: true, ..NodeFacts::default() };
+    snapshot.nodes = Arc::new([("a".to_owned(), Arc::new(node))].into());
+    // The ledger is made first.
+    for _ in 0..2 {
+        snapshot.resource.status = Some(planner::decide(&snapshot).status);
+        snapshot.listed_since_rebuild = true;
+    }
+    snapshot.refusals = refusals;
+    let states = planner::decide(&snapshot).status.node_states;
+    let state = states.iter().find(|state| state.name == "a").unwrap();
+    (state.phase.clone(), state.reason.clone(), state.message.clone())
 }
 
 #[tokio::test]
@@ -382,9 +433,15 @@ async fn an_action_without_its_right_is_refused_counted_and_told() {
             [format!("the operator may not {verb} {}: apply deploy/10-rbac.yaml of this release", kind(key))]
         );
         let (group, resource) = key.split_once('/').unwrap();
-        let line = format!("ids_forbidden_requests_total{{verb=\"{verb}\",resource=\"{resource}\",group=\"{group}\"}} 1");
+        let line = format!("{COUNTER}{{verb=\"{verb}\",resource=\"{resource}\",group=\"{group}\"}} 1");
         assert!(metrics.scrape().contains(&line), "{line}");
-        assert_eq!(memory.active_refusals(1).contains_key("a"), is_held, "{verb} {key}");
+        let refusals = memory.active_refusals(1);
+        assert_eq!(refusals.contains_key("a"), is_held, "{verb} {key}");
+        if is_held {
+            let (state, reason, message) = said_of_a_node(refusals);
+            assert_eq!((state.as_str(), reason.as_str()), ("Blocked", "Refused"), "{verb} {key}");
+            assert!(message.contains("forbidden"), "{verb} {key}: {message}");
+        }
     }
 }
 
@@ -399,6 +456,17 @@ async fn without_the_right_to_ask_about_an_account_it_counts_as_fit_and_that_is_
     assert_eq!(snapshot.account_lacks, [""; 0]);
     let told = format!("the operator may not create {}: apply deploy/10-rbac.yaml of this release", kind(key));
     assert_eq!(metrics.rights.missing(), [told]);
+}
+
+/// Who is alerted learns of every right above by the same counter.
+#[test]
+fn the_alert_for_a_missing_right_goes_by_the_counter_of_refused_requests_and_tells_which_right() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/optional/alerts.rules.yaml");
+    let rules: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let alerts: Vec<&Value> =
+        rules["groups"].as_array().into_iter().flatten().filter_map(|group| group["rules"].as_array()).flatten().collect();
+    let alert = alerts.into_iter().find(|rule| rule["alert"] == ALERT).unwrap();
+    assert_eq!(alert["expr"], format!("sum by (verb, resource, group) (increase({COUNTER}[10m])) > 0"));
 }
 
 #[test]

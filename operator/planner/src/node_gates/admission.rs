@@ -73,10 +73,10 @@ pub fn means(gate: &Gate, enforced: bool, offers: Offers) -> Means {
         (OnCreate::Auto | OnCreate::Webhook, Offers { webhook: true, .. }) => Means::Webhook,
         (OnCreate::None, _) => Means::Reactive("admission.onCreate: None: a node is tainted a moment after it was created"),
         (OnCreate::Auto, _) => Means::Reactive(
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36) and the operator serves no webhook: a node is tainted a moment after it was created; start the operator with --webhook-service to close the gap",
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator must not list them, and it serves no webhook: a node is tainted a moment after it was created; start the operator with --webhook-service to close the gap",
         ),
         (OnCreate::Policy, _) => Means::Reactive(
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36): a node is tainted a moment after it was created; admission.onCreate: Auto allows the operator's webhook, too",
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator must not list them: a node is tainted a moment after it was created; admission.onCreate: Auto allows the operator's webhook, too",
         ),
         (OnCreate::Webhook, _) => Means::Reactive(
             "the operator serves no webhook: a node is tainted a moment after it was created; start it with --webhook-service",
