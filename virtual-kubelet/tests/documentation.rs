@@ -89,15 +89,23 @@ fn every_public_item_is_used_in_an_example_of_its_own_of_its_type_or_of_its_modu
     assert!(missing.is_empty(), "{} of {} items are in no example:\n{}", missing.len(), items.len(), missing.join("\n"));
 }
 
-/// A crate whose program speaks another version of the Kubernetes API could not use the library otherwise.
+/// A crate whose program speaks another version of the Kubernetes API could not use the library otherwise: neither the library itself nor
+/// what it depends on may turn a version on.
 #[test]
 fn the_library_alone_chooses_no_version_of_the_kubernetes_api() {
-    let manifest = std::fs::read_to_string(repository().join("virtual-kubelet/Cargo.toml")).expect("the manifest");
-    let (_, rest) = manifest.split_once("\n[dependencies]\n").expect("dependencies");
-    let dependencies = rest.split("\n[").next().unwrap_or_default();
-    let line = dependencies.lines().find(|line| line.starts_with("k8s-openapi")).expect("k8s-openapi");
-    // The workspace's own has a version, which inheriting would bring.
-    assert!(!line.contains("workspace") && !line.contains("v1_"), "{line}");
+    let versions = |more: &[&str]| {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["tree", "--offline", "--locked", "--package=virtual-kubelet", "--edges=normal,build"]);
+        cargo.args(["--prefix=none", "--format={p} {f}"]).args(more);
+        let output = cargo.current_dir(repository()).output().expect("cargo runs");
+        assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+        let tree = String::from_utf8(output.stdout).expect("text");
+        let line = tree.lines().find(|line| line.starts_with("k8s-openapi ")).expect("the library depends on k8s-openapi").to_owned();
+        let features = line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).map(str::to_owned);
+        features.filter(|feature| feature.starts_with("v1_")).collect::<Vec<_>>()
+    };
+    assert_eq!(versions(&["--no-default-features"]), [""; 0]);
+    assert_eq!(versions(&[]), ["v1_36"], "the binary's");
 }
 
 #[test]
