@@ -9,8 +9,8 @@ use k8s_openapi::api::{
 use kube::{Client, client::Body};
 use operator::{
     metrics::Metrics,
-    observe::{Guarded, Observer},
-    pod_gate,
+    pod_gates,
+    watch::{Guarded, Observer},
 };
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -99,7 +99,7 @@ async fn pods_and_gates_of_a_namespace_are_written_to_while_a_status_of_another_
         }
     });
     let (client, observer, metrics) = (Client::new(service, "default"), observer(), Metrics::default());
-    let options = pod_gate::Options {
+    let options = pod_gates::Options {
         recorder: EventRecorder::new(client.clone(), Reporter { controller: "test/operator".into(), instance: None }),
         client,
         hub: observer.hub(),
@@ -108,7 +108,7 @@ async fn pods_and_gates_of_a_namespace_are_written_to_while_a_status_of_another_
         foreign_objects: Vec::new(),
     };
     tokio::select! {
-        () = Box::pin(pod_gate::Engine::new(options).run(CancellationToken::new())) => unreachable!("it runs for ever"),
+        () = Box::pin(pod_gates::Engine::new(options).run(CancellationToken::new())) => unreachable!("it runs for ever"),
         written = tokio::time::timeout(Duration::from_mins(1), told.wait_for(|written| *written >= (2, 1))) => {
             written.unwrap().unwrap();
         }

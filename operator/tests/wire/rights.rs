@@ -417,7 +417,7 @@ fn said_of_a_node(refusals: BTreeMap<String, String>) -> (String, String, String
     snapshot.refusals = refusals;
     let states = planner::decide(&snapshot).status.node_states;
     let state = states.iter().find(|state| state.name == "a").unwrap();
-    (state.phase.clone(), state.reason.clone(), state.message.clone())
+    (state.phase.to_string(), state.reason.clone(), state.message.clone())
 }
 
 #[tokio::test]
