@@ -3,7 +3,7 @@
 use crate::{json, snapshot};
 use arbitrary::{Result, Unstructured};
 use crds::{IngressDaemonSet, IngressDaemonSetSpec};
-use planner::{decide, spec::resolve, template_check::trial};
+use planner::{decide, spec::resolve, template_check::template_check};
 use serde_json::{Value, json};
 
 /// Whatever decodes is resolved, tried and decided about.
@@ -30,7 +30,7 @@ fn judge(spec: IngressDaemonSetSpec) {
     }
     let mut snapshot = snapshot::under_way(0);
     snapshot.resource.spec = spec;
-    let _ = trial(&snapshot);
+    let _ = template_check(&snapshot);
     assert_eq!(decide(&snapshot), decide(&snapshot));
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// A write that is only tried (`dryRun`).
 #[derive(Clone, Debug, PartialEq)]
-pub enum Trial {
+pub enum TemplateCheck {
     /// A JSON Patch of a Deployment that is there.
     Patch {
         /// Object name.
@@ -24,14 +24,14 @@ pub enum Trial {
 }
 
 /// The write to try; none when the template runs somewhere already, or the spec is not valid anyway.
-pub fn trial(snapshot: &Snapshot) -> Option<Trial> {
+pub fn template_check(snapshot: &Snapshot) -> Option<TemplateCheck> {
     let resource = &snapshot.resource;
     let settings = Targets::of(snapshot).ok().filter(|_| !resource.deleting)?.effective;
     let Some((node, deployment)) = snapshot.deployments.iter().next() else {
         let name = render::object_name(&resource.name, "trial", &snapshot.taken_names);
         let token = Token { uid8: resource.uid8().to_owned(), id: 0, phase: Phase::New, since: snapshot.now, keep_annotation: false };
         let template = render::template(resource, &settings, &name, "trial");
-        return Some(Trial::Create(render::deployment(resource, &settings, &name, "trial", &token, &template, 0)));
+        return Some(TemplateCheck::Create(render::deployment(resource, &settings, &name, "trial", &token, &template, 0)));
     };
     if snapshot.deployments.values().any(|deployment| deployment.revision() == settings.revision) {
         return None;
@@ -40,7 +40,7 @@ pub fn trial(snapshot: &Snapshot) -> Option<Trial> {
         {"op": "test", "path": "/metadata/uid", "value": deployment.uid},
         {"op": "add", "path": "/spec/template", "value": render::template(resource, &settings, &deployment.name, node)},
     ]);
-    Some(Trial::Patch { name: deployment.name.clone(), patch })
+    Some(TemplateCheck::Patch { name: deployment.name.clone(), patch })
 }
 
 /// What the API server said of the template, as a reason why the spec is not valid.

@@ -2,11 +2,11 @@
 
 mod account;
 mod events;
-mod trial;
+mod template_check;
 
 pub use account::{MISSING_AGAIN, ask_rights};
 pub use events::Announcer;
-pub use trial::try_template;
+pub use template_check::try_template;
 
 use crate::{
     memory::Memory,

@@ -7,7 +7,7 @@ use planner::{
     Action, Snapshot, decide,
     snapshot::TEMPLATE,
     spec::resolve,
-    template_check::{Trial, trial},
+    template_check::{TemplateCheck, template_check},
 };
 use serde_json::{Value, json};
 use world::{
@@ -120,17 +120,17 @@ fn snapshot(world: &World, operator: &mut Operator) -> Snapshot {
 fn a_template_is_tried_while_it_runs_nowhere() {
     let (mut world, mut operator) = wished_anew();
     let before = snapshot(&world, &mut operator);
-    let Some(Trial::Patch { name, patch }) = trial(&before) else { unreachable!("a Deployment is there") };
+    let Some(TemplateCheck::Patch { name, patch }) = template_check(&before) else { unreachable!("a Deployment is there") };
     assert!(before.deployments.values().any(|deployment| deployment.name == name));
     assert_eq!(patch[0]["path"], "/metadata/uid");
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
     operator.catch_up(&world);
     let mut after = snapshot(&world, &mut operator);
-    assert_eq!(trial(&after), None);
+    assert_eq!(template_check(&after), None);
     after.deployments.clear();
-    assert!(matches!(trial(&after), Some(Trial::Create(_))));
+    assert!(matches!(template_check(&after), Some(TemplateCheck::Create(_))));
     after.resource.deleting = true;
-    assert_eq!(trial(&after), None);
+    assert_eq!(template_check(&after), None);
 }
 
 #[test]

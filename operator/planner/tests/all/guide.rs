@@ -1,4 +1,5 @@
-//! `docs/rollouts.md` and README say what is so: its examples are valid and complete, its words are the operator's, its figures come out.
+//! `docs/rollouts.md`, `docs/architecture.md` and README say what is so: examples are valid and complete, words are the operator's, figures come
+//! out, files and functions exist.
 
 use crds::{Duration, IngressDaemonSet, manifest, names};
 use planner::{
@@ -266,4 +267,51 @@ fn the_examples_of_the_guide_to_pod_readiness_have_no_field_that_the_definition_
     for name in [names::READINESS_HOLDS_ANNOTATION, names::INJECT_LABEL] {
         assert!(text.contains(name), "{name}");
     }
+}
+
+/// Folders of files that `docs/architecture.md` names without a path.
+const FOLDERS: [&str; 4] = ["", "operator/planner/src/", "auditor/src/", "e2e/src/scenarios/bad_input/"];
+
+/// What the page names in this line, as far as it exists: paths of files with their text.
+fn named_files(line: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut folder = String::new();
+    let mut found = Vec::new();
+    for word in line.split(|c: char| !(c.is_alphanumeric() || "_-./:".contains(c))).map(|word| word.trim_end_matches(['.', ':'])) {
+        let is_file = [".rs", ".yaml", ".md"].iter().any(|end| word.ends_with(end)) && !word.starts_with('.');
+        if word.contains('/') && root.join(word).is_dir() {
+            folder = format!("{}/", word.trim_end_matches('/'));
+        } else if is_file {
+            let path = std::iter::once(folder.as_str()).chain(FOLDERS).map(|folder| format!("{folder}{word}"));
+            let path = path.into_iter().find(|path| root.join(path).is_file()).unwrap_or_else(|| panic!("{word} does not exist: {line}"));
+            if let Some((of, _)) = path.rsplit_once('/') {
+                folder = format!("{of}/");
+            }
+            found.push((path.clone(), file(&path)));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_architecture_names_files_and_functions_that_exist() {
+    let page = file("docs/architecture.md");
+    let mut functions = 0;
+    for line in page.lines() {
+        let files = named_files(line);
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        // Rows of the table that follows one update: step, what happens, functions, files.
+        if cells.len() == 6 && !cells[3].is_empty() && !cells[3].starts_with('-') && cells[3].starts_with('`') {
+            for function in cells[3].split('`').filter(|word| word.chars().next().is_some_and(char::is_alphabetic)) {
+                let name = function.rsplit("::").next().unwrap_or(function);
+                // A variant of an enum begins with a capital letter.
+                let function = if name.starts_with(char::is_uppercase) { format!("    {name}") } else { format!("fn {name}") };
+                let defined = |text: &String| [",", "(", "<", " {"].iter().any(|next| text.contains(&format!("{function}{next}")));
+                let in_folder = files.is_empty() && cells[4].trim_matches('`').ends_with('/');
+                assert!(in_folder || files.iter().any(|(_, text)| defined(text)), "no {name} in {:?}: {line}", cells[4]);
+                functions += 1;
+            }
+        }
+    }
+    assert!(functions > 20, "{functions} functions");
 }

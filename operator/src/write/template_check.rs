@@ -10,7 +10,7 @@ use kube::{
 use planner::{
     Snapshot,
     snapshot::TEMPLATE,
-    template_check::{Trial, trial},
+    template_check::{TemplateCheck, template_check},
 };
 
 /// Attempts that are waited for.
@@ -24,9 +24,9 @@ pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut S
     if memory.tried == Some(generation) || snapshot.refusals.contains_key(TEMPLATE) {
         return true;
     }
-    let outcome = match trial(snapshot) {
+    let outcome = match template_check(snapshot) {
         None => Ok(()),
-        Some(trial) => tokio::time::timeout(super::TIMEOUT, call(client, &snapshot.resource.namespace, trial))
+        Some(check) => tokio::time::timeout(super::TIMEOUT, call(client, &snapshot.resource.namespace, check))
             .await
             .unwrap_or_else(|_| Err(Error::Transient("no answer in time".into()))),
     };
@@ -50,15 +50,15 @@ pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut S
     true
 }
 
-async fn call(client: &Client, namespace: &str, trial: Trial) -> Result<(), Error> {
+async fn call(client: &Client, namespace: &str, check: TemplateCheck) -> Result<(), Error> {
     let kind = ApiResource::erase::<Deployment>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
-    let result = match trial {
-        Trial::Patch { name, patch } => {
+    let result = match check {
+        TemplateCheck::Patch { name, patch } => {
             let params = PatchParams { dry_run: true, ..PatchParams::default() };
             api.patch(&name, &params, &json_patch(&patch)?).await.map(drop).map_err(classify)
         }
-        Trial::Create(body) => {
+        TemplateCheck::Create(body) => {
             let object = serde_json::from_value(body).map_err(|error| Error::Invalid(error.to_string()))?;
             let created = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await.map(drop);
             match created.map_err(classify) {
