@@ -270,7 +270,15 @@ fn the_examples_of_the_guide_to_pod_readiness_have_no_field_that_the_definition_
 }
 
 /// Folders of files that `docs/architecture.md` names without a path.
-const FOLDERS: [&str; 5] = ["", "operator/planner/src/", "operator/planner/tests/all/", "auditor/src/", "e2e/src/scenarios/bad_input/"];
+const FOLDERS: [&str; 7] = [
+    "",
+    "operator/planner/src/",
+    "operator/planner/tests/all/",
+    "operator/planner/tests/",
+    "auditor/src/",
+    "e2e/src/scenarios/bad_input/",
+    "docs/",
+];
 
 /// What the page names in this line, as far as it exists: paths of files with their text.
 fn named_files(line: &str) -> Vec<(String, String)> {
