@@ -196,6 +196,25 @@ fn what_was_sent_before_the_ledger_was_lost_takes_no_node_out_beside_that_of_the
 }
 
 #[test]
+fn a_lost_ledger_of_many_nodes_is_fenced_in_parts_and_comes_back() {
+    let nodes = 150;
+    let (mut world, mut operator) = settled(Wish::new(Marks::Node, 1), nodes);
+    world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
+    let mut fences = Vec::new();
+    while fences.is_empty() || world.cluster.ledger().is_none_or(|ledger| ledger.rebuilding.is_some()) {
+        assert!(fences.len() < 60, "it does not come back: {fences:?}");
+        let plan = world.fair_second(&mut operator).unwrap_or_default();
+        let is_fence = |action: &&Action| {
+            matches!(action, Action::PatchDeployment { write: Write::Fence, .. } | Action::PatchNode { write: Write::Fence, .. })
+        };
+        fences.push(plan.actions.iter().filter(is_fence).count());
+    }
+    assert_eq!(fences.iter().sum::<usize>(), 2 * nodes, "each Deployment and each Node once: {fences:?}");
+    assert!(fences.iter().all(|fences| *fences <= planner::rebuild::FENCES), "{fences:?}");
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
 fn a_lost_ledger_is_not_rebuilt_from_what_a_watch_shows_that_may_lag() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
     world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
