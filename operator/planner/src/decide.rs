@@ -374,10 +374,7 @@ impl<'a> Pass<'a> {
         }
         let patch = |patch, write| Action::PatchDeployment { node: managed.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
-            Step::Claim => (
-                patch(deployment_writes::claim(self.snapshot, managed.settings, managed, deployment, grant), Write::Claim),
-                NodePhase::Granted,
-            ),
+            Step::Claim => (patch(deployment_writes::claim(self.snapshot, managed, deployment, grant), Write::Claim), NodePhase::Granted),
             Step::Pause => (patch(deployment_writes::pause(self.snapshot, managed, deployment, grant), Write::Pause), NodePhase::Detached),
             Step::Update => {
                 let resumed = progress.and_then(|progress| self.unpause(managed, grant, deployment, progress));
@@ -388,16 +385,10 @@ impl<'a> Pass<'a> {
                     return self.set(managed.name, NodePhase::Blocked, Reason::InvalidSpec);
                 } else {
                     let write = self.recreates(managed, grant, progress).map_or(Write::Update, Write::Recreate);
-                    (
-                        patch(deployment_writes::update(self.snapshot, managed.settings, managed, deployment, grant), write),
-                        NodePhase::Detached,
-                    )
+                    (patch(deployment_writes::update(self.snapshot, managed, deployment, grant), write), NodePhase::Detached)
                 }
             }
-            Step::Close => (
-                patch(deployment_writes::close(self.snapshot, managed.settings, managed, deployment, grant), Write::Close),
-                NodePhase::Attaching,
-            ),
+            Step::Close => (patch(deployment_writes::close(self.snapshot, managed, deployment, grant), Write::Close), NodePhase::Attaching),
             _ => (
                 Action::DeleteDeployment {
                     node: managed.name.to_owned(),

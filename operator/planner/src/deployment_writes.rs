@@ -35,15 +35,10 @@ fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: i64, keep_annotation
 }
 
 /// `id.Claimed` and the user's annotation, when one is configured.
-pub fn claim(
-    snapshot: &Snapshot,
-    settings: Option<&ResolvedSpec>,
-    managed: &ManagedNode<'_>,
-    deployment: &DeploymentFacts,
-    grant: &Grant,
-) -> Value {
+pub fn claim(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let held = managed.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
-    let mark = settings
+    let mark = managed
+        .settings
         .and_then(|settings| settings.deployment_annotation.as_ref())
         .filter(|mark| grant.marks.deployment_keys.contains(&mark.key));
     let found = mark.and_then(|mark| deployment.annotations.get(&mark.key).map(|value| (mark, value)));
@@ -64,13 +59,7 @@ pub fn claim(
 }
 
 /// What the kind changes, and `id.Updating`; `id.Degrading` when no mark is in use.
-pub fn update(
-    snapshot: &Snapshot,
-    settings: Option<&ResolvedSpec>,
-    managed: &ManagedNode<'_>,
-    deployment: &DeploymentFacts,
-    grant: &Grant,
-) -> Value {
+pub fn update(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let holding = managed.token.as_ref().is_some_and(|token| matches!(token.phase, Phase::Claimed | Phase::Updating));
     let marked = grant.marks != Marks::default() || holding || managed.holds_node();
     let phase = if marked { Phase::Updating } else { Phase::Degrading };
@@ -80,7 +69,7 @@ pub fn update(
     if matches!(grant.kind, GrantReason::Remove | GrantReason::Drain) {
         return patch.add("/spec/replicas", 0).into_value();
     }
-    let Some(settings) = settings else { return as_before(patch, snapshot, deployment, grant).into_value() };
+    let Some(settings) = managed.settings else { return as_before(patch, snapshot, deployment, grant).into_value() };
     match grant.kind {
         GrantReason::Abort | GrantReason::Remove | GrantReason::Drain => return patch.into_value(),
         GrantReason::Shrink | GrantReason::Grow => {}
@@ -148,13 +137,7 @@ pub fn unpause(
 }
 
 /// `id.Closed`, and our annotations away.
-pub fn close(
-    snapshot: &Snapshot,
-    settings: Option<&ResolvedSpec>,
-    managed: &ManagedNode<'_>,
-    deployment: &DeploymentFacts,
-    grant: &Grant,
-) -> Value {
+pub fn close(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let keep = managed.token.as_ref().is_some_and(|token| token.keep_annotation);
     let since = rollout_state::not_before(snapshot.now, managed.pods);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, since, false)))
@@ -162,33 +145,21 @@ pub fn close(
     for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(key)) {
         patch = patch.remove(&annotation(key));
     }
-    accept(patch, snapshot, settings, managed, deployment).into_value()
+    accept(patch, snapshot, managed, deployment).into_value()
 }
 
 /// Remembers what the API server made of our template, where that is something else.
-fn accept(
-    patch: JsonPatch,
-    snapshot: &Snapshot,
-    settings: Option<&ResolvedSpec>,
-    managed: &ManagedNode<'_>,
-    deployment: &DeploymentFacts,
-) -> JsonPatch {
-    match settings.and_then(|settings| render::rewritten(snapshot, settings, managed.name, deployment)) {
+fn accept(patch: JsonPatch, snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts) -> JsonPatch {
+    match managed.settings.and_then(|settings| render::rewritten(snapshot, settings, managed.name, deployment)) {
         Some(hash) => patch.add(&label(names::ACCEPTED_LABEL), hash),
         None => patch,
     }
 }
 
 /// The first `Closed` of a new Deployment.
-pub fn first_close(
-    snapshot: &Snapshot,
-    settings: &ResolvedSpec,
-    managed: &ManagedNode<'_>,
-    deployment: &DeploymentFacts,
-    id: u64,
-) -> Value {
+pub fn first_close(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, id: u64) -> Value {
     let patch = fenced(deployment, Some(&token(snapshot, id, Phase::Closed, snapshot.now, false)));
-    accept(patch.test("/metadata/generation", deployment.generation), snapshot, Some(settings), managed, deployment).into_value()
+    accept(patch.test("/metadata/generation", deployment.generation), snapshot, managed, deployment).into_value()
 }
 
 /// The breaker opens: this many replicas.

@@ -101,7 +101,7 @@ impl Pass<'_> {
                 self.set(managed.name, NodePhase::Joining, reason);
             }
         } else if managed.member == Some("serving") {
-            let patch = deployment_writes::first_close(self.snapshot, settings, managed, deployment, token.id);
+            let patch = deployment_writes::first_close(self.snapshot, managed, deployment, token.id);
             self.patch_directly(managed, deployment, patch, Write::FirstClose);
         } else {
             self.set_member(managed, "serving");
