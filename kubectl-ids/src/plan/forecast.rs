@@ -266,10 +266,8 @@ impl ForecastRollout {
             turn.wave = waves.get(&turn.begins).copied().unwrap_or(1);
         }
         let begun: BTreeSet<_> = self.forecast.turns.iter().filter(|turn| turn.ends.is_some()).map(|turn| turn.node.clone()).collect();
-        let state = last.node_states.iter().filter(|(node, _)| {
-            !begun.contains(*node) || last.node_states.get(*node).is_some_and(|state| state.phase == NodePhase::Waiting)
-        });
-        self.forecast.left = state
+        let left = last.node_states.iter().filter(|(node, state)| !begun.contains(*node) || state.phase == NodePhase::Waiting);
+        self.forecast.left = left
             .map(|(node, state)| Left {
                 node: node.clone(),
                 phase: state.phase.to_string(),
@@ -352,8 +350,8 @@ impl Forecast {
         if !self.left.is_empty() {
             let rows =
                 self.left.iter().map(|left| vec![left.node.clone(), left.phase.clone(), left.reason.0.clone(), left.reason.1.clone()]);
-            let state = table(style, &["HELD", "PHASE", "REASON", "MESSAGE"], rows.collect(), Some((1, crate::output::tone_of)));
-            write!(text, "\n{state}")?;
+            let held = table(style, &["HELD", "PHASE", "REASON", "MESSAGE"], rows.collect(), Some((1, crate::output::tone_of)));
+            write!(text, "\n{held}")?;
         }
         let Some(waves) = self.turns.iter().map(|turn| turn.wave).max() else {
             return writeln!(text, "\nExpected   no change until somebody acts");

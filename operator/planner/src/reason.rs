@@ -503,9 +503,9 @@ impl StepState {
 }
 
 /// Nodes that are out for other reasons can be more than the slots.
-fn no_free_slot(place: &str, grants: usize, unavailable: usize, budget: usize) -> String {
+fn no_free_slot(scope: &str, grants: usize, unavailable: usize, budget: usize) -> String {
     let used = grants + unavailable;
-    format!("waiting for a free slot{place}: {used} of {budget} in use ({grants} updating, {unavailable} unavailable)")
+    format!("waiting for a free slot{scope}: {used} of {budget} in use ({grants} updating, {unavailable} unavailable)")
 }
 
 /// Why a node failed, in the words of the API.
