@@ -3,7 +3,7 @@
 use crate::{json, snapshot};
 use arbitrary::{Result, Unstructured};
 use crds::{IngressDaemonSet, IngressDaemonSetSpec};
-use planner::{decide, spec::resolve, template_check::template_check};
+use planner::{decide, rollout::template_check::template_check, spec::resolve};
 use serde_json::{Value, json};
 
 /// Whatever decodes is resolved, tried and decided about.

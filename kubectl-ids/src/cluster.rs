@@ -30,9 +30,9 @@ use operator::{
 use planner::{
     Snapshot,
     node_gates::{self, world::Key},
-    node_rights::NodeRights,
     pod_gates::{World, links::links},
     snapshot::GateLinks,
+    spec::node_rights::NodeRights,
 };
 use serde::de::DeserializeOwned;
 

@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt as _;
 use planner::{
     Snapshot, decide,
-    eligibility::is_chosen,
+    facts::scheduling::is_chosen,
     node_gates::record::{Record, records},
-    revisions::Targets,
+    objects::revisions::Targets,
     snapshot::{DeploymentFacts, NodeFacts, PodFacts},
     spec::ResolvedSpec,
 };

@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::node_readiness_gate::GateTaint;
 use planner::{
     node_gates::legacy,
-    node_rights::{DETACH_KEYS, DetachKeys, NamespaceKeys, NamespaceTaints, NodeRights},
+    spec::node_rights::{DETACH_KEYS, DetachKeys, NamespaceKeys, NamespaceTaints, NodeRights},
 };
 use std::net::SocketAddr;
 
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory as _;
     use crds::node_readiness_gate::Effect;
-    use planner::node_rights::Keys;
+    use planner::spec::node_rights::Keys;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -3,7 +3,7 @@
 use crate::args::{Fronts, Run};
 use clap::{Args as _, Command, FromArgMatches as _, builder::Resettable};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Container};
-use planner::node_rights::NodeRights;
+use planner::spec::node_rights::NodeRights;
 use std::collections::BTreeMap;
 
 /// Chooses the operator's Deployment among those of its namespace.
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::args::{ConfigMaps, Preset};
     use crds::node_readiness_gate::{Effect, GateTaint};
-    use planner::node_rights::{Keys, NamespaceKeys};
+    use planner::spec::node_rights::{Keys, NamespaceKeys};
     use serde_json::{Value, json};
 
     fn options(arguments: &[&str], environment: &Value, more: &Value) -> Result<Options, String> {

@@ -8,7 +8,7 @@ use crate::{node_gates::GateMetrics, pod_gates::PodGateMetrics, rights::Rights};
 use crds::{ledger::Ledger, status::NodePhase};
 use planner::{
     plan::{Plan, Write},
-    proof,
+    rollout::proof,
 };
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -59,7 +59,7 @@ pub struct ByPhase {
     pub phase: String,
 }
 
-/// What happened to a pod or machine after its node's update, from [`planner::proof::FALLS`].
+/// What happened to a pod or machine after its node's update, from [`planner::rollout::proof::FALLS`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Fall {
     /// `CrashLoop`, `Flapping`, `Evicted` or `NodeLost`.

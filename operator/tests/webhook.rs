@@ -7,7 +7,7 @@ use operator::{
     watch::{Guarded, Observer},
     webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
 };
-use planner::node_rights::NodeRights;
+use planner::spec::node_rights::NodeRights;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring::default_provider,

@@ -93,7 +93,9 @@ fn failures(ledger: &Ledger) -> Vec<String> {
     let rolled_back = ledger.rolled_back.iter().map(|rolled_back| format!("revision {} {}", rolled_back.from, rolled_back.reason));
     let rollout = || ledger.rollout_state.iter();
     let here = rollout().flat_map(|rollout| &rollout.failed).map(|(node, failure)| format!("node {node} ({})", failure.reason));
-    let gone = rollout().flat_map(planner::rollout_state::gone).map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
+    let gone = rollout()
+        .flat_map(planner::rollout::rollout_state::gone)
+        .map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
     let lost = rollout().map(|rollout| rollout.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} machines that were lost"));
     rolled_back.chain(here).chain(gone).chain(lost).collect()
 }

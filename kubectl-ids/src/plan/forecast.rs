@@ -10,7 +10,7 @@ use crds::{
     status::NodePhase,
 };
 use planner::{
-    Action, Plan, Reason, Snapshot, clocks::LONGEST_LOOK, decide, in_place::is_paused, plan::Write, reason::StepState,
+    Action, Plan, Reason, Snapshot, decide, node::clocks::LONGEST_LOOK, objects::in_place::is_paused, plan::Write, reason::StepState,
     snapshot::PortAnswer, spec::resolve,
 };
 

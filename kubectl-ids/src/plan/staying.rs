@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crds::{in_place::PodRecord, names};
 use planner::{
-    in_place::{change, gates},
+    objects::in_place::{change, gates},
     snapshot::{ContainerFacts, DeploymentFacts, InPlacePod, PodFacts, PullFacts, ReplicaSetFacts},
 };
 use serde_json::{Value, json};

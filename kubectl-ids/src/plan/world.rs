@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crds::{hash, token::Phase};
 use planner::{
     Action, Plan, Snapshot,
-    label_map::LabelMap,
+    facts::label_map::LabelMap,
     plan::Supporting,
     snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
     spec::{ResolvedSpec, Timestamp, resolve},

@@ -1,7 +1,7 @@
 //! What a decision says: what to do, what is held back and why, when to look again.
 
-use crate::in_place::classify::Why;
-use crate::{clocks::Clocks, node_gates::world::ReplicaHealth, proof::Sights, reason::Reason};
+use crate::objects::in_place::classify::Why;
+use crate::{node::clocks::Clocks, node_gates::world::ReplicaHealth, reason::Reason, rollout::proof::Sights};
 use crds::status::{IngressDaemonSetStatus, NodePhase};
 use serde_json::Value;
 use std::collections::BTreeMap;

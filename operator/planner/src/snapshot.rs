@@ -1,8 +1,11 @@
 //! What the operator saw: the only input of a decision.
 
 use crate::{
-    clocks::Clocks, label_map::LabelMap, node_gates::Gate, node_rights::NodeRights, proof::Sights, shared_spec::SharedSpec,
-    spec::SpecProblem,
+    facts::{label_map::LabelMap, shared_spec::SharedSpec},
+    node::clocks::Clocks,
+    node_gates::Gate,
+    rollout::proof::Sights,
+    spec::{SpecProblem, node_rights::NodeRights},
 };
 use crds::{
     IngressDaemonSet,

@@ -1,15 +1,15 @@
 //! Updates in place, searched exhaustively: every order of writes, watches, crashes, rivals and mishaps around one node.
 //!
 //! What surrounds the node, budgets and marks, is what `model` searches; here the Deployment, its `ReplicaSets` and its pods are
-//! what counts. Operators decide by the planner's own functions ([`planner::step()`], [`moves`]).
+//! what counts. Operators decide by the planner's own functions ([`planner::protocol::step()`], [`moves`]).
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
 #![allow(clippy::unused_self, reason = "rules read alike, whether a mutation concerns them or not")]
 
 use crds::{ledger::GrantReason, token::Phase};
 use planner::{
-    in_place::protocol::{Move, PodView, ReplicaSetView, View, moves},
-    step::{GrantView, NodeView, Step, StepView, TokenView, step},
+    objects::in_place::protocol::{Move, PodView, ReplicaSetView, View, moves},
+    protocol::step::{GrantView, NodeView, Step, StepView, TokenView, step},
 };
 use std::{
     collections::{HashSet, VecDeque},

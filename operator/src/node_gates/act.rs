@@ -101,7 +101,7 @@ pub async fn strangers(client: &Client, gate: &Gate, node: &Node) -> Option<usiz
     };
     let bears = |pod: &Pod| {
         let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_ref());
-        tolerations.into_iter().flatten().any(|toleration| planner::eligibility::tolerates(toleration, &taint))
+        tolerations.into_iter().flatten().any(|toleration| planner::facts::scheduling::tolerates(toleration, &taint))
     };
     Some(pods.iter().filter(|pod| is_workload(pod) && !bears(pod)).count())
 }

@@ -10,7 +10,7 @@ use crds::{
 use kube::{ResourceExt as _, api::ObjectMeta};
 use planner::{
     node_gates::{Gate, legacy as config_map, world::IMPLIED},
-    node_rights::NodeRights,
+    spec::node_rights::NodeRights,
 };
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ pub fn all<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use planner::node_rights::NamespaceTaints;
+    use planner::spec::node_rights::NamespaceTaints;
     use serde_json::json;
 
     fn resource(taint: &serde_json::Value) -> IngressDaemonSet {

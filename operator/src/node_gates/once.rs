@@ -39,8 +39,8 @@ use planner::{
         satisfiable::unsatisfiable,
         world::{PodSource, Pods, Source},
     },
-    node_rights::NodeRights,
     snapshot::NodeFacts,
+    spec::node_rights::NodeRights,
 };
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;

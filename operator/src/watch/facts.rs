@@ -9,7 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use planner::{
-    shared_spec::SpecInterner,
+    facts::shared_spec::SpecInterner,
     snapshot::{
         ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, InPlacePod, NodeCondition, NodeFacts, PodFacts, PullFacts,
         ReplicaSetFacts, RevisionFacts, Unmet,
@@ -118,7 +118,7 @@ pub fn replica_set(set: ReplicaSet, specs: &mut SpecInterner) -> Option<ReplicaS
     let wanted = set.spec.and_then(|spec| spec.replicas).unwrap_or(1);
     Some(ReplicaSetFacts {
         owner,
-        hash: text(&meta.labels, planner::in_place::change::HASH_LABEL).unwrap_or_default(),
+        hash: text(&meta.labels, planner::objects::in_place::change::HASH_LABEL).unwrap_or_default(),
         token: text(&meta.labels, names::IN_PLACE_TOKEN),
         replicas: wanted.max(set.status.map_or(0, |status| status.replicas)),
         spec: specs.intern(serde_json::json!({ "template": template }), &[&own[0], &node, &own[1]]),
@@ -186,7 +186,12 @@ fn gated(pod: &Pod, status: &PodStatus, specs: &mut SpecInterner) -> Option<Box<
         resource_version: meta.resource_version.clone().unwrap_or_default(),
         generation: meta.generation.unwrap_or(0),
         observed_generation: status.observed_generation.unwrap_or(0),
-        hash: meta.labels.as_ref().and_then(|labels| labels.get(planner::in_place::change::HASH_LABEL)).cloned().unwrap_or_default(),
+        hash: meta
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(planner::objects::in_place::change::HASH_LABEL))
+            .cloned()
+            .unwrap_or_default(),
         gate: condition.map(|condition| condition.status == "True"),
         containers: containers.collect(),
         termination_grace: spec.termination_grace_period_seconds.unwrap_or(30),

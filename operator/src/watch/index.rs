@@ -15,9 +15,9 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use planner::{
-    claims::{Claim, claims},
-    shared_spec::SpecInterner,
+    facts::shared_spec::SpecInterner,
     snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RESOURCES_PER_NAMESPACE, ReplicaSetFacts, RevisionFacts, Withheld},
+    spec::claims::{Claim, claims},
 };
 use serde_json::Value;
 use std::{

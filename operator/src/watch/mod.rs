@@ -46,7 +46,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::{Snapshot, node_rights::NodeRights, shared_spec::SpecInterner, snapshot::NodeFacts};
+use planner::{Snapshot, facts::shared_spec::SpecInterner, snapshot::NodeFacts, spec::node_rights::NodeRights};
 use serde::de::DeserializeOwned;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -18,7 +18,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use kube::Resource;
-use planner::shared_spec::SpecInterner;
+use planner::facts::shared_spec::SpecInterner;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap};
 

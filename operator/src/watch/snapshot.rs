@@ -8,12 +8,11 @@ use crate::memory::Memory;
 use crds::{IngressDaemonSet, hash, names};
 use planner::{
     Snapshot,
-    clocks::Clocks,
-    health_checker::acceptance,
-    node_rights::NodeRights,
-    proof::Sights,
-    render::object_name,
+    node::clocks::Clocks,
+    objects::{health_checker::acceptance, render::object_name},
+    rollout::proof::Sights,
     snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
+    spec::node_rights::NodeRights,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

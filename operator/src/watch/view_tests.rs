@@ -31,7 +31,7 @@ fn node(name: &str, version: &str) -> Value {
 
 /// A Deployment with our labels for the node, of this owner.
 fn deployment(namespace: &str, node: &str, version: &str, owner: &str) -> Value {
-    let name = planner::render::object_name("web", node, &std::collections::BTreeSet::new());
+    let name = planner::objects::render::object_name("web", node, &std::collections::BTreeSet::new());
     json!({
         "metadata": {
             "name": name, "namespace": namespace, "uid": format!("d-{node}"), "resourceVersion": version,
@@ -340,7 +340,7 @@ fn a_deployment_with_our_labels_and_another_owner_is_a_strangers() {
     let observer = observer(vec![node("a", "1")], vec![deployment("edge", "a", "5", "another")], Vec::new());
     let snapshot = snapshot(&observer).unwrap();
     assert!(snapshot.deployments.is_empty());
-    assert!(snapshot.foreign_names.iter().eq([&planner::render::object_name("web", "a", &std::collections::BTreeSet::new())]));
+    assert!(snapshot.foreign_names.iter().eq([&planner::objects::render::object_name("web", "a", &std::collections::BTreeSet::new())]));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::{Error, TIMEOUT, classify};
 use crate::memory::{Memory, NamedAccount};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::{Api, Client, api::PostParams};
-use planner::{Snapshot, health_checker};
+use planner::{Snapshot, objects::health_checker};
 use std::time::{Duration, Instant};
 
 /// How long an answer is believed: as long as bindings of the operator's own go without being written again.

@@ -28,7 +28,8 @@ use kube::{
     core::Status,
 };
 use planner::{
-    Action, Snapshot, health_checker,
+    Action, Snapshot,
+    objects::health_checker,
     plan::{Supporting, Write},
 };
 use serde_json::{Value, json};
@@ -271,12 +272,12 @@ impl Actor<'_> {
         match api.create(&PostParams::default(), &object).await {
             Ok(created) => {
                 let generation = || (created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0));
-                let generation = planner::render::is_wanted(body).then(generation);
+                let generation = planner::objects::render::is_wanted(body).then(generation);
                 Ok(Done { written: Some(written(Kind::Deployments, &created.metadata)), generation })
             }
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 let node = body["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str().unwrap_or_default();
-                let identity = planner::render::identity_patch(&self.snapshot.resource, name, node);
+                let identity = planner::objects::render::identity_patch(&self.snapshot.resource, name, node);
                 Err(self.who_has(&api, name, &identity).await)
             }
             Err(error) => Err(classify(error)),

@@ -9,8 +9,8 @@ use kube::{
 };
 use planner::{
     Snapshot,
+    rollout::template_check::{TemplateCheck, template_check},
     snapshot::TEMPLATE,
-    template_check::{TemplateCheck, template_check},
 };
 
 /// Attempts that are waited for.

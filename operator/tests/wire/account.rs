@@ -100,7 +100,7 @@ fn what_is_asked_is_what_the_roles_of_health_checkers_grant() {
             }
         }
     }
-    let asked: Vec<_> = planner::health_checker::needed()
+    let asked: Vec<_> = planner::objects::health_checker::needed()
         .map(|(verb, group, resource, all)| (verb.to_owned(), group.to_owned(), resource.to_owned(), all))
         .collect();
     assert_eq!(asked, granted);

@@ -2,10 +2,10 @@
 
 use super::Pass;
 use crate::{
-    evidence::{Evidence, evidence},
     node::ManagedNode,
+    protocol::step::Step,
     reason::Reason,
-    step::Step,
+    rollout::evidence::{Evidence, evidence},
 };
 use crds::ledger::{Grant, GrantReason};
 

@@ -2,14 +2,15 @@
 
 use super::Pass;
 use crate::{
-    blocked::is_under_way,
-    clocks,
-    node::ManagedNode,
+    node::{ManagedNode, clocks},
     plan::NodeProgress,
-    proof::{Sights, Verdict},
     reason::{Reason, failure_word},
-    rollout_state,
+    rollout::{
+        proof::{Sights, Verdict},
+        rollout_state,
+    },
     spec::ResolvedSpec,
+    status::blocked::is_under_way,
     window::Windows,
 };
 use crds::{

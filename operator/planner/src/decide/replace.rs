@@ -2,14 +2,16 @@
 
 use super::Pass;
 use crate::{
-    in_place::{self, Progress, classify::Why, protocol::Move, writes},
+    facts::readiness,
     node::ManagedNode,
+    objects::{
+        in_place::{self, Progress, classify::Why, protocol::Move, writes},
+        ownerless,
+        revisions::Targets,
+    },
     patch::JsonPatch,
     plan::Action,
-    pod_gates::ownerless,
-    readiness,
     reason::Reason,
-    revisions::Targets,
     snapshot::{DeploymentFacts, InPlacePod},
 };
 use crds::{
@@ -141,6 +143,6 @@ impl<'a> Pass<'a> {
         }
         let change = in_place::change::between(&deployment.spec.get("template")?, progress.target.as_ref()?)?;
         let write = |patch: JsonPatch| change.write(patch, "/spec/template");
-        Some(crate::deployment_writes::unpause(self.snapshot, managed, deployment, grant, write))
+        Some(crate::objects::deployment_writes::unpause(self.snapshot, managed, deployment, grant, write))
     }
 }

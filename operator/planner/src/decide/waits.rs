@@ -2,14 +2,15 @@
 
 use super::Pass;
 use crate::{
-    breaker, clocks,
-    node::ManagedNode,
-    proof, readiness,
+    facts::readiness,
+    node::{ManagedNode, breaker, clocks, replicas},
+    protocol::{
+        step::Step,
+        timing::{self, Marked, TAINT_WITHIN},
+    },
     reason::Reason,
-    replicas, rollout_state,
+    rollout::{proof, rollout_state},
     spec::ResolvedSpec,
-    step::Step,
-    timing::{self, Marked, TAINT_WITHIN},
 };
 use crds::{
     holders::EntryPhase,

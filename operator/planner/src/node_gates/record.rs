@@ -1,6 +1,6 @@
 //! What a gate has decided about a node: an annotation of the Node for each gate, by the gate's UID.
 
-use crate::label_map::LabelMap;
+use crate::facts::label_map::LabelMap;
 use crds::names;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use super::{
     record::{Cause, Record},
     world::{Gate, Key, Pod, PodSource, ReplicaHealth, Source, World, daemon_set_pods, pod_source},
 };
-use crate::{eligibility, snapshot::NodeFacts};
+use crate::{facts::scheduling, snapshot::NodeFacts};
 use crds::node_readiness_gate::{
     AnnotationRequirement, ConditionRequirement, ConditionStatus, DaemonSetRequirement, DuringUpdate, Effect, IngressDaemonSetRequirement,
     PodsRequirement, Policy, Requirement,
@@ -273,8 +273,8 @@ fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) 
 /// away for good.
 fn runs_on(world: &World, daemon_set: &super::world::DaemonSet, node: &Subject<'_>) -> bool {
     let is_gate = |key: &str, effect: &str| world.gates.values().any(|gate| gate.has_taint(key, effect));
-    let ignored = |taint: &Taint| eligibility::is_passing(taint) || is_gate(&taint.key, &taint.effect);
-    eligibility::daemon_set_runs(&daemon_set.pod, node.name, node.facts, ignored)
+    let ignored = |taint: &Taint| scheduling::is_passing(taint) || is_gate(&taint.key, &taint.effect);
+    scheduling::daemon_set_runs(&daemon_set.pod, node.name, node.facts, ignored)
 }
 
 /// What a resource's own pass says of the node.

@@ -1,7 +1,7 @@
 //! Gates that could never open: what they wait for cannot come while their taint is there.
 
 use super::world::{Gate, World, pod_source};
-use crate::eligibility::tolerates;
+use crate::facts::scheduling::tolerates;
 use crds::node_readiness_gate::{Effect, Policy, Requirement};
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! What was seen: the input of decisions about nodes.
 
 use super::{legacy, preset};
-use crate::{label_map::LabelMap, node_rights::NodeRights, snapshot::NodeFacts};
+use crate::{facts::label_map::LabelMap, snapshot::NodeFacts, spec::node_rights::NodeRights};
 use crds::{
     label_selector::LabelSelector,
     node_readiness_gate::{GateTaint, NodeReadinessGateSpec, Requirement},

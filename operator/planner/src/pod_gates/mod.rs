@@ -7,7 +7,6 @@
 pub mod admission;
 pub mod decide;
 pub mod links;
-pub mod ownerless;
 pub mod owners;
 pub mod patch;
 pub mod source;

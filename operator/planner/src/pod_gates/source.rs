@@ -4,7 +4,7 @@ use super::{
     owners,
     world::{Gate, Pod, Target, World},
 };
-use crate::{label_map::LabelMap, node_gates::world::Source, snapshot::NodeFacts};
+use crate::{facts::label_map::LabelMap, node_gates::world::Source, snapshot::NodeFacts};
 use crds::{
     names,
     pod_readiness_gate::{GateValue, HttpSource, ManualSource, NamedSource, NodeConditionSource, NodeTaintSource, ObjectConditionSource},

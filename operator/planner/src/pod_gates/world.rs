@@ -1,7 +1,7 @@
 //! What was seen: the input of decisions about pods.
 
 use crate::{
-    label_map::LabelMap,
+    facts::label_map::LabelMap,
     node_gates::world::{Key, ReplicaHealth, Source},
 };
 use crds::{

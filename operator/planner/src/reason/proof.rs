@@ -1,7 +1,7 @@
 //! What is said of a revision that is not proved yet, and of nodes that broke after their update.
 
 use super::{Reason, clock};
-use crate::proof;
+use crate::rollout::proof;
 
 impl Reason {
     /// Why nodes keep their places, until when, and what to do.

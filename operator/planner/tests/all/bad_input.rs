@@ -5,9 +5,9 @@ use crate::world;
 use crds::IngressDaemonSetSpec;
 use planner::{
     Action, Snapshot, decide,
+    rollout::template_check::{TemplateCheck, template_check},
     snapshot::TEMPLATE,
     spec::resolve,
-    template_check::{TemplateCheck, template_check},
 };
 use serde_json::{Value, json};
 use world::{

@@ -2,8 +2,10 @@
 
 use crds::{IngressDaemonSetSpec, hash, names};
 use planner::{
-    health_checker::uses_old_image,
-    render::{contains, object_name},
+    objects::{
+        health_checker::uses_old_image,
+        render::{contains, object_name},
+    },
     spec::{Count, Mode, ResolvedSpec, resolve},
 };
 use serde_json::{Value, json};

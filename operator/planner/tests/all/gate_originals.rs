@@ -551,7 +551,7 @@ mod cleanup {
             cleanup::{Known, Leftovers, leftovers},
             record::annotation_key,
         },
-        node_rights::NodeRights,
+        spec::node_rights::NodeRights,
     };
 
     /// Where every mark may be a resource's.

@@ -2,9 +2,9 @@
 //! out, files and functions exist.
 
 use crds::{Duration, IngressDaemonSet, manifest, names};
-use planner::{
+use planner::spec::{
     load_balancer::{PRESETS, Preset},
-    spec::resolve,
+    resolve,
 };
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, fs, path::Path};

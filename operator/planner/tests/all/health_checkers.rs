@@ -148,7 +148,7 @@ fn health_checkers_of_a_resource_know_one_another_by_a_key_that_is_made_once_and
     let mount = &pod["containers"][0]["volumeMounts"][1];
     assert_eq!((&mount["name"], &mount["readOnly"]), (&pod["volumes"][1]["name"], &json!(true)));
     assert_eq!(variables(&checker, "HAND_OVER_KEY"), [json!(format!("{}/key", mount["mountPath"].as_str().unwrap()))]);
-    snapshot.asserted.insert(planner::health_checker::assertion(&object, &secret));
+    snapshot.asserted.insert(planner::objects::health_checker::assertion(&object, &secret));
     assert_eq!(secrets(&decide(&snapshot)), []);
 }
 

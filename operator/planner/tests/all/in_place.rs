@@ -5,7 +5,7 @@ use crds::{
     names,
 };
 use planner::{
-    in_place::{
+    objects::in_place::{
         classify::{Why, templates},
         completion::is_complete,
         writes,

@@ -9,7 +9,7 @@ use crate::{
         wish::{KEYS, Marks, Wish},
     },
 };
-use planner::node_rights::NodeRights;
+use planner::spec::node_rights::NodeRights;
 use serde_json::json;
 
 fn is_marked_anywhere(world: &World) -> bool {

@@ -8,10 +8,13 @@ use crds::{
     names,
 };
 use planner::{
-    Reason, breaker, eligibility, render,
+    Reason,
+    facts::scheduling,
+    node::breaker,
+    objects::render,
+    protocol::timing::{self, Marked},
     snapshot::{NodeFacts, OtherResource, PodFacts},
     spec::resolve,
-    timing::{self, Marked},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -28,7 +31,7 @@ fn chosen(pod: &Value, node: &Value, member: bool) -> bool {
     let spec = spec(json!({"nodeSelector": {"ingress": "true"}, "template": template}));
     let labels: BTreeMap<String, String> = serde_json::from_value(node["labels"].clone()).unwrap_or_default();
     let taints = serde_json::from_value(node["taints"].clone()).unwrap_or_default();
-    eligibility::is_chosen(
+    scheduling::is_chosen(
         &spec,
         &resolve(&spec).unwrap(),
         "n1",
@@ -163,7 +166,7 @@ fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods
     fresh.catch_up(&world);
     let mut snapshot = fresh.snapshot(&world).unwrap();
     snapshot.gates.conditions = vec!["example.com/a".into(), "example.com/b".into()];
-    let targets = planner::revisions::Targets::of(&snapshot).unwrap();
+    let targets = planner::objects::revisions::Targets::of(&snapshot).unwrap();
     let mut settings = targets.effective.clone();
     let stored = world.cluster.deployments["edge-n0"].clone();
     assert!(!render::Rendered::new(&snapshot, &settings).has_drifted("n0", &deployment_facts(&stored)), "no silent roll");
@@ -284,7 +287,7 @@ fn three_refusals_in_a_minute_open_the_breaker_for_longer_each_time() {
     for _ in 0..6 {
         let opened = breaker::opens(&deployment, &refused(&[950, 960, 990]), 1000).unwrap();
         pauses.push(opened.until - 1000);
-        deployment.labels.insert(names::BREAKER_LABEL.into(), planner::breaker::Breaker { until: 1000, ..opened }.to_string());
+        deployment.labels.insert(names::BREAKER_LABEL.into(), planner::node::breaker::Breaker { until: 1000, ..opened }.to_string());
     }
     assert_eq!(pauses, [60, 120, 240, 480, 900, 900]);
     deployment.labels.insert(names::BREAKER_LABEL.into(), "1.1050".into());

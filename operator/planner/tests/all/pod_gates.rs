@@ -49,7 +49,7 @@ fn key() -> Key {
     ("web".into(), "p".into())
 }
 
-fn texts(entries: &[(&str, &str)]) -> planner::label_map::LabelMap {
+fn texts(entries: &[(&str, &str)]) -> planner::facts::label_map::LabelMap {
     entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>().into()
 }
 

@@ -210,7 +210,7 @@ fn a_lost_ledger_of_many_nodes_is_fenced_in_parts_and_comes_back() {
         fences.push(plan.actions.iter().filter(is_fence).count());
     }
     assert_eq!(fences.iter().sum::<usize>(), 2 * nodes, "each Deployment and each Node once: {fences:?}");
-    assert!(fences.iter().all(|fences| *fences <= planner::rebuild::FENCES), "{fences:?}");
+    assert!(fences.iter().all(|fences| *fences <= planner::rollout::rebuild::FENCES), "{fences:?}");
     assert_eq!(world.audit.violations, Vec::<String>::new());
 }
 

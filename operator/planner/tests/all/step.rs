@@ -1,7 +1,7 @@
 //! The table of steps: each row, and what must hold it back.
 
 use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
-use planner::step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step};
+use planner::protocol::step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step};
 
 const ID: u64 = 7;
 

@@ -6,7 +6,7 @@ use crate::{
     state::{Age, Column, Deployment, Entry, Grant, Health, Id, Member, Order, Owner, Site, Stamp, State},
 };
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::GrantReason, token::Phase};
-use planner::step::Step;
+use planner::protocol::step::Step;
 
 /// A broken promise.
 pub type Violation = &'static str;

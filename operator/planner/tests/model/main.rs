@@ -1,6 +1,6 @@
 //! The protocol, searched exhaustively: every order of steps, watches, crashes, rivals and disturbances within bounds.
 //!
-//! Operators decide by the planner's own functions ([`planner::step()`], [`planner::target`]); what surrounds them is as
+//! Operators decide by the planner's own functions ([`planner::protocol::step()`], [`planner::protocol::target`]); what surrounds them is as
 //! small as it can be. Every state must keep the promises, and must come to rest once the faults end. The same search with
 //! one guard dropped must find what that guard is for. `MODEL_STATES` raises the bound on the states of one search.
 
@@ -18,7 +18,7 @@ mod state;
 use crds::{holders::EntryPhase, token::Phase};
 use mutation::Mutation;
 use operator::{Domains, KINDS, Rules, STEPS};
-use planner::step::Step;
+use planner::protocol::step::Step;
 use search::{Outcome, Search};
 use setups::{Setup, setups};
 use state::{Age, Column, Deployment, Entry, Health, Member, Memory, Node, Order, Owner, Pods, Resource, Site, Stamp, State};

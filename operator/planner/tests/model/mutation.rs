@@ -2,7 +2,7 @@
 
 use crate::operator::Rules;
 use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
-use planner::step::{EntryView, Step, StepView};
+use planner::protocol::step::{EntryView, Step, StepView};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
@@ -119,7 +119,9 @@ impl Rules {
             Some(Mutation::NodeMarkNotAwaited) if before && view.entry.is_some_and(|entry| entry.id < id) => {
                 StepView { entry: Some(EntryView { id, phase: EntryPhase::Detached, other_key: false }), ..view }
             }
-            Some(Mutation::ClaimSkipped) => StepView { grant: planner::step::GrantView { deployment_mark: false, ..view.grant }, ..view },
+            Some(Mutation::ClaimSkipped) => {
+                StepView { grant: planner::protocol::step::GrantView { deployment_mark: false, ..view.grant }, ..view }
+            }
             Some(Mutation::KeyChangedWithoutClaim) => {
                 StepView { entry: view.entry.map(|entry| EntryView { other_key: false, ..entry }), ..view }
             }
@@ -132,7 +134,7 @@ impl Rules {
                 StepView { entry: view.entry.filter(|entry| entry.phase == EntryPhase::Detached || entry.id != id), ..view }
             }
             Some(Mutation::NewerIdIgnored) => StepView {
-                token: view.token.map(|token| planner::step::TokenView { id: token.id.min(id), ..token }),
+                token: view.token.map(|token| planner::protocol::step::TokenView { id: token.id.min(id), ..token }),
                 entry: view.entry.map(|entry| EntryView { id: entry.id.min(id), ..entry }),
                 ..view
             },

@@ -5,7 +5,7 @@ use crate::{
     state::{Age, Deployment, Entry, Grant, Health, Id, Marks, Member, Node, Order, Owner, Resource, Site, Stamp, TOKEN},
 };
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, ledger::GrantReason, token::Phase};
-use planner::{
+use planner::protocol::{
     step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
     target::{self, Fit, FitView, NeedView, Stops},
 };

@@ -59,7 +59,7 @@ fn a_node_that_was_never_ready_is_new_to_a_gate_that_is_older_and_one_that_has_c
         }
         assert_eq!(life.settle().is_tainted(), new, "{name}");
         life.node.created = 500;
-        life.node.annotations = planner::label_map::LabelMap::default();
+        life.node.annotations = planner::facts::label_map::LabelMap::default();
         life.node.taints.retain(|taint| taint.key == NOT_READY);
         assert!(!life.settle().is_tainted(), "{name}: one that is older than the gate itself");
     }

@@ -12,8 +12,8 @@ use crds::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::{
     Action, Plan, Reason, Snapshot,
+    facts::readiness,
     plan::Write,
-    readiness,
     snapshot::{DeploymentFacts, NodeFacts},
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,8 +3,13 @@
 use super::{View, World, cluster::UID8};
 use crds::names;
 use planner::{
-    Action, Plan, Snapshot, clocks::Clocks, health_checker, node_rights::NodeRights, plan::Write, proof::Sights, render,
+    Action, Plan, Snapshot,
+    node::clocks::Clocks,
+    objects::{health_checker, render},
+    plan::Write,
+    rollout::proof::Sights,
     snapshot::GateLinks,
+    spec::node_rights::NodeRights,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,7 +6,7 @@ use super::{
 };
 use crds::{in_place::PodRecord, names};
 use planner::{
-    in_place::gates,
+    objects::in_place::gates,
     snapshot::{ContainerFacts, InPlacePod, PodFacts, ReplicaSetFacts},
 };
 use serde_json::{Value, json};

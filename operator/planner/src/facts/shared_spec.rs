@@ -1,0 +1,191 @@
+//! A Deployment's `spec` as the API server stores it, without holding what all nodes have in common once for each of them.
+
+use crate::facts::label_map::KeyInterner;
+use k8s_openapi::api::core::v1::Toleration;
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+/// What stands before the number of a text that is the Deployment's own. The API server takes no such character in a name.
+const OWN: char = '\0';
+
+/// A `spec` as stored, API defaults included.
+///
+/// Deployments of thousands of nodes differ in a few texts alone: their own name, their node's, and its hash. What is left is
+/// held once for all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedSpec {
+    /// The spec; each text that is the Deployment's own is replaced by [`OWN`] and its place in `own`.
+    common: Arc<Value>,
+    own: Arc<[Box<str>]>,
+}
+
+impl From<Value> for SharedSpec {
+    fn from(spec: Value) -> Self {
+        Self { common: Arc::new(spec), own: Arc::default() }
+    }
+}
+
+impl SharedSpec {
+    /// Whether it has this field.
+    pub fn has(&self, field: &str) -> bool {
+        self.common.get(field).is_some()
+    }
+
+    /// A field, copied.
+    pub fn get(&self, field: &str) -> Option<Value> {
+        let mut value = self.common.get(field)?.clone();
+        each_text(&mut value, &mut |text| {
+            if let Some(own) = self.own_text(text) {
+                *text = own.to_owned();
+            }
+        });
+        Some(value)
+    }
+
+    /// All of it, copied.
+    pub fn to_value(&self) -> Value {
+        let mut value = (*self.common).clone();
+        each_text(&mut value, &mut |text| {
+            if let Some(own) = self.own_text(text) {
+                *text = own.to_owned();
+            }
+        });
+        value
+    }
+
+    /// A number among its fields.
+    pub fn number(&self, field: &str) -> Option<i64> {
+        self.common.get(field)?.as_i64()
+    }
+
+    /// A label of the pod template.
+    pub fn template_label(&self, key: &str) -> Option<&str> {
+        let text = self.common.get("template")?.get("metadata")?.get("labels")?.get(key)?.as_str()?;
+        Some(self.own_text(text).unwrap_or(text))
+    }
+
+    /// Tolerations of the pod template; those that nobody can read are left out.
+    pub fn template_tolerations(&self) -> Vec<Toleration> {
+        let mut found = self.held("template").pointer("/spec/tolerations").cloned().unwrap_or_default();
+        each_text(&mut found, &mut |text| {
+            if let Some(own) = self.own_text(text) {
+                *text = own.to_owned();
+            }
+        });
+        serde_json::from_value(found).unwrap_or_default()
+    }
+
+    /// A field as it is held.
+    pub(crate) fn held(&self, field: &str) -> &Value {
+        self.common.get(field).unwrap_or(&Value::Null)
+    }
+
+    /// What a text that is held stands for, when it stands for another.
+    pub(crate) fn own_text(&self, text: &str) -> Option<&str> {
+        let place: usize = text.strip_prefix(OWN).filter(|_| !self.own.is_empty())?.parse().ok()?;
+        self.own.get(place).map(AsRef::as_ref)
+    }
+}
+
+/// What the specs that are held have in common.
+#[derive(Debug, Default)]
+pub struct SpecInterner {
+    /// Keys of labels and annotations.
+    pub keys: KeyInterner,
+    known: HashMap<String, Weak<Value>>,
+    /// How many may be known before those are dropped that nobody holds any more.
+    most: usize,
+}
+
+impl SpecInterner {
+    /// The spec of a Deployment to which these texts are its own: the same as was given, however it is held.
+    pub fn intern(&mut self, mut spec: Value, own: &[&str]) -> SharedSpec {
+        let mut ambiguous = false;
+        each_text(&mut spec, &mut |text| ambiguous |= text.starts_with(OWN));
+        if ambiguous {
+            return spec.into();
+        }
+        each_text(&mut spec, &mut |text| {
+            if let Some(place) = own.iter().position(|own| own == text && !own.is_empty()) {
+                *text = format!("{OWN}{place}");
+            }
+        });
+        let own = own.iter().map(|text| Box::from(*text)).collect();
+        SharedSpec { common: self.share(spec), own }
+    }
+
+    fn share(&mut self, spec: Value) -> Arc<Value> {
+        let key = spec.to_string();
+        if let Some(known) = self.known.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        if self.known.len() >= self.most {
+            self.known.retain(|_, held| held.strong_count() > 0);
+            self.most = (self.known.len() * 2).max(16);
+        }
+        let shared = Arc::new(spec);
+        self.known.insert(key, Arc::downgrade(&shared));
+        shared
+    }
+}
+
+fn each_text(value: &mut Value, change: &mut impl FnMut(&mut String)) {
+    match value {
+        Value::String(text) => change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| each_text(item, change)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| each_text(field, change)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn spec(name: &str, node: &str) -> Value {
+        json!({ "replicas": 2, "template": {
+            "metadata": { "labels": { "name": name, "app": "edge" } },
+            "spec": { "nodeName": node, "containers": [{ "name": "c", "args": [node, "--node"] }] },
+        } })
+    }
+
+    #[test]
+    fn specs_that_differ_in_their_own_texts_alone_are_held_once_and_read_as_they_were() {
+        let mut specs = SpecInterner::default();
+        let held: Vec<_> =
+            ["a", "b"].map(|node| specs.intern(spec(&format!("edge-{node}"), node), &[&format!("edge-{node}"), node])).into();
+        assert!(Arc::ptr_eq(&held[0].common, &held[1].common));
+        for (held, node) in held.iter().zip(["a", "b"]) {
+            assert_eq!(held.to_value(), spec(&format!("edge-{node}"), node));
+            assert_eq!(held.get("template"), spec(&format!("edge-{node}"), node).get("template").cloned());
+            assert_eq!(held.template_label("name"), Some(format!("edge-{node}").as_str()));
+            assert_eq!((held.template_label("app"), held.number("replicas")), (Some("edge"), Some(2)));
+        }
+    }
+
+    #[test]
+    fn a_text_that_looks_like_a_place_is_kept_as_it_is() {
+        let odd = json!({ "args": ["\u{0}0", "a"] });
+        assert_eq!(SpecInterner::default().intern(odd.clone(), &["a"]).to_value(), odd);
+        assert_eq!(SharedSpec::from(odd.clone()).to_value(), odd);
+    }
+
+    #[test]
+    fn an_own_text_that_is_not_known_replaces_nothing() {
+        let empty = json!({ "hostname": "", "name": "x" });
+        assert_eq!(SpecInterner::default().intern(empty.clone(), &["", "x"]).to_value(), empty);
+    }
+
+    #[test]
+    fn what_nobody_holds_any_more_is_forgotten() {
+        let mut specs = SpecInterner::default();
+        for number in 0..1000 {
+            specs.intern(json!({ "number": number }), &[]);
+        }
+        assert!(specs.known.len() <= 16, "{}", specs.known.len());
+    }
+}

@@ -1,0 +1,377 @@
+//! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights that an account of the operator's own gets for them.
+
+use crate::{
+    facts::scheduling,
+    objects::render,
+    plan::{Action, Plan, Supporting},
+    snapshot::{DaemonSetFacts, NodeFacts, Resource, Snapshot},
+    spec::{ResolvedSpec, SpecProblem, ready_policy_flag, resolve},
+};
+use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, ledger::ServedPort, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::{Value, json};
+
+/// Where a health checker finds the key of its resource's health checkers.
+const KEY: &str = "/run/hand-over/key";
+/// Environment variables, not arguments: an older image, which the resource may name, knows neither and ignores them.
+const KEY_VARIABLE: &str = "HAND_OVER_KEY";
+const UNPROVED_VARIABLE: &str = "TAKE_UNPROVED";
+
+/// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
+const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
+
+/// Where a health checker says why it ended; `Snapshot::port_conflicts` comes from there.
+const TERMINATION_LOG: &str = "/run/health-checker/termination-log";
+
+/// The image of the spec is the original's.
+pub fn uses_old_image(spec: &IngressDaemonSetSpec) -> bool {
+    let image = spec.health_checker.as_ref().and_then(|checker| checker.image.as_deref());
+    image.is_some_and(|image| {
+        let name = image.split('@').next().unwrap_or(image);
+        // A colon before the last slash belongs to the registry's port.
+        let name = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(name, |(name, _)| name);
+        OLD_IMAGES.iter().any(|old| name == *old || name.ends_with(&format!("/{old}")))
+    })
+}
+
+/// The `ServiceAccount` that the spec names for health checkers that there are to be. It gets no right from the operator: others may use it, too.
+/// That of the original's example is used as little as the image beside it.
+pub fn named_account(snapshot: &Snapshot) -> Option<&str> {
+    let spec = &snapshot.resource.spec;
+    let has_ports = resolve(spec).is_ok_and(|settings| !settings.ports.is_empty());
+    named(spec).filter(|_| has_ports && !snapshot.resource.deleting)
+}
+
+fn named(spec: &IngressDaemonSetSpec) -> Option<&str> {
+    spec.health_checker.as_ref()?.service_account_name.as_deref().filter(|_| !uses_old_image(spec))
+}
+
+/// Rights that a health checker needs: verb, API group, resource, and whether cluster-wide. They are those of its two `ClusterRoles`.
+pub fn needed() -> impl Iterator<Item = (&'static str, &'static str, &'static str, bool)> {
+    let resources = [("apps", "deployments", false), ("", "pods", false), ("", "nodes", true)];
+    resources.into_iter().flat_map(|(group, resource, everywhere)| ["list", "watch"].map(|verb| (verb, group, resource, everywhere)))
+}
+
+/// What the named account lacks, and what to do.
+pub fn account_lacks(snapshot: &Snapshot) -> Option<String> {
+    let (name, namespace) = (named_account(snapshot)?, &snapshot.resource.namespace);
+    let (lacks, all) = (&snapshot.account_lacks, names::HEALTH_CHECKER_NODE_ROLE);
+    (!lacks.is_empty()).then(|| {
+        format!(
+            "ServiceAccount {namespace}/{name} (healthChecker.serviceAccountName) may not {}: remove the field, or bind ClusterRole {} \
+             to the account in its namespace and ClusterRole {all} cluster-wide; until then health checkers stay as they are",
+            lacks.join(", "),
+            names::HEALTH_CHECKER_ROLE,
+        )
+    })
+}
+
+/// What is made, changed and removed now.
+pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
+    let resource = &snapshot.resource;
+    if resource.deleting {
+        return;
+    }
+    if !settings.ports.is_empty() {
+        rights(snapshot, plan);
+    }
+    if account_lacks(snapshot).is_some() {
+        // New ones would see nothing, and what runs serves.
+        return;
+    }
+    let mut changing = snapshot.daemon_sets.iter().any(|set| !set.settled);
+    let mut serving = true;
+    for port in &settings.ports {
+        let name = render::object_name(&resource.name, &port.to_string(), &snapshot.taken_names);
+        let stored = snapshot.daemon_sets.iter().find(|set| set.name == name);
+        let mut body = daemon_set(snapshot, settings, &name, *port);
+        if stored.is_some_and(|stored| must_end_first(stored, &body)) {
+            body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": 0, "maxUnavailable": 1});
+        } else if stored.is_some_and(follows_unproved)
+            && let Some(variables) = body["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut()
+        {
+            variables.push(json!({"name": UNPROVED_VARIABLE, "value": "true"}));
+        }
+        let object = Supporting::DaemonSet(name.clone());
+        match stored {
+            // A name that belongs to somebody else is never adopted; status says so.
+            None if snapshot.foreign_names.contains(&name) => serving = false,
+            None => {
+                serving = false;
+                plan.actions.push(Action::Apply { object, body: Box::new(body) });
+            }
+            Some(set) if !set.owned => serving = false,
+            Some(set) if !render::contains(&set.spec, &body["spec"]) => {
+                serving = false;
+                // One at a time: two that change together could silence a node on both ports.
+                if !changing {
+                    changing = true;
+                    plan.actions.push(Action::Apply { object, body: Box::new(body) });
+                }
+            }
+            Some(set) => serving &= set.settled && set.ready >= set.desired,
+        }
+    }
+    // A port that is added serves before one that is removed stops.
+    let mut unwanted: Vec<_> =
+        snapshot.daemon_sets.iter().filter(|set| serving && set.owned && !settings.ports.contains(&set.port)).collect();
+    unwanted.sort_by_key(|set| &set.name);
+    for set in unwanted {
+        plan.actions.push(Action::Delete { object: Supporting::DaemonSet(set.name.clone()), uid: Some(set.uid.clone()) });
+    }
+}
+
+/// The pods that run cannot hand the port over to those that are to come: they listen on another address, or they are of
+/// a release before hand-overs. Once the pods are new, the strategy follows.
+fn must_end_first(stored: &DaemonSetFacts, body: &Value) -> bool {
+    let address = |spec: &Value| {
+        let args = spec.pointer("/template/spec/containers/0/args").and_then(Value::as_array);
+        args.into_iter().flatten().find(|arg| arg.as_str().is_some_and(|arg| arg.starts_with("--bind-address="))).cloned()
+    };
+    let (template, wanted) = (&stored.spec["template"], &body["spec"]["template"]);
+    let surges = stored.spec.pointer("/updateStrategy/rollingUpdate/maxSurge").is_some_and(|surge| *surge == json!(1));
+    let is_new = stored.settled && render::contains(template, wanted);
+    address(&stored.spec) != address(&body["spec"]) || !surges && !is_new
+}
+
+/// The pods that run are of a release in which health checkers proved nothing to one another: those that are to come take the
+/// port from them all the same. Once all pods are new, the template follows.
+fn follows_unproved(stored: &DaemonSetFacts) -> bool {
+    let variables = stored.spec.pointer("/template/spec/containers/0/env").and_then(Value::as_array);
+    let has = |name| variables.into_iter().flatten().any(|variable| variable["name"] == name);
+    !has(KEY_VARIABLE) || has(UNPROVED_VARIABLE) && !stored.settled
+}
+
+/// What no owner reference can clean up.
+pub fn clean(snapshot: &Snapshot, plan: &mut Plan) {
+    plan.actions.push(Action::Delete { object: Supporting::ClusterRoleBinding(cluster_binding_name(&snapshot.resource)), uid: None });
+}
+
+fn account_name(resource: &Resource) -> String {
+    format!("health-checker-{}", resource.uid8())
+}
+
+fn cluster_binding_name(resource: &Resource) -> String {
+    format!("ingress-daemonset-health-checker-{}", resource.uid)
+}
+
+/// The Secret; and, unless the spec names one, the `ServiceAccount` with its rights: read pods and Deployments of the namespace, and Nodes.
+fn rights(snapshot: &Snapshot, plan: &mut Plan) {
+    let resource = &snapshot.resource;
+    let account = account_name(resource);
+    let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": resource.namespace}]);
+    let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    let owned = |name: &str| json!({"name": name, "namespace": resource.namespace, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "ownerReferences": [render::owner_reference(resource)]});
+    let binding = cluster_binding_name(resource);
+    let mut objects = vec![(
+        Supporting::Secret(account.clone()),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": owned(&account), "type": "Opaque"}),
+    )];
+    if named(&resource.spec).is_none() {
+        objects.push((
+            Supporting::ServiceAccount(account.clone()),
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned(&account)}),
+        ));
+        objects.push((
+            Supporting::RoleBinding(account.clone()),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": owned(&account),
+                "roleRef": role(names::HEALTH_CHECKER_ROLE), "subjects": subjects,
+            }),
+        ));
+        objects.push((
+            Supporting::ClusterRoleBinding(binding.clone()),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": resource.key()}},
+                "roleRef": role(names::HEALTH_CHECKER_NODE_ROLE), "subjects": subjects,
+            }),
+        ));
+    }
+    for (object, body) in objects {
+        // These are not watched: each process writes them once in a while, which repairs what somebody changed.
+        if !snapshot.asserted.contains(&assertion(&object, &body)) {
+            plan.actions.push(Action::Apply { object, body: Box::new(body) });
+        }
+    }
+}
+
+/// What is remembered of a supporting object that was written: its key and the account it speaks of.
+pub fn assertion(object: &Supporting, body: &Value) -> String {
+    let account = body["subjects"][0]["name"].as_str().or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
+    format!("{}={account}", object.key())
+}
+
+fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u16) -> Value {
+    let resource = &snapshot.resource;
+    let checker = resource.spec.health_checker.clone().unwrap_or_default();
+    let labels = json!({names::HEALTH_CHECKER_LABEL: name, names::RESOURCE_LABEL: resource.uid8()});
+    let image = checker.image.filter(|_| !uses_old_image(&resource.spec)).unwrap_or_else(|| snapshot.health_checker_image.clone());
+    let mut args = vec![
+        "run".to_owned(),
+        format!("--namespace={}", resource.namespace),
+        format!("--ingress-daemonset={}", resource.name),
+        format!("--resource-uid8={}", resource.uid8()),
+        format!("--port={port}"),
+        format!("--ready-policy={}", ready_policy_flag(settings.ready_policy)),
+        "--ready-socket=/run/health-checker/ready.sock".to_owned(),
+        format!("--termination-log={TERMINATION_LOG}"),
+    ];
+    args.extend(checker.bind_address.map(|address| format!("--bind-address={address}")));
+    let mut container = json!({
+        "name": "health-checker",
+        "image": image,
+        "imagePullPolicy": checker.image_pull_policy.unwrap_or_else(|| "IfNotPresent".into()),
+        "command": ["/health-checker"],
+        "args": args,
+        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}, {"name": KEY_VARIABLE, "value": KEY}],
+        "readinessProbe": {
+            "exec": {"command": ["/health-checker", "check", "--ready-socket=/run/health-checker/ready.sock"]},
+            "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 3,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true,
+            "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationMessagePath": TERMINATION_LOG,
+        "volumeMounts": [
+            {"name": "run", "mountPath": "/run/health-checker"},
+            {"name": "hand-over", "mountPath": "/run/hand-over", "readOnly": true},
+        ],
+    });
+    if port < 1024 {
+        container["securityContext"]["capabilities"]["add"] = json!(["NET_BIND_SERVICE"]);
+    }
+    if let Some(resources) = checker.resources.and_then(|resources| serde_json::to_value(resources).ok()) {
+        container["resources"] = resources;
+    }
+    let member = json!([{"matchExpressions": [{"key": names::member_label(resource.uid8()), "operator": "Exists"}]}]);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": name, "namespace": resource.namespace, "labels": labels,
+            "annotations": {names::HEALTH_PORT_ANNOTATION: port.to_string()},
+            "ownerReferences": [render::owner_reference(resource)],
+        },
+        "spec": {
+            "selector": {"matchLabels": {names::HEALTH_CHECKER_LABEL: name}},
+            "revisionHistoryLimit": 1,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "hostNetwork": true,
+                    "dnsPolicy": "ClusterFirstWithHostNet",
+                    "priorityClassName": "system-node-critical",
+                    "serviceAccountName": named(&resource.spec).map_or_else(|| account_name(resource), str::to_owned),
+                    "tolerations": [{"operator": "Exists"}],
+                    "terminationGracePeriodSeconds": 10,
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": member}}},
+                    "volumes": [
+                        {"name": "run", "emptyDir": {}},
+                        {"name": "hand-over", "secret": {"secretName": account_name(resource)}},
+                    ],
+                    "containers": [container],
+                },
+            },
+        },
+    })
+}
+
+/// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. Health checkers that
+/// are there prove nothing, for whoever may make `DaemonSets` can make one that looks like them.
+fn served_since(status: Option<&IngressDaemonSetStatus>, generation: i64, created: i64, port: u16) -> Option<i64> {
+    let ledger = status.and_then(|status| status.rollout.as_ref());
+    let recorded = ledger.and_then(|ledger| ledger.served_ports.iter().find(|served| served.port == port));
+    // Earlier releases recorded no ports.
+    recorded.map(|served| served.since).or_else(|| is_accepted(status, generation).then_some(created))
+}
+
+fn we_serve_since(snapshot: &Snapshot, port: u16) -> Option<i64> {
+    let resource = &snapshot.resource;
+    served_since(resource.status.as_ref(), resource.generation, resource.created, port)
+}
+
+/// What is recorded of the ports of a valid spec.
+pub fn served_ports(snapshot: &Snapshot, settings: &ResolvedSpec) -> Vec<ServedPort> {
+    let since = |port: u16| we_serve_since(snapshot, port).unwrap_or(snapshot.now);
+    settings.ports.iter().map(|port| ServedPort { port: *port, since: since(*port) }).collect()
+}
+
+/// What says that the spec was valid when the operator last looked.
+pub fn acceptance(status: Option<&IngressDaemonSetStatus>) -> Option<&Condition> {
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    conditions.find(|condition| condition.type_ == "Valid" && condition.status == "True")
+}
+
+/// The spec of this generation was found to be valid.
+fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> bool {
+    acceptance(status).is_some_and(|valid| valid.observed_generation == Some(generation))
+}
+
+/// A Service's node port that is a health port of ours, too, and the Service; `served`: of ports that are served already.
+fn service_port<'a>(snapshot: &'a Snapshot, settings: &ResolvedSpec, served: bool) -> Option<(u16, &'a str)> {
+    let taken = |port: &u16| Some((*port, snapshot.service_ports.get(port)?.as_str()));
+    settings.ports.iter().filter(|port| we_serve_since(snapshot, **port).is_some() == served).find_map(taken)
+}
+
+/// A Service that came to a health port which is served already: nothing is held for it.
+pub fn late_service(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<String> {
+    let (port, service) = service_port(snapshot, settings, true)?;
+    let service = snapshot.resource.name_for_its_readers("Service", service);
+    Some(format!(
+        "port {port} is also a node port of {service}, which came later: choose another node port for the Service, \
+         or another healthCheckNodePort; load balancers may reach the Service on this port instead"
+    ))
+}
+
+/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it; of two
+/// that do, the one that has done so for longer; of two that do not, the older one.
+pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> {
+    let invalid = |message| Some(SpecProblem { reason: "HealthCheckPortConflict", message });
+    let resource = &snapshot.resource;
+    if let Some((port, service)) = service_port(snapshot, settings, false) {
+        let service = resource.name_for_its_readers("Service", service);
+        return invalid(format!("port {port} is a node port of {service}: choose another healthCheckNodePort"));
+    }
+    let mut others: Vec<_> = snapshot.others.iter().collect();
+    others.sort_by_key(|other| (other.created, &other.uid));
+    for other in others {
+        let theirs = resolve(&other.resource.spec).ok();
+        // While its spec is not valid, its last good state keeps running.
+        let recorded = other.resource.ledger().into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port);
+        let their_ports = theirs.as_ref().map_or_else(|| recorded.collect(), |theirs| theirs.ports.clone());
+        // Each with since when they and we serve it anywhere.
+        let (status, generation) = (other.resource.status.as_ref(), other.resource.metadata.generation.unwrap_or(0));
+        let served = |port: u16| (port, served_since(status, generation, other.created, port), we_serve_since(snapshot, port));
+        let ports: Vec<_> = settings.ports.iter().filter(|port| their_ports.contains(port)).map(|port| served(*port)).collect();
+        if ports.is_empty() {
+            continue;
+        }
+        let they = names::uid8(&other.uid);
+        // Who serves elsewhere does not serve here.
+        let comes_first = |node: &NodeFacts, they_serve: Option<i64>, we_serve: Option<i64>| {
+            let theirs = they_serve.filter(|_| node.is_used_by(they));
+            let ours = we_serve.filter(|_| node.is_used_by(resource.uid8()));
+            (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid)
+        };
+        let they_choose = |name: &str, node: &NodeFacts| match &theirs {
+            Some(theirs) => scheduling::is_chosen(&other.resource.spec, theirs, name, node, true),
+            None => node.is_used_by(they),
+        };
+        let mut shared = snapshot
+            .nodes
+            .iter()
+            .filter(|(name, node)| scheduling::is_chosen(&resource.spec, settings, name, node, true) && they_choose(name, node));
+        let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|(_, they, we)| comes_first(node, *they, *we))?)));
+        if let Some((node, (port, ..))) = lost {
+            return invalid(format!(
+                "port {port} on node {node} belongs to {}, which had it first: choose another healthCheckNodePort or other nodes",
+                resource.name_for_its_readers("resource", &other.key)
+            ));
+        }
+    }
+    None
+}

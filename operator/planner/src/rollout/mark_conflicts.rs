@@ -1,0 +1,90 @@
+//! Other resources that detach a node by the same key with another value. One of them detaches it: the one that has done so before, with what it
+//! asks for now, else the one that uses the node, else the older one. The other waits, and takes nothing from it.
+
+use crate::{
+    facts::scheduling::is_chosen,
+    node::ManagedNode,
+    snapshot::{OtherResource, Resource, Snapshot},
+    spec::{ResolvedSpec, resolve},
+};
+use crds::{
+    holders::EntryPhase,
+    ledger::{Annotation, Ledger, Marks},
+    names,
+};
+
+/// Those of one pass.
+#[derive(Debug)]
+pub struct MarkConflicts<'a> {
+    known: Vec<MarkConflict<'a>>,
+    resource: &'a Resource,
+}
+
+#[derive(Debug)]
+struct MarkConflict<'a> {
+    resource: &'a OtherResource,
+    mark: Annotation,
+    /// Absent when its spec is not valid: it keeps the nodes that it has.
+    settings: Option<ResolvedSpec>,
+}
+
+impl<'a> MarkConflicts<'a> {
+    /// Resources whose Node mark contradicts the one of the settings, or of a grant.
+    pub fn of(snapshot: &'a Snapshot, settings: Option<&ResolvedSpec>, ledger: &Ledger) -> Self {
+        let granted = ledger.grants.values().filter_map(|grant| grant.marks.node.as_ref());
+        let ours: Vec<_> = settings.and_then(|settings| settings.node_mark.as_ref()).into_iter().chain(granted).collect();
+        let known = snapshot.others.iter().filter_map(|resource| {
+            let mark = mark_of(resource)?;
+            ours.iter().any(|our| contradict(our, &mark)).then(|| MarkConflict {
+                resource,
+                mark,
+                settings: resolve(&resource.resource.spec).ok(),
+            })
+        });
+        Self { known: known.collect(), resource: &snapshot.resource }
+    }
+
+    /// The first of them on this node, by name.
+    pub fn on(&self, managed: &ManagedNode<'_>, marks: &Marks) -> Option<String> {
+        let mark = marks.node.as_ref()?;
+        let (our_uid8, our_age) = (self.resource.uid8(), (self.resource.created, self.resource.uid.as_str()));
+        let has_used = |uid8: &str, mark: &Annotation| {
+            let entry = managed.holders.as_ref().ok().and_then(|holders| holders.get(uid8));
+            entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
+        };
+        let is_member = |uid8: &str| managed.node.is_some_and(|node| node.is_used_by(uid8));
+        let comes_first = |rival: &&MarkConflict<'_>| {
+            let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
+            // One whose spec is refused detaches nothing.
+            rival.resource.accepted
+                && (!has_used(uid8, &rival.mark), !is_member(uid8), age) < (!has_used(our_uid8, mark), !is_member(our_uid8), our_age)
+        };
+        let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(managed)).filter(comes_first);
+        // A resource that holds the node with a value that it had before is told by its entry alone.
+        let holds = || {
+            let entries = managed.holders.iter().flatten().filter(|(uid8, _)| *uid8 != our_uid8);
+            let mut contrary =
+                entries.filter(|(_, entry)| entry.phase == EntryPhase::Detached && entry.key == mark.key && entry.value != mark.value);
+            contrary.next().map(|_| "another resource".to_owned())
+        };
+        here.map(|rival| self.resource.name_for_its_readers("resource", &rival.resource.key)).min().or_else(holds)
+    }
+}
+
+impl MarkConflict<'_> {
+    fn is_on(&self, managed: &ManagedNode<'_>) -> bool {
+        managed.node.is_some_and(|node| {
+            let chosen = |settings| is_chosen(&self.resource.resource.spec, settings, managed.name, node, true);
+            node.is_used_by(names::uid8(&self.resource.uid)) || self.settings.as_ref().is_some_and(chosen)
+        })
+    }
+}
+
+fn mark_of(resource: &OtherResource) -> Option<Annotation> {
+    let rolling = resource.resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
+    rolling.node_mark()
+}
+
+fn contradict(one: &Annotation, other: &Annotation) -> bool {
+    one.key == other.key && one.value != other.value
+}

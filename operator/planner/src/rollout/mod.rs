@@ -1,0 +1,12 @@
+//! The rollout over all nodes: whose turn it is, slots, grants, the proof of a revision, failures.
+//!
+//! It decides who may begin; how one node goes on is `protocol`, and what is written is `objects`.
+
+pub mod evidence;
+pub mod grants;
+pub mod mark_conflicts;
+pub mod proof;
+pub mod rebuild;
+pub mod rollout_state;
+pub mod slots;
+pub mod template_check;

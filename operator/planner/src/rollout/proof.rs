@@ -1,0 +1,733 @@
+//! When a node that was updated counts as good, and when its revision does: not at the first good moment, but after it has served for a
+//! while without a break.
+//!
+//! A pod *falls* when a container of it restarts, or when it is not ready for more than ten seconds, or when its kubelet evicts it. A node
+//! is *suspect* that broke after it was attached with a revision that not all nodes have run: it keeps its place in the budget until it has
+//! served long enough. A revision is *proved* once what runs it has served so. All clocks count *watched* seconds: those for which this
+//! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
+
+use crate::{
+    facts::readiness::has_ready_pods,
+    node::{ManagedNode, clocks},
+    objects::revisions::Targets,
+    rollout::rollout_state::{self, is_skipped},
+    snapshot::{PodFacts, Snapshot},
+    spec::ResolvedSpec,
+};
+use crds::{
+    ledger::{Grant, GrantReason, Ledger, RolloutState, Suspect},
+    token::Phase,
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+/// Seconds after which a kubelet, too, has forgotten how often a container restarted: the time in which it takes back its back-off.
+const FORGOTTEN_AFTER: i64 = 600;
+/// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
+pub(crate) const FALLS_AFTER: i64 = 10;
+/// The longest list of suspects in the ledger.
+const LISTED: usize = 100;
+/// Of so many nodes that run the revision one may be suspect at any time by chance.
+const NOISE: usize = 100;
+
+/// A container restarted.
+pub(crate) const RESTARTED: &str = "CrashLoop";
+/// A pod was not ready.
+pub(crate) const UNREADY: &str = "Flapping";
+/// Its kubelet evicted it.
+pub(crate) const EVICTED: &str = "Evicted";
+/// Its machine died, or started anew.
+pub(crate) const LOST: &str = "NodeLost";
+/// Why a node fell, in a word.
+pub const FALLS: [&str; 4] = [RESTARTED, UNREADY, EVICTED, LOST];
+
+/// Seconds after which a loss is judged: until then the other machines of an outage, whose Nodes turn not Ready within seconds, are known.
+const JUDGED_AFTER: i64 = 30;
+/// Seconds that lie between losses at most which have a common cause.
+const TOGETHER: i64 = 120;
+/// The same where all nodes run the revision, so that none without it is a witness.
+const AT_ONCE: i64 = 10;
+
+/// What one process has seen so far of the nodes that run a revision which is not yet that of all. Losing it costs time, never safety.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sights {
+    nodes: BTreeMap<String, Sight>,
+    /// The revision whose proof it is.
+    revision: String,
+    proof: i64,
+    /// The proof went on at the last look.
+    proving: bool,
+    /// Most of what runs other revisions is out of service, too: that is not what this one has done.
+    common_trouble: bool,
+    /// Seconds for which health ports have been silent that a step waits for, by node.
+    silent: BTreeMap<String, i64>,
+    /// Nodes that are lost, or were lately.
+    lost: BTreeMap<String, Loss>,
+    /// Boot IDs, by node, while there is a revision to prove.
+    boots: BTreeMap<String, String>,
+    /// UIDs of Nodes that went unannounced at the last look, soon after their update, and none without the revision beside them.
+    gone: BTreeSet<String>,
+    /// Those that went for a reason that is none of the revision.
+    excused: BTreeSet<String>,
+    /// Stands for the runs of all containers of the revision.
+    runs: u64,
+}
+
+/// A node whose machine died, started anew or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loss {
+    /// Seconds since.
+    since: i64,
+    /// It ran a revision that not all nodes had run.
+    ran: bool,
+}
+
+/// A node, since its pods run what they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
+struct Sight {
+    node_uid: String,
+    boot_id: String,
+    revision: String,
+    /// It was attached, and no grant was at work.
+    attached: bool,
+    /// Its pods were not all ready.
+    broken: bool,
+    /// Its clocks ran.
+    counted: bool,
+    suspect: bool,
+    /// When it became so.
+    since: i64,
+    unbroken: i64,
+    out: i64,
+    /// Falls before this process looked.
+    recorded: u32,
+    evictions: u32,
+    losses: u32,
+    /// Seconds since its machine was lost, until that is judged, and how often it was since.
+    loss: Option<(i64, u32)>,
+    /// Whoever takes it away had said so.
+    announced: bool,
+    /// Its machine was lost, and what follows from that is not over.
+    lost: bool,
+    /// Seconds since it was last seen that its Node was not Ready, or had started anew.
+    back: i64,
+    /// Seconds since it was attached.
+    served: i64,
+    last: &'static str,
+    runs: u64,
+    pods: BTreeMap<String, PodSight>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
+struct PodSight {
+    runs: u64,
+    ready: bool,
+    ended: bool,
+    /// Seconds of the time without readiness that is not over.
+    unready: i64,
+    /// That time is no fall, or was counted as one.
+    excused: bool,
+    /// It was counted as one, and no restart has ended it yet.
+    fell: bool,
+    falls: u32,
+    /// Seconds since the last restart that was counted.
+    restarted: Option<i64>,
+}
+
+/// Where a node stands, as far as its revision is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing speaks against it.
+    #[default]
+    Plain,
+    /// It runs a revision that is not proved.
+    Unproved,
+    /// It broke after it was attached.
+    Suspect,
+    /// It fell twice.
+    StoppedServing,
+}
+
+/// How the proof of the revision stands.
+#[derive(Clone, Debug, Default)]
+pub struct Proof<'a> {
+    standings: BTreeMap<&'a str, Standing>,
+    /// Those that broke, whether or not their revision is proved.
+    suspects: BTreeSet<&'a str>,
+    /// Nodes that run the revision.
+    pub running: usize,
+    /// The revision needs no proof, or has it.
+    pub proved: bool,
+}
+
+/// The clocks of a spec.
+#[derive(Clone, Copy)]
+struct Clocks {
+    proven_after: i64,
+    forgotten_after: i64,
+    node_deadline: i64,
+}
+
+impl Clocks {
+    fn of(settings: &ResolvedSpec) -> Self {
+        let proven_after = settings.rollout.proven_after;
+        Self { proven_after, forgotten_after: forgotten_after(proven_after), node_deadline: settings.rollout.node_deadline }
+    }
+
+    /// Suspects and falls are counted at all.
+    fn suspects(self) -> bool {
+        self.proven_after > 0
+    }
+}
+
+/// Seconds without a break after which falls are forgotten.
+pub(crate) fn forgotten_after(proven_after: i64) -> i64 {
+    if proven_after == 0 { 0 } else { proven_after.max(FORGOTTEN_AFTER) }
+}
+
+/// Seconds for which a node that fell so often must serve without a break to count as good.
+pub(crate) fn good_after(falls: u32, proven_after: i64) -> i64 {
+    if falls > 1 { forgotten_after(proven_after) } else { proven_after }
+}
+
+/// How many of these nodes may be suspect by chance.
+pub fn noise(running: usize) -> usize {
+    running / NOISE
+}
+
+/// The update of the node is over, and nothing takes it out again.
+fn is_attached(managed: &ManagedNode<'_>) -> bool {
+    let at_work = managed.grant.is_some_and(|grant| managed.token.as_ref().is_none_or(|token| token.id != grant.id));
+    managed.phase() == Some(Phase::Closed) && !managed.holds_node() && !at_work
+}
+
+/// The grant by which the node gets the revision, as long as it is not attached with it.
+fn update_under_way<'a>(managed: &ManagedNode<'a>, settings: &ResolvedSpec) -> Option<&'a Grant> {
+    let update = managed.grant.filter(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision);
+    update.filter(|_| !is_attached(managed))
+}
+
+/// What its Deployment wants runs, and is ready.
+fn is_whole(managed: &ManagedNode<'_>) -> bool {
+    managed.deployment.is_some_and(|deployment| has_ready_pods(deployment, managed.pods)) && !managed.is_lost()
+}
+
+/// Its machine is about to be taken away, or a person has put it out of use: that it goes is no news.
+fn is_announced(managed: &ManagedNode<'_>) -> bool {
+    managed.node.is_some_and(|node| node.unschedulable) || managed.is_draining()
+}
+
+/// A person or a detacher has taken it out, or is about to take it away.
+fn is_out_of_use(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bool {
+    managed.is_draining() || is_skipped(snapshot, managed) || managed.taken_out().is_some()
+}
+
+/// Stands for the runs of all containers of these pods.
+fn runs_of<'p>(pods: impl Iterator<Item = &'p PodFacts>) -> u64 {
+    let mut runs: Vec<_> = pods.filter(|pod| !pod.ended && pod.runs != 0).map(|pod| (pod.name.as_str(), pod.runs)).collect();
+    runs.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    runs.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// As the ledger says it: clients read no whole numbers of this size.
+fn written(runs: u64) -> String {
+    format!("{runs:016x}")
+}
+
+/// It has begun to serve, and belongs to the resource.
+fn has_joined(managed: &ManagedNode<'_>) -> bool {
+    managed.chosen && !managed.joins && managed.phase().is_some_and(|phase| phase != Phase::New)
+}
+
+/// It runs what another machine of its name has left, and keeps the place of that.
+fn has_what_was_left(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.chosen && managed.joins && managed.is_at(&settings.revision)
+}
+
+/// It runs the wanted revision; a node that joins proves and condemns nothing.
+fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    has_joined(managed) && managed.is_at(&settings.revision)
+}
+
+/// Half of the nodes that run other revisions, and two at least, are out of service: whatever ails them ails those that were updated, too.
+fn is_common_trouble(snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
+    let others =
+        managed_nodes.iter().filter(|managed| has_joined(managed) && !managed.is_at(&settings.revision) && managed.grant.is_none());
+    // What is out for a reason of its own says nothing of the others.
+    let others = others.filter(|managed| !managed.is_lost() && !is_out_of_use(snapshot, managed));
+    let (out, all) = others.fold((0_usize, 0_usize), |(out, all), managed| (out + usize::from(managed.is_unavailable()), all + 1));
+    out >= 2 && 2 * out >= all
+}
+
+impl Sights {
+    /// What is seen now, after `snapshot.watched` seconds.
+    #[must_use]
+    pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, managed_nodes: &[ManagedNode<'_>]) -> Self {
+        let clocks = Clocks::of(&targets.effective);
+        let watched = clocks::watched(snapshot);
+        let common_trouble = is_common_trouble(snapshot, &targets.effective, managed_nodes);
+        let boots: BTreeMap<_, _> = managed_nodes
+            .iter()
+            .filter(|_| targets.is_unproven())
+            .filter_map(|managed| Some((managed.name.to_owned(), managed.node?.boot_id.clone())))
+            .collect();
+        let lost = self.lost_lately(watched, snapshot, managed_nodes);
+        let mut nodes = BTreeMap::new();
+        for managed in managed_nodes.iter().filter(|managed| has_joined(managed)) {
+            let Some((node, deployment)) = managed.node.zip(managed.deployment) else { continue };
+            // What every node has run needs no proof.
+            if deployment.revision() == targets.proven && !targets.proven.is_empty() {
+                continue;
+            }
+            let known = self.nodes.get(managed.name).filter(|sight| sight.node_uid == node.uid && sight.revision == deployment.revision());
+            let recorded =
+                || ledger.suspects.get(managed.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
+            let fresh = known.is_none();
+            let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(managed, recorded()));
+            sight.look(managed, watched, fresh, common_trouble, clocks);
+            sight.counted = !common_trouble && !clocks::stands_still(snapshot, managed);
+            sight.since = if sight.suspect { if sight.since == 0 { snapshot.now } else { sight.since } } else { 0 };
+            nodes.insert(managed.name.to_owned(), sight);
+        }
+        let all = managed_nodes.iter().all(|managed| !has_joined(managed) || nodes.contains_key(managed.name));
+        let places = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
+        // One that dies alone has no company, however large the budget is.
+        let company = Company { lost: &lost, all, places: places.min(managed_nodes.len().saturating_sub(1)).max(1) };
+        for (node, sight) in &mut nodes {
+            sight.judge_loss(|since| company.is_none(node, since));
+        }
+        let (mut gone, mut excused) = (BTreeSet::new(), BTreeSet::new());
+        let went = self.nodes.iter().filter(|(node, sight)| snapshot.nodes.get(*node).is_none_or(|there| there.uid != sight.node_uid));
+        for (node, sight) in went {
+            if sight.announced || common_trouble || !company.is_none(node, 0) {
+                excused.insert(sight.node_uid.clone());
+            } else if sight.revision == targets.effective.revision && sight.is_recent(clocks) {
+                gone.insert(sight.node_uid.clone());
+            }
+        }
+        let running = managed_nodes.iter().filter(|managed| targets.is_unproven() && runs(managed, &targets.effective));
+        let runs = runs_of(running.flat_map(|managed| managed.pods));
+        let revision = targets.effective.revision.clone();
+        let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
+        let counted = || {
+            rollout_state::stored(targets, ledger).filter(|rollout| rollout.runs == written(next.runs)).map_or(0, |rollout| rollout.proof)
+        };
+        let before = if self.revision == next.revision { self.proof } else { counted() };
+        let since = if self.revision == next.revision && self.proving { watched } else { 0 };
+        next.proving = next.goes_on(snapshot, &targets.effective, managed_nodes);
+        next.proof = if next.proving { before.saturating_add(since) } else { 0 };
+        next
+    }
+
+    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Loss> {
+        // Since when what is down at the first look has been so nobody knows: it is no news.
+        let first = if self.revision.is_empty() { FORGOTTEN_AFTER } else { 0 };
+        let known = |node: &str| self.lost.get(node).map(|loss| Loss { since: loss.since.saturating_add(watched), ..*loss });
+        let new = |node: &str, since| Loss { since, ran: self.nodes.contains_key(node) };
+        let lately = self.lost.keys().filter_map(|node| Some((node, known(node).filter(|loss| loss.since <= JUDGED_AFTER + TOGETHER)?)));
+        let lately = lately.map(|(node, loss)| (node.clone(), loss));
+        let down = managed_nodes.iter().filter(|managed| managed.is_lost());
+        let down = down.map(|managed| (managed.name.to_owned(), known(managed.name).unwrap_or_else(|| new(managed.name, first))));
+        let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
+        let news = self.boots.iter().filter(|(node, before)| boot(node) != Some(*before));
+        lately.chain(down).chain(news.map(|(node, _)| (node.clone(), new(node, 0)))).collect()
+    }
+
+    /// It is down for so long that it will not break any more, and says nothing of the revision.
+    fn is_dead(&self, managed: &ManagedNode<'_>) -> bool {
+        managed.is_lost() && self.lost.get(managed.name).is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
+    }
+
+    /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
+    /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
+    fn goes_on(&self, snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
+        let was_out = |managed: &ManagedNode<'_>| update_under_way(managed, settings).is_some_and(|grant| grant.out_before);
+        let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
+        let counts = |managed: &&ManagedNode<'_>| {
+            runs(managed, settings) && !was_out(managed) && !is_out_of_use(snapshot, managed) && !self.is_dead(managed)
+        };
+        for managed in managed_nodes.iter().filter(counts) {
+            running += 1;
+            let suspect = self.nodes.get(managed.name).is_some_and(|sight| sight.suspect || sight.broken);
+            if suspect || managed.is_unavailable() {
+                bad += 1;
+            } else if is_attached(managed) && !managed.is_empty() {
+                serving += 1;
+            }
+        }
+        let mut under_way = managed_nodes.iter().filter_map(|managed| update_under_way(managed, settings));
+        serving > 0 && bad <= noise(running) && under_way.all(|grant| grant.out_before)
+    }
+
+    /// How the proof stands for these nodes.
+    pub fn proof<'c>(&self, targets: &Targets, rollout: &RolloutState, managed_nodes: &[ManagedNode<'c>]) -> Proof<'c> {
+        let settings = &targets.effective;
+        let clocks = Clocks::of(settings);
+        let proved = !targets.is_unproven() || rollout.proved || self.proof >= clocks.proven_after;
+        let has_it = |managed: &ManagedNode<'_>| runs(managed, settings) || has_what_was_left(managed, settings);
+        let standing = |managed: &ManagedNode<'_>| match self.nodes.get(managed.name) {
+            // Without pods nothing can break, and nothing is to wait for what could not end.
+            _ if settings.is_without_pods() => Standing::Plain,
+            // What a watch that lags shows of the node may be of long ago; the ledger is not.
+            _ if !proved && (has_it(managed) || rollout.reached.contains_key(managed.name)) => Standing::Unproved,
+            Some(_) if self.is_dead(managed) => Standing::Plain,
+            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::StoppedServing,
+            Some(sight) if sight.suspect => Standing::Suspect,
+            Some(_) | None => Standing::Plain,
+        };
+        let standings = managed_nodes
+            .iter()
+            .map(|managed| (managed.name, standing(managed)))
+            .filter(|(_, standing)| *standing != Standing::Plain)
+            .collect();
+        let is_suspect =
+            |managed: &ManagedNode<'_>| self.suspect(managed.name).is_some() && !self.is_dead(managed) && !settings.is_without_pods();
+        let suspects = managed_nodes.iter().filter(|managed| is_suspect(managed)).map(|managed| managed.name).collect();
+        Proof { standings, suspects, running: managed_nodes.iter().filter(|managed| runs(managed, settings)).count(), proved }
+    }
+
+    /// Why the revision has failed on a node, when it fell too often or was out for too long in all.
+    pub fn failure(&self, settings: &ResolvedSpec, node: &str) -> Option<Verdict> {
+        let sight = self.nodes.get(node)?;
+        let most = settings.rollout.max_flaps;
+        if most > 0 && sight.falls() >= most {
+            return Some(Verdict::Fell(sight.last));
+        }
+        (sight.attached && sight.out >= settings.rollout.node_deadline).then_some(Verdict::Out)
+    }
+
+    /// What failed on a node is not forgiven yet: it has not served long enough since.
+    pub fn condemns(&self, settings: &ResolvedSpec, node: &str) -> bool {
+        let clocks = Clocks::of(settings);
+        self.nodes.get(node).is_some_and(|sight| sight.broken || sight.falls() > 0 || sight.unbroken < clocks.proven_after)
+    }
+
+    /// A person lets pass what was seen of a node.
+    pub fn forgive(&mut self, node: &str) {
+        if let Some(sight) = self.nodes.get_mut(node) {
+            sight.forget();
+            (sight.suspect, sight.unbroken) = (sight.broken, 0);
+        }
+    }
+
+    /// What is known of a node that is suspect.
+    pub fn suspect(&self, node: &str) -> Option<Suspect> {
+        self.nodes.get(node).filter(|sight| sight.suspect).map(Sight::record)
+    }
+
+    /// Suspects by name.
+    pub fn suspects(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter(|(_, sight)| sight.suspect).map(|(node, _)| node.as_str())
+    }
+
+    /// What runs the revision has served without a break for long enough, and no node fell twice.
+    pub fn has_proved(&self, settings: &ResolvedSpec) -> bool {
+        self.revision == settings.revision && self.proof >= settings.rollout.proven_after && !self.has_fallen()
+    }
+
+    /// Some pod fell twice on one of them.
+    pub fn has_fallen(&self) -> bool {
+        self.nodes.values().any(|sight| sight.suspect && sight.falls() > 1)
+    }
+
+    /// A step waits for a health port that is silent; for how long it has been so, in seconds, if it was at the last look, too.
+    pub(crate) fn note_silence(&mut self, before: &Self, node: &str, watched: i64) -> i64 {
+        let silent = before.silent.get(node).map_or(0, |silent| silent.saturating_add(watched.clamp(0, clocks::LONGEST_LOOK)));
+        self.silent.insert(node.to_owned(), silent);
+        silent
+    }
+
+    /// Nothing falls and nothing fails: nodes that were not updated are out of service as well.
+    pub(crate) fn is_excused(&self) -> bool {
+        self.common_trouble
+    }
+
+    /// The proof goes on.
+    pub fn is_proving(&self) -> bool {
+        self.proving
+    }
+
+    /// When to look again, in seconds, while a clock runs; `every`: at the latest.
+    pub fn again(&self, settings: &ResolvedSpec, every: i64) -> Option<i64> {
+        let clocks = Clocks::of(settings);
+        let proof = (self.proving && clocks.suspects()).then_some((self.proof, clocks.proven_after));
+        let of_node = |sight: &Sight| {
+            Some(match sight.broken {
+                _ if sight.loss.is_some() => (0, JUDGED_AFTER),
+                true => (sight.out, clocks.node_deadline),
+                false if sight.suspect && sight.falls() < 2 => (sight.unbroken, clocks.proven_after),
+                false if sight.suspect || sight.falls() > 0 => (sight.unbroken, clocks.forgotten_after),
+                false => return None,
+            })
+        };
+        let running = proof.into_iter().chain(self.nodes.values().filter_map(of_node)).filter(|(seconds, of)| seconds < of);
+        running.map(|(seconds, of)| of.saturating_sub(seconds).clamp(1, every)).min()
+    }
+
+    /// As the ledger says it.
+    pub fn record(&self) -> BTreeMap<String, Suspect> {
+        let mut noted: Vec<_> = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.falls() > 0 || sight.out > 0).collect();
+        // Where there are too many, those that are of no consequence now are left out.
+        noted.sort_by_key(|(_, sight)| Reverse((sight.suspect, sight.falls())));
+        noted.into_iter().take(LISTED).map(|(node, sight)| (node.clone(), sight.record())).collect()
+    }
+
+    /// More nodes are suspect than the ledger has room for.
+    pub fn overflows(&self) -> bool {
+        self.nodes.values().filter(|sight| sight.suspect).count() > LISTED
+    }
+
+    /// Seconds of the proof, as the ledger says them, and what stands for the runs of containers for which they were counted.
+    pub fn recorded_proof(&self, settings: &ResolvedSpec) -> (i64, String) {
+        let proof = self.proof.min(settings.rollout.proven_after);
+        (proof, if proof == 0 { String::new() } else { written(self.runs) })
+    }
+
+    /// UIDs of Nodes that were lost after their update to this revision, which is not forgotten yet.
+    pub fn lost<'s>(&'s self, revision: &'s str) -> impl Iterator<Item = &'s str> {
+        let back = self.nodes.values().filter(move |sight| sight.losses > 0 && sight.revision == revision);
+        let gone = self.gone.iter().filter(move |_| self.revision == revision);
+        back.map(|sight| &sight.node_uid).chain(gone).map(String::as_str)
+    }
+
+    /// The Node went at this look, and the revision is not why.
+    pub(crate) fn excuses(&self, node_uid: &str) -> bool {
+        self.excused.contains(node_uid)
+    }
+
+    /// What fell on the node with this revision is not forgotten yet.
+    pub fn remembers(&self, node_uid: &str, revision: &str) -> bool {
+        self.nodes.values().any(|sight| sight.node_uid == node_uid && sight.revision == revision && sight.falls() > 0)
+    }
+}
+
+/// Why a revision has failed on a node after it was attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A pod fell too often; what the last fall was.
+    Fell(&'static str),
+    /// It was out of service for too long in all.
+    Out,
+}
+
+impl Sight {
+    /// A node that this process has not looked at, as the ledger knows it.
+    fn recorded(managed: &ManagedNode<'_>, known: Option<&Suspect>) -> Self {
+        let revision = managed.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
+        let node_uid = managed.node.map(|node| node.uid.clone()).unwrap_or_default();
+        let Some(known) = known else { return Self { node_uid, revision, ..Self::default() } };
+        let last = FALLS.into_iter().find(|word| *word == known.last).unwrap_or_default();
+        // What ran anew while nobody watched has broken, for whatever reason.
+        let unbroken = if known.runs == written(runs_of(managed.pods.iter())) { known.unbroken.max(0) } else { 0 };
+        let (recorded, out, since) = (known.falls, known.out.max(0), known.since.max(0));
+        Self { node_uid, revision, suspect: true, since, recorded, unbroken, out, last, ..Self::default() }
+    }
+
+    fn record(&self) -> Suspect {
+        Suspect {
+            node_uid: self.node_uid.clone(),
+            revision: self.revision.clone(),
+            falls: self.falls(),
+            last: self.last.to_owned(),
+            since: self.since,
+            unbroken: self.unbroken,
+            runs: written(self.runs),
+            out: self.out,
+        }
+    }
+
+    /// Falls of the pod that fell most often.
+    fn falls(&self) -> u32 {
+        let worst = self.pods.values().map(|pod| pod.falls).max().unwrap_or(0);
+        self.recorded.saturating_add(worst).saturating_add(self.evictions).saturating_add(self.losses)
+    }
+
+    /// It was attached so shortly ago that the loss of its machine speaks against the revision.
+    fn is_recent(&self, clocks: Clocks) -> bool {
+        clocks.suspects() && self.attached && self.served <= clocks.forgotten_after
+    }
+
+    fn forget(&mut self) {
+        (self.recorded, self.evictions, self.losses, self.loss, self.out, self.last) = (0, 0, 0, None, 0, "");
+        self.pods.values_mut().for_each(|pod| pod.falls = 0);
+    }
+
+    /// `excused`: what breaks now breaks for a reason that is none of the revision.
+    fn look(&mut self, managed: &ManagedNode<'_>, watched: i64, fresh: bool, excused: bool, clocks: Clocks) {
+        let boot_id = managed.node.map(|node| node.boot_id.clone()).unwrap_or_default();
+        let rebooted = !fresh && self.boot_id != boot_id;
+        let went_on = !fresh && self.attached;
+        let was_broken = self.broken;
+        self.boot_id = boot_id;
+        self.attached = is_attached(managed);
+        self.broken = !is_whole(managed);
+        self.served = if went_on && self.attached { self.served.saturating_add(watched) } else { 0 };
+        self.runs = runs_of(managed.pods.iter());
+        self.announced = is_announced(managed);
+        self.loss = self.loss.map(|(since, times)| (since.saturating_add(watched), times));
+        if managed.is_lost() || rebooted {
+            let news = went_on && self.is_recent(clocks) && !excused && !self.announced;
+            if news && !self.lost {
+                let (since, times) = self.loss.unwrap_or((0, 0));
+                self.loss = Some((since, times.saturating_add(1)));
+            }
+            (self.lost, self.back) = (true, 0);
+        } else {
+            self.back = self.back.saturating_add(watched);
+            // Its kubelet begins the containers anew, one after the other, and says so a moment after it is back itself.
+            self.lost &= self.broken || self.back < FALLS_AFTER;
+        }
+        if went_on && was_broken && self.counted {
+            self.out = self.out.saturating_add(watched).min(clocks.node_deadline.max(self.out));
+        }
+        let judged = went_on && self.attached && clocks.suspects();
+        let broke = self.look_at_pods(managed, watched, judged, self.lost || excused);
+        if !self.attached {
+            self.unbroken = 0;
+            return;
+        }
+        if broke || self.broken {
+            self.unbroken = 0;
+            // What is not whole at the moment of its attach has not broken since.
+            self.suspect |= clocks.suspects() && (went_on || fresh || self.suspect);
+        } else if went_on && !was_broken {
+            // Without pods it has not served.
+            self.unbroken = self.unbroken.saturating_add(if managed.is_empty() { 0 } else { watched });
+        } else if !fresh {
+            self.unbroken = 0;
+        }
+        if !self.broken && self.unbroken >= clocks.forgotten_after {
+            self.forget();
+            self.suspect = false;
+        } else if self.falls() < 2 && self.unbroken >= clocks.proven_after {
+            self.suspect = false;
+            if self.falls() == 0 && !self.broken {
+                self.out = 0;
+            }
+        }
+    }
+
+    /// Judges the loss of its machine, once those are known that were lost with it; `alone`: around so many seconds ago there were none.
+    fn judge_loss(&mut self, alone: impl Fn(i64) -> bool) {
+        let Some((since, times)) = self.loss.filter(|(since, _)| *since >= JUDGED_AFTER) else { return };
+        self.loss = None;
+        if alone(since) {
+            self.losses = self.losses.saturating_add(times);
+            self.last = LOST;
+        }
+    }
+
+    /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where something else is why.
+    fn look_at_pods(&mut self, managed: &ManagedNode<'_>, watched: i64, judged: bool, excused: bool) -> bool {
+        let before = std::mem::take(&mut self.pods);
+        let mut broke = before.iter().any(|(name, pod)| !pod.ended && !managed.pods.iter().any(|now| now.name == *name));
+        // Of falls at the same look the last by name is named, in whatever order pods are seen.
+        let mut pods: Vec<_> = managed.pods.iter().collect();
+        pods.sort_by_key(|pod| &pod.name);
+        for pod in pods {
+            let known = before.get(&pod.name);
+            let (next, fall) = look_at_pod(known, pod, watched, judged && !excused);
+            broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);
+            // One that was refused at admission has not filled the disk.
+            if pod.evicted && known.is_some_and(|known| !known.ended && known.ready) && judged && !excused {
+                self.evictions = self.evictions.saturating_add(1);
+                self.last = EVICTED;
+            }
+            if let Some(word) = fall {
+                self.last = word;
+            }
+            self.pods.insert(pod.name.clone(), next);
+        }
+        broke
+    }
+}
+
+/// Losses that are none of the revision: what happened around the same time was none either.
+struct Company<'l> {
+    lost: &'l BTreeMap<String, Loss>,
+    /// All nodes run it.
+    all: bool,
+    /// Nodes that may be under way at the same time.
+    places: usize,
+}
+
+impl Company<'_> {
+    /// Nothing but the revision explains that this node was lost so many seconds ago.
+    fn is_none(&self, node: &str, since: i64) -> bool {
+        let within = |most: i64| {
+            let near = move |(other, loss): &(&String, &Loss)| *other != node && loss.since.saturating_sub(since).abs() <= most;
+            self.lost.iter().filter(near)
+        };
+        // It kills nodes one after the other, as they were updated.
+        if self.all { within(AT_ONCE).count() < self.places } else { within(TOGETHER).all(|(_, loss)| loss.ran) }
+    }
+}
+
+/// A container of it was started again; one that has not begun to run was not.
+fn ran_anew(known: &PodSight, pod: &PodFacts) -> bool {
+    known.runs != 0 && pod.runs != 0 && known.runs != pod.runs
+}
+
+fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: bool) -> (PodSight, Option<&'static str>) {
+    // What has run once is compared with its next run, however long that takes to begin.
+    let runs = if pod.runs == 0 { known.map_or(0, |known| known.runs) } else { pod.runs };
+    let mut next = PodSight { runs, ready: pod.ready, ended: pod.ended, ..PodSight::default() };
+    let Some(known) = known else {
+        // What has never been ready has not ceased to be.
+        next.excused = true;
+        return (next, None);
+    };
+    next.falls = known.falls;
+    next.restarted = known.restarted.map(|since| since.saturating_add(watched));
+    // Who waits for somebody else's condition, or is on its way out, has not fallen.
+    let excused = pod.ended || pod.terminating || pod.unmet.is_some() || !judged;
+    if !known.ready {
+        (next.unready, next.excused, next.fell) = (known.unready.saturating_add(watched), known.excused, known.fell);
+    }
+    let mut fall = None;
+    let mut again = false;
+    if ran_anew(known, pod) {
+        if judged && !pod.ended && !pod.terminating {
+            fall = Some(RESTARTED);
+            // A kubelet that waits before it starts a container anew makes of one fall no two, nor does one that starts all containers of a
+            // pod anew, one after the other.
+            again = next.fell || next.restarted.is_some_and(|since| since <= FALLS_AFTER);
+            if !again {
+                next.restarted = Some(0);
+            }
+        }
+        (next.excused, next.fell) = (true, false);
+    } else if !known.ready && next.unready > FALLS_AFTER && !next.excused {
+        if !excused {
+            // Its kubelet waits before it starts a container that ended.
+            let waits = pod.trouble.as_ref().is_some_and(|(reason, _)| reason == "CrashLoopBackOff");
+            fall = Some(if waits { RESTARTED } else { UNREADY });
+            next.fell = true;
+        }
+        next.excused = true;
+    }
+    if pod.ready {
+        (next.unready, next.excused, next.fell) = (0, false, false);
+    }
+    next.falls = next.falls.saturating_add(u32::from(fall.is_some() && !again));
+    (next, fall)
+}
+
+impl Proof<'_> {
+    /// It may break at any moment.
+    pub fn is_suspect(&self, node: &str) -> bool {
+        self.suspects.contains(node)
+    }
+
+    /// Where a node stands.
+    pub fn standing(&self, node: &str) -> Standing {
+        self.standings.get(node).copied().unwrap_or_default()
+    }
+}

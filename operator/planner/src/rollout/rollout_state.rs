@@ -1,0 +1,637 @@
+//! The course of one rollout: which nodes it has reached, which have failed, and whether it moves.
+
+use crate::{
+    node::{self, ManagedNode, Turn, breaker, clocks},
+    objects::revisions::Targets,
+    reason::{Reason, StepState},
+    rollout::proof::{self, Sights},
+    snapshot::{NodeFacts, PodFacts, Snapshot},
+    spec::{ResolvedSpec, StepNodes, Topology},
+};
+use crds::{
+    ledger::{Failure, GoneFailure, Grant, GrantReason, Ledger, RolledBack, RolloutState, WaitFor},
+    names,
+    token::Phase,
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+/// The failure of a canary whose pods restart too often.
+pub(crate) const RESTARTS: &str = "Restarts";
+/// Machines were lost after they had been given the revision.
+pub(crate) const LOST_NODES: &str = "NodesLost";
+/// A person freed the slot.
+pub(crate) const RELEASED: &str = "Released";
+/// The node was out of service when its update was granted: that it is so still says nothing of the revision.
+pub(crate) const OUT_BEFORE: &str = "OutBefore";
+
+/// The stored course, while it is the one of the effective revision.
+pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a RolloutState> {
+    ledger.rollout_state.as_ref().filter(|rollout| rollout.revision == targets.effective.revision)
+}
+
+/// Lets nodes keep what they run that it is not the turn of, and says why.
+pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, managed_nodes: &mut [ManagedNode<'a>]) {
+    let settings = &targets.effective;
+    let rollout = stored(targets, ledger);
+    let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
+    if selective && !settings.rollout.on_delete {
+        let turns = turns(snapshot, targets, rollout, managed_nodes);
+        managed_nodes.iter_mut().enumerate().for_each(|(index, managed)| managed.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
+    }
+    let halt = rollout.and_then(|rollout| halt(settings, rollout, managed_nodes));
+    let closed = targets.closed();
+    let step = step_state(snapshot, targets, rollout, managed_nodes);
+    // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
+    let paused = snapshot.resource.spec.paused;
+    let to_prove = has_to_prove(targets, rollout);
+    let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
+    let joins_proven = withheld && targets.at(&targets.proven).is_some();
+    let without_turn = if to_prove { without_turn(settings, rollout, managed_nodes) } else { BTreeSet::new() };
+    let without_pods = settings.is_without_pods();
+    let waits = if without_pods { Reason::WithoutPods } else { Reason::JoinsProven };
+    for (index, managed) in managed_nodes.iter_mut().enumerate().filter(|(_, managed)| managed.chosen) {
+        // A machine that joins is no place to try a revision on.
+        let is_given = managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update);
+        managed.joins = joins_proven && to_prove && has_joined_in_place(managed, rollout);
+        let joins = managed.joins || joins_proven && is_new(managed) && !is_given;
+        if managed.is_at(&settings.revision) && !joins {
+            continue;
+        }
+        let stays = without_turn.contains(&index);
+        let out_of_turn = if selective && settings.rollout.on_delete {
+            let since = rollout.map_or(i64::MAX, |rollout| rollout.since);
+            let allowed = is_new(managed) || is_granted(managed, settings) || lost_a_pod(managed, settings, since);
+            (!allowed).then_some(Reason::OnDelete)
+        } else {
+            match managed.turn {
+                Turn::Now => None,
+                Turn::HeldByPartition => Some(Reason::Partition),
+                Turn::Later => Some(step.clone().unwrap_or(Reason::Partition)),
+            }
+        };
+        // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
+        // was for is wanted no more; new nodes need no window.
+        let changing = is_changing(managed);
+        let given_up = managed.grant.is_some_and(|grant| node::gave_up(grant, settings));
+        let under_way = changing || given_up || is_granted(managed, settings);
+        let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::reason);
+        let closed = || closed.clone().filter(|_| !under_way && !is_new(managed));
+        let unproved = || (joins || stays).then(|| if paused { Reason::Paused } else { waits.clone() });
+        let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
+        // What such a node began with may have failed there.
+        let proven = joins || is_new(managed) || changing && !targets.proven.is_empty();
+        let kept = if proven { &targets.proven } else { managed.deployment.map_or("", |found| found.revision()) };
+        match targets.at(kept) {
+            Some(settings) => managed.settings = Some(settings),
+            // Without a proven revision a new node cannot wait for one, nor one without pods for what it ran.
+            None if is_new(managed) || stays && (managed.grant.is_none() || without_pods) => continue,
+            None => managed.former_unknown = true,
+        }
+        managed.held_back = Some(why);
+    }
+}
+
+/// The revision of the spec has not served long enough.
+fn has_to_prove(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
+    targets.is_unproven() && targets.effective.rollout.proven_after > 0 && !rollout.is_some_and(|rollout| rollout.proved)
+}
+
+/// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
+/// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
+/// that have the revision. Without any pods nodes could prove nothing, and all keep it.
+fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, managed_nodes: &[ManagedNode<'_>]) -> BTreeSet<usize> {
+    let was_reached = |managed: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.reached.contains_key(managed.name));
+    let has_it = |managed: &ManagedNode<'_>| {
+        is_granted(managed, settings) || managed.is_at(&settings.revision) && !is_new(managed) || was_reached(managed)
+    };
+    let chosen = || managed_nodes.iter().filter(|managed| managed.chosen);
+    let mut taken: Vec<&ManagedNode<'_>> = chosen().filter(|managed| has_it(managed)).collect();
+    let has_room = |taken: &[&ManagedNode<'_>], managed: &ManagedNode<'_>| {
+        let domain = settings.topology.as_ref().and_then(|topology| Some((topology, topology.budget?)));
+        let here = |topology: &Topology, other: &ManagedNode<'_>| other.domain(topology) == managed.domain(topology);
+        taken.len() < settings.budget.of(chosen().count())
+            && domain.is_none_or(|(topology, budget)| {
+                let nodes = chosen().filter(|other| here(topology, other)).count();
+                taken.iter().filter(|other| here(topology, other)).count() < budget.of(nodes)
+            })
+    };
+    let mut stay = BTreeSet::new();
+    let others =
+        managed_nodes.iter().enumerate().filter(|(_, managed)| managed.chosen && !is_new(managed) && !managed.is_at(&settings.revision));
+    for (index, managed) in others {
+        let is_empty = || managed.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
+        let stays = match managed.grant {
+            _ if settings.is_without_pods() => true,
+            None => is_empty(),
+            Some(grant) if grant.kind == GrantReason::Update || grant.refused.is_some() || grant.released => false,
+            Some(_) if was_reached(managed) || managed.is_draining() => false,
+            Some(_) if has_room(&taken, managed) => {
+                taken.push(managed);
+                false
+            }
+            Some(_) => true,
+        };
+        if stays {
+            stay.insert(index);
+        }
+    }
+    stay
+}
+
+/// Its machine has taken the name of another: what that had is not its own. One that was given the revision has only lost its label.
+fn has_joined_in_place(managed: &ManagedNode<'_>, rollout: Option<&RolloutState>) -> bool {
+    let was_given = |node: &NodeFacts| rollout.is_some_and(|rollout| rollout.reached.get(managed.name) == Some(&node.uid));
+    managed.took_name() && !managed.node.is_some_and(was_given)
+}
+
+fn is_new(managed: &ManagedNode<'_>) -> bool {
+    managed.phase().is_none_or(|phase| phase == Phase::New)
+}
+
+/// Its update to the revision is under way.
+fn is_granted(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision)
+}
+
+/// An update, to whatever revision, is under way, and what runs is not what the Deployment says.
+fn is_changing(managed: &ManagedNode<'_>) -> bool {
+    !managed.settled && managed.grant.is_some_and(|grant| matches!(grant.kind, GrantReason::Update | GrantReason::Abort))
+}
+
+/// Runs the revision, or is about to.
+fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.is_at(&settings.revision) || is_granted(managed, settings)
+}
+
+/// Somebody deleted a pod of an older revision since the newest became the wanted one. Pods that came while the operator was at work on
+/// the node (more replicas, a repair, the way back from a drain) are its own doing, and more than there should be are nobody's loss.
+fn lost_a_pod(managed: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bool {
+    let Some(deployment) = managed.deployment else { return false };
+    if is_new(managed) || managed.grant.is_some_and(|grant| !matches!(grant.kind, GrantReason::Update | GrantReason::Abort)) {
+        return false;
+    }
+    let closed = managed.token.as_ref().filter(|token| token.phase == Phase::Closed).map_or(since, |token| token.since);
+    let older = managed.pods.iter().filter(|pod| pod.revision != settings.revision && !pod.ended && !pod.terminating);
+    let left = older.filter(|pod| pod.created <= since.max(closed)).count();
+    let wanted = deployment.replicas().min(settings.pods_per_node);
+    usize::try_from(wanted).is_ok_and(|wanted| left < wanted)
+}
+
+/// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
+/// rollout has reached already come first, so that a set stays what it is when nodes come and go.
+fn turns(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    rollout: Option<&RolloutState>,
+    managed_nodes: &[ManagedNode<'_>],
+) -> BTreeMap<usize, Turn> {
+    let settings = &targets.effective;
+    let mut order: Vec<_> = managed_nodes.iter().enumerate().filter(|(_, managed)| managed.chosen).collect();
+    order.sort_by_cached_key(|(_, managed)| (managed.order_hash(&settings.revision), managed.name));
+    let urgency = |managed: &ManagedNode<'_>| {
+        let fit = managed.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, managed);
+        // Next come those that are out of service already: what failed is mended first.
+        (!runs(managed, settings), !is_changing(managed), !fit)
+    };
+    order.sort_by_cached_key(|(_, managed)| urgency(managed));
+    if let Some(topology) = &settings.topology {
+        // A step has nodes of every domain, or first those of one, as the rest of the rollout.
+        let begun: BTreeSet<_> =
+            order.iter().filter(|(_, managed)| runs(managed, settings)).map(|(_, managed)| managed.domain(topology)).collect();
+        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+        let places = order.iter().map(|(index, managed)| {
+            let domain = managed.domain(topology);
+            let turn = seen.entry(domain).or_default();
+            *turn += 1;
+            (*index, if topology.one_at_a_time { (0, !begun.contains(domain), domain) } else { (*turn, false, "") })
+        });
+        let places: BTreeMap<_, _> = places.collect();
+        order.sort_by_cached_key(|(index, managed)| (urgency(managed), places[index]));
+    }
+    let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
+    let mut asked_for: BTreeSet<usize> = BTreeSet::new();
+    let steps = if has_steps(targets) { settings.rollout.steps.as_slice() } else { &[] };
+    let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
+    if done >= steps.len() {
+        asked_for.extend(order.iter().map(|(index, _)| *index));
+    }
+    for step in steps.iter().take(done + 1) {
+        match &step.nodes {
+            StepNodes::Total(count) => asked_for.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
+            StepNodes::Labelled(labels) => {
+                asked_for.extend(order.iter().filter(|(_, managed)| has_labels(managed, labels)).map(|(index, _)| *index));
+            }
+        }
+    }
+    let asked_for = order.iter().map(|(index, _)| *index).filter(|index| asked_for.contains(index));
+    asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::HeldByPartition })).collect()
+}
+
+fn has_labels(managed: &ManagedNode<'_>, labels: &BTreeMap<String, String>) -> bool {
+    managed.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)))
+}
+
+/// A step for labels that no node has would be passed without a look at the new revision.
+fn selects_none(nodes: &StepNodes, managed_nodes: &[ManagedNode<'_>]) -> bool {
+    let StepNodes::Labelled(labels) = nodes else { return false };
+    !managed_nodes.iter().any(|managed| managed.chosen && has_labels(managed, labels))
+}
+
+/// Steps are for a revision of the spec that has another to fall back on.
+fn has_steps(targets: &Targets) -> bool {
+    let rollout = &targets.effective.rollout;
+    !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
+}
+
+/// All steps are passed, or there are none.
+fn is_past_steps(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
+    let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
+    !has_steps(targets) || done >= targets.effective.rollout.steps.len()
+}
+
+/// All nodes run the revision and have served without a break, and nothing of its rollout is left that could fail: no node is under way,
+/// none has failed, and no step is to be passed. As many nodes as may be out at any time may be missing, where a person leaves them out or
+/// their Nodes are not Ready: one broken machine is no reason to have no revision to go back to.
+pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, managed_nodes: &[ManagedNode<'_>]) -> bool {
+    let settings = &targets.effective;
+    let runs = |managed: &ManagedNode<'_>| {
+        let whole = managed.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
+        let attached = managed.phase() == Some(Phase::Closed) && !managed.holds_node();
+        managed.is_at(&settings.revision) && whole && managed.settled && attached
+    };
+    let (run, missing): (Vec<_>, Vec<_>) = managed_nodes.iter().filter(|managed| managed.chosen).partition(|managed| runs(managed));
+    let excused = |managed: &&ManagedNode<'_>| is_skipped(snapshot, managed) || managed.is_lost();
+    let rollout = stored(targets, ledger);
+    // What has no pods has not run.
+    !run.is_empty()
+        && !settings.is_without_pods()
+        && missing.iter().all(excused)
+        && missing.len() <= settings.budget.of(run.len() + missing.len())
+        && sights.has_proved(settings)
+        && !ledger.grants.values().any(|grant| grant.kind == GrantReason::Update)
+        && !rollout.is_some_and(|rollout| rollout.failed.values().any(condemns) || gone(rollout).next().is_some())
+        && !rollout.is_some_and(|rollout| halt(settings, rollout, managed_nodes).is_some_and(|halt| halt.condemns))
+        && is_past_steps(targets, rollout)
+}
+
+/// A failure for this reason counts among those that halt the rollout.
+fn counts(reason: &str) -> bool {
+    reason != RELEASED && reason != OUT_BEFORE
+}
+
+/// Pods of the revision failed.
+fn condemns(failure: &Failure) -> bool {
+    counts(&failure.reason) && failure.reason != Reason::DetachTimeout.word()
+}
+
+/// Nodes of the step that the partition keeps at what they run.
+fn kept(settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> usize {
+    managed_nodes.iter().filter(|managed| managed.chosen && managed.turn == Turn::HeldByPartition && !runs(managed, settings)).count()
+}
+
+/// What the present step waits for, while there is one.
+pub fn step_state(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    rollout: Option<&RolloutState>,
+    managed_nodes: &[ManagedNode<'_>],
+) -> Option<Reason> {
+    let steps = &targets.effective.rollout.steps;
+    let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
+    let step = steps.get(done).filter(|_| has_steps(targets))?;
+    let soaked = rollout.and_then(|rollout| rollout.soaked);
+    let revision = || targets.effective.revision.clone();
+    let state = match soaked.map(|soaked| step.soak.saturating_sub(soaked)) {
+        None if selects_none(&step.nodes, managed_nodes) => StepState::NoNodes { revision: revision() },
+        None => StepState::Updating { kept: kept(&targets.effective, managed_nodes) },
+        Some(left) if left > 0 => StepState::Soaking { until: snapshot.now.saturating_add(left) },
+        Some(_) => StepState::AwaitingPromotion { revision: revision() },
+    };
+    Some(Reason::Step { step: done + 1, of: steps.len(), state })
+}
+
+/// The Node's annotation names the resource.
+pub fn is_skipped(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bool {
+    let key = snapshot.resource.key();
+    let listed = managed.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
+    listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
+}
+
+/// Failures that halt the rollout, with the number that does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halt {
+    /// Nodes on which the revision failed.
+    pub failed: usize,
+    /// How many make the rollout halt.
+    pub most: usize,
+    /// The first of them, with the reason.
+    pub first: String,
+    /// Pods of the revision failed, and not only a detacher, which says nothing of the revision.
+    pub condemns: bool,
+}
+
+impl Halt {
+    /// As a reason.
+    pub fn reason(&self) -> Reason {
+        Reason::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
+    }
+}
+
+/// Whether failures halt the rollout. Those that hold all places there are do, too: no other node could be begun.
+pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[ManagedNode<'_>]) -> Option<Halt> {
+    let here = rollout.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
+    let gone = gone(rollout).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
+    let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| counts(reason)).collect();
+    let running = managed_nodes.iter().filter(|managed| managed.chosen && managed.is_at(&settings.revision)).count();
+    let lost = rollout.lost.len() >= LOST && rollout.lost.len() > proof::noise(running);
+    if lost {
+        counted.push((i64::MAX, "machines that were lost", LOST_NODES));
+    }
+    let failed = counted.len();
+    let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);
+    let (_, node, reason) = counted.iter().min()?;
+    let first = format!("{node} ({reason})");
+    let places = settings.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count()).max(1);
+    let most = settings.rollout.max_failed.min(places);
+    let condemns = counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
+    (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
+}
+
+/// Failures of Nodes that are not there any more.
+pub fn gone(rollout: &RolloutState) -> impl Iterator<Item = &GoneFailure> {
+    rollout.failed_nodes.values().filter(|gone| !rollout.failed.contains_key(&gone.node))
+}
+
+/// The most failures of Nodes that are remembered.
+const REMEMBERED: usize = 100;
+
+/// Notes that the revision failed on a node: by its name, and where the revision may be why by the UID of its Node, which outlives it.
+pub fn note(rollout: &mut RolloutState, managed: &ManagedNode<'_>, failure: Failure) {
+    let condemns = condemns(&failure);
+    if let Some(node) = managed.node.filter(|_| condemns && rollout.failed_nodes.len() < REMEMBERED) {
+        let gone = GoneFailure { node: managed.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
+        rollout.failed_nodes.entry(node.uid.clone()).or_insert(gone);
+    }
+    rollout.failed.entry(managed.name.to_owned()).or_insert(failure);
+}
+
+/// A failure that is noted now.
+pub fn failure(snapshot: &Snapshot, managed: &ManagedNode<'_>, reason: &str) -> Failure {
+    Failure { at: snapshot.now, reason: reason.to_owned(), retry: retry_of(managed).to_owned() }
+}
+
+/// The slot was freed by a person's order.
+pub fn released(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> Failure {
+    failure(snapshot, managed, RELEASED)
+}
+
+fn retry_of<'c>(managed: &'c ManagedNode<'_>) -> &'c str {
+    managed.node.and_then(|node| node.annotations.get(names::RETRY_ANNOTATION)).map_or("", String::as_str)
+}
+
+/// A person asks to try the node again after this failure.
+fn is_retried(managed: &ManagedNode<'_>, failure: &Failure) -> bool {
+    let asked = retry_of(managed);
+    !asked.is_empty() && asked != failure.retry
+}
+
+/// A person lets pass all that failed.
+pub fn is_retried_everywhere(snapshot: &Snapshot, rollout: &RolloutState) -> bool {
+    let asked = &snapshot.resource.retry;
+    !asked.is_empty() && *asked != rollout.retry
+}
+
+/// This time, or that of the newest of the pods: a clock that was set back makes no pod one that came later.
+pub fn not_before<'p>(now: i64, pods: impl IntoIterator<Item = &'p PodFacts>) -> i64 {
+    pods.into_iter().map(|pod| pod.created).fold(now, i64::max)
+}
+
+/// The rollout up to this moment, and the nodes that a person wants to be tried again.
+pub fn observe(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    ledger: &Ledger,
+    sights: &Sights,
+    managed_nodes: &[ManagedNode<'_>],
+) -> (RolloutState, BTreeSet<String>) {
+    let settings = &targets.effective;
+    let chosen = || managed_nodes.iter().filter(|managed| managed.chosen);
+    let is_finished =
+        |managed: &&ManagedNode<'_>| managed.is_at(&settings.revision) && managed.grant.is_none() && managed.phase() == Some(Phase::Closed);
+    let finished = chosen().filter(is_finished).count();
+    let finished = u32::try_from(finished).unwrap_or(u32::MAX);
+    let mut rollout = stored(targets, ledger).cloned().unwrap_or_else(|| RolloutState {
+        revision: settings.revision.clone(),
+        since: not_before(snapshot.now, managed_nodes.iter().flat_map(|managed| managed.pods)),
+        progressed_at: snapshot.now,
+        began_with: finished,
+        finished,
+        retry: snapshot.resource.retry.clone(),
+        ..RolloutState::default()
+    });
+    if finished > rollout.finished {
+        (rollout.progressed_at, rollout.idle, rollout.proving) = (snapshot.now, 0, 0);
+    }
+    rollout.finished = finished;
+    let by_name: BTreeMap<&str, &ManagedNode<'_>> = managed_nodes.iter().map(|managed| (managed.name, managed)).collect();
+    let (mut retried, mut forgiven) = (BTreeSet::new(), false);
+    if is_retried_everywhere(snapshot, &rollout) {
+        retried.extend(std::mem::take(&mut rollout.failed).into_keys());
+        rollout.failed_nodes.clear();
+        rollout.lost.clear();
+        forgiven = true;
+    }
+    rollout.retry.clone_from(&snapshot.resource.retry);
+    let chosen_before = |node: &&String| by_name.get(node.as_str()).is_some_and(|managed| managed.chosen);
+    let failed_before: BTreeSet<String> = rollout.failed.keys().filter(chosen_before).cloned().collect();
+    let remembered = &rollout.failed_nodes;
+    rollout.failed.retain(|node, failure| {
+        let Some(managed) = by_name.get(node.as_str()).filter(|managed| managed.chosen) else { return false };
+        // Another machine of the same name.
+        let uid = managed.node.map(|node| node.uid.as_str()).unwrap_or_default();
+        if !remembered.contains_key(uid) && remembered.values().any(|gone| gone.node == *node) {
+            return false;
+        }
+        if is_retried(managed, failure) {
+            forgiven |= failure.reason == RESTARTS;
+            retried.insert(node.clone());
+            return false;
+        }
+        // A node that was given up is tried again once the detach settings change, and one that came through has not failed.
+        match managed.grant {
+            Some(grant) if grant.refused.is_some() => node::is_given_up(managed, grant, snapshot.now),
+            Some(_) => true,
+            None => {
+                let kept = matches!(failure.reason.as_str(), RESTARTS | RELEASED) || !managed.is_at(&settings.revision);
+                kept || is_out(settings, managed) || sights.condemns(settings, node)
+            }
+        }
+    });
+    reach(snapshot, targets, ledger, sights, &mut rollout, &by_name);
+    note_losses(snapshot, sights, &mut rollout);
+    let failed = &rollout.failed;
+    rollout.failed_nodes.retain(|uid, gone| {
+        let there =
+            by_name.get(gone.node.as_str()).is_some_and(|managed| managed.chosen && managed.node.is_some_and(|node| node.uid == *uid));
+        // What comes back to the pool has not been forgiven.
+        !there || !failed_before.contains(&gone.node) || failed.contains_key(&gone.node)
+    });
+    if has_steps(targets) {
+        observe_step(snapshot, settings, sights, managed_nodes, &mut rollout, forgiven);
+    }
+    (rollout, retried)
+}
+
+/// Nodes that were given the revision before it was proved; those that went, and nobody had said that they would.
+fn reach(
+    snapshot: &Snapshot,
+    targets: &Targets,
+    ledger: &Ledger,
+    sights: &Sights,
+    rollout: &mut RolloutState,
+    managed_nodes: &BTreeMap<&str, &ManagedNode<'_>>,
+) {
+    if !has_to_prove(targets, Some(rollout)) {
+        rollout.reached.clear();
+        return;
+    }
+    let announced =
+        |node: &String| ledger.grants.get(node).is_some_and(|grant| matches!(grant.kind, GrantReason::Drain | GrantReason::Remove));
+    let uid = |node: &str| snapshot.nodes.get(node).map(|node| node.uid.as_str());
+    let went: Vec<_> = rollout.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
+    let lost = went.into_iter().filter(|(node, uid)| !announced(node) && !sights.excuses(uid));
+    let lost: Vec<_> = lost.map(|(_, uid)| uid.clone()).collect();
+    rollout.lost.extend(lost);
+    // Whoever drains a node before it goes has cordoned it.
+    let stays =
+        |node: &str| managed_nodes.get(node).is_some_and(|managed| managed.chosen && managed.node.is_some_and(|node| !node.unschedulable));
+    rollout.reached.retain(|node, reached| uid(node) == Some(reached) && stays(node));
+    for managed in managed_nodes.values().filter(|managed| stays(managed.name)) {
+        let grant = ledger.grants.get(managed.name).filter(|grant| grant.kind == GrantReason::Update && grant.revision == rollout.revision);
+        if let Some(grant) = grant.filter(|grant| uid(managed.name) == Some(&grant.node_uid)) {
+            rollout.reached.insert(managed.name.to_owned(), grant.node_uid.clone());
+        }
+    }
+}
+
+/// Machines that were lost: those that are back until it is forgotten, those that went for good.
+fn note_losses(snapshot: &Snapshot, sights: &Sights, rollout: &mut RolloutState) {
+    let revision = &rollout.revision;
+    rollout.lost.extend(sights.lost(revision).map(str::to_owned));
+    rollout.lost.retain(|uid| sights.remembers(uid, revision) || !snapshot.nodes.values().any(|node| node.uid == *uid));
+    while rollout.lost.len() > REMEMBERED {
+        rollout.lost.pop_first();
+    }
+}
+
+/// Machines that were lost after they had been given the revision, at which it has failed: one may be by chance.
+const LOST: usize = 2;
+
+/// The node came through, was attached, and does not serve any more, by what is wrong with its pods.
+fn is_out(settings: &ResolvedSpec, managed: &ManagedNode<'_>) -> bool {
+    let attached = managed.phase() == Some(Phase::Closed) && managed.grant.is_none() && !managed.holds_node();
+    managed.is_at(&settings.revision) && attached && !managed.is_lost() && managed.is_unavailable() && managed.taken_out().is_none()
+}
+
+/// Restarts of containers of the revision, on nodes where there were any.
+fn restarts(settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, i64> {
+    let on = |managed: &ManagedNode<'_>| -> i64 {
+        let pods = managed.pods.iter().filter(|pod| pod.revision == settings.revision);
+        pods.map(|pod| i64::from(pod.restarts)).sum()
+    };
+    let chosen = managed_nodes.iter().filter(|managed| managed.chosen).map(|managed| (managed.name.to_owned(), on(managed)));
+    chosen.filter(|(_, restarts)| *restarts > 0).collect()
+}
+
+/// Restarts since the step began, or since a person let those before pass; the node with most of them.
+fn restarts_in_step(rollout: &mut RolloutState, now: &BTreeMap<String, i64>, forgiven: bool) -> (i64, Option<String>) {
+    if forgiven || rollout.counted_step != Some(rollout.steps_done) {
+        rollout.counted_step = Some(rollout.steps_done);
+        rollout.earlier_restarts.clone_from(now);
+    }
+    // A pod that was made anew has taken its restarts along: later ones count.
+    rollout.earlier_restarts.retain(|node, earlier| {
+        *earlier = (*earlier).min(now.get(node).copied().unwrap_or(0));
+        *earlier > 0
+    });
+    let earlier = |node: &String| rollout.earlier_restarts.get(node).copied().unwrap_or(0);
+    let since = || now.iter().map(|(node, restarts)| (restarts.saturating_sub(earlier(node)), node));
+    let worst = since().filter(|(restarts, _)| *restarts > 0).max_by_key(|(restarts, node)| (*restarts, Reverse(*node)));
+    (since().map(|(restarts, _)| restarts).sum(), worst.map(|(_, node)| node.clone()))
+}
+
+fn observe_step(
+    snapshot: &Snapshot,
+    settings: &ResolvedSpec,
+    sights: &Sights,
+    managed_nodes: &[ManagedNode<'_>],
+    rollout: &mut RolloutState,
+    forgiven: bool,
+) {
+    let done = rollout.steps_done as usize;
+    let Some(step) = settings.rollout.steps.get(done) else { return };
+    let now = restarts(settings, managed_nodes);
+    let (sum, worst) = restarts_in_step(rollout, &now, forgiven);
+    let too_many = step.max_restarts.is_some_and(|most| sum > most);
+    if let Some(managed) = managed_nodes.iter().find(|managed| too_many && worst.as_deref() == Some(managed.name)) {
+        let failure = failure(snapshot, managed, RESTARTS);
+        note(rollout, managed, failure);
+    }
+    let promote = snapshot.resource.spec.promote.as_ref();
+    let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
+    // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
+    let counts = |managed: &ManagedNode<'_>| {
+        managed.chosen && managed.turn != Turn::Later && managed.served() && managed.phase() != Some(Phase::New)
+    };
+    let asked_for: Vec<_> = managed_nodes.iter().filter(|managed| counts(managed)).collect();
+    let unproven = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, managed_nodes)) && !promoted;
+    let reached = asked_for.iter().all(|managed| managed.is_at(&settings.revision) && managed.grant.is_none());
+    // In a large step some node is always out of service, or has just been.
+    let out = asked_for.iter().filter(|managed| managed.is_unavailable() || sights.suspect(managed.name).is_some()).count();
+    if unproven || !reached || out > proof::noise(asked_for.len()) {
+        rollout.soaked = None;
+        return;
+    }
+    let soaked = *rollout.soaked.get_or_insert(0) >= step.soak;
+    let halted = halt(settings, rollout, managed_nodes).is_some();
+    if soaked && !halted && (!step.pause || promoted) {
+        rollout.steps_done += 1;
+        rollout.soaked = None;
+        restarts_in_step(rollout, &now, false);
+    }
+}
+
+/// No node was finished for too long, while some were under way or waited for the proof.
+pub fn is_late(settings: &ResolvedSpec, rollout: &RolloutState) -> bool {
+    rollout.idle.saturating_add(rollout.proving) > settings.rollout.progress_deadline
+}
+
+/// The seconds that are left of a node's deadline; nothing before its pods change.
+pub fn until_deadline(settings: &ResolvedSpec, managed: &ManagedNode<'_>, grant: &Grant) -> Option<i64> {
+    let since = managed.token.as_ref().filter(|_| managed.is_updated())?.since;
+    Some(settings.rollout.node_deadline.saturating_sub(clocks::waited(grant, WaitFor::Pods, since)))
+}
+
+/// The way back when the rollout halts, where there is one.
+pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: &Halt) -> Option<RolledBack> {
+    let effective = &targets.effective;
+    // A guess is no revision to go back to by oneself.
+    let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
+    let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven);
+    let possible = halt.condemns && effective.rollout.auto_rollback && targets.is_unproven() && ledger.rolled_back.is_none() && known;
+    possible.then(|| RolledBack {
+        from: effective.revision.clone(),
+        to: targets.proven.clone(),
+        at: snapshot.now,
+        reason: format!("failed on {} of at most {} nodes, first on {}", halt.failed, halt.most, halt.first),
+    })
+}
+
+/// The grant whose slot a person wants to be freed.
+pub fn is_released(snapshot: &Snapshot, managed: &ManagedNode<'_>, grant: &Grant) -> bool {
+    let wanted = format!("{}:{}", snapshot.resource.key(), grant.id);
+    managed.node.and_then(|node| node.annotations.get(names::RELEASE_ANNOTATION)).is_some_and(|asked| asked.trim() == wanted)
+}

@@ -1,0 +1,316 @@
+//! How many more nodes may be disrupted: in the fleet, in each topology domain, and above the nodes that must stay available.
+
+use crate::{
+    node::{ManagedNode, clocks},
+    protocol::target::has_slot,
+    reason::Reason,
+    rollout::proof::{Proof, Standing, noise},
+    spec::{Count, ResolvedSpec, Topology},
+};
+use crds::ledger::{Grant, GrantReason};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is taken, what is out of service without a grant, and what bounds both.
+#[derive(Clone, Debug, Default)]
+pub struct SlotPool<'a> {
+    /// The fleet's budget in nodes.
+    pub budget: usize,
+    grants: usize,
+    unavailable: usize,
+    available: usize,
+    /// Those among them that are suspect.
+    suspects: usize,
+    kept: Kept,
+    minimum: usize,
+    /// The minimum is a share, and all chosen nodes serve: those that leave are not needed for it.
+    complete: bool,
+    proof: Proof<'a>,
+    proven_after: i64,
+    topology: Option<&'a Topology>,
+    domains: BTreeMap<String, Domain>,
+    /// With one domain at a time: the one whose turn it is, once that is known.
+    turn: Option<String>,
+    /// Domains in which nodes are under way, other than those that are taken away anyway.
+    begun: BTreeSet<String>,
+}
+
+/// Nodes that serve, and keep their places until more is known of what they run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    unproved: usize,
+    suspect: usize,
+    stopped_serving: usize,
+    /// Nodes that run the wanted revision.
+    running: usize,
+}
+
+impl Kept {
+    fn count(&mut self, standing: Standing) -> Option<&mut usize> {
+        match standing {
+            Standing::Plain => None,
+            Standing::Unproved => Some(&mut self.unproved),
+            Standing::Suspect => Some(&mut self.suspect),
+            Standing::StoppedServing => Some(&mut self.stopped_serving),
+        }
+    }
+
+    fn add(&mut self, standing: Standing) {
+        if let Some(count) = self.count(standing) {
+            *count += 1;
+        }
+    }
+
+    fn remove(&mut self, standing: Standing) {
+        if let Some(count) = self.count(standing) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// Why others wait for them; nothing where there are none.
+    fn reason(&self, budget: usize, seconds: i64) -> Option<Reason> {
+        let (unproved, suspects) = (self.unproved, self.suspect + self.stopped_serving);
+        (unproved + suspects > 0).then_some(Reason::Proving { unproved, suspects, budget, seconds })
+    }
+
+    /// Places that they take: what may be chance takes none.
+    fn places(&self) -> usize {
+        self.unproved + self.stopped_serving + self.suspect.saturating_sub(noise(self.running))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Domain {
+    nodes: usize,
+    grants: usize,
+    unavailable: usize,
+    kept: Kept,
+    /// Chosen nodes that run the wanted revision.
+    updated: usize,
+    /// These, and those that a grant is about.
+    begun: usize,
+}
+
+/// A node, as far as room is concerned.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
+pub struct Wants<'c> {
+    /// The node's domain; nothing without domains.
+    pub domain: &'c str,
+    /// It is unavailable already: its disruption takes nothing away.
+    pub down: bool,
+    /// It may serve all the same: its Deployment's controller has not seen the latest change, or not said what became of it.
+    pub lags: bool,
+    /// It is available now.
+    pub available: bool,
+    /// It is, and broke after its update.
+    pub suspect: bool,
+    /// It adds only pods: nothing is taken away, and what ends pods may have to be scaled away.
+    pub grows: bool,
+    /// It is chosen no more.
+    pub leaves: bool,
+    /// Where it stands.
+    pub standing: Standing,
+    /// It broke after its update, or its revision is not proved; also while it is down.
+    pub doubtful: bool,
+}
+
+impl Wants<'_> {
+    /// It surely does not serve.
+    pub fn is_out(&self) -> bool {
+        self.down && !self.lags
+    }
+
+    /// Nodes that keep their places for what they run stand in its way: it is none of them, and takes something away.
+    fn counts_others(&self) -> bool {
+        !self.doubtful && !self.is_out() && !self.grows
+    }
+}
+
+impl<'a> SlotPool<'a> {
+    /// What the grants that were read leave.
+    pub fn of(settings: &'a ResolvedSpec, proof: Proof<'a>, managed_nodes: &[ManagedNode<'_>]) -> Self {
+        let chosen = managed_nodes.iter().filter(|managed| managed.chosen).count();
+        let leaving = managed_nodes.iter().filter(|managed| leaves(managed)).count();
+        let mut slots = Self {
+            budget: settings.budget.of(chosen),
+            minimum: settings.min_available.at_least_of(chosen + leaving),
+            topology: settings.topology.as_ref(),
+            proven_after: settings.rollout.proven_after,
+            proof,
+            ..Self::default()
+        };
+        slots.kept.running = slots.proof.running;
+        let serves = |managed: &&ManagedNode<'_>| !managed.holds_slot() && state(managed).1 && !slots.proof.is_suspect(managed.name);
+        let all_serve = chosen > 0 && managed_nodes.iter().filter(|managed| managed.chosen).filter(serves).count() == chosen;
+        slots.complete = matches!(settings.min_available, Count::Percent(_)) && all_serve;
+        for managed in managed_nodes {
+            let holds = managed.holds_slot();
+            let (down, available) = state(managed);
+            let unavailable = !holds && down;
+            let standing = slots.standing(managed);
+            if !holds {
+                slots.kept.add(standing);
+            }
+            slots.grants += usize::from(holds);
+            slots.unavailable += usize::from(unavailable);
+            slots.available += usize::from(!holds && available);
+            slots.suspects += usize::from(!holds && available && slots.proof.is_suspect(managed.name));
+            let Some(topology) = slots.topology else { continue };
+            let here = slots.domains.entry(managed.domain(topology).to_owned()).or_default();
+            here.nodes += usize::from(managed.chosen);
+            here.unavailable += usize::from(unavailable);
+            if !holds {
+                here.kept.add(standing);
+            }
+            let updated = managed.is_at(&settings.revision);
+            here.updated += usize::from(managed.chosen && updated);
+            here.kept.running = here.updated;
+            here.begun += usize::from(managed.chosen && (updated || holds));
+            // A node that has got another label since takes a place in both.
+            for domain in managed.grant.filter(|_| holds).map(|grant| domains(grant, managed, topology)).into_iter().flatten() {
+                if managed.grant.is_some_and(|grant| grant.kind != GrantReason::Drain) {
+                    slots.begun.insert(domain.clone());
+                }
+                slots.domains.entry(domain).or_default().grants += 1;
+            }
+        }
+        if slots.topology.is_some_and(|topology| topology.one_at_a_time) {
+            slots.turn = slots.begun.first().cloned();
+        }
+        slots
+    }
+
+    /// Only the fleet's grants count, and nothing new fits: the spec is not valid.
+    pub fn closed(managed_nodes: &[ManagedNode<'_>]) -> Self {
+        Self { grants: managed_nodes.iter().filter(|managed| managed.holds_slot()).count(), ..Self::default() }
+    }
+
+    /// Order among domains: with one at a time those that were begun come first, then by name.
+    pub fn rank(&self, domain: &str) -> (bool, String) {
+        let begun = self.domains.get(domain).is_some_and(|found| found.begun > 0 && found.updated < found.nodes);
+        (!begun, domain.to_owned())
+    }
+
+    /// How many nodes of the domain had their turn.
+    pub fn turns(&self, domain: &str) -> usize {
+        self.domains.get(domain).map_or(0, |found| found.begun)
+    }
+
+    /// Why there is no room, or nothing. With one domain at a time the first that asks has the turn, also when it must wait.
+    pub fn lacks(&mut self, wants: Wants<'_>) -> Option<Reason> {
+        if let Some(topology) = self.topology.filter(|topology| topology.one_at_a_time) {
+            let turn = self.turn.get_or_insert_with(|| wants.domain.to_owned());
+            if self.begun.is_empty() && wants.down {
+                // Nodes that are down elsewhere may be what the others wait for: while nothing is under way, they come first.
+                wants.domain.clone_into(turn);
+            }
+            // Nodes that come back from a drain may be under way in several: nothing is begun until they are through.
+            let other = if turn == wants.domain { self.begun.iter().find(|begun| *begun != wants.domain) } else { Some(&*turn) };
+            if let Some(other) = other {
+                return Some(Reason::OtherDomain(format!("{}={other}", topology.key)));
+            }
+        }
+        if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
+            return Some(Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
+        }
+        // Where none stands in its way the budget alone is why.
+        let held = |kept: &Kept, budget| kept.reason(budget, self.proven_after).filter(|_| wants.counts_others());
+        let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
+        if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
+            let budget = Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
+            return Some(held(&self.kept, self.budget).unwrap_or(budget));
+        }
+        if let Some((topology, budget)) = self.topology.and_then(|topology| topology.budget.map(|budget| (topology, budget))) {
+            let here = self.domains.get(wants.domain).cloned().unwrap_or_default();
+            let budget = budget.of(here.nodes);
+            let domain_budget = || {
+                let domain = format!("{}={}", topology.key, wants.domain);
+                Reason::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget }
+            };
+            if !has_slot(wants.down, here.grants, here.unavailable, budget) {
+                return Some(domain_budget());
+            }
+            if !has_slot(wants.is_out(), here.grants, taken(&here.kept, here.unavailable), budget) {
+                return Some(held(&here.kept, budget).unwrap_or_else(domain_budget));
+            }
+        }
+        // Those that may break at any moment are not relied upon.
+        let suspects = if wants.counts_others() { self.suspects } else { 0 };
+        let available = self.available.saturating_sub(suspects);
+        let needed = wants.available && !(wants.leaves && self.complete);
+        (needed && available <= self.minimum).then_some(Reason::MinAvailable { available, minimum: self.minimum })
+    }
+
+    /// Takes a place.
+    pub fn take(&mut self, wants: Wants<'_>) {
+        self.grants += 1;
+        self.unavailable -= usize::from(wants.down);
+        self.available -= usize::from(wants.available);
+        self.suspects -= usize::from(wants.suspect);
+        self.complete &= wants.leaves;
+        self.kept.remove(wants.standing);
+        if self.topology.is_some() {
+            self.begun.insert(wants.domain.to_owned());
+            let here = self.domains.entry(wants.domain.to_owned()).or_default();
+            here.grants += 1;
+            here.unavailable -= usize::from(wants.down);
+            here.kept.remove(wants.standing);
+        }
+    }
+
+    /// Gives a place back: the grant goes in the same write in which the next one comes.
+    pub fn give_back(&mut self, managed: &ManagedNode<'_>) {
+        let Some(grant) = managed.grant.filter(|_| managed.holds_slot()) else { return };
+        let (down, available) = state(managed);
+        self.grants -= 1;
+        self.unavailable += usize::from(down);
+        self.available += usize::from(available);
+        self.suspects += usize::from(available && self.proof.is_suspect(managed.name));
+        let standing = self.standing(managed);
+        self.kept.add(standing);
+        let Some(topology) = self.topology else { return };
+        let here = self.domains.entry(managed.domain(topology).to_owned()).or_default();
+        here.unavailable += usize::from(down);
+        here.kept.add(standing);
+        for domain in domains(grant, managed, topology) {
+            self.domains.entry(domain).or_default().grants -= 1;
+        }
+    }
+
+    /// The node, as far as room is concerned.
+    pub fn wants<'c>(&self, managed: &'c ManagedNode<'_>) -> Wants<'c> {
+        let (down, available) = state(managed);
+        let domain = self.topology.map_or("", |topology| managed.domain(topology));
+        let lags = clocks::is_behind(managed);
+        let (standing, doubtful) = (self.standing(managed), self.proof.standing(managed.name) != Standing::Plain);
+        let suspect = available && self.proof.is_suspect(managed.name);
+        Wants { domain, down, lags, available, suspect, grows: false, leaves: !managed.chosen, standing, doubtful }
+    }
+
+    /// Where a node stands: what is out now is counted as that alone.
+    fn standing(&self, managed: &ManagedNode<'_>) -> Standing {
+        if state(managed).0 { Standing::Plain } else { self.proof.standing(managed.name) }
+    }
+}
+
+/// The node is chosen no more and has not been taken out yet: until it is, it may be one of those that have to serve.
+fn leaves(managed: &ManagedNode<'_>) -> bool {
+    !managed.chosen && !managed.resource.deleting && managed.serves() && !managed.is_empty()
+}
+
+/// Whether the node counts as unavailable, and whether it has served and does. One that leaves is missed by nobody once it is out.
+fn state(managed: &ManagedNode<'_>) -> (bool, bool) {
+    if !managed.chosen {
+        return (false, leaves(managed) && !managed.is_unavailable());
+    }
+    let unavailable = managed.is_unavailable();
+    let ignored = managed.settings.is_some_and(|settings| settings.ignores_not_ready) && !managed.node.is_some_and(|node| node.ready);
+    (unavailable && !ignored, !unavailable && managed.served())
+}
+
+/// Where a grant takes its place: where it was given, and where the node is now.
+fn domains(grant: &Grant, managed: &ManagedNode<'_>, topology: &Topology) -> BTreeSet<String> {
+    let now = managed.node.map(|_| managed.domain(topology).to_owned());
+    let domains: BTreeSet<_> = grant.domain.clone().into_iter().chain(now).collect();
+    if domains.is_empty() { BTreeSet::from([String::new()]) } else { domains }
+}
