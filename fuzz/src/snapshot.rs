@@ -13,7 +13,7 @@ use crds::{IngressDaemonSetStatus, names};
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
     Snapshot, decide,
-    snapshot::{DeploymentFacts, NodeFacts, PodFacts},
+    facts::{DeploymentFacts, NodeFacts, PodFacts},
 };
 use std::{
     collections::BTreeMap,

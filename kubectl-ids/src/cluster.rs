@@ -29,9 +29,9 @@ use operator::{
 };
 use planner::{
     Snapshot,
-    node_gates::{self, world::Key},
+    gates_shared::Key,
+    node_gates::{self, GateLinks},
     pod_gates::{World, links::links},
-    snapshot::GateLinks,
     spec::node_rights::NodeRights,
 };
 use serde::de::DeserializeOwned;

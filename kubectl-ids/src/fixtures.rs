@@ -1,7 +1,7 @@
 //! What several tests begin with.
 
 use crds::{ingress_daemon_set::IngressDaemonSetSpec, names};
-use planner::snapshot::Resource;
+use planner::facts::Resource;
 
 /// The resource `edge` of the namespace `web`, as a watch shows it, without a status.
 pub fn edge(spec: IngressDaemonSetSpec) -> Resource {

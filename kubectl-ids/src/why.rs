@@ -14,11 +14,10 @@ use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt as _;
 use planner::{
     Snapshot, decide,
-    facts::scheduling::is_chosen,
+    facts::{DeploymentFacts, NodeFacts, PodFacts},
     node_gates::record::{Record, records},
     objects::revisions::Targets,
-    snapshot::{DeploymentFacts, NodeFacts, PodFacts},
-    spec::ResolvedSpec,
+    spec::{ResolvedSpec, node_selection::is_chosen},
 };
 
 use crate::output::{Style, Tone, age, span, tone_of};

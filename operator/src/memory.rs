@@ -2,7 +2,7 @@
 
 use crate::watch::{Kind, Observer};
 use crds::status::NodePhase;
-use planner::{node::clocks::Clocks, rollout::proof::Sights};
+use planner::memory::{Clocks, Sights};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},

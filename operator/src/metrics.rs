@@ -8,7 +8,7 @@ use crate::{node_gates::GateMetrics, pod_gates::PodGateMetrics, rights::Rights};
 use crds::{ledger::Ledger, status::NodePhase};
 use planner::{
     plan::{Plan, Write},
-    rollout::proof,
+    reason,
 };
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -59,7 +59,7 @@ pub struct ByPhase {
     pub phase: String,
 }
 
-/// What happened to a pod or machine after its node's update, from [`planner::rollout::proof::FALLS`].
+/// What happened to a pod or machine after its node's update, from [`planner::reason::FALLS`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Fall {
     /// `CrashLoop`, `Flapping`, `Evicted` or `NodeLost`.
@@ -208,7 +208,7 @@ impl Metrics {
             let known = before.and_then(|before| before.suspects.get(node));
             let known = known.filter(|known| (&known.node_uid, &known.revision) == (&suspect.node_uid, &suspect.revision));
             let falls = suspect.falls.saturating_sub(known.map_or(0, |known| known.falls));
-            if let Some(reason) = proof::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
+            if let Some(reason) = reason::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
                 self.node_falls.get_or_create(&Fall { reason }).inc_by(falls.into());
             }
         }

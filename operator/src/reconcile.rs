@@ -13,8 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
 use planner::{
     Action, Plan, Reason, Snapshot, decide,
+    facts::Resource,
     plan::{NodeProgress, Supporting, Write},
-    snapshot::Resource,
 };
 use std::{
     collections::BTreeMap,

@@ -7,7 +7,7 @@ use std::{
 
 use crds::{IngressDaemonSet, ingress_daemon_set::IngressDaemonSetSpec, names};
 use insta::assert_snapshot;
-use planner::{Snapshot, snapshot::NodeFacts};
+use planner::{Snapshot, facts::NodeFacts};
 use serde_json::{Value, json};
 
 use super::{

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crds::{in_place::PodRecord, names};
 use planner::{
+    facts::{ContainerFacts, DeploymentFacts, InPlacePod, PodFacts, PullFacts, ReplicaSetFacts},
     objects::in_place::{change, gates},
-    snapshot::{ContainerFacts, DeploymentFacts, InPlacePod, PodFacts, PullFacts, ReplicaSetFacts},
 };
 use serde_json::{Value, json};
 

@@ -6,9 +6,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use crds::{hash, token::Phase};
 use planner::{
     Action, Plan, Snapshot,
-    facts::label_map::LabelMap,
+    facts::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts, label_map::LabelMap},
     plan::Supporting,
-    snapshot::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts},
     spec::{ResolvedSpec, Timestamp, resolve},
 };
 use serde_json::{Map, Value, json};

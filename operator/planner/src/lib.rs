@@ -7,6 +7,8 @@
 
 pub mod decide;
 pub mod facts;
+pub mod gates_shared;
+pub mod memory;
 pub mod node;
 pub mod node_gates;
 pub mod objects;

@@ -1,7 +1,11 @@
 //! What a decision says: what to do, what is held back and why, when to look again.
 
-use crate::objects::in_place::classify::Why;
-use crate::{node::clocks::Clocks, node_gates::world::ReplicaHealth, reason::Reason, rollout::proof::Sights};
+use crate::reason::RecreateReason;
+use crate::{
+    gates_shared::ReplicaHealth,
+    memory::{Clocks, Sights},
+    reason::Reason,
+};
 use crds::status::{IngressDaemonSetStatus, NodePhase};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -239,7 +243,7 @@ pub enum Write {
     /// Deployment: `Updating` or `Degrading`, and what changes.
     Update,
     /// The same, where pods should have changed in place, and why they do not.
-    Recreate(Why),
+    Recreate(RecreateReason),
     /// Node: `Attached`.
     Unmark,
     /// Deployment: `Closed`.

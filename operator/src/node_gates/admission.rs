@@ -12,11 +12,14 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
 };
-use planner::node_gates::{
-    Gate,
-    accepted::{Accepted, asked_since},
-    admission::{self, Means, Offers, Policy},
-    status::Lingering,
+use planner::{
+    gates_shared::admission::Policy,
+    node_gates::{
+        Gate,
+        accepted::{Accepted, asked_since},
+        admission::{self, Means, Offers},
+        status::Lingering,
+    },
 };
 use serde_json::{Value, json};
 use std::{

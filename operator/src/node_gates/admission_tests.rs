@@ -44,7 +44,7 @@ impl Server {
             "GET" if path.starts_with("mutatingadmission") => {
                 let items: Vec<_> =
                     objects.iter().filter(|(key, _)| key.starts_with(&format!("{path}/"))).map(|(_, object)| object.clone()).collect();
-                (200, json!({"apiVersion": admission::API, "kind": "List", "metadata": {}, "items": items}))
+                (200, json!({"apiVersion": planner::gates_shared::admission::API, "kind": "List", "metadata": {}, "items": items}))
             }
             "GET" => objects.get(&path).map_or(none, |object| (200, object.clone())),
             "PATCH" | "DELETE" if *self.refuses.lock().unwrap() => {

@@ -30,17 +30,17 @@ use kube::{
     },
 };
 use planner::{
+    facts::NodeFacts,
+    gates_shared::Key,
     node_gates::{
-        Clocks, Gate, Transition, World,
+        Gate, GateClocks, Transition, World,
         decide::{View, decide},
         force::{Said, in_force},
         links::links,
         record::{Cause, annotation_key, records},
         retaint_budget::RetaintBudget,
         satisfiable::unsatisfiable,
-        world::Key,
     },
-    snapshot::NodeFacts,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -107,7 +107,7 @@ pub struct Engine {
     urgent: BTreeSet<String>,
     swept: BTreeSet<String>,
     timers: BTreeMap<String, i64>,
-    clocks: BTreeMap<String, Clocks>,
+    clocks: BTreeMap<String, GateClocks>,
     views: BTreeMap<String, BTreeMap<String, View>>,
     under_way: BTreeSet<String>,
     failures: BTreeMap<String, (u32, Instant)>,

@@ -4,11 +4,8 @@ use crate::pod_gates;
 use crds::NodeReadinessGateStatus;
 use k8s_openapi::api::core::v1::ConfigMap;
 use planner::{
-    node_gates::{
-        Gate, World,
-        world::{Key, ReplicaHealth},
-    },
-    snapshot::GateLinks,
+    gates_shared::{Key, ReplicaHealth},
+    node_gates::{Gate, GateLinks, World},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

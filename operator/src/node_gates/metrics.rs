@@ -1,10 +1,7 @@
 //! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
 
 use crate::metrics::Shown;
-use planner::node_gates::{
-    decide::{Happened, Transition},
-    review::Answered,
-};
+use planner::node_gates::{Transition, review::Answered, transition::Happened};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},

@@ -16,7 +16,10 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::node_gates::world::{Key, NOWHERE, PodSource, Pods, Source};
+use planner::{
+    gates_shared::{Key, Source},
+    node_gates::world::{NOWHERE, PodSource, Pods},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

@@ -8,10 +8,7 @@ use crds::NodeReadinessGate;
 use k8s_controller::events::{Event, EventRecorder, EventType};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{Client, Resource};
-use planner::node_gates::{
-    Gate,
-    decide::{Happened, Transition},
-};
+use planner::node_gates::{Gate, Transition, transition::Happened};
 use std::{
     sync::{Arc, Mutex},
     time::Instant,

@@ -28,7 +28,7 @@ use kube::{
     },
 };
 use planner::{
-    node_gates::world::{Key, Source},
+    gates_shared::{Key, Source},
     pod_gates::{
         Gate, World,
         decide::{Transition, View, decide},

@@ -5,7 +5,7 @@ use crds::PodReadinessGate;
 use k8s_openapi::api::{core::v1 as core, discovery::v1::EndpointSlice};
 use kube::{ResourceExt as _, api::DynamicObject};
 use planner::{
-    node_gates::world::Key,
+    gates_shared::Key,
     pod_gates::{
         Gate, Pod,
         world::{Conditions, PodCondition},

@@ -1,13 +1,13 @@
 //! What watches, probes and passes over resources tell the loop, inside one process.
 
 use planner::{
-    node_gates::world::{Key, ReplicaHealth, Source},
+    gates_shared::{Key, ReplicaHealth, Source},
+    node_gates::GateLinks,
     pod_gates::{
         Pod, World,
         links::links,
         world::{Conditions, ObjectKey, Target},
     },
-    snapshot::GateLinks,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

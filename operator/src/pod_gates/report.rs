@@ -14,7 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use planner::{
-    node_gates::world::Key,
+    gates_shared::Key,
     pod_gates::{Gate, World, decide::View, status::status},
 };
 use serde_json::{Value, json};

@@ -19,7 +19,7 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 use planner::{
-    node_gates::world::Source,
+    gates_shared::Source,
     pod_gates::{
         World,
         world::{Conditions, ObjectKey, Target},

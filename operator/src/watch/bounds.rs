@@ -4,7 +4,7 @@
 use super::Guarded;
 use crds::{IngressDaemonSet, IngressDaemonSetSpec, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use planner::snapshot::Withheld;
+use planner::facts::Withheld;
 use serde_json::{Value, json};
 
 /// Those who wrote last, of whom is kept when they did.
@@ -113,7 +113,7 @@ pub fn read_of_metadata(meta: ObjectMeta) -> ObjectMeta {
 fn too_large(spec: &IngressDaemonSetSpec) -> Option<Withheld> {
     let bytes = json_size(spec);
     let mappings = mappings(&spec.template);
-    let fits = bytes <= planner::snapshot::SPEC_BYTES && mappings <= planner::snapshot::SPEC_MAPPINGS;
+    let fits = bytes <= planner::facts::SPEC_BYTES && mappings <= planner::facts::SPEC_MAPPINGS;
     (!fits).then_some(Withheld::TooLarge { bytes, mappings })
 }
 

@@ -8,12 +8,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use planner::{
-    facts::shared_spec::SpecInterner,
-    snapshot::{
-        ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, InPlacePod, NodeCondition, NodeFacts, PodFacts, PullFacts,
-        ReplicaSetFacts, RevisionFacts, Unmet,
-    },
+use planner::facts::{
+    ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, InPlacePod, NodeCondition, NodeFacts, PodFacts, PullFacts,
+    ReplicaSetFacts, RevisionFacts, Unmet, shared_spec::SpecInterner,
 };
 use serde_json::Value;
 use std::{

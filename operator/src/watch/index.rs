@@ -15,8 +15,10 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use planner::{
-    facts::shared_spec::SpecInterner,
-    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RESOURCES_PER_NAMESPACE, ReplicaSetFacts, RevisionFacts, Withheld},
+    facts::{
+        DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RESOURCES_PER_NAMESPACE, ReplicaSetFacts, RevisionFacts, Withheld,
+        shared_spec::SpecInterner,
+    },
     spec::claims::{Claim, claims},
 };
 use serde_json::Value;

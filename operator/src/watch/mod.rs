@@ -46,7 +46,11 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use planner::{Snapshot, facts::shared_spec::SpecInterner, snapshot::NodeFacts, spec::node_rights::NodeRights};
+use planner::{
+    Snapshot,
+    facts::{NodeFacts, shared_spec::SpecInterner},
+    spec::node_rights::NodeRights,
+};
 use serde::de::DeserializeOwned;
 use std::{
     collections::{BTreeMap, BTreeSet},

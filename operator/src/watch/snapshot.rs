@@ -8,10 +8,10 @@ use crate::memory::Memory;
 use crds::{IngressDaemonSet, hash, names};
 use planner::{
     Snapshot,
-    node::clocks::Clocks,
+    facts::{DeploymentFacts, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
+    memory::{Clocks, Sights},
+    node_gates::GateLinks,
     objects::{health_checker::acceptance, render::object_name},
-    rollout::proof::Sights,
-    snapshot::{DeploymentFacts, GateLinks, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
     spec::node_rights::NodeRights,
 };
 use std::{
@@ -50,7 +50,7 @@ pub(super) fn build(
         replica_sets: replica_sets(index, namespace, &uid8, &deployments),
         orphans,
         daemon_sets: daemon_sets
-            .map(|(_, entry)| planner::snapshot::DaemonSetFacts {
+            .map(|(_, entry)| planner::facts::DaemonSetFacts {
                 owned: entry.controller.as_deref() == Some(uid.as_str()),
                 ..entry.facts.clone()
             })

@@ -24,8 +24,9 @@ use operator::{
 };
 use planner::{
     Action, Snapshot,
+    facts::Resource,
     plan::{Supporting, Write},
-    snapshot::{Resource, TEMPLATE},
+    snapshot::TEMPLATE,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

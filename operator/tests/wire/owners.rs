@@ -7,8 +7,8 @@ use operator::{
 };
 use planner::{
     Action,
+    facts::{DeploymentCounts, DeploymentFacts},
     plan::Write,
-    snapshot::{DeploymentCounts, DeploymentFacts},
 };
 use serde_json::{Value, json};
 use std::{

@@ -21,8 +21,8 @@ use operator::{
 };
 use planner::{
     Action,
+    facts::NodeFacts,
     plan::{Supporting, Write},
-    snapshot::NodeFacts,
 };
 use serde_json::{Value, json};
 use std::{

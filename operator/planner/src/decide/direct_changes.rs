@@ -2,12 +2,11 @@
 
 use crate::{
     decide::Pass,
-    facts::readiness,
+    facts::{DeploymentFacts, readiness},
     node::{ManagedNode, breaker},
     objects::{deployment_writes, node_writes, render},
     plan::{Action, NodeProgress, Write},
     reason::Reason,
-    snapshot::DeploymentFacts,
     spec::ResolvedSpec,
 };
 use crds::{

@@ -4,15 +4,13 @@ use super::Pass;
 use crate::{
     node::ManagedNode,
     protocol::step::Step,
-    reason::Reason,
+    reason::{LEAVES_AFTER, Reason},
     rollout::evidence::{Evidence, evidence},
 };
 use crds::ledger::{Grant, GrantReason};
 
 /// Seconds after which a silent port is spoken of: a health checker that is made anew has its port back by then.
 const SAID_AFTER: i64 = 5;
-/// Seconds for which what leaves waits for a silent port.
-pub(crate) const LEAVES_AFTER: i64 = 60;
 /// Seconds of silence after which a port is asked less often: each question to a machine that is out of reach holds the pass up.
 const ASKED_OFTEN: i64 = 30;
 

@@ -8,7 +8,7 @@ mod waits;
 
 use crate::{
     facts::readiness,
-    node::{ManagedNode, again, fits, give_up, is_free, is_kept, managed_nodes, renew, replicas, set_free, turn_back},
+    node::{ManagedNode, again, fits, give_up, is_free, is_kept, renew, replicas, set_free, turn_back},
     objects::{
         deployment_writes, health_checker,
         in_place::{self, Progress, protocol::Move},
@@ -23,6 +23,7 @@ use crate::{
     reason::{Reason, StepState},
     rollout::{
         grants::{Blockers, GrantPlan, GrantRules},
+        managed_nodes::managed_nodes,
         mark_conflicts::MarkConflicts,
         rebuild::{Rebuild, rebuild},
         rollout_state,
@@ -42,8 +43,6 @@ use crds::{
     token::Phase,
 };
 use std::collections::BTreeMap;
-
-pub(crate) use heard::LEAVES_AFTER;
 
 /// Seconds after which an unchanged resource is looked at again.
 const RESYNC: i64 = 300;
@@ -97,7 +96,7 @@ fn refusal(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> 
             format!("NodeReadinessGates cannot be read, and what they mean for the pods is not known, so nothing is updated: {why}");
         Some(SpecProblem { reason: "GatesUnreadable", message })
     };
-    node_rights::refused_mark(snapshot)
+    node_rights::refused_mark(&snapshot.node_rights, &snapshot.resource)
         .or_else(unreadable)
         .or_else(|| health_checker::port_conflict(snapshot, settings))
         .or_else(|| template_check::refusal(snapshot))
@@ -530,7 +529,7 @@ impl<'a> Pass<'a> {
     /// What the present step of the canary waits for.
     fn step(&self, managed_nodes: &[ManagedNode<'_>]) -> Option<Reason> {
         let targets = self.valid_targets().filter(|_| managed_nodes.iter().any(|managed| managed.chosen))?;
-        let step = rollout_state::step_state(self.snapshot, targets, rollout_state::stored(targets, &self.ledger), managed_nodes)?;
+        let step = rollout_state::step_state(self.snapshot, targets, targets.rollout_state(&self.ledger), managed_nodes)?;
         Some(self.blockers.halt.as_ref().map_or(step, rollout_state::Halt::reason))
     }
 

@@ -2,13 +2,11 @@
 
 use super::Pass;
 use crate::{
+    memory::Sights,
     node::{ManagedNode, clocks},
     plan::NodeProgress,
-    reason::{Reason, failure_word},
-    rollout::{
-        proof::{Sights, Verdict},
-        rollout_state,
-    },
+    reason::{self, Reason, failure_word},
+    rollout::{proof::Verdict, rollout_state},
     spec::ResolvedSpec,
     status::blocked::is_under_way,
     window::Windows,
@@ -35,8 +33,8 @@ impl Pass<'_> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, managed_nodes);
         let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, managed_nodes);
-        let everywhere = rollout_state::stored(targets, &self.ledger)
-            .is_some_and(|rollout| rollout_state::is_retried_everywhere(self.snapshot, rollout));
+        let everywhere =
+            targets.rollout_state(&self.ledger).is_some_and(|rollout| rollout_state::is_retried_everywhere(self.snapshot, rollout));
         for managed in managed_nodes.iter().filter(|managed| everywhere || retried.contains(managed.name)) {
             sights.forgive(managed.name);
         }
@@ -57,7 +55,7 @@ impl Pass<'_> {
             if left > 0 {
                 self.plan.recheck(now.saturating_add(left));
             } else if !rollout.failed.contains_key(managed.name) {
-                let word = if grant.out_before { rollout_state::OUT_BEFORE } else { failure_word(self.incomplete(managed, grant).word()) };
+                let word = if grant.out_before { reason::OUT_BEFORE } else { failure_word(self.incomplete(managed, grant).word()) };
                 let failure = rollout_state::failure(self.snapshot, managed, word);
                 rollout_state::note(&mut rollout, managed, failure);
             }

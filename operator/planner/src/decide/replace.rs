@@ -2,17 +2,16 @@
 
 use super::Pass;
 use crate::{
-    facts::readiness,
+    facts::{DeploymentFacts, InPlacePod, readiness},
     node::ManagedNode,
     objects::{
-        in_place::{self, Progress, classify::Why, protocol::Move, writes},
+        in_place::{self, Progress, protocol::Move, writes},
         ownerless,
         revisions::Targets,
     },
     patch::JsonPatch,
     plan::Action,
-    reason::Reason,
-    snapshot::{DeploymentFacts, InPlacePod},
+    reason::{Reason, RecreateReason},
 };
 use crds::{
     ingress_daemon_set::PodUpdate,
@@ -40,12 +39,12 @@ impl<'a> Pass<'a> {
     }
 
     /// Why an update that should have come about in place does not.
-    pub(super) fn recreates(&self, managed: &ManagedNode<'a>, grant: &Grant, progress: Option<&Progress<'a>>) -> Option<Why> {
+    pub(super) fn recreates(&self, managed: &ManagedNode<'a>, grant: &Grant, progress: Option<&Progress<'a>>) -> Option<RecreateReason> {
         let asked = managed.settings.is_some_and(|settings| settings.pod_update != PodUpdate::Recreate);
         let before = || in_place::way(managed, self.valid_targets()?).err();
         match progress {
             _ if grant.kind != GrantReason::Update || !asked => None,
-            Some(progress) => Some(progress.why.unwrap_or(Why::ReplicaSets)),
+            Some(progress) => Some(progress.why.unwrap_or(RecreateReason::ReplicaSets)),
             None => before(),
         }
     }

@@ -8,8 +8,8 @@ use crate::{
         step::Step,
         timing::{self, Marked, TAINT_WITHIN},
     },
-    reason::Reason,
-    rollout::{proof, rollout_state},
+    reason::{self, Reason},
+    rollout::proof,
     spec::ResolvedSpec,
 };
 use crds::{
@@ -123,7 +123,7 @@ impl Pass<'_> {
 
     /// A node without a grant; that its revision has failed there comes first.
     pub(super) fn hold_attached(&mut self, managed: &ManagedNode<'_>, settings: &ResolvedSpec, phase: NodePhase, now: Reason) {
-        let failed = self.failure(managed).filter(|failure| managed.is_at(&settings.revision) && failure.reason != rollout_state::RELEASED);
+        let failed = self.failure(managed).filter(|failure| managed.is_at(&settings.revision) && failure.reason != reason::RELEASED);
         match failed.map(|failure| failure.reason.clone()) {
             Some(noted) => self.set(managed.name, NodePhase::Failed, Reason::failed(&noted, now)),
             None => self.set(managed.name, phase, now),

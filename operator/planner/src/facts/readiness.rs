@@ -1,6 +1,6 @@
 //! Whether a node's Deployment is complete, and whether its node is in service.
 
-use crate::snapshot::{DeploymentFacts, PodFacts};
+use crate::facts::{DeploymentFacts, PodFacts};
 
 /// The Deployment is at rest: everything it wants to run runs, and nothing else does.
 ///

@@ -1,22 +1,8 @@
-//! Which nodes are chosen: as for a `DaemonSet`.
+//! Rules of Kubernetes about pods and nodes: selectors, affinity, taints, as for a `DaemonSet`.
 
-use crate::{snapshot::NodeFacts, spec::ResolvedSpec};
-use crds::{ingress_daemon_set::IngressDaemonSetSpec, names};
+use super::NodeFacts;
+use crds::names;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
-
-/// Whether the node belongs to the resource. A node that is already a member (`member`) stays one whatever
-/// `NoSchedule` taints it gets.
-pub fn is_chosen(spec: &IngressDaemonSetSpec, settings: &ResolvedSpec, name: &str, node: &NodeFacts, member: bool) -> bool {
-    let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
-    spec.node_selector.iter().all(has)
-        && settings.pod.node_selector.iter().flatten().all(has)
-        && affinity_allows(&settings.pod, name, node)
-        && node.taints.iter().all(|taint| match taint.effect.as_str() {
-            "NoExecute" => is_tolerated(settings, taint),
-            "NoSchedule" => member || is_tolerated(settings, taint),
-            _ => true,
-        })
-}
 
 /// Whether a `DaemonSet`'s pod is to run on the node, taints left aside that `ignored` names.
 pub fn daemon_set_runs(pod: &PodSpec, name: &str, node: &NodeFacts, ignored: impl Fn(&Taint) -> bool) -> bool {
@@ -46,26 +32,14 @@ pub fn daemon_tolerations(host_network: bool) -> Vec<Toleration> {
     added
 }
 
-/// Tolerations that the operator adds to the pods: those of a `DaemonSet`'s, and those for taints of gates that wait for them.
-pub fn added_tolerations(settings: &ResolvedSpec) -> Vec<Toleration> {
-    let mut added = daemon_tolerations(settings.pod.host_network.unwrap_or(false));
-    added.extend(settings.gate_taints.iter().map(|(key, effect)| exists(key, effect)));
-    added
-}
-
-fn exists(key: &str, effect: &str) -> Toleration {
+/// Bears every taint of this key and effect.
+pub(crate) fn exists(key: &str, effect: &str) -> Toleration {
     Toleration { key: Some(key.into()), operator: Some("Exists".into()), effect: Some(effect.into()), ..Toleration::default() }
 }
 
 /// The taint of a node that is about to be taken away.
 pub fn is_departure(taint: &Taint) -> bool {
     names::is_departure(&taint.key)
-}
-
-fn is_tolerated(settings: &ResolvedSpec, taint: &Taint) -> bool {
-    let added = added_tolerations(settings);
-    // The wish to drain is no statement about which pods fit.
-    is_departure(taint) || settings.pod.tolerations.iter().flatten().chain(&added).any(|toleration| tolerates(toleration, taint))
 }
 
 /// Beginnings of keys of taints that a node has while it starts, and that go by themselves.
@@ -99,7 +73,8 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-fn affinity_allows(pod: &PodSpec, name: &str, node: &NodeFacts) -> bool {
+/// What a pod requires of its node.
+pub(crate) fn affinity_allows(pod: &PodSpec, name: &str, node: &NodeFacts) -> bool {
     let required = pod
         .affinity
         .as_ref()

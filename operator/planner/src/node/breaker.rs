@@ -1,8 +1,8 @@
 //! The admission-failure breaker: a kubelet that refuses a node's pods must not be flooded with new ones.
 
 use crate::{
+    facts::{DeploymentFacts, PodFacts},
     reason::Reason,
-    snapshot::{DeploymentFacts, PodFacts},
 };
 use crds::names;
 use std::collections::BTreeSet;

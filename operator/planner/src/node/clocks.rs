@@ -3,9 +3,9 @@
 
 use crate::{
     facts::readiness::{has_ready_pods, is_ready},
+    memory::{Clock, Clocks, RolloutClocks},
     node::ManagedNode,
     protocol::timing::{TAINT_WITHIN, after},
-    rollout::rollout_state::is_skipped,
     snapshot::Snapshot,
     spec::{DEFAULT_GRACE, ResolvedSpec},
 };
@@ -14,7 +14,7 @@ use crds::{
     ledger::{Grant, Ledger, RolloutState, Wait, WaitFor},
     token::{Phase, Token},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// The most seconds that lie between two looks for them to be counted.
 pub const LONGEST_LOOK: i64 = 30;
@@ -27,24 +27,6 @@ const BEHIND_YOUNG: i64 = 5;
 /// Seconds.
 const YOUNG: i64 = 300;
 
-/// What one process has counted. Losing it costs time, never safety.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clocks {
-    /// Seconds for which it has looked at the resource.
-    age: i64,
-    waits: BTreeMap<Key, Clock>,
-    rollout_state: RolloutClocks,
-}
-
-/// Node, what is waited for, and the time that is stored with it: by that a mark is known, which a later grant takes over.
-type Key = (String, WaitFor, i64);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Clock {
-    seconds: i64,
-    runs: bool,
-}
-
 /// Longer than this nothing waits: what is counted beyond would be news for nobody.
 fn longest(settings: Option<&ResolvedSpec>, what: WaitFor) -> i64 {
     let Some(settings) = settings else { return after(DEFAULT_GRACE) };
@@ -55,23 +37,6 @@ fn longest(settings: Option<&ResolvedSpec>, what: WaitFor) -> i64 {
         WaitFor::Pods => settings.rollout.node_deadline,
         WaitFor::Attached => after(settings.attach_soak).max(settings.detach_timeout),
     }
-}
-
-/// Those of the whole rollout.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct RolloutClocks {
-    revision: String,
-    since: i64,
-    steps_done: u32,
-    idle: i64,
-    spent: i64,
-    proving: i64,
-    soaked: Option<i64>,
-    runs: bool,
-    /// Nodes wait for the proof.
-    proves: bool,
-    /// The step has not soaked for long enough.
-    soaks: bool,
 }
 
 impl RolloutClocks {
@@ -112,7 +77,7 @@ pub(crate) fn stands_still(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bo
     let ours = |key: &str| managed.grant.is_some_and(|grant| grant.marks.deployment_keys.iter().any(|mark| mark == key));
     snapshot.resource.spec.paused
         || !managed.node.is_some_and(|node| node.ready)
-        || is_skipped(snapshot, managed)
+        || managed.is_skipped()
         || managed.taken_out().is_some_and(|key| !ours(key))
         || is_behind(managed)
 }

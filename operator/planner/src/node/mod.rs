@@ -6,16 +6,14 @@ pub mod replicas;
 
 use crate::{
     facts::{
+        DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, Resource,
         readiness::{self, is_complete, is_settled},
-        scheduling::{self, is_chosen},
+        scheduling,
     },
-    node::breaker,
-    objects::{render::Rendered, revisions::Targets},
     protocol::target::{self, Fit, FitView, NeedView, Stops},
     reason::Reason,
-    rollout::rollout_state,
-    snapshot::{DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, Resource, Snapshot},
-    spec::{ResolvedSpec, Topology},
+    snapshot::Snapshot,
+    spec::{ResolvedSpec, Topology, node_selection::is_chosen},
 };
 use crds::{
     hash,
@@ -25,7 +23,7 @@ use crds::{
     names,
     token::{Phase, Token},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Ids from here on are nobody's: JSON numbers of this size lose digits, and milliseconds since 1970 never get there.
 pub const ID_LIMIT: u64 = 1 << 53;
@@ -87,31 +85,6 @@ pub enum Turn {
     Later,
 }
 
-/// All nodes that concern the resource, by name.
-pub fn managed_nodes<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, ledger: &'a Ledger) -> Vec<ManagedNode<'a>> {
-    let settings = targets.map(|targets| &targets.effective);
-    let member_key = names::member_label(snapshot.resource.uid8());
-    let mut names: BTreeSet<&str> = snapshot.deployments.keys().map(String::as_str).collect();
-    names.extend(ledger.grants.keys().map(String::as_str));
-    names.extend(snapshot.orphans.keys().map(String::as_str));
-    names.extend(snapshot.nodes.keys().map(String::as_str));
-    let mut managed_nodes: Vec<_> = names
-        .into_iter()
-        .map(|name| managed(snapshot, settings, ledger, &member_key, name))
-        .filter(|managed| managed.chosen || managed.has_anything())
-        .collect();
-    if let Some(targets) = targets {
-        rollout_state::hold_back(snapshot, targets, ledger, &mut managed_nodes);
-    }
-    let mut rendered: BTreeMap<&str, Rendered<'_>> = BTreeMap::new();
-    for managed in &mut managed_nodes {
-        let Some((deployment, settings)) = managed.deployment.zip(managed.settings) else { continue };
-        let rendered = rendered.entry(&settings.revision).or_insert_with(|| Rendered::new(snapshot, settings));
-        managed.drifted = rendered.has_drifted(managed.name, deployment);
-    }
-    managed_nodes
-}
-
 /// Milliseconds of a day.
 const DAY: u64 = 24 * 3600 * 1000;
 
@@ -120,6 +93,17 @@ const DAY: u64 = 24 * 3600 * 1000;
 fn first_unbelievable(snapshot: &Snapshot, ledger: &Ledger) -> u64 {
     let now = u64::try_from(snapshot.now.saturating_mul(1000)).unwrap_or(0);
     now.max(ledger.next_id).saturating_add(DAY).min(ID_LIMIT / 2)
+}
+
+/// All nodes that concern the resource, by name, before the rollout says what each is to run.
+pub fn all<'a>(snapshot: &'a Snapshot, settings: Option<&'a ResolvedSpec>, ledger: &'a Ledger) -> Vec<ManagedNode<'a>> {
+    let member_key = names::member_label(snapshot.resource.uid8());
+    let mut names: BTreeSet<&str> = snapshot.deployments.keys().map(String::as_str).collect();
+    names.extend(ledger.grants.keys().map(String::as_str));
+    names.extend(snapshot.orphans.keys().map(String::as_str));
+    names.extend(snapshot.nodes.keys().map(String::as_str));
+    let all = names.into_iter().map(|name| managed(snapshot, settings, ledger, &member_key, name));
+    all.filter(|managed| managed.chosen || managed.has_anything()).collect()
 }
 
 fn managed<'a>(
@@ -174,6 +158,13 @@ impl ManagedNode<'_> {
     /// Something of ours is on the node.
     pub fn has_anything(&self) -> bool {
         self.deployment.is_some() || self.orphaned || self.grant.is_some() || self.member.is_some() || self.entry.is_some()
+    }
+
+    /// The Node's annotation names the resource.
+    pub fn is_skipped(&self) -> bool {
+        let key = self.resource.key();
+        let listed = self.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
+        listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
     }
 
     /// Its Deployment says this revision of the template.

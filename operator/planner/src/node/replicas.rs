@@ -1,11 +1,11 @@
 //! What readiness gates of nodes are told of a resource's replicas.
 
 use crate::{
-    facts::scheduling,
+    facts::{NodeFacts, scheduling},
+    gates_shared::ReplicaHealth,
     node::ManagedNode,
-    node_gates::world::ReplicaHealth,
-    snapshot::{NodeFacts, Snapshot},
-    spec::ResolvedSpec,
+    snapshot::Snapshot,
+    spec::{ResolvedSpec, node_selection::is_chosen},
 };
 use crds::{
     node_readiness_gate::{Effect, GateTaint},
@@ -28,7 +28,7 @@ pub fn of(snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[Managed
     for (name, node) in snapshot.nodes.iter().filter(|(_, node)| node.taints.iter().any(passes)) {
         let mut started = NodeFacts::clone(node);
         started.taints.retain(|taint| !passes(taint));
-        if scheduling::is_chosen(&snapshot.resource.spec, settings, name, &started, false) {
+        if is_chosen(&snapshot.resource.spec, settings, name, &started, false) {
             let wanted = u32::try_from(settings.pods_per_node).unwrap_or(0);
             let coming = ReplicaHealth { chosen: true, wanted, detached: true, ..on(node) };
             replicas.insert(name.clone(), coming);

@@ -7,9 +7,10 @@
 //! nothing differs, and counts from there.
 
 use super::{
-    admission::{Means, Policy, clause, node_policy},
+    admission::{Means, clause, node_policy},
     world::Gate,
 };
+use crate::gates_shared::admission::Policy;
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

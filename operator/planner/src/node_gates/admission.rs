@@ -6,36 +6,22 @@
 
 use super::{
     record::{Cause, Origin, Record, State, annotation_key},
-    world::{Gate, Key},
+    world::Gate,
+};
+use crate::gates_shared::{
+    Key,
+    admission::{API, Policy, append, quote, selector},
 };
 use crds::{
-    hash,
-    label_selector::{LabelOperator, LabelRequirement, LabelSelector},
-    names,
+    hash, names,
     node_readiness_gate::{GateTaint, Inject, NodeReadinessGateSpec, OnCreate},
 };
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::collections::BTreeSet;
 
-/// Labels of a Node in CEL.
-const LABELS: &str = "object.metadata.labels";
 /// How much of a gate's name is in the name of its policy: with prefix, number and hash it stays below 63 characters.
 const NAME: usize = 32;
-/// API of policies and webhooks.
-pub const API: &str = "admissionregistration.k8s.io/v1";
-
-/// A policy with its binding, both of the same name.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
-    /// Their name.
-    pub name: String,
-    /// The `MutatingAdmissionPolicy`.
-    pub policy: Value,
-    /// The `MutatingAdmissionPolicyBinding`.
-    pub binding: Value,
-}
-
 /// What there is to taint nodes with as they are created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offers {
@@ -170,22 +156,14 @@ fn toleration_policy(gate: &Gate, number: usize, (namespace, name): &Key, owned:
     rendered(gate, &format!("-t{number}"), owned, spec)
 }
 
-fn rendered(gate: &Gate, suffix: &str, owned: bool, mut spec: Value) -> Policy {
-    let name = format!("{}{suffix}", policy_name(gate));
-    spec["failurePolicy"] = "Ignore".into();
-    // Others may replace the whole list; what is there already is left alone.
-    spec["reinvocationPolicy"] = "IfNeeded".into();
-    let mut metadata = json!({"name": name, "labels": {names::GATE_LABEL: gate.uid}});
+fn rendered(gate: &Gate, suffix: &str, owned: bool, spec: Value) -> Policy {
+    let mut metadata = json!({"name": format!("{}{suffix}", policy_name(gate)), "labels": {names::GATE_LABEL: gate.uid}});
     if owned {
         let api = format!("{}/{}", names::GROUP, names::VERSION);
         metadata["ownerReferences"] =
             json!([{"apiVersion": api, "kind": "NodeReadinessGate", "name": gate.name, "uid": gate.uid, "controller": true}]);
     }
-    Policy {
-        policy: json!({"apiVersion": API, "kind": "MutatingAdmissionPolicy", "metadata": metadata, "spec": spec}),
-        binding: json!({"apiVersion": API, "kind": "MutatingAdmissionPolicyBinding", "metadata": metadata, "spec": {"policyName": name}}),
-        name,
-    }
+    Policy::new(&metadata, spec, &json!({}))
 }
 
 /// Name of a gate's policy: what people know it by, and a hash of its UID, so that a gate made anew has another.
@@ -194,16 +172,6 @@ pub fn policy_name(gate: &Gate) -> String {
         gate.name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }).collect();
     let known: String = known.trim_matches('-').chars().take(NAME).collect();
     format!("readiness-gate-{}-{}", known.trim_end_matches('-'), hash::hex(gate.uid.as_bytes(), 10))
-}
-
-/// Adds an element to a list that may not be there: the list is part of what `parent` is, and at `path` below it. An empty list
-/// is not stored, so it counts as none.
-fn append(parent: &str, list: &str, path: &str, value: &str) -> String {
-    format!(
-        "has({parent}.{list}) && size({parent}.{list}) > 0 \
-         ? [JSONPatch{{op: 'add', path: '{path}/{list}/-', value: {value}}}] \
-         : [JSONPatch{{op: 'add', path: '{path}/{list}', value: [{value}]}}]"
-    )
 }
 
 /// Sets an annotation, on an object that may have none.
@@ -277,54 +245,4 @@ pub fn selected(spec: &NodeReadinessGateSpec) -> Option<String> {
 pub fn not_tainted(taint: &GateTaint) -> String {
     let (key, effect) = (quote(&taint.key), quote(taint.effect.as_str()));
     format!("!(has(object.spec.taints) && object.spec.taints.exists(t, t.key == {key} && t.effect == {effect}))")
-}
-
-/// A selector as CEL about `object`.
-pub fn selector(selector: &LabelSelector) -> String {
-    let labels = selector.match_labels.iter().map(|(key, value)| {
-        let key = quote(key);
-        format!("({} && {LABELS}[{key}] == {})", exists(&key), quote(value))
-    });
-    labels.chain(selector.match_expressions.iter().map(requirement)).collect::<Vec<_>>().join(" && ")
-}
-
-fn requirement(requirement: &LabelRequirement) -> String {
-    let key = quote(&requirement.key);
-    let listed = || {
-        let values: Vec<_> = requirement.values.iter().map(|value| quote(value)).collect();
-        format!("({} && {LABELS}[{key}] in [{}])", exists(&key), values.join(", "))
-    };
-    match requirement.operator {
-        LabelOperator::In if requirement.values.is_empty() => "false".into(),
-        LabelOperator::NotIn if requirement.values.is_empty() => "true".into(),
-        LabelOperator::In => listed(),
-        LabelOperator::NotIn => format!("!{}", listed()),
-        LabelOperator::Exists => format!("({})", exists(&key)),
-        LabelOperator::DoesNotExist => format!("!({})", exists(&key)),
-    }
-}
-
-/// An object without labels has no map of them.
-fn exists(quoted_key: &str) -> String {
-    format!("has({LABELS}) && {quoted_key} in {LABELS}")
-}
-
-/// A text as a literal of CEL; what is not plain is escaped, so that no text ends the literal.
-pub fn quote(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('\'');
-    for letter in text.chars() {
-        match letter {
-            '\'' | '\\' => quoted.extend(['\\', letter]),
-            ' '..='~' => quoted.push(letter),
-            _ if u32::from(letter) <= 0xffff => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(letter)); // writing to a String does not fail
-            }
-            _ => {
-                let _ = write!(quoted, "\\U{:08x}", u32::from(letter));
-            }
-        }
-    }
-    quoted.push('\'');
-    quoted
 }

@@ -5,7 +5,7 @@ use super::{
     record::{Origin, Record, annotation_key, records},
     world::World,
 };
-use crate::snapshot::NodeFacts;
+use crate::facts::NodeFacts;
 use crds::{
     holders::{self, EntryPhase},
     names,

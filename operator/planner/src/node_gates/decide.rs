@@ -6,65 +6,13 @@ use super::{
     patch::{Addition, Changes, patch},
     record::{Cause, Origin, Record, annotation_key, records},
     requirement::{Finding, Subject, find},
+    transition::{GateClocks, Happened, Transition},
     world::{Gate, World},
 };
-use crate::snapshot::NodeFacts;
+use crate::facts::NodeFacts;
 use crds::node_readiness_gate::GateTaint;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What is remembered of a gate and a node between two looks; losing it costs time, never a taint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clock {
-    /// Since when the requirements are met without a break, unix seconds.
-    pub passing_since: Option<i64>,
-    /// Since when they are not, unix seconds.
-    pub failing_since: Option<i64>,
-    /// When the taint was last put back that somebody else had taken away, unix seconds.
-    pub put_back_at: Option<i64>,
-    /// Whether the node was found to be idle.
-    pub idle: Option<bool>,
-    /// In a dry run: what would be recorded of the node.
-    pub trial: Option<Record>,
-}
-
-/// By the UID of the gate.
-pub type Clocks = BTreeMap<String, Clock>;
-
-/// What came about on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
-    /// The taint came; `late` when the node had been there without it.
-    Added {
-        /// Pods may have come meanwhile.
-        late: bool,
-    },
-    /// The taint was there before.
-    Adopted,
-    /// The taint came back that somebody else had taken away.
-    PutBack,
-    /// The taint went.
-    Removed,
-    /// The gate has no more need of the taint, which stays for other gates.
-    Yielded,
-    /// The taint went because the node had been held for too long.
-    TimedOut,
-}
-
-/// What came about for one gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// UID of the gate.
-    pub gate: String,
-    /// What.
-    pub happened: Happened,
-    /// Seconds for which the node was held, where it was released now.
-    pub held_for: Option<i64>,
-    /// Since when the requirements are met or not met that led to it, unix seconds.
-    pub since: Option<i64>,
-    /// It had passed, and lost its release for ceasing to be ready.
-    pub regression: bool,
-}
 
 /// How one gate sees one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +56,7 @@ pub struct NodePlan {
     /// Gates that must know whether the node is idle.
     pub asks_whether_idle: BTreeSet<String>,
     /// What to remember.
-    pub clocks: Clocks,
+    pub clocks: GateClocks,
     /// When to look again although nothing changes, unix seconds.
     pub recheck_at: Option<i64>,
     /// Taints that stay on the node although a record says that a gate had put them there: no gate is known that ever had them.
@@ -122,7 +70,7 @@ pub fn decide(
     unsatisfiable: &BTreeSet<String>,
     name: &str,
     node: &NodeFacts,
-    clocks: &Clocks,
+    clocks: &GateClocks,
     has_room: &mut dyn FnMut(&Gate) -> bool,
     now: i64,
 ) -> NodePlan {

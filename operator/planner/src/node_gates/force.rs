@@ -5,7 +5,7 @@
 //! at once that are not ready at that moment. So the time since which it is in force, and for which nodes, is in its status.
 
 use super::world::{Gate, World};
-use crate::snapshot::NodeFacts;
+use crate::facts::NodeFacts;
 use crds::{
     NodeReadinessGateStatus, hash,
     node_readiness_gate::{ConditionStatus, InForce},

@@ -1,13 +1,13 @@
 //! What one gate decides about one node.
 
 use super::{
-    decide::{Clock, Happened},
     force,
     record::{Cause, Origin, Record, State},
     requirement::{Finding, Subject, Verdict},
+    transition::{GateClock, Happened},
     world::{Gate, short},
 };
-use crate::snapshot::NodeFacts;
+use crate::facts::NodeFacts;
 use crds::{
     Duration,
     node_readiness_gate::{DeletionPolicy, ExistingNodes, Mode, Regate, TimeoutAction},
@@ -46,7 +46,7 @@ pub struct Judgement {
     /// Somebody must be asked whether the node is idle.
     pub asks_whether_idle: bool,
     /// What is remembered until the next look.
-    pub clock: Clock,
+    pub clock: GateClock,
     /// When to look again although nothing changes, unix seconds.
     pub recheck_at: Option<i64>,
 }
@@ -62,7 +62,7 @@ pub struct Case<'a> {
     /// What is found there.
     pub finding: &'a Finding,
     /// What was remembered.
-    pub clock: Clock,
+    pub clock: GateClock,
     /// Another node may lose its release.
     pub has_room: bool,
 }
@@ -130,7 +130,7 @@ impl Case<'_> {
             would_release: trial.lets_go && self.has_taint(),
             lets_go: false,
             happened: None,
-            clock: Clock { trial: trial.record, put_back_at: trial.clock.put_back_at, ..Clock::default() },
+            clock: GateClock { trial: trial.record, put_back_at: trial.clock.put_back_at, ..GateClock::default() },
             ..trial
         }
     }
@@ -271,7 +271,7 @@ impl Case<'_> {
             let recheck_at = [held.recheck_at, Some(again)].into_iter().flatten().min();
             return Judgement { claims: false, recheck_at, ..held };
         }
-        let clock = Clock { put_back_at: Some(self.node.now), ..Clock::default() };
+        let clock = GateClock { put_back_at: Some(self.node.now), ..GateClock::default() };
         Judgement { happened: Some(Happened::PutBack), clock, ..held }
     }
 

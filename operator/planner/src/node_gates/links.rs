@@ -1,12 +1,33 @@
 //! What gates mean to the resources that they ask for.
 
-use super::world::{Gate, Key};
-use crate::snapshot::GateLinks;
-use crds::node_readiness_gate::{DuringUpdate, Effect, Inject, Mode, Policy};
+use super::world::Gate;
+use crate::gates_shared::Key;
+use crds::node_readiness_gate::{DuringUpdate, Effect, GateTaint, Inject, Mode, Policy};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
+
+/// How readiness gates, of nodes and of pods, bear on a resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GateLinks {
+    /// A gate asks for the resource's replicas.
+    pub watched: bool,
+    /// Taints, by key and effect, of gates that ask for replicas: they keep no pod of the resource away.
+    pub taints: Vec<(String, String)>,
+    /// Taints of all gates: they go by themselves, and are no statement about which pods a node is meant for.
+    pub passing: Vec<(String, String)>,
+    /// Gates that taint a node before it is updated (`duringUpdate: Taint`): nothing changes there before.
+    pub tainting: Vec<Arc<Gate>>,
+    /// Taints of gates that ask for them and evict what does not bear them (`NoExecute`).
+    pub evicting: Vec<GateTaint>,
+    /// Conditions that gates of pods ask to have listed in the pods, in order.
+    pub conditions: Vec<String>,
+    /// Conditions that gates of pods of the namespace keep; nothing while not all of these gates could be read.
+    pub kept: Option<BTreeSet<String>>,
+    /// Why gates of nodes cannot be read, when they cannot: nothing else is known of them then.
+    pub unreadable: Option<String>,
+}
 
 /// How gates of nodes bear on each resource that one of them names. `followed`: resources that gates of pods name. `is_shut`: a gate could
 /// never open, so it taints no node.

@@ -5,8 +5,8 @@
 //! taint of anybody else is lost.
 
 use crate::{
+    facts::NodeFacts,
     patch::{JsonPatch, annotation, label},
-    snapshot::NodeFacts,
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -3,9 +3,12 @@
 use super::{
     force,
     record::{Cause, Record},
-    world::{Gate, Key, Pod, PodSource, ReplicaHealth, Source, World, daemon_set_pods, pod_source},
+    world::{Gate, Pod, PodSource, World, daemon_set_pods, pod_source},
 };
-use crate::{facts::scheduling, snapshot::NodeFacts};
+use crate::{
+    facts::{NodeFacts, scheduling},
+    gates_shared::{Key, ReplicaHealth, Source},
+};
 use crds::node_readiness_gate::{
     AnnotationRequirement, ConditionRequirement, ConditionStatus, DaemonSetRequirement, DuringUpdate, Effect, IngressDaemonSetRequirement,
     PodsRequirement, Policy, Requirement,

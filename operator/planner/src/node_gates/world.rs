@@ -1,7 +1,10 @@
 //! What was seen: the input of decisions about nodes.
 
-use super::{legacy, preset};
-use crate::{facts::label_map::LabelMap, snapshot::NodeFacts, spec::node_rights::NodeRights};
+use crate::{
+    facts::{NodeFacts, label_map::LabelMap},
+    gates_shared::{Key, ReplicaHealth, Source},
+    spec::node_rights::NodeRights,
+};
 use crds::{
     label_selector::LabelSelector,
     node_readiness_gate::{GateTaint, NodeReadinessGateSpec, Requirement},
@@ -14,12 +17,6 @@ use std::{
 
 /// What the UID of a gate begins with that stands for the field `nodeReadinessTaint` of an `IngressDaemonSet`.
 pub const IMPLIED: &str = "ids-";
-
-/// How many taints are remembered of one gate.
-const TAINTS: usize = 16;
-
-/// Namespace and name of an object.
-pub type Key = (String, String);
 
 /// Everything that decisions about nodes read, but the Nodes themselves.
 #[derive(Clone, Debug, Default)]
@@ -65,37 +62,6 @@ pub struct Gate {
     pub spec: NodeReadinessGateSpec,
     /// Annotation that a node gets, with the unix time, when it is released: nodes that have it count as released.
     pub completion_annotation: Option<String>,
-}
-
-/// What is known of something that is watched.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Source<T> {
-    /// What was seen last; none before the first list.
-    pub found: Option<T>,
-    /// Why it cannot be seen now.
-    pub broken: Option<String>,
-}
-
-impl<T> Default for Source<T> {
-    fn default() -> Self {
-        Self { found: None, broken: None }
-    }
-}
-
-impl<T> Source<T> {
-    /// What is there, when it can be seen; else what hinders it.
-    pub fn live(&self) -> Result<&T, &str> {
-        match (&self.found, &self.broken) {
-            (Some(found), None) => Ok(found),
-            (_, Some(why)) => Err(why),
-            (None, None) => Err("the first list is pending"),
-        }
-    }
-
-    /// Neither listed nor refused yet.
-    pub fn is_listing(&self) -> bool {
-        self.found.is_none() && self.broken.is_none()
-    }
 }
 
 /// Where pods are looked for. No namespace: everywhere.
@@ -171,27 +137,6 @@ pub struct DaemonSet {
     pub revision: Option<String>,
 }
 
-/// The replicas of an `IngressDaemonSet` on one node. Writer: its own pass.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaHealth {
-    /// UID of the Node that it speaks of.
-    pub node_uid: String,
-    /// How the Node stood when it was looked at, see [`NodeFacts::labels_and_taints_hash`].
-    pub labels_and_taints_hash: u64,
-    /// The resource chooses the node.
-    pub chosen: bool,
-    /// Pods that are to run.
-    pub wanted: u32,
-    /// Pods that are ready and not ending.
-    pub ready: u32,
-    /// Since when the operator itself disrupts the node, unix seconds.
-    pub updating_since: Option<i64>,
-    /// The operator holds the node out of the load balancer, or has not put it in yet.
-    pub detached: bool,
-    /// Taints of gates that would evict pods of the resource from the node, see [`crate::snapshot::GateLinks`].
-    pub evicted_by: Vec<GateTaint>,
-}
-
 /// First characters of an ID that tell it from others.
 pub fn short(id: &str) -> String {
     id.chars().take(8).collect()
@@ -265,39 +210,6 @@ impl World {
     /// Whether registered CSI drivers are to be watched.
     pub fn wants_csi_drivers(&self) -> bool {
         self.gates.values().any(|gate| gate.spec.requirements.iter().any(|requirement| requirement.csi_driver.is_some()))
-    }
-}
-
-impl World {
-    /// Remembers which taints gates have, and had before this process: `said` is what their status says of that, by UID. `is_recorded`:
-    /// whether any Node has a record of a gate.
-    pub fn remember_taints(&mut self, said: impl Iterator<Item = (String, Vec<GateTaint>)>, is_recorded: impl Fn(&str) -> bool) {
-        for (uid, taints) in said {
-            self.taints.entry(uid).or_insert(taints);
-        }
-        for (uid, gate) in self.gates.iter().filter(|(_, gate)| !gate.spec.dry_run) {
-            let GateTaint { key, effect, .. } = &gate.spec.taint;
-            let known = self.taints.entry(uid.clone()).or_default();
-            if known.last().is_none_or(|last| (&last.key, last.effect) != (key, *effect)) {
-                known.retain(|taint| (&taint.key, taint.effect) != (key, *effect));
-                known.push(GateTaint { key: key.clone(), value: None, effect: *effect });
-                known.drain(..known.len().saturating_sub(TAINTS));
-            }
-        }
-        let gates = &self.gates;
-        self.taints.retain(|uid, _| gates.contains_key(uid) || is_recorded(uid));
-    }
-
-    /// Whether a gate has put such taints on nodes, as far as this is known from what only the operator writes. A kubelet may write
-    /// annotations of its own Node, records among them, and may not change its taints: what a record says is no reason to take one away.
-    pub fn had_taint(&self, uid: &str, key: &str, effect: &str) -> bool {
-        let is_it = |taint: &GateTaint| taint.key == key && taint.effect.as_str() == effect;
-        self.taints.get(uid).is_some_and(|known| known.iter().any(is_it))
-            || match uid {
-                legacy::UID => is_it(&legacy::taint()),
-                preset::UID => is_it(&preset::taint()),
-                _ => uid.starts_with(IMPLIED) && self.rights.names_taint(key),
-            }
     }
 }
 

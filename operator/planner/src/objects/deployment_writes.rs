@@ -1,11 +1,11 @@
 //! Patches of a node's Deployment. Each tests the UID and the token that the decision was based on.
 
 use crate::{
+    facts::{DeploymentFacts, not_before},
     node::{ManagedNode, breaker::Breaker},
     objects::render,
     patch::{JsonPatch, annotation, label},
-    rollout::rollout_state,
-    snapshot::{DeploymentFacts, Snapshot},
+    snapshot::Snapshot,
     spec::ResolvedSpec,
 };
 use crds::{
@@ -139,7 +139,7 @@ pub fn unpause(
 /// `id.Closed`, and our annotations away.
 pub fn close(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let keep = managed.token.as_ref().is_some_and(|token| token.keep_annotation);
-    let since = rollout_state::not_before(snapshot.now, managed.pods);
+    let since = not_before(snapshot.now, managed.pods);
     let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, Phase::Closed, since, false)))
         .test("/metadata/generation", deployment.generation);
     for key in grant.marks.deployment_keys.iter().filter(|key| !keep && deployment.annotations.contains_key(key)) {

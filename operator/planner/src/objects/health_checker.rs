@@ -1,11 +1,11 @@
 //! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights that an account of the operator's own gets for them.
 
 use crate::{
-    facts::scheduling,
+    facts::{DaemonSetFacts, NodeFacts, Resource},
     objects::render,
     plan::{Action, Plan, Supporting},
-    snapshot::{DaemonSetFacts, NodeFacts, Resource, Snapshot},
-    spec::{ResolvedSpec, SpecProblem, ready_policy_flag, resolve},
+    snapshot::Snapshot,
+    spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, ledger::ServedPort, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -358,13 +358,11 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
             (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid)
         };
         let they_choose = |name: &str, node: &NodeFacts| match &theirs {
-            Some(theirs) => scheduling::is_chosen(&other.resource.spec, theirs, name, node, true),
+            Some(theirs) => is_chosen(&other.resource.spec, theirs, name, node, true),
             None => node.is_used_by(they),
         };
-        let mut shared = snapshot
-            .nodes
-            .iter()
-            .filter(|(name, node)| scheduling::is_chosen(&resource.spec, settings, name, node, true) && they_choose(name, node));
+        let mut shared =
+            snapshot.nodes.iter().filter(|(name, node)| is_chosen(&resource.spec, settings, name, node, true) && they_choose(name, node));
         let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|(_, they, we)| comes_first(node, *they, *we))?)));
         if let Some((node, (port, ..))) = lost {
             return invalid(format!(

@@ -4,8 +4,8 @@
 //! write over each other.
 
 use crate::{
+    facts::NodeFacts,
     patch::{JsonPatch, annotation, label, mark as mark_path},
-    snapshot::NodeFacts,
 };
 use crds::{
     holders::{self, Entry, EntryPhase, Holders, text},

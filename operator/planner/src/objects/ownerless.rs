@@ -1,10 +1,11 @@
 //! Conditions that our pods list because a gate asked for that, which is gone: nobody else would ever set them.
 
 use crate::{
+    facts::{PodFacts, Unmet},
     node::ManagedNode,
     objects::revisions::Targets,
     pod_gates::decide::reasons,
-    snapshot::{PodFacts, Snapshot, Unmet},
+    snapshot::Snapshot,
 };
 use crds::{names, pod_readiness_gate::RESERVED_CONDITIONS};
 use serde_json::{Value, json};

@@ -4,13 +4,14 @@
 //! tells whether the images came: a kubelet that says anything of a container's start, or knows the image's ID, has the image.
 
 use crate::{
+    facts::PullFacts,
     node::ManagedNode,
     objects::{
         in_place::change,
         render::{object_name, owner_reference},
     },
     plan::Action,
-    snapshot::{PullFacts, Snapshot},
+    snapshot::Snapshot,
     spec::ResolvedSpec,
 };
 use crds::{hash, ledger::GrantReason, names};

@@ -1,10 +1,10 @@
 //! The Deployment of one node, and whether a stored one still is what was rendered.
 
 use crate::{
-    facts::{scheduling::added_tolerations, shared_spec::SharedSpec},
+    facts::{DeploymentFacts, Resource, shared_spec::SharedSpec},
     patch::{self, JsonPatch},
-    snapshot::{DeploymentFacts, Resource, Snapshot},
-    spec::ResolvedSpec,
+    snapshot::Snapshot,
+    spec::{ResolvedSpec, node_selection::added_tolerations},
 };
 use crds::{
     hash,

@@ -1,16 +1,22 @@
 //! Revisions of the template: which one nodes are to run, and which ones are recorded.
 
 use crate::{
+    facts::RevisionFacts,
+    node_gates::GateLinks,
     objects::render,
     patch::JsonPatch,
     plan::{Action, Plan, Supporting},
     reason::Reason,
-    snapshot::{GateLinks, RevisionFacts, Snapshot},
+    snapshot::Snapshot,
     spec::{ResolvedSpec, SpecProblem, node_rights, resolve_with},
     window::Opening,
 };
 use chrono::DateTime;
-use crds::{hash, ledger::Ledger, names};
+use crds::{
+    hash,
+    ledger::{Ledger, RolloutState},
+    names,
+};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,7 +62,10 @@ impl Targets {
         let (template, origin) = effective(snapshot, &newest).map_err(|invalid| vec![invalid])?;
         let resolved = |template: &Arc<Value>| {
             let GateLinks { mut taints, conditions, .. } = snapshot.gates.clone();
-            taints.extend(node_rights::forbidden_taint(snapshot).map(|taint| (taint.key.clone(), taint.effect.as_str().to_owned())));
+            taints.extend(
+                node_rights::forbidden_taint(&snapshot.node_rights, &snapshot.resource)
+                    .map(|taint| (taint.key.clone(), taint.effect.as_str().to_owned())),
+            );
             resolve_with(spec, template).map(|settings| ResolvedSpec {
                 gate_taints: taints,
                 gate_conditions: conditions,
@@ -80,6 +89,11 @@ impl Targets {
         let former = known.filter_map(|known| Some((known.revision.clone(), resolved(&known.template).ok()?))).collect();
         let opening = DateTime::from_timestamp(snapshot.now, 0).map(|now| effective.windows.at(now));
         Ok(Self { effective, origin, newest, proven, opening, former })
+    }
+
+    /// What the ledger says of the rollout, while it is that of the effective revision.
+    pub fn rollout_state<'a>(&self, ledger: &'a Ledger) -> Option<&'a RolloutState> {
+        ledger.rollout_state.as_ref().filter(|rollout| rollout.revision == self.effective.revision)
     }
 
     /// The revision of the spec is on its way to nodes that have not all run it yet.

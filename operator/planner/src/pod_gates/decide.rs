@@ -5,7 +5,7 @@ use super::{
     source::{Verdict, verdict},
     world::{Gate, Pod, PodCondition, World},
 };
-use crate::{node_gates::world::Key, snapshot::NodeFacts};
+use crate::{facts::NodeFacts, gates_shared::Key};
 use crds::pod_readiness_gate::{FailMode, GateDefault};
 use serde_json::Value;
 use std::collections::BTreeMap;

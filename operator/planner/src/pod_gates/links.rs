@@ -1,7 +1,7 @@
 //! What gates of pods, and those of nodes beside them, mean to one resource.
 
 use super::{Gate, World};
-use crate::{node_gates::world::Key, snapshot::GateLinks};
+use crate::{gates_shared::Key, node_gates::GateLinks};
 use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
 

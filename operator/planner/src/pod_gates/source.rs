@@ -4,7 +4,10 @@ use super::{
     owners,
     world::{Gate, Pod, Target, World},
 };
-use crate::{facts::label_map::LabelMap, node_gates::world::Source, snapshot::NodeFacts};
+use crate::{
+    facts::{NodeFacts, label_map::LabelMap},
+    gates_shared::Source,
+};
 use crds::{
     names,
     pod_readiness_gate::{GateValue, HttpSource, ManualSource, NamedSource, NodeConditionSource, NodeTaintSource, ObjectConditionSource},

@@ -2,7 +2,7 @@
 
 use crate::{
     facts::label_map::LabelMap,
-    node_gates::world::{Key, ReplicaHealth, Source},
+    gates_shared::{Key, ReplicaHealth, Source},
 };
 use crds::{
     PodReadinessGateSpec,

@@ -1,8 +1,8 @@
 //! Times of marks, turned into yes, no and when.
 
 use crate::{
+    facts::NodeFacts,
     reason::Reason,
-    snapshot::NodeFacts,
     spec::{DEFAULT_GRACE, ResolvedSpec},
 };
 use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout};

@@ -1,7 +1,9 @@
 //! What is said of a node's health port.
 
 use super::Reason;
-use crate::decide::LEAVES_AFTER;
+
+/// Seconds for which what leaves waits for a silent port.
+pub(crate) const LEAVES_AFTER: i64 = 60;
 
 impl Reason {
     /// What the node's health port says, or does not say.

@@ -2,8 +2,21 @@
 
 mod health_port;
 mod proof;
+mod recreate;
 
-use crate::{objects::in_place::classify::Why, rollout::rollout_state};
+pub(crate) use health_port::LEAVES_AFTER;
+pub use proof::FALLS;
+pub(crate) use proof::{EVICTED, FALLS_AFTER, LOST, RESTARTED, UNREADY};
+pub use recreate::RecreateReason;
+
+/// The failure of a canary whose pods restart too often.
+pub(crate) const RESTARTS: &str = "Restarts";
+/// Machines were lost after they had been given the revision.
+pub(crate) const LOST_NODES: &str = "NodesLost";
+/// A person freed the slot.
+pub(crate) const RELEASED: &str = "Released";
+/// The node was out of service when its update was granted: that it is so still says nothing of the revision.
+pub(crate) const OUT_BEFORE: &str = "OutBefore";
 
 /// Why a node is not further than it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,12 +176,12 @@ pub enum Reason {
         /// Trouble of a pod: reason and message.
         trouble: Option<(String, String)>,
         /// Why they have to be re-created after all.
-        why: Option<Why>,
+        why: Option<RecreateReason>,
     },
     /// The new images are being pulled; with what is in the way.
     PrePulling(Option<(String, String)>),
     /// `podUpdate` is `InPlaceOnly`, and the pods would have to be re-created.
-    NotInPlace(Why),
+    NotInPlace(RecreateReason),
     /// Somebody else's annotation or label, of this key, takes the node out of service.
     TakenOut(String),
     /// Old pods are still ending.
@@ -241,9 +254,9 @@ impl Reason {
     /// The revision failed on a node, for the reason noted then; `now` says why it is not complete.
     pub(crate) fn failed(noted: &str, now: Self) -> Self {
         // None of them says what is wrong with the pods.
-        let elsewhere = [rollout_state::RESTARTS, rollout_state::RELEASED, rollout_state::OUT_BEFORE].contains(&noted);
+        let elsewhere = [RESTARTS, RELEASED, OUT_BEFORE].contains(&noted);
         let with = failure_word(if elsewhere { now.word() } else { noted });
-        Self::Failed { with, out_before: noted == rollout_state::OUT_BEFORE, now: Box::new(now) }
+        Self::Failed { with, out_before: noted == OUT_BEFORE, now: Box::new(now) }
     }
 
     /// One stable word.

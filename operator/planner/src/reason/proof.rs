@@ -1,7 +1,19 @@
 //! What is said of a revision that is not proved yet, and of nodes that broke after their update.
 
 use super::{Reason, clock};
-use crate::rollout::proof;
+
+/// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
+pub(crate) const FALLS_AFTER: i64 = 10;
+/// A container restarted.
+pub(crate) const RESTARTED: &str = "CrashLoop";
+/// A pod was not ready.
+pub(crate) const UNREADY: &str = "Flapping";
+/// Its kubelet evicted it.
+pub(crate) const EVICTED: &str = "Evicted";
+/// Its machine died, or started anew.
+pub(crate) const LOST: &str = "NodeLost";
+/// Why a node fell, in a word.
+pub const FALLS: [&str; 4] = [RESTARTED, UNREADY, EVICTED, LOST];
 
 impl Reason {
     /// Why nodes keep their places, until when, and what to do.
@@ -39,10 +51,10 @@ impl Reason {
 /// What fell, and how often.
 fn fell(falls: u32, last: &str) -> String {
     let what = match last {
-        proof::RESTARTED => "a container restarted".to_owned(),
-        proof::EVICTED => "the kubelet evicted a pod".to_owned(),
-        proof::LOST => "its machine died or restarted".to_owned(),
-        _ => format!("a pod was not ready for more than {} s", proof::FALLS_AFTER),
+        RESTARTED => "a container restarted".to_owned(),
+        EVICTED => "the kubelet evicted a pod".to_owned(),
+        LOST => "its machine died or restarted".to_owned(),
+        _ => format!("a pod was not ready for more than {FALLS_AFTER} s"),
     };
     match falls {
         0 => "a pod was gone or not ready for a moment after the update".to_owned(),
@@ -75,7 +87,7 @@ mod tests {
             (1, "Flapping", None, &["broke once", "good after it serves 60 s"]),
         ];
         for (falls, last, until, words) in rows {
-            let (last, seconds) = (last.to_owned(), proof::good_after(falls, 60));
+            let (last, seconds) = (last.to_owned(), if falls > 1 { 600 } else { 60 });
             let reason = Reason::Suspect { falls, last, since: 1_000_000, seconds, until };
             let said = reason.message();
             assert!(said.starts_with("suspect since 1970-01-12T13:46:40Z: "), "{said}");

@@ -2,11 +2,12 @@
 //! written, not what the load balancer is told.
 
 use crate::{
+    facts::Resource,
     node::ManagedNode,
     plan::Question,
     protocol::step::Step,
     reason::Reason,
-    snapshot::{PortAnswer, Resource, Snapshot},
+    snapshot::{PortAnswer, Snapshot},
     spec::ResolvedSpec,
 };
 use crds::{

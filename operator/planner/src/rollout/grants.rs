@@ -12,7 +12,7 @@ use crate::{
     reason::Reason,
     rollout::{
         mark_conflicts::MarkConflicts,
-        rollout_state::{Halt, is_skipped},
+        rollout_state::Halt,
         slots::{SlotPool, Wants},
     },
     snapshot::Snapshot,
@@ -162,7 +162,7 @@ impl GrantRules<'_> {
                 return Some(Reason::FailedBefore(failure.reason.clone()));
             }
         }
-        if kind != GrantReason::Remove && is_skipped(self.snapshot, managed) {
+        if kind != GrantReason::Remove && managed.is_skipped() {
             return Some(Reason::Skipped);
         }
         if matches!(kind, GrantReason::Update | GrantReason::Repair) && !managed.node.is_some_and(|node| node.ready) {

@@ -2,10 +2,10 @@
 //! asks for now, else the one that uses the node, else the older one. The other waits, and takes nothing from it.
 
 use crate::{
-    facts::scheduling::is_chosen,
+    facts::{OtherResource, Resource},
     node::ManagedNode,
-    snapshot::{OtherResource, Resource, Snapshot},
-    spec::{ResolvedSpec, resolve},
+    snapshot::Snapshot,
+    spec::{ResolvedSpec, node_selection::is_chosen, resolve},
 };
 use crds::{
     holders::EntryPhase,

@@ -4,6 +4,7 @@
 
 pub mod evidence;
 pub mod grants;
+pub mod managed_nodes;
 pub mod mark_conflicts;
 pub mod proof;
 pub mod rebuild;

@@ -7,11 +7,12 @@
 //! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
 
 use crate::{
-    facts::readiness::has_ready_pods,
+    facts::{PodFacts, readiness::has_ready_pods},
+    memory::{Loss, PodSight, Sight, Sights},
     node::{ManagedNode, clocks},
     objects::revisions::Targets,
-    rollout::rollout_state::{self, is_skipped},
-    snapshot::{PodFacts, Snapshot},
+    reason::{EVICTED, FALLS, FALLS_AFTER, LOST, RESTARTED, UNREADY},
+    snapshot::Snapshot,
     spec::ResolvedSpec,
 };
 use crds::{
@@ -26,23 +27,10 @@ use std::{
 
 /// Seconds after which a kubelet, too, has forgotten how often a container restarted: the time in which it takes back its back-off.
 const FORGOTTEN_AFTER: i64 = 600;
-/// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
-pub(crate) const FALLS_AFTER: i64 = 10;
 /// The longest list of suspects in the ledger.
 const LISTED: usize = 100;
 /// Of so many nodes that run the revision one may be suspect at any time by chance.
 const NOISE: usize = 100;
-
-/// A container restarted.
-pub(crate) const RESTARTED: &str = "CrashLoop";
-/// A pod was not ready.
-pub(crate) const UNREADY: &str = "Flapping";
-/// Its kubelet evicted it.
-pub(crate) const EVICTED: &str = "Evicted";
-/// Its machine died, or started anew.
-pub(crate) const LOST: &str = "NodeLost";
-/// Why a node fell, in a word.
-pub const FALLS: [&str; 4] = [RESTARTED, UNREADY, EVICTED, LOST];
 
 /// Seconds after which a loss is judged: until then the other machines of an outage, whose Nodes turn not Ready within seconds, are known.
 const JUDGED_AFTER: i64 = 30;
@@ -50,94 +38,6 @@ const JUDGED_AFTER: i64 = 30;
 const TOGETHER: i64 = 120;
 /// The same where all nodes run the revision, so that none without it is a witness.
 const AT_ONCE: i64 = 10;
-
-/// What one process has seen so far of the nodes that run a revision which is not yet that of all. Losing it costs time, never safety.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sights {
-    nodes: BTreeMap<String, Sight>,
-    /// The revision whose proof it is.
-    revision: String,
-    proof: i64,
-    /// The proof went on at the last look.
-    proving: bool,
-    /// Most of what runs other revisions is out of service, too: that is not what this one has done.
-    common_trouble: bool,
-    /// Seconds for which health ports have been silent that a step waits for, by node.
-    silent: BTreeMap<String, i64>,
-    /// Nodes that are lost, or were lately.
-    lost: BTreeMap<String, Loss>,
-    /// Boot IDs, by node, while there is a revision to prove.
-    boots: BTreeMap<String, String>,
-    /// UIDs of Nodes that went unannounced at the last look, soon after their update, and none without the revision beside them.
-    gone: BTreeSet<String>,
-    /// Those that went for a reason that is none of the revision.
-    excused: BTreeSet<String>,
-    /// Stands for the runs of all containers of the revision.
-    runs: u64,
-}
-
-/// A node whose machine died, started anew or went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Loss {
-    /// Seconds since.
-    since: i64,
-    /// It ran a revision that not all nodes had run.
-    ran: bool,
-}
-
-/// A node, since its pods run what they run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
-struct Sight {
-    node_uid: String,
-    boot_id: String,
-    revision: String,
-    /// It was attached, and no grant was at work.
-    attached: bool,
-    /// Its pods were not all ready.
-    broken: bool,
-    /// Its clocks ran.
-    counted: bool,
-    suspect: bool,
-    /// When it became so.
-    since: i64,
-    unbroken: i64,
-    out: i64,
-    /// Falls before this process looked.
-    recorded: u32,
-    evictions: u32,
-    losses: u32,
-    /// Seconds since its machine was lost, until that is judged, and how often it was since.
-    loss: Option<(i64, u32)>,
-    /// Whoever takes it away had said so.
-    announced: bool,
-    /// Its machine was lost, and what follows from that is not over.
-    lost: bool,
-    /// Seconds since it was last seen that its Node was not Ready, or had started anew.
-    back: i64,
-    /// Seconds since it was attached.
-    served: i64,
-    last: &'static str,
-    runs: u64,
-    pods: BTreeMap<String, PodSight>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
-struct PodSight {
-    runs: u64,
-    ready: bool,
-    ended: bool,
-    /// Seconds of the time without readiness that is not over.
-    unready: i64,
-    /// That time is no fall, or was counted as one.
-    excused: bool,
-    /// It was counted as one, and no restart has ended it yet.
-    fell: bool,
-    falls: u32,
-    /// Seconds since the last restart that was counted.
-    restarted: Option<i64>,
-}
 
 /// Where a node stands, as far as its revision is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,15 +65,15 @@ pub struct Proof<'a> {
     pub proved: bool,
 }
 
-/// The clocks of a spec.
+/// Seconds that a spec gives.
 #[derive(Clone, Copy)]
-struct Clocks {
+struct Periods {
     proven_after: i64,
     forgotten_after: i64,
     node_deadline: i64,
 }
 
-impl Clocks {
+impl Periods {
     fn of(settings: &ResolvedSpec) -> Self {
         let proven_after = settings.rollout.proven_after;
         Self { proven_after, forgotten_after: forgotten_after(proven_after), node_deadline: settings.rollout.node_deadline }
@@ -223,8 +123,8 @@ fn is_announced(managed: &ManagedNode<'_>) -> bool {
 }
 
 /// A person or a detacher has taken it out, or is about to take it away.
-fn is_out_of_use(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bool {
-    managed.is_draining() || is_skipped(snapshot, managed) || managed.taken_out().is_some()
+fn is_out_of_use(managed: &ManagedNode<'_>) -> bool {
+    managed.is_draining() || managed.is_skipped() || managed.taken_out().is_some()
 }
 
 /// Stands for the runs of all containers of these pods.
@@ -257,11 +157,11 @@ fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
 }
 
 /// Half of the nodes that run other revisions, and two at least, are out of service: whatever ails them ails those that were updated, too.
-fn is_common_trouble(snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
+fn is_common_trouble(settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
     let others =
         managed_nodes.iter().filter(|managed| has_joined(managed) && !managed.is_at(&settings.revision) && managed.grant.is_none());
     // What is out for a reason of its own says nothing of the others.
-    let others = others.filter(|managed| !managed.is_lost() && !is_out_of_use(snapshot, managed));
+    let others = others.filter(|managed| !managed.is_lost() && !is_out_of_use(managed));
     let (out, all) = others.fold((0_usize, 0_usize), |(out, all), managed| (out + usize::from(managed.is_unavailable()), all + 1));
     out >= 2 && 2 * out >= all
 }
@@ -270,9 +170,9 @@ impl Sights {
     /// What is seen now, after `snapshot.watched` seconds.
     #[must_use]
     pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, managed_nodes: &[ManagedNode<'_>]) -> Self {
-        let clocks = Clocks::of(&targets.effective);
+        let clocks = Periods::of(&targets.effective);
         let watched = clocks::watched(snapshot);
-        let common_trouble = is_common_trouble(snapshot, &targets.effective, managed_nodes);
+        let common_trouble = is_common_trouble(&targets.effective, managed_nodes);
         let boots: BTreeMap<_, _> = managed_nodes
             .iter()
             .filter(|_| targets.is_unproven())
@@ -316,12 +216,11 @@ impl Sights {
         let runs = runs_of(running.flat_map(|managed| managed.pods));
         let revision = targets.effective.revision.clone();
         let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
-        let counted = || {
-            rollout_state::stored(targets, ledger).filter(|rollout| rollout.runs == written(next.runs)).map_or(0, |rollout| rollout.proof)
-        };
+        let counted =
+            || targets.rollout_state(ledger).filter(|rollout| rollout.runs == written(next.runs)).map_or(0, |rollout| rollout.proof);
         let before = if self.revision == next.revision { self.proof } else { counted() };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
-        next.proving = next.goes_on(snapshot, &targets.effective, managed_nodes);
+        next.proving = next.goes_on(&targets.effective, managed_nodes);
         next.proof = if next.proving { before.saturating_add(since) } else { 0 };
         next
     }
@@ -347,12 +246,11 @@ impl Sights {
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
     /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
-    fn goes_on(&self, snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
+    fn goes_on(&self, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
         let was_out = |managed: &ManagedNode<'_>| update_under_way(managed, settings).is_some_and(|grant| grant.out_before);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
-        let counts = |managed: &&ManagedNode<'_>| {
-            runs(managed, settings) && !was_out(managed) && !is_out_of_use(snapshot, managed) && !self.is_dead(managed)
-        };
+        let counts =
+            |managed: &&ManagedNode<'_>| runs(managed, settings) && !was_out(managed) && !is_out_of_use(managed) && !self.is_dead(managed);
         for managed in managed_nodes.iter().filter(counts) {
             running += 1;
             let suspect = self.nodes.get(managed.name).is_some_and(|sight| sight.suspect || sight.broken);
@@ -369,7 +267,7 @@ impl Sights {
     /// How the proof stands for these nodes.
     pub fn proof<'c>(&self, targets: &Targets, rollout: &RolloutState, managed_nodes: &[ManagedNode<'c>]) -> Proof<'c> {
         let settings = &targets.effective;
-        let clocks = Clocks::of(settings);
+        let clocks = Periods::of(settings);
         let proved = !targets.is_unproven() || rollout.proved || self.proof >= clocks.proven_after;
         let has_it = |managed: &ManagedNode<'_>| runs(managed, settings) || has_what_was_left(managed, settings);
         let standing = |managed: &ManagedNode<'_>| match self.nodes.get(managed.name) {
@@ -405,7 +303,7 @@ impl Sights {
 
     /// What failed on a node is not forgiven yet: it has not served long enough since.
     pub fn condemns(&self, settings: &ResolvedSpec, node: &str) -> bool {
-        let clocks = Clocks::of(settings);
+        let clocks = Periods::of(settings);
         self.nodes.get(node).is_some_and(|sight| sight.broken || sight.falls() > 0 || sight.unbroken < clocks.proven_after)
     }
 
@@ -456,7 +354,7 @@ impl Sights {
 
     /// When to look again, in seconds, while a clock runs; `every`: at the latest.
     pub fn again(&self, settings: &ResolvedSpec, every: i64) -> Option<i64> {
-        let clocks = Clocks::of(settings);
+        let clocks = Periods::of(settings);
         let proof = (self.proving && clocks.suspects()).then_some((self.proof, clocks.proven_after));
         let of_node = |sight: &Sight| {
             Some(match sight.broken {
@@ -550,7 +448,7 @@ impl Sight {
     }
 
     /// It was attached so shortly ago that the loss of its machine speaks against the revision.
-    fn is_recent(&self, clocks: Clocks) -> bool {
+    fn is_recent(&self, clocks: Periods) -> bool {
         clocks.suspects() && self.attached && self.served <= clocks.forgotten_after
     }
 
@@ -560,7 +458,7 @@ impl Sight {
     }
 
     /// `excused`: what breaks now breaks for a reason that is none of the revision.
-    fn look(&mut self, managed: &ManagedNode<'_>, watched: i64, fresh: bool, excused: bool, clocks: Clocks) {
+    fn look(&mut self, managed: &ManagedNode<'_>, watched: i64, fresh: bool, excused: bool, clocks: Periods) {
         let boot_id = managed.node.map(|node| node.boot_id.clone()).unwrap_or_default();
         let rebooted = !fresh && self.boot_id != boot_id;
         let went_on = !fresh && self.attached;

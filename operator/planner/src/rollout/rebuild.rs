@@ -1,11 +1,12 @@
 //! A lost ledger: every object is fenced with one id before any grant is given again.
 
 use crate::{
+    facts::DeploymentFacts,
     node::{ID_LIMIT, ManagedNode},
     objects::node_writes,
     patch::{JsonPatch, label},
     plan::{Action, Write},
-    snapshot::{DeploymentFacts, Snapshot},
+    snapshot::Snapshot,
     spec::ResolvedSpec,
 };
 use crds::{

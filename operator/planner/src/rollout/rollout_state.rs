@@ -1,12 +1,14 @@
 //! The course of one rollout: which nodes it has reached, which have failed, and whether it moves.
 
 use crate::{
-    node::{self, ManagedNode, Turn, breaker, clocks},
+    facts::not_before,
+    memory::Sights,
+    node::{self, ManagedNode, Turn, clocks},
     objects::revisions::Targets,
-    reason::{Reason, StepState},
-    rollout::proof::{self, Sights},
-    snapshot::{NodeFacts, PodFacts, Snapshot},
-    spec::{ResolvedSpec, StepNodes, Topology},
+    reason::{LOST_NODES, OUT_BEFORE, RELEASED, RESTARTS, Reason, StepState},
+    rollout::proof,
+    snapshot::Snapshot,
+    spec::{ResolvedSpec, StepNodes},
 };
 use crds::{
     ledger::{Failure, GoneFailure, Grant, GrantReason, Ledger, RolledBack, RolloutState, WaitFor},
@@ -18,219 +20,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// The failure of a canary whose pods restart too often.
-pub(crate) const RESTARTS: &str = "Restarts";
-/// Machines were lost after they had been given the revision.
-pub(crate) const LOST_NODES: &str = "NodesLost";
-/// A person freed the slot.
-pub(crate) const RELEASED: &str = "Released";
-/// The node was out of service when its update was granted: that it is so still says nothing of the revision.
-pub(crate) const OUT_BEFORE: &str = "OutBefore";
-
-/// The stored course, while it is the one of the effective revision.
-pub fn stored<'a>(targets: &Targets, ledger: &'a Ledger) -> Option<&'a RolloutState> {
-    ledger.rollout_state.as_ref().filter(|rollout| rollout.revision == targets.effective.revision)
-}
-
-/// Lets nodes keep what they run that it is not the turn of, and says why.
-pub fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, managed_nodes: &mut [ManagedNode<'a>]) {
-    let settings = &targets.effective;
-    let rollout = stored(targets, ledger);
-    let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
-    if selective && !settings.rollout.on_delete {
-        let turns = turns(snapshot, targets, rollout, managed_nodes);
-        managed_nodes.iter_mut().enumerate().for_each(|(index, managed)| managed.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
-    }
-    let halt = rollout.and_then(|rollout| halt(settings, rollout, managed_nodes));
-    let closed = targets.closed();
-    let step = step_state(snapshot, targets, rollout, managed_nodes);
-    // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
-    let paused = snapshot.resource.spec.paused;
-    let to_prove = has_to_prove(targets, rollout);
-    let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
-    let joins_proven = withheld && targets.at(&targets.proven).is_some();
-    let without_turn = if to_prove { without_turn(settings, rollout, managed_nodes) } else { BTreeSet::new() };
-    let without_pods = settings.is_without_pods();
-    let waits = if without_pods { Reason::WithoutPods } else { Reason::JoinsProven };
-    for (index, managed) in managed_nodes.iter_mut().enumerate().filter(|(_, managed)| managed.chosen) {
-        // A machine that joins is no place to try a revision on.
-        let is_given = managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update);
-        managed.joins = joins_proven && to_prove && has_joined_in_place(managed, rollout);
-        let joins = managed.joins || joins_proven && is_new(managed) && !is_given;
-        if managed.is_at(&settings.revision) && !joins {
-            continue;
-        }
-        let stays = without_turn.contains(&index);
-        let out_of_turn = if selective && settings.rollout.on_delete {
-            let since = rollout.map_or(i64::MAX, |rollout| rollout.since);
-            let allowed = is_new(managed) || is_granted(managed, settings) || lost_a_pod(managed, settings, since);
-            (!allowed).then_some(Reason::OnDelete)
-        } else {
-            match managed.turn {
-                Turn::Now => None,
-                Turn::HeldByPartition => Some(Reason::Partition),
-                Turn::Later => Some(step.clone().unwrap_or(Reason::Partition)),
-            }
-        };
-        // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
-        // was for is wanted no more; new nodes need no window.
-        let changing = is_changing(managed);
-        let given_up = managed.grant.is_some_and(|grant| node::gave_up(grant, settings));
-        let under_way = changing || given_up || is_granted(managed, settings);
-        let halted = || halt.as_ref().filter(|_| !under_way).map(Halt::reason);
-        let closed = || closed.clone().filter(|_| !under_way && !is_new(managed));
-        let unproved = || (joins || stays).then(|| if paused { Reason::Paused } else { waits.clone() });
-        let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
-        // What such a node began with may have failed there.
-        let proven = joins || is_new(managed) || changing && !targets.proven.is_empty();
-        let kept = if proven { &targets.proven } else { managed.deployment.map_or("", |found| found.revision()) };
-        match targets.at(kept) {
-            Some(settings) => managed.settings = Some(settings),
-            // Without a proven revision a new node cannot wait for one, nor one without pods for what it ran.
-            None if is_new(managed) || stays && (managed.grant.is_none() || without_pods) => continue,
-            None => managed.former_unknown = true,
-        }
-        managed.held_back = Some(why);
-    }
-}
-
 /// The revision of the spec has not served long enough.
-fn has_to_prove(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
+pub(super) fn has_to_prove(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
     targets.is_unproven() && targets.effective.rollout.proven_after > 0 && !rollout.is_some_and(|rollout| rollout.proved)
 }
 
-/// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
-/// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
-/// that have the revision. Without any pods nodes could prove nothing, and all keep it.
-fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, managed_nodes: &[ManagedNode<'_>]) -> BTreeSet<usize> {
-    let was_reached = |managed: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.reached.contains_key(managed.name));
-    let has_it = |managed: &ManagedNode<'_>| {
-        is_granted(managed, settings) || managed.is_at(&settings.revision) && !is_new(managed) || was_reached(managed)
-    };
-    let chosen = || managed_nodes.iter().filter(|managed| managed.chosen);
-    let mut taken: Vec<&ManagedNode<'_>> = chosen().filter(|managed| has_it(managed)).collect();
-    let has_room = |taken: &[&ManagedNode<'_>], managed: &ManagedNode<'_>| {
-        let domain = settings.topology.as_ref().and_then(|topology| Some((topology, topology.budget?)));
-        let here = |topology: &Topology, other: &ManagedNode<'_>| other.domain(topology) == managed.domain(topology);
-        taken.len() < settings.budget.of(chosen().count())
-            && domain.is_none_or(|(topology, budget)| {
-                let nodes = chosen().filter(|other| here(topology, other)).count();
-                taken.iter().filter(|other| here(topology, other)).count() < budget.of(nodes)
-            })
-    };
-    let mut stay = BTreeSet::new();
-    let others =
-        managed_nodes.iter().enumerate().filter(|(_, managed)| managed.chosen && !is_new(managed) && !managed.is_at(&settings.revision));
-    for (index, managed) in others {
-        let is_empty = || managed.deployment.is_some_and(|found| found.replicas() <= 0 && breaker::read(found).is_none());
-        let stays = match managed.grant {
-            _ if settings.is_without_pods() => true,
-            None => is_empty(),
-            Some(grant) if grant.kind == GrantReason::Update || grant.refused.is_some() || grant.released => false,
-            Some(_) if was_reached(managed) || managed.is_draining() => false,
-            Some(_) if has_room(&taken, managed) => {
-                taken.push(managed);
-                false
-            }
-            Some(_) => true,
-        };
-        if stays {
-            stay.insert(index);
-        }
-    }
-    stay
-}
-
-/// Its machine has taken the name of another: what that had is not its own. One that was given the revision has only lost its label.
-fn has_joined_in_place(managed: &ManagedNode<'_>, rollout: Option<&RolloutState>) -> bool {
-    let was_given = |node: &NodeFacts| rollout.is_some_and(|rollout| rollout.reached.get(managed.name) == Some(&node.uid));
-    managed.took_name() && !managed.node.is_some_and(was_given)
-}
-
-fn is_new(managed: &ManagedNode<'_>) -> bool {
-    managed.phase().is_none_or(|phase| phase == Phase::New)
-}
-
-/// Its update to the revision is under way.
-fn is_granted(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
-    managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision)
-}
-
-/// An update, to whatever revision, is under way, and what runs is not what the Deployment says.
-fn is_changing(managed: &ManagedNode<'_>) -> bool {
-    !managed.settled && managed.grant.is_some_and(|grant| matches!(grant.kind, GrantReason::Update | GrantReason::Abort))
-}
-
-/// Runs the revision, or is about to.
-fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
-    managed.is_at(&settings.revision) || is_granted(managed, settings)
-}
-
-/// Somebody deleted a pod of an older revision since the newest became the wanted one. Pods that came while the operator was at work on
-/// the node (more replicas, a repair, the way back from a drain) are its own doing, and more than there should be are nobody's loss.
-fn lost_a_pod(managed: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bool {
-    let Some(deployment) = managed.deployment else { return false };
-    if is_new(managed) || managed.grant.is_some_and(|grant| !matches!(grant.kind, GrantReason::Update | GrantReason::Abort)) {
-        return false;
-    }
-    let closed = managed.token.as_ref().filter(|token| token.phase == Phase::Closed).map_or(since, |token| token.since);
-    let older = managed.pods.iter().filter(|pod| pod.revision != settings.revision && !pod.ended && !pod.terminating);
-    let left = older.filter(|pod| pod.created <= since.max(closed)).count();
-    let wanted = deployment.replicas().min(settings.pods_per_node);
-    usize::try_from(wanted).is_ok_and(|wanted| left < wanted)
-}
-
-/// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
-/// rollout has reached already come first, so that a set stays what it is when nodes come and go.
-fn turns(
-    snapshot: &Snapshot,
-    targets: &Targets,
-    rollout: Option<&RolloutState>,
-    managed_nodes: &[ManagedNode<'_>],
-) -> BTreeMap<usize, Turn> {
-    let settings = &targets.effective;
-    let mut order: Vec<_> = managed_nodes.iter().enumerate().filter(|(_, managed)| managed.chosen).collect();
-    order.sort_by_cached_key(|(_, managed)| (managed.order_hash(&settings.revision), managed.name));
-    let urgency = |managed: &ManagedNode<'_>| {
-        let fit = managed.node.is_some_and(|node| node.ready && !node.unschedulable) && !is_skipped(snapshot, managed);
-        // Next come those that are out of service already: what failed is mended first.
-        (!runs(managed, settings), !is_changing(managed), !fit)
-    };
-    order.sort_by_cached_key(|(_, managed)| urgency(managed));
-    if let Some(topology) = &settings.topology {
-        // A step has nodes of every domain, or first those of one, as the rest of the rollout.
-        let begun: BTreeSet<_> =
-            order.iter().filter(|(_, managed)| runs(managed, settings)).map(|(_, managed)| managed.domain(topology)).collect();
-        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-        let places = order.iter().map(|(index, managed)| {
-            let domain = managed.domain(topology);
-            let turn = seen.entry(domain).or_default();
-            *turn += 1;
-            (*index, if topology.one_at_a_time { (0, !begun.contains(domain), domain) } else { (*turn, false, "") })
-        });
-        let places: BTreeMap<_, _> = places.collect();
-        order.sort_by_cached_key(|(index, managed)| (urgency(managed), places[index]));
-    }
-    let most = order.len() - settings.rollout.partition.at_least_of(order.len()).min(order.len());
-    let mut asked_for: BTreeSet<usize> = BTreeSet::new();
-    let steps = if has_steps(targets) { settings.rollout.steps.as_slice() } else { &[] };
-    let done = rollout.map_or(0, |rollout| rollout.steps_done as usize);
-    if done >= steps.len() {
-        asked_for.extend(order.iter().map(|(index, _)| *index));
-    }
-    for step in steps.iter().take(done + 1) {
-        match &step.nodes {
-            StepNodes::Total(count) => asked_for.extend(order.iter().take(count.of(order.len())).map(|(index, _)| *index)),
-            StepNodes::Labelled(labels) => {
-                asked_for.extend(order.iter().filter(|(_, managed)| has_labels(managed, labels)).map(|(index, _)| *index));
-            }
-        }
-    }
-    let asked_for = order.iter().map(|(index, _)| *index).filter(|index| asked_for.contains(index));
-    asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::HeldByPartition })).collect()
-}
-
-fn has_labels(managed: &ManagedNode<'_>, labels: &BTreeMap<String, String>) -> bool {
+pub(super) fn has_labels(managed: &ManagedNode<'_>, labels: &BTreeMap<String, String>) -> bool {
     managed.node.is_some_and(|node| labels.iter().all(|(key, value)| node.labels.get(key) == Some(value)))
 }
 
@@ -241,7 +36,7 @@ fn selects_none(nodes: &StepNodes, managed_nodes: &[ManagedNode<'_>]) -> bool {
 }
 
 /// Steps are for a revision of the spec that has another to fall back on.
-fn has_steps(targets: &Targets) -> bool {
+pub(super) fn has_steps(targets: &Targets) -> bool {
     let rollout = &targets.effective.rollout;
     !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
 }
@@ -255,7 +50,7 @@ fn is_past_steps(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
 /// All nodes run the revision and have served without a break, and nothing of its rollout is left that could fail: no node is under way,
 /// none has failed, and no step is to be passed. As many nodes as may be out at any time may be missing, where a person leaves them out or
 /// their Nodes are not Ready: one broken machine is no reason to have no revision to go back to.
-pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sights: &Sights, managed_nodes: &[ManagedNode<'_>]) -> bool {
+pub fn is_through(targets: &Targets, ledger: &Ledger, sights: &Sights, managed_nodes: &[ManagedNode<'_>]) -> bool {
     let settings = &targets.effective;
     let runs = |managed: &ManagedNode<'_>| {
         let whole = managed.deployment.is_some_and(|deployment| deployment.replicas() == settings.pods_per_node);
@@ -263,8 +58,8 @@ pub fn is_through(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, sight
         managed.is_at(&settings.revision) && whole && managed.settled && attached
     };
     let (run, missing): (Vec<_>, Vec<_>) = managed_nodes.iter().filter(|managed| managed.chosen).partition(|managed| runs(managed));
-    let excused = |managed: &&ManagedNode<'_>| is_skipped(snapshot, managed) || managed.is_lost();
-    let rollout = stored(targets, ledger);
+    let excused = |managed: &&ManagedNode<'_>| managed.is_skipped() || managed.is_lost();
+    let rollout = targets.rollout_state(ledger);
     // What has no pods has not run.
     !run.is_empty()
         && !settings.is_without_pods()
@@ -285,6 +80,16 @@ fn counts(reason: &str) -> bool {
 /// Pods of the revision failed.
 fn condemns(failure: &Failure) -> bool {
     counts(&failure.reason) && failure.reason != Reason::DetachTimeout.word()
+}
+
+/// Its update to the revision is under way.
+pub(super) fn is_granted(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update && grant.revision == settings.revision)
+}
+
+/// Runs the revision, or is about to.
+pub(super) fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
+    managed.is_at(&settings.revision) || is_granted(managed, settings)
 }
 
 /// Nodes of the step that the partition keeps at what they run.
@@ -311,13 +116,6 @@ pub fn step_state(
         Some(_) => StepState::AwaitingPromotion { revision: revision() },
     };
     Some(Reason::Step { step: done + 1, of: steps.len(), state })
-}
-
-/// The Node's annotation names the resource.
-pub fn is_skipped(snapshot: &Snapshot, managed: &ManagedNode<'_>) -> bool {
-    let key = snapshot.resource.key();
-    let listed = managed.node.and_then(|node| node.annotations.get(names::SKIP_ANNOTATION));
-    listed.is_some_and(|listed| listed.split(',').any(|one| one.trim() == key))
 }
 
 /// Failures that halt the rollout, with the number that does.
@@ -404,11 +202,6 @@ pub fn is_retried_everywhere(snapshot: &Snapshot, rollout: &RolloutState) -> boo
     !asked.is_empty() && *asked != rollout.retry
 }
 
-/// This time, or that of the newest of the pods: a clock that was set back makes no pod one that came later.
-pub fn not_before<'p>(now: i64, pods: impl IntoIterator<Item = &'p PodFacts>) -> i64 {
-    pods.into_iter().map(|pod| pod.created).fold(now, i64::max)
-}
-
 /// The rollout up to this moment, and the nodes that a person wants to be tried again.
 pub fn observe(
     snapshot: &Snapshot,
@@ -423,7 +216,7 @@ pub fn observe(
         |managed: &&ManagedNode<'_>| managed.is_at(&settings.revision) && managed.grant.is_none() && managed.phase() == Some(Phase::Closed);
     let finished = chosen().filter(is_finished).count();
     let finished = u32::try_from(finished).unwrap_or(u32::MAX);
-    let mut rollout = stored(targets, ledger).cloned().unwrap_or_else(|| RolloutState {
+    let mut rollout = targets.rollout_state(ledger).cloned().unwrap_or_else(|| RolloutState {
         revision: settings.revision.clone(),
         since: not_before(snapshot.now, managed_nodes.iter().flat_map(|managed| managed.pods)),
         progressed_at: snapshot.now,

@@ -4,11 +4,16 @@ pub mod claims;
 mod labels;
 pub mod load_balancer;
 pub mod node_rights;
+pub mod node_selection;
 mod rollout;
 
 pub use rollout::{RolloutSettings, StepNodes, StepSettings};
 
-use crate::{spec::load_balancer::Timing, window::Windows};
+use crate::{
+    facts::{RESOURCES_PER_NAMESPACE, SPEC_BYTES, SPEC_MAPPINGS, Withheld},
+    spec::load_balancer::Timing,
+    window::Windows,
+};
 use crds::{
     Duration,
     ingress_daemon_set::{
@@ -42,6 +47,30 @@ pub struct SpecProblem {
     pub reason: &'static str,
     /// What is wrong and what to do.
     pub message: String,
+}
+
+impl Withheld {
+    /// The same as what is wrong with the spec.
+    pub fn invalid(self) -> SpecProblem {
+        match self {
+            Self::TooLarge { bytes, mappings } => SpecProblem {
+                reason: "TooLarge",
+                message: format!(
+                    "the spec is {} KiB long as JSON, with {mappings} mappings in its template; at most {} KiB and {SPEC_MAPPINGS} mappings are \
+                     looked after, and the last good state keeps running: move what is long into a ConfigMap",
+                    bytes.div_ceil(1024),
+                    SPEC_BYTES / 1024,
+                ),
+            },
+            Self::TooMany => SpecProblem {
+                reason: "TooManyResources",
+                message: format!(
+                    "of a namespace {RESOURCES_PER_NAMESPACE} IngressDaemonSets are looked after, those that run something and then the oldest, and \
+                     this is none of them; what it runs keeps running: delete others, or make it in another namespace"
+                ),
+            },
+        }
+    }
 }
 
 /// A number or a share of something.

@@ -1,6 +1,7 @@
 //! What a resource of a namespace may have the operator write to Nodes. Nodes belong to everybody: who runs the operator says it, by flags.
 
-use crate::{snapshot::Snapshot, spec::SpecProblem};
+use super::SpecProblem;
+use crate::facts::Resource;
 use crds::{
     ledger::Annotation,
     names,
@@ -182,11 +183,11 @@ impl FromStr for NamespaceTaints {
 }
 
 /// The mark of the spec may not be written.
-pub fn refused_mark(snapshot: &Snapshot) -> Option<SpecProblem> {
-    let spec = &snapshot.resource.spec;
+pub fn refused_mark(rights: &NodeRights, resource: &Resource) -> Option<SpecProblem> {
+    let spec = &resource.spec;
     let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
-    let namespace = &snapshot.resource.namespace;
-    let mark = rolling.node_mark().filter(|mark| !snapshot.node_rights.allows_mark(namespace, mark))?;
+    let namespace = &resource.namespace;
+    let mark = rolling.node_mark().filter(|mark| !rights.allows_mark(namespace, mark))?;
     let (field, key) = match mark.key.strip_prefix(names::LABEL_MARK) {
         Some(key) => ("labelNodeToDetach", key),
         None => ("annotateNodeToDetach", mark.key.as_str()),
@@ -201,17 +202,16 @@ pub fn refused_mark(snapshot: &Snapshot) -> Option<SpecProblem> {
 }
 
 /// The taint of the spec that is not put on Nodes, because nobody allowed it. Pods bear it all the same, for it may be there.
-pub fn forbidden_taint(snapshot: &Snapshot) -> Option<&GateTaint> {
-    let resource = &snapshot.resource;
+pub fn forbidden_taint<'r>(rights: &NodeRights, resource: &'r Resource) -> Option<&'r GateTaint> {
     let taint = resource.spec.node_readiness_taint.as_ref();
-    taint.filter(|taint| !snapshot.node_rights.allows_taint(&resource.namespace, taint))
+    taint.filter(|taint| !rights.allows_taint(&resource.namespace, taint))
 }
 
 /// The same in words.
-pub fn refused_taint(snapshot: &Snapshot) -> Option<SpecProblem> {
-    let GateTaint { key, effect, .. } = forbidden_taint(snapshot)?;
+pub fn refused_taint(rights: &NodeRights, resource: &Resource) -> Option<SpecProblem> {
+    let GateTaint { key, effect, .. } = forbidden_taint(rights, resource)?;
     let named = if *effect == Effect::NoExecute { ":NoExecute" } else { "" };
-    let flag = ask_for("--allowed-node-taints", &format!("{}={key}{named}", snapshot.resource.namespace));
+    let flag = ask_for("--allowed-node-taints", &format!("{}={key}{named}", resource.namespace));
     Some(SpecProblem {
         reason: "TaintNotAllowed",
         message: format!(

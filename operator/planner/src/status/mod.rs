@@ -1,6 +1,6 @@
 //! The status that people, `kubectl wait` and autoscalers read.
 
-mod blocked;
+pub(crate) mod blocked;
 
 use crate::{
     node::ManagedNode,
@@ -39,7 +39,7 @@ pub fn status(
     let nodes = counts(valid, managed_nodes, &ledger);
     let effective = valid.map_or_else(|| earlier.revisions.effective.clone(), |settings| settings.revision.clone());
     let update = targets.as_ref().map_or_else(|_| earlier.revisions.update.clone(), |targets| targets.newest.clone());
-    let through = targets.as_ref().is_ok_and(|targets| rollout_state::is_through(snapshot, targets, &ledger, &plan.sights, managed_nodes));
+    let through = targets.as_ref().is_ok_and(|targets| rollout_state::is_through(targets, &ledger, &plan.sights, managed_nodes));
     let obstacle = obstacle(plan, &ledger, &nodes);
     let blocked = valid.and_then(|settings| blocked(snapshot, settings, obstacle, earlier.blocked.as_ref()));
     IngressDaemonSetStatus {
@@ -58,7 +58,8 @@ pub fn status(
 
 /// What the gate says that `nodeReadinessTaint` stands for, or said before it was looked at by this process.
 fn node_readiness(snapshot: &Snapshot, earlier: Option<NodeReadinessGateStatus>) -> Option<NodeReadinessGateStatus> {
-    let allowed = snapshot.resource.spec.node_readiness_taint.is_some() && node_rights::forbidden_taint(snapshot).is_none();
+    let allowed = snapshot.resource.spec.node_readiness_taint.is_some()
+        && node_rights::forbidden_taint(&snapshot.node_rights, &snapshot.resource).is_none();
     let has_gate = allowed && !snapshot.resource.deleting;
     snapshot.node_readiness.clone().or(earlier).filter(|_| has_gate)
 }
@@ -185,7 +186,7 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wan
                     ),
                 });
             }
-            warnings.extend(node_rights::refused_taint(snapshot));
+            warnings.extend(node_rights::refused_taint(&snapshot.node_rights, &snapshot.resource));
             warnings.extend(covers_all_nodes(settings, nodes.desired as usize));
             match warnings.first() {
                 Some(first) => ("Valid", true, first.reason, join(&warnings)),

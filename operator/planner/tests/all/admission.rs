@@ -9,16 +9,17 @@ use crds::{
 };
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
+    facts::NodeFacts,
+    gates_shared::{Source, admission::quote},
     node_gates::{
-        Clocks, Gate, World,
+        Gate, GateClocks, World,
         accepted::SETTLES,
-        admission::{self, Means, Offers, asked, clause, means, not_tainted, policies, policy_name, quote, selected},
+        admission::{self, Means, Offers, asked, clause, means, not_tainted, policies, policy_name, selected},
         decide,
         record::annotation_key,
         satisfiable::unsatisfiable,
-        world::{DaemonSet, Source},
+        world::DaemonSet,
     },
-    snapshot::NodeFacts,
 };
 use proptest::{collection, option, prelude::*, sample::select};
 use serde_json::{Value as Json, json};
@@ -294,7 +295,7 @@ fn what_was_recorded_as_the_node_was_created_is_as_old_as_the_node() {
         ..NodeFacts::default()
     };
     let world = World { gates: BTreeMap::from([("0a1b".to_owned(), gate.into())]), ..World::default() };
-    let at = |now| decide(&world, &BTreeSet::new(), "n", &facts, &Clocks::new(), &mut |_| true, now);
+    let at = |now| decide(&world, &BTreeSet::new(), "n", &facts, &GateClocks::new(), &mut |_| true, now);
     assert_eq!((at(1_059).patch, at(1_059).recheck_at), (None, Some(1_060)), "held, and nothing to write");
     let released = at(1_061);
     assert_eq!(released.transitions.iter().map(|transition| transition.held_for).collect::<Vec<_>>(), [Some(61)]);

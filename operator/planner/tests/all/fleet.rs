@@ -4,7 +4,7 @@
 
 use crate::world;
 
-use planner::{Plan, rollout::proof::Sights};
+use planner::{Plan, memory::Sights};
 use proptest::{
     prelude::Rng as _,
     test_runner::{RngAlgorithm, TestRng},

@@ -7,13 +7,15 @@ use crds::{
 };
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
+    facts::{NodeCondition, NodeFacts},
+    gates_shared::Source,
     node_gates::{
-        Clocks, Gate, NodePlan, World,
-        decide::{Happened, decide},
+        Gate, GateClocks, NodePlan, World,
+        decide::decide,
         legacy, preset,
-        world::{Pod, PodSource, Pods, Source},
+        transition::Happened,
+        world::{Pod, PodSource, Pods},
     },
-    snapshot::{NodeCondition, NodeFacts},
 };
 use serde_json::{Value, json};
 use std::{
@@ -109,7 +111,7 @@ fn shows(source: &PodSource, namespace: &str, labels: &str) -> bool {
     (source.namespace.is_empty() || source.namespace == namespace) && source.selector.matches(|key| labels.get(key).copied())
 }
 
-fn look(world: &World, node: &Value, clocks: &Clocks) -> NodePlan {
+fn look(world: &World, node: &Value, clocks: &GateClocks) -> NodePlan {
     decide(world, &BTreeSet::new(), node["metadata"]["name"].as_str().unwrap(), &facts(node), clocks, &mut |_| true, NOW)
 }
 
@@ -130,7 +132,7 @@ fn apply(node: &mut Value, patch: &Value) -> Result<(), json_patch::PatchError> 
 
 /// One look; the Node with the patch applied, and how many patches there were: none or one.
 fn after(world: &World, node: &Value) -> (Value, usize) {
-    let plan = look(world, node, &Clocks::default());
+    let plan = look(world, node, &GateClocks::default());
     let Some(patch) = plan.patch else { return (node.clone(), 0) };
     let mut node = node.clone();
     apply(&mut node, &patch).unwrap();
@@ -309,7 +311,7 @@ mod readiness_taint {
         let up = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n1", ready())]);
         let (released, _) = after(&up, &node("n1"));
         let down = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n1", unready())]);
-        let plan = look(&down, &released, &Clocks::default());
+        let plan = look(&down, &released, &GateClocks::default());
         assert!(
             matches!(plan.transitions.as_slice(), [one] if one.happened == Happened::Added { late: false } && one.regression),
             "{plan:?}"
@@ -460,7 +462,7 @@ mod startup_taint {
     #[test]
     fn a_write_based_on_the_past_fails_whole_and_the_next_one_goes_through() {
         let seen = tainted("n1", &[initializing()]);
-        let plan = look(&is_ready(), &seen, &Clocks::default());
+        let plan = look(&is_ready(), &seen, &GateClocks::default());
         let mut now = tainted("n1", &[json!({"key": "first", "effect": "NoSchedule"}), initializing()]);
         apply(&mut now, &plan.patch.unwrap()).unwrap_err();
         let (released, _) = after(&is_ready(), &now);
@@ -513,7 +515,7 @@ mod backfill {
     }
 
     fn look_knowing(gate: Gate, node: &Value, idle: Option<bool>) -> (NodePlan, Vec<Value>) {
-        let mut clocks = Clocks::default();
+        let mut clocks = GateClocks::default();
         clocks.entry(preset::UID.to_owned()).or_default().idle = idle;
         let plan = look(&world(gate, &[]), node, &clocks);
         let mut node = node.clone();

@@ -9,8 +9,8 @@ use crds::{
 };
 use planner::{
     Action, Plan, Snapshot, decide,
+    facts::{DaemonSetFacts, OtherResource},
     plan::Supporting,
-    snapshot::{DaemonSetFacts, OtherResource},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};

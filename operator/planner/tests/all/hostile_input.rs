@@ -6,7 +6,7 @@ use crds::{
     ledger::{Wait, WaitFor},
     names,
 };
-use planner::{Action, Snapshot, decide, snapshot::Withheld};
+use planner::{Action, Snapshot, decide, facts::Withheld};
 use proptest::{prelude::*, sample::select};
 use world::{
     World,

@@ -5,12 +5,9 @@ use crds::{
     names,
 };
 use planner::{
-    objects::in_place::{
-        classify::{Why, templates},
-        completion::is_complete,
-        writes,
-    },
-    snapshot::{ContainerFacts, InPlacePod, ReplicaSetFacts},
+    facts::{ContainerFacts, InPlacePod, ReplicaSetFacts},
+    objects::in_place::{classify::templates, completion::is_complete, writes},
+    reason::RecreateReason,
 };
 use serde_json::{Value, json};
 
@@ -29,21 +26,25 @@ fn template(image: &str) -> Value {
 #[test]
 fn only_what_a_running_pod_can_take_is_done_in_place() {
     type Edit = fn(&mut Value);
-    let table: [(&str, Edit, Result<(), Why>); 10] = [
+    let table: [(&str, Edit, Result<(), RecreateReason>); 10] = [
         ("an image", |t| t["spec"]["containers"][0]["image"] = "proxy:2".into(), Ok(())),
         ("a label", |t| t["metadata"]["labels"]["team"] = "web".into(), Ok(())),
         ("a label less", |t| t["metadata"]["labels"] = json!({}), Ok(())),
         ("an annotation", |t| t["metadata"]["annotations"] = json!({ "note": "x" }), Ok(())),
-        ("an argument", |t| t["spec"]["containers"][0]["args"] = json!([]), Err(Why::MoreThanImages)),
+        ("an argument", |t| t["spec"]["containers"][0]["args"] = json!([]), Err(RecreateReason::MoreThanImages)),
         (
             "a container",
             |t| t["spec"]["containers"].as_array_mut().unwrap().push(json!({ "name": "b", "image": "b:1" })),
-            Err(Why::MoreThanImages),
+            Err(RecreateReason::MoreThanImages),
         ),
-        ("an init container's image", |t| t["spec"]["initContainers"][0]["image"] = "init:2".into(), Err(Why::InitImage)),
-        ("a restart", |t| t["metadata"]["annotations"] = json!({ "kubectl.kubernetes.io/restartedAt": "now" }), Err(Why::RestartedAt)),
-        ("a label that a variable shows", |t| t["metadata"]["labels"]["track"] = "b".into(), Err(Why::Environment)),
-        ("the tag that is always pulled", |t| t["spec"]["containers"][0]["image"] = "proxy:latest".into(), Err(Why::PullPolicy)),
+        ("an init container's image", |t| t["spec"]["initContainers"][0]["image"] = "init:2".into(), Err(RecreateReason::InitImage)),
+        (
+            "a restart",
+            |t| t["metadata"]["annotations"] = json!({ "kubectl.kubernetes.io/restartedAt": "now" }),
+            Err(RecreateReason::RestartedAt),
+        ),
+        ("a label that a variable shows", |t| t["metadata"]["labels"]["track"] = "b".into(), Err(RecreateReason::Environment)),
+        ("the tag that is always pulled", |t| t["spec"]["containers"][0]["image"] = "proxy:latest".into(), Err(RecreateReason::PullPolicy)),
     ];
     for (what, edit, expected) in table {
         let mut wanted = template("proxy:1");
@@ -56,7 +57,7 @@ fn only_what_a_running_pod_can_take_is_done_in_place() {
 #[test]
 fn a_digest_and_a_port_of_a_registry_are_no_tags() {
     for (image, latest) in [("a", true), ("a:latest", true), ("r:5000/a", true), ("r:5000/a:1", false), ("a@sha256:0", false)] {
-        let expected = if latest { Err(Why::PullPolicy) } else { Ok(()) };
+        let expected = if latest { Err(RecreateReason::PullPolicy) } else { Ok(()) };
         assert_eq!(templates(&template("proxy:1"), &template(image)), expected, "{image}");
     }
 }
@@ -224,7 +225,7 @@ fn the_replica_set_is_changed_by_what_differs_alone_and_claimed_by_its_label() {
         spec: json!({ "template": template("proxy:1") }).into(),
     };
     let spec = serde_json::from_value(json!({ "template": template("proxy:1") })).unwrap();
-    let resource = planner::snapshot::Resource::created(("default", "edge"), "0a1b2c3d-0000", spec, 0);
+    let resource = planner::facts::Resource::created(("default", "edge"), "0a1b2c3d-0000", spec, 0);
     let label = "/metadata/labels/ingressdaemonsets.mumoshu.github.io~1in-place";
     let claimed = ["test /metadata/uid \"set\"".to_owned(), format!("test {label} null"), format!("add {label} \"0a1b2c3d.7\"")];
     assert_eq!(lines(&writes::claim(&resource, &set, 7, None).unwrap()), claimed);

@@ -168,7 +168,7 @@ fn a_condition_that_pods_list_for_a_gate_that_is_gone_becomes_true_and_no_other_
         deployment.spec = spec.into();
         for pod in snapshot.pods.get_mut("n0").unwrap() {
             let conditions = types.iter().map(|type_| (*type_).to_owned()).collect();
-            pod.unmet = Some(Box::new(planner::snapshot::Unmet { uid: "u".into(), resource_version: "7".into(), conditions }));
+            pod.unmet = Some(Box::new(planner::facts::Unmet { uid: "u".into(), resource_version: "7".into(), conditions }));
         }
         snapshot.clone()
     };

@@ -9,12 +9,11 @@ use crds::{
 };
 use planner::{
     Reason,
-    facts::scheduling,
+    facts::{NodeFacts, OtherResource, PodFacts},
     node::breaker,
     objects::render,
     protocol::timing::{self, Marked},
-    snapshot::{NodeFacts, OtherResource, PodFacts},
-    spec::resolve,
+    spec::{node_selection::is_chosen, resolve},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -31,13 +30,7 @@ fn chosen(pod: &Value, node: &Value, member: bool) -> bool {
     let spec = spec(json!({"nodeSelector": {"ingress": "true"}, "template": template}));
     let labels: BTreeMap<String, String> = serde_json::from_value(node["labels"].clone()).unwrap_or_default();
     let taints = serde_json::from_value(node["taints"].clone()).unwrap_or_default();
-    scheduling::is_chosen(
-        &spec,
-        &resolve(&spec).unwrap(),
-        "n1",
-        &NodeFacts { labels: labels.into(), taints, ..NodeFacts::default() },
-        member,
-    )
+    is_chosen(&spec, &resolve(&spec).unwrap(), "n1", &NodeFacts { labels: labels.into(), taints, ..NodeFacts::default() }, member)
 }
 
 #[test]

@@ -5,7 +5,9 @@
 use crds::{node_readiness_gate::ConditionStatus, pod_readiness_gate::RESERVED_CONDITIONS};
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
-    node_gates::world::{Key, ReplicaHealth, Source},
+    facts::{NodeCondition, NodeFacts},
+    gates_shared::{Key, ReplicaHealth, Source},
+    node_gates::GateLinks,
     pod_gates::{
         Gate, Pod, PodPlan, World,
         admission::policy,
@@ -15,7 +17,6 @@ use planner::{
         status::status,
         world::{Attachment, GATES_PER_NAMESPACE, ObjectKey, PodCondition, Target},
     },
-    snapshot::{GateLinks, NodeCondition, NodeFacts},
 };
 use proptest::{collection, prelude::*, sample::select};
 use serde_json::{Value, json};

@@ -3,7 +3,11 @@
 use crate::world;
 
 use crds::{node_readiness_gate::Effect, token::Phase};
-use planner::{Action, node_gates::Gate, plan::Write, snapshot::GateLinks};
+use planner::{
+    Action,
+    node_gates::{Gate, GateLinks},
+    plan::Write,
+};
 use world::{
     World,
     operator::Operator,

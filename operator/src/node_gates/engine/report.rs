@@ -10,13 +10,15 @@ use crds::{NodeReadinessGate, NodeReadinessGateStatus, names};
 use futures::FutureExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Client, ResourceExt as _};
-use planner::node_gates::{
-    Gate, World,
-    decide::View,
-    legacy,
-    record::annotation_key,
-    status::{Circumstances, Deletion, Refused, status, unseen},
-    world::Key,
+use planner::{
+    gates_shared::Key,
+    node_gates::{
+        Gate, World,
+        decide::View,
+        legacy,
+        record::annotation_key,
+        status::{Circumstances, Deletion, Refused, status, unseen},
+    },
 };
 use serde_json::{Value, json};
 use std::{

@@ -1,6 +1,6 @@
 //! Whether a container runs the image that its pod was given.
 
-use crate::snapshot::{ContainerFacts, InPlacePod};
+use crate::facts::{ContainerFacts, InPlacePod};
 use crds::in_place::Instance;
 
 /// Seconds beyond the pod's termination grace period after which a kubelet has ended whatever it was to end: it looks at each pod

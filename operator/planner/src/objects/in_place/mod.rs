@@ -9,14 +9,15 @@ pub mod completion;
 pub mod protocol;
 pub mod writes;
 
+use crate::reason::RecreateReason;
 use crate::{
+    facts::{DeploymentFacts, InPlacePod, PodFacts, ReplicaSetFacts},
     node::{ManagedNode, clocks},
     objects::{render, revisions::Targets},
     protocol::timing,
-    snapshot::{DeploymentFacts, InPlacePod, PodFacts, ReplicaSetFacts, Snapshot},
+    snapshot::Snapshot,
     spec::{Mode, ResolvedSpec},
 };
-use classify::Why;
 use crds::{
     in_place::token_id,
     ingress_daemon_set::PodUpdate,
@@ -41,15 +42,15 @@ pub struct Progress<'a> {
     /// When traffic has had the time to go elsewhere, seconds since 1970.
     pub drained_at: i64,
     /// Why the pods have to be re-created, when they have to.
-    pub why: Option<Why>,
+    pub why: Option<RecreateReason>,
 }
 
 /// How an update of the node would come about: in place, or why not.
-pub fn way(managed: &ManagedNode<'_>, targets: &Targets) -> Result<(), Why> {
-    let (Some(deployment), Some(settings)) = (managed.deployment, managed.settings) else { return Err(Why::FormerUnknown) };
+pub fn way(managed: &ManagedNode<'_>, targets: &Targets) -> Result<(), RecreateReason> {
+    let (Some(deployment), Some(settings)) = (managed.deployment, managed.settings) else { return Err(RecreateReason::FormerUnknown) };
     let former = classified(managed, deployment, settings, targets)?;
     if !render::contains(&deployment.spec.get("template").unwrap_or_default(), &rendered(managed, former, deployment)) {
-        return Err(Why::Drifted);
+        return Err(RecreateReason::Drifted);
     }
     let own = own(deployment, managed.replica_sets);
     let template = deployment.spec.get("template").unwrap_or_default();
@@ -59,11 +60,11 @@ pub fn way(managed: &ManagedNode<'_>, targets: &Targets) -> Result<(), Why> {
         own.iter().any(|set| set.template() != template && (set.replicas > 0 || target.as_ref() == Some(&set.template())))
     };
     if current.len() != 1 || others {
-        return Err(Why::ReplicaSets);
+        return Err(RecreateReason::ReplicaSets);
     }
     let gated = |pod: &PodFacts| pod.gated.as_ref().is_some_and(|gated| current.iter().any(|set| set.hash == gated.hash));
     if !managed.pods.iter().filter(|pod| !pod.ended && !pod.terminating).all(gated) {
-        return Err(Why::PodsWithoutGate);
+        return Err(RecreateReason::PodsWithoutGate);
     }
     Ok(())
 }
@@ -74,18 +75,18 @@ fn classified<'t>(
     deployment: &DeploymentFacts,
     settings: &ResolvedSpec,
     targets: &'t Targets,
-) -> Result<&'t ResolvedSpec, Why> {
+) -> Result<&'t ResolvedSpec, RecreateReason> {
     if settings.pod_update == PodUpdate::Recreate {
-        return Err(Why::NotAsked);
+        return Err(RecreateReason::NotAsked);
     }
-    let former = targets.at(deployment.revision()).ok_or(Why::FormerUnknown)?;
+    let former = targets.at(deployment.revision()).ok_or(RecreateReason::FormerUnknown)?;
     if deployment.template_label(names::RENDERED_BY_LABEL) != Some(render::rendered_by(settings).as_str())
         || render::rendered_by(former) != render::rendered_by(settings)
     {
-        return Err(Why::OtherRendering);
+        return Err(RecreateReason::OtherRendering);
     }
     if settings.mode == Mode::Degrade && settings.max_unavailable_pods.is_zero() && managed.pods.iter().any(|pod| !pod.ended) {
-        return Err(Why::NoPodMayBeDown);
+        return Err(RecreateReason::NoPodMayBeDown);
     }
     classify::templates(&former.template, &settings.template)?;
     Ok(former)
@@ -162,7 +163,7 @@ pub fn progress<'a>(snapshot: &Snapshot, managed: &ManagedNode<'a>, grant: &Gran
     let gated: Vec<_> = pods.iter().filter_map(|pod| Some((*pod, pod.gated.as_deref()?))).collect();
     let ours = gated.len() == pods.len() && gated.iter().all(|(_, pod)| replica_set.is_some_and(|set| set.hash == pod.hash));
     let possible = target.as_ref().is_some_and(|target| replica_set.is_some_and(|set| change::between(&set.template(), target).is_some()));
-    let why = why.or((!alone || !possible).then_some(Why::ReplicaSets)).or((!ours).then_some(Why::PodsWithoutGate));
+    let why = why.or((!alone || !possible).then_some(RecreateReason::ReplicaSets)).or((!ours).then_some(RecreateReason::PodsWithoutGate));
     let views: Vec<_> = gated.iter().map(|(pod, gated)| pod_view(pod, gated, target.as_ref(), &template, grant.id, snapshot.now)).collect();
     let drained_at = drained_at(snapshot.now, managed, grant, token.since);
     let moves = moves(&View {
@@ -184,18 +185,23 @@ pub fn progress<'a>(snapshot: &Snapshot, managed: &ManagedNode<'a>, grant: &Gran
 
 /// The template that is wanted on the `ReplicaSet`. One that carries our token has it already: what it is then is not compared
 /// with the spec again, and never written twice.
-fn wanted(managed: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets>, claimed: Option<&ReplicaSetFacts>) -> Result<Value, Why> {
+fn wanted(
+    managed: &ManagedNode<'_>,
+    grant: &Grant,
+    targets: Option<&Targets>,
+    claimed: Option<&ReplicaSetFacts>,
+) -> Result<Value, RecreateReason> {
     let revision = |template: &Value| template["metadata"]["labels"][names::REVISION_LABEL] == grant.revision.as_str();
     if let Some(template) = claimed.map(ReplicaSetFacts::template) {
-        return if revision(&template) && gates(&template) { Ok(template) } else { Err(Why::ReplicaSets) };
+        return if revision(&template) && gates(&template) { Ok(template) } else { Err(RecreateReason::ReplicaSets) };
     }
     let (Some(deployment), Some(settings), Some(targets)) = (managed.deployment, managed.settings, targets) else {
-        return Err(Why::FormerUnknown);
+        return Err(RecreateReason::FormerUnknown);
     };
     let former = classified(managed, deployment, settings, targets)?;
-    let target = target(deployment, former, managed, settings).ok_or(Why::MoreThanImages)?;
+    let target = target(deployment, former, managed, settings).ok_or(RecreateReason::MoreThanImages)?;
     if !revision(&target) || !render::contains(&target, &rendered(managed, settings, deployment)) {
-        return Err(Why::Drifted);
+        return Err(RecreateReason::Drifted);
     }
     Ok(target)
 }

@@ -5,8 +5,8 @@ use super::{
     completion,
 };
 use crate::{
+    facts::{ContainerFacts, InPlacePod, ReplicaSetFacts, Resource},
     patch::{self, JsonPatch},
-    snapshot::{ContainerFacts, InPlacePod, ReplicaSetFacts, Resource},
 };
 use crds::{
     in_place::{Instance, PodRecord, token},

@@ -5,10 +5,10 @@ use planner::node_gates::{
     Gate,
     admission::record,
     cleanup::{Known, leftovers},
-    decide::Happened,
     record::{Origin, annotation_key},
     satisfiable::unsatisfiable,
     status::{Circumstances, status, unseen},
+    transition::Happened,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -1,7 +1,10 @@
 //! When the taint of a gate comes and goes.
 
 use super::life::*;
-use planner::node_gates::{Gate, decide::Happened, record::Cause, retaint_budget::RetaintBudget, world::ReplicaHealth};
+use planner::{
+    gates_shared::ReplicaHealth,
+    node_gates::{Gate, record::Cause, retaint_budget::RetaintBudget, transition::Happened},
+};
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -90,7 +90,7 @@ fn a_node_that_works_is_not_tainted_before_anybody_could_see_what_it_lacks() {
 fn an_update_that_is_under_way_when_a_gate_is_switched_on_is_held_as_on_a_released_node() {
     let wanted = json!({"namespace": "edge", "name": "web", "maxHold": "60s"});
     let mut life = switched_on(json!({"mode": "Continuous", "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}]}));
-    let health = planner::node_gates::world::ReplicaHealth {
+    let health = planner::gates_shared::ReplicaHealth {
         node_uid: life.node.uid.clone(),
         labels_and_taints_hash: life.node.labels_and_taints_hash(),
         chosen: true,

@@ -3,12 +3,12 @@
 use crds::node_readiness_gate::ConditionStatus;
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
+    facts::{NodeCondition, NodeFacts},
     node_gates::{
-        Clocks, Gate, NodePlan, World, decide,
+        Gate, GateClocks, NodePlan, World, decide,
         record::{Record, records},
         satisfiable::unsatisfiable,
     },
-    snapshot::{NodeCondition, NodeFacts},
 };
 use serde_json::{Value, json};
 use std::{
@@ -80,7 +80,7 @@ pub fn cold(node: &mut NodeFacts) {
 pub struct Life {
     pub world: World,
     pub node: NodeFacts,
-    pub clocks: Clocks,
+    pub clocks: GateClocks,
     pub room: bool,
     pub now: i64,
     pub writes: usize,
@@ -88,7 +88,7 @@ pub struct Life {
 
 impl Life {
     pub fn new(gates: Vec<Gate>) -> Self {
-        Self { world: world(gates), node: node(), clocks: Clocks::new(), room: true, now: NOW, writes: 0 }
+        Self { world: world(gates), node: node(), clocks: GateClocks::new(), room: true, now: NOW, writes: 0 }
     }
 
     pub fn plan(&self) -> NodePlan {

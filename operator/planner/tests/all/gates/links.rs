@@ -1,10 +1,7 @@
 //! What gates mean to the `IngressDaemonSets` that they ask for.
 
 use super::life::*;
-use planner::{
-    node_gates::{Gate, legacy, links::links, preset},
-    snapshot::GateLinks,
-};
+use planner::node_gates::{Gate, GateLinks, legacy, links::links, preset};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

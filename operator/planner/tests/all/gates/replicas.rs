@@ -1,10 +1,12 @@
 //! What a node is asked for that an `IngressDaemonSet` chooses.
 
 use super::life::*;
-use planner::node_gates::{
-    Gate,
-    status::{Circumstances, status},
-    world::ReplicaHealth,
+use planner::{
+    gates_shared::ReplicaHealth,
+    node_gates::{
+        Gate,
+        status::{Circumstances, status},
+    },
 };
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc};

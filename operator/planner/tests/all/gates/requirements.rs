@@ -6,13 +6,14 @@ use crds::{
     node_readiness_gate::{ConditionStatus, Effect},
 };
 use planner::{
+    facts::NodeCondition,
+    gates_shared::Source,
     node_gates::{
         Gate,
         satisfiable::unsatisfiable,
         status::{Circumstances, status},
-        world::{DaemonSet, NOWHERE, Pod, PodSource, Pods, Source},
+        world::{DaemonSet, NOWHERE, Pod, PodSource, Pods},
     },
-    snapshot::NodeCondition,
 };
 use serde_json::{Value, json};
 use std::{

@@ -1,7 +1,7 @@
 //! Several gates and one node.
 
 use super::life::*;
-use planner::node_gates::{Gate, NodePlan, decide::Happened, satisfiable::unsatisfiable};
+use planner::node_gates::{Gate, NodePlan, satisfiable::unsatisfiable, transition::Happened};
 use serde_json::json;
 
 #[test]

@@ -3,11 +3,11 @@
 use super::life::*;
 use crds::node_readiness_gate::Mode;
 use planner::{
+    facts::NodeFacts,
     node_gates::{
-        decide::Happened,
         record::{Origin, State, annotation_key},
+        transition::Happened,
     },
-    snapshot::NodeFacts,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;

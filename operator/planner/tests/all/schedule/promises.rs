@@ -12,9 +12,8 @@ use crds::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::{
     Action, Plan, Reason, Snapshot,
-    facts::readiness,
+    facts::{DeploymentFacts, NodeFacts, readiness},
     plan::Write,
-    snapshot::{DeploymentFacts, NodeFacts},
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,8 +7,9 @@ use super::{
 };
 use crds::{ledger::Ledger, names};
 use planner::{
+    facts::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, Resource, RevisionFacts},
     plan::Supporting,
-    snapshot::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, NodeFacts, PortAnswer, Resource, RevisionFacts},
+    snapshot::PortAnswer,
     spec::Count,
 };
 use serde_json::{Value, json};

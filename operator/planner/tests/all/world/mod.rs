@@ -15,9 +15,8 @@ use cluster::{Cluster, deployment_facts, node_facts, node_of};
 use operator::{Operator, Request};
 use planner::{
     Action, Plan,
-    plan::Supporting,
-    plan::Write,
-    snapshot::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, Resource, RevisionFacts},
+    facts::{DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, ReplicaSetFacts, Resource, RevisionFacts},
+    plan::{Supporting, Write},
 };
 use pods::{Pod, pod_facts};
 use serde_json::Value;

@@ -4,11 +4,10 @@ use super::{View, World, cluster::UID8};
 use crds::names;
 use planner::{
     Action, Plan, Snapshot,
-    node::clocks::Clocks,
+    memory::{Clocks, Sights},
+    node_gates::GateLinks,
     objects::{health_checker, render},
     plan::Write,
-    rollout::proof::Sights,
-    snapshot::GateLinks,
     spec::node_rights::NodeRights,
 };
 use std::{
@@ -132,7 +131,7 @@ impl Operator {
     }
 
     /// Consistent lists, once the ledger says that it is being rebuilt; ids that were reserved before are void then.
-    fn list_for_rebuilding(&mut self, world: &World, resource: &planner::snapshot::Resource) {
+    fn list_for_rebuilding(&mut self, world: &World, resource: &planner::facts::Resource) {
         let ledger = resource.ledger();
         let fence = ledger.and_then(|ledger| ledger.rebuilding);
         if ledger.is_none() || fence.is_some() {

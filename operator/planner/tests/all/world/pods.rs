@@ -6,8 +6,8 @@ use super::{
 };
 use crds::{in_place::PodRecord, names};
 use planner::{
+    facts::{ContainerFacts, InPlacePod, PodFacts, ReplicaSetFacts},
     objects::in_place::gates,
-    snapshot::{ContainerFacts, InPlacePod, PodFacts, ReplicaSetFacts},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
@@ -395,9 +395,9 @@ fn gated(pod: &Pod) -> InPlacePod {
     }
 }
 
-fn unmet(pod: &Pod) -> planner::snapshot::Unmet {
+fn unmet(pod: &Pod) -> planner::facts::Unmet {
     let conditions = vec!["example.com/lb".to_owned()];
-    planner::snapshot::Unmet { uid: pod.uid.clone(), resource_version: pod.version.to_string(), conditions }
+    planner::facts::Unmet { uid: pod.uid.clone(), resource_version: pod.version.to_string(), conditions }
 }
 
 pub fn pod_facts(pod: &Pod) -> PodFacts {

@@ -1,0 +1,98 @@
+//! What is read of a Node.
+
+use super::label_map::LabelMap;
+use crds::{holders::Holders, names, node_readiness_gate::ConditionStatus};
+use k8s_openapi::api::core::v1::Taint;
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+/// What is read of a Node.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
+pub struct NodeFacts {
+    /// UID.
+    pub uid: String,
+    /// `resourceVersion`.
+    pub resource_version: String,
+    /// Labels.
+    pub labels: LabelMap,
+    /// Annotations.
+    pub annotations: LabelMap,
+    /// Has an annotation map at all: JSON Patch cannot add into a missing one.
+    pub has_annotations: bool,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// Cordoned.
+    pub unschedulable: bool,
+    /// Ready condition is True.
+    pub ready: bool,
+    /// Is being deleted.
+    pub deleting: bool,
+    /// IP address at which the node is reached inside the cluster.
+    pub address: Option<String>,
+    /// Conditions.
+    pub conditions: Vec<NodeCondition>,
+    /// Boot ID: another one after each start of the machine.
+    pub boot_id: String,
+    /// ID of the machine.
+    pub machine_id: String,
+    /// Seconds since 1970.
+    pub created: i64,
+}
+
+/// A condition of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCondition {
+    /// Its type.
+    pub type_: Arc<str>,
+    /// What it says.
+    pub status: ConditionStatus,
+    /// When it was last said, seconds since 1970.
+    pub heartbeat: i64,
+    /// When it last changed, seconds since 1970.
+    pub transition: i64,
+}
+
+impl NodeFacts {
+    /// The resource of this UID, of which these are the first characters, uses the node, as its label says.
+    pub fn is_used_by(&self, uid8: &str) -> bool {
+        self.labels.contains_key(&names::member_label(uid8))
+    }
+
+    /// The same, but for what changes with every heartbeat.
+    pub fn equals_ignoring_heartbeats(&self, other: &Self) -> bool {
+        let said = |condition: &NodeCondition| NodeCondition { heartbeat: 0, ..condition.clone() };
+        self.conditions.len() == other.conditions.len()
+            && self.conditions.iter().map(said).eq(other.conditions.iter().map(said))
+            && self.is_same_but_conditions(other)
+    }
+
+    /// The same to whom conditions other than Ready mean nothing.
+    pub fn is_same_but_conditions(&self, other: &Self) -> bool {
+        *self == Self { resource_version: self.resource_version.clone(), conditions: self.conditions.clone(), ..other.clone() }
+    }
+
+    /// What decides on who may use the node, its labels and taints, as a number; equal for equal ones within one process.
+    pub fn labels_and_taints_hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (key, value) in self.labels.entries() {
+            (key, value).hash(&mut hasher);
+        }
+        for taint in &self.taints {
+            (&taint.key, &taint.effect, &taint.value).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Value of what marks the Node: an annotation, or a label.
+    pub fn mark(&self, key: &str) -> Option<&String> {
+        key.strip_prefix(crds::names::LABEL_MARK).map_or_else(|| self.annotations.get(key), |key| self.labels.get(key))
+    }
+
+    /// The holders annotation; `Err` when somebody made it unreadable.
+    pub fn holders(&self) -> Result<Holders, serde_json::Error> {
+        crds::holders::parse(self.annotations.get(crds::names::HOLDERS_ANNOTATION).map(String::as_str))
+    }
+}

@@ -1,0 +1,125 @@
+//! What is read of pods.
+
+use super::label_map::LabelMap;
+use crds::in_place::PodRecord;
+
+/// What is read of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
+pub struct PodFacts {
+    /// Name.
+    pub name: String,
+    /// Revision label.
+    pub revision: String,
+    /// Condition Ready.
+    pub ready: bool,
+    /// Is being deleted.
+    pub terminating: bool,
+    /// Phase Failed or Succeeded: holds nothing any more.
+    pub ended: bool,
+    /// Seconds since 1970.
+    pub created: i64,
+    /// How often its containers were started again.
+    pub restarts: i32,
+    /// Stands for the runs of all its containers: another number once one of them was started again.
+    pub runs: u64,
+    /// Its kubelet evicted it.
+    pub evicted: bool,
+    /// Seconds since 1970 when the kubelet refused it at admission.
+    pub rejected_at: Option<i64>,
+    /// What an update in place reads, where the pod has the gate for it.
+    pub gated: Option<Box<InPlacePod>>,
+    /// Conditions that it lists as readiness gates and that are not True, where there are any.
+    pub unmet: Option<Box<Unmet>>,
+    /// It is there to pull images.
+    pub pull: Option<Box<PullFacts>>,
+    /// Why it does not run: reason and message of a waiting container, of scheduling, or of the refusal.
+    pub trouble: Option<(String, String)>,
+    /// It is a health checker that ended because its port belongs to somebody else: what it said, with its node.
+    pub port_conflict: Option<String>,
+}
+
+/// What is read of a pod that pulls images before a node's update.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PullFacts {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Name of its node.
+    pub node: String,
+    /// Whose images it pulls.
+    pub revision: String,
+    /// All of them are there.
+    pub pulled: bool,
+    /// Is being deleted.
+    pub terminating: bool,
+    /// Why one is not: reason and message.
+    pub trouble: Option<(String, String)>,
+}
+
+/// What is read of a pod that can be updated in place: one that has the gate.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InPlacePod {
+    /// UID.
+    pub uid: String,
+    /// `resourceVersion`.
+    pub resource_version: String,
+    /// Generation; 0 where the API server counts none for pods.
+    pub generation: i64,
+    /// The generation that the kubelet has seen; 0 where it does not say.
+    pub observed_generation: i64,
+    /// Which `ReplicaSet` made it: the label `pod-template-hash`.
+    pub hash: String,
+    /// The condition of the gate; absent when there is none.
+    pub gate: Option<bool>,
+    /// The containers, in the order of the spec.
+    pub containers: Vec<ContainerFacts>,
+    /// Seconds that its containers have to end.
+    pub termination_grace: i64,
+    /// Labels.
+    pub labels: LabelMap,
+    /// Annotations.
+    pub annotations: LabelMap,
+    /// What the last update in place left on it.
+    pub record: Option<PodRecord>,
+}
+
+/// Conditions that keep a pod from being ready, but for that of updates in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmet {
+    /// UID of the pod.
+    pub uid: String,
+    /// Its `resourceVersion`.
+    pub resource_version: String,
+    /// Their types.
+    pub conditions: Vec<String>,
+}
+
+/// What is read of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerFacts {
+    /// Name.
+    pub name: String,
+    /// Image in the pod's spec.
+    pub image: String,
+    /// Image that its status shows.
+    pub shown: String,
+    /// ID of that.
+    pub image_id: String,
+    /// ID of its run; empty when none has begun.
+    pub id: String,
+    /// When its run began, seconds since 1970 by the node's clock; 0 when none does.
+    pub started_at: i64,
+    /// It runs, and its startup probe has succeeded.
+    pub running: bool,
+    /// Ready.
+    pub ready: bool,
+    /// How often it was started again.
+    pub restarts: i32,
+}
+
+/// This time, or that of the newest of the pods: a clock that was set back makes no pod one that came later.
+pub fn not_before<'p>(now: i64, pods: impl IntoIterator<Item = &'p PodFacts>) -> i64 {
+    pods.into_iter().map(|pod| pod.created).fold(now, i64::max)
+}

@@ -1,0 +1,57 @@
+//! What comes about on a node, and what is remembered of it between two looks.
+
+use super::record::Record;
+use std::collections::BTreeMap;
+
+/// What is remembered of a gate and a node between two looks; losing it costs time, never a taint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GateClock {
+    /// Since when the requirements are met without a break, unix seconds.
+    pub passing_since: Option<i64>,
+    /// Since when they are not, unix seconds.
+    pub failing_since: Option<i64>,
+    /// When the taint was last put back that somebody else had taken away, unix seconds.
+    pub put_back_at: Option<i64>,
+    /// Whether the node was found to be idle.
+    pub idle: Option<bool>,
+    /// In a dry run: what would be recorded of the node.
+    pub trial: Option<Record>,
+}
+
+/// By the UID of the gate.
+pub type GateClocks = BTreeMap<String, GateClock>;
+
+/// What came about on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// The taint came; `late` when the node had been there without it.
+    Added {
+        /// Pods may have come meanwhile.
+        late: bool,
+    },
+    /// The taint was there before.
+    Adopted,
+    /// The taint came back that somebody else had taken away.
+    PutBack,
+    /// The taint went.
+    Removed,
+    /// The gate has no more need of the taint, which stays for other gates.
+    Yielded,
+    /// The taint went because the node had been held for too long.
+    TimedOut,
+}
+
+/// What came about for one gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// UID of the gate.
+    pub gate: String,
+    /// What.
+    pub happened: Happened,
+    /// Seconds for which the node was held, where it was released now.
+    pub held_for: Option<i64>,
+    /// Since when the requirements are met or not met that led to it, unix seconds.
+    pub since: Option<i64>,
+    /// It had passed, and lost its release for ceasing to be ready.
+    pub regression: bool,
+}
