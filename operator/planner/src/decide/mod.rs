@@ -1,4 +1,7 @@
 //! The decision: one pass over one resource and all its nodes.
+//!
+//! It joins the rules of the other modules into one plan: each node's next step, then new grants, then the status. The snapshot
+//! comes in, the plan goes out; rules of their own belong to the modules below.
 
 mod direct_changes;
 mod heard;

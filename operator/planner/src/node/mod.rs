@@ -1,4 +1,6 @@
-//! What each node should be, what it needs, and whether a grant still fits that.
+//! One node with everything of the resource on it: what it should be, what it needs, and whether a grant still fits that.
+//!
+//! Nothing here looks at two nodes at once: that is `rollout`. The snapshot gives the objects, `protocol` the rules.
 
 pub mod breaker;
 pub mod clocks;

@@ -1,5 +1,8 @@
 //! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
+//!
+//! Words, sentences and classes only: what leads to a reason is decided elsewhere.
 
+mod class;
 mod health_port;
 mod proof;
 mod recreate;

@@ -1,4 +1,7 @@
 //! The spec, resolved: aliases merged, defaults filled in, contradictions found.
+//!
+//! It also says which nodes are chosen and what the administrator's flags allow. It reads one resource and facts about one Node,
+//! never the rollout. `Targets` of `objects::revisions` asks it for each revision of the template.
 
 pub mod claims;
 mod labels;

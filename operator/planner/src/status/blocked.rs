@@ -2,7 +2,7 @@
 
 use crate::{
     plan::{NodeProgress, Plan},
-    reason::{Reason, StepState, clock},
+    reason::{Reason, clock},
     snapshot::Snapshot,
     spec::ResolvedSpec,
 };
@@ -24,7 +24,7 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
     }
     // A node that was lost with its place is what the others wait for when they wait for the budget.
     let lost = |node: &String, reason: &Reason| *reason == Reason::NodeNotReady && ledger.grants.contains_key(node);
-    let rank_of = |node: &String, state: &NodeProgress| match rank(&state.reason) {
+    let rank_of = |node: &String, state: &NodeProgress| match state.reason.class().rank {
         Some(_) if lost(node, &state.reason) => Some(LOST_WITH_ITS_PLACE),
         None if ledger.grants.contains_key(node) => None,
         None if state.phase == NodePhase::Unavailable => Some(OUT_BY_ITSELF),
@@ -33,7 +33,7 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
     };
     let of_nodes = plan.node_states.iter().filter_map(|(node, state)| Some((rank_of(node, state)?, node.as_str(), &state.reason)));
     // All nodes of a step may be all nodes there are, and none of them is held.
-    let obstacles = of_nodes.chain(plan.step.iter().filter_map(|reason| Some((rank(reason)?, "", reason))));
+    let obstacles = of_nodes.chain(plan.step.iter().filter_map(|reason| Some((reason.class().rank?, "", reason))));
     obstacles.min_by_key(|(rank, node, _)| (*rank, *node)).map(|(_, node, reason)| (node, reason))
 }
 
@@ -45,20 +45,8 @@ pub fn blocked(
     earlier: Option<&Blocked>,
 ) -> Option<Blocked> {
     let (node, reason) = obstacle?;
-    let of_all = matches!(
-        reason,
-        Reason::Paused
-            | Reason::OutsideWindow { .. }
-            | Reason::TooManyFailed { .. }
-            | Reason::Partition
-            | Reason::OnDelete
-            | Reason::Step { .. }
-            | Reason::Budget { .. }
-            | Reason::Proving { .. }
-            | Reason::MinAvailable { .. }
-    );
     let Snapshot { resource, now, .. } = snapshot;
-    let object = if of_all { format!("IngressDaemonSet/{}", resource.name) } else { format!("Node/{node}") };
+    let object = if reason.class().of_rollout { format!("IngressDaemonSet/{}", resource.name) } else { format!("Node/{node}") };
     let word = reason.word().to_owned();
     let since = earlier.filter(|earlier| earlier.reason == word && earlier.object == object).map(|earlier| earlier.since.clone());
     let message = match reason {
@@ -75,26 +63,7 @@ pub fn blocked(
 
 /// A node works: that is enough for the rollout to go on when it is through.
 pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
-    ledger.grants.keys().any(|node| plan.node_states.get(node).is_none_or(|state| rank(&state.reason).is_none()))
-}
-
-/// Somebody has to act before it ends: no time, no other node and no order of the spec ends it.
-pub fn needs_somebody(reason: &Reason) -> bool {
-    matches!(
-        reason,
-        Reason::TooManyFailed { .. }
-            | Reason::Failed { .. }
-            | Reason::FailedBefore(_)
-            | Reason::PodsRefused(_)
-            | Reason::BadTimestamp(_)
-            | Reason::GivenUp
-            | Reason::StillHealthy { .. }
-            | Reason::StillUnhealthy { .. }
-            | Reason::HealthPortSilent { leaves: false, .. }
-            | Reason::NotInPlace(_)
-            | Reason::PrePulling(Some(_))
-            | Reason::Step { state: StepState::NoNodes { .. }, .. }
-    )
+    ledger.grants.keys().any(|node| plan.node_states.get(node).is_none_or(|state| state.reason.class().rank.is_none()))
 }
 
 /// Rank of a node that is not Ready and has a grant: with what is broken.
@@ -103,38 +72,6 @@ const LOST_WITH_ITS_PLACE: u8 = 4;
 const OUT_BY_ITSELF: u8 = 7;
 /// Rank of a new node whose pods are in trouble: nobody waits for it.
 const DOES_NOT_JOIN: u8 = 13;
-
-/// Order among reasons that do not pass by themselves or by a node that finishes: what people decided comes first, then
-/// what is broken. Nothing for the others.
-fn rank(reason: &Reason) -> Option<u8> {
-    Some(match reason {
-        Reason::Paused => 0,
-        Reason::TooManyFailed { .. } => 1,
-        Reason::DetachTimeout | Reason::Halted | Reason::BadTimestamp(_) => 2,
-        Reason::Failed { .. } | Reason::FailedBefore(_) | Reason::AdmissionRejected { .. } | Reason::PodsRefused(_) => 3,
-        Reason::Refused(_)
-        | Reason::NameConflict(_)
-        | Reason::HoldersUnreadable(_)
-        | Reason::HoldersFull
-        | Reason::DetachAnnotationConflict(_)
-        | Reason::StillHealthy { .. }
-        | Reason::StillUnhealthy { .. }
-        | Reason::HealthPortSilent { leaves: false, .. }
-        | Reason::NotInPlace(_)
-        | Reason::PrePulling(Some(_))
-        | Reason::GivenUp => 4,
-        Reason::OutsideWindow { .. } => 5,
-        Reason::Step { state: StepState::AwaitingPromotion { .. } | StepState::Soaking { .. } | StepState::NoNodes { .. }, .. } => 6,
-        // What takes the place that others wait for comes before their wait.
-        Reason::Drained(_) => 7,
-        Reason::Budget { .. } | Reason::DomainBudget { .. } | Reason::MinAvailable { .. } | Reason::Proving { suspects: 1.., .. } => 8,
-        Reason::NodeNotReady => 9,
-        Reason::OnDelete => 10,
-        Reason::Partition => 11,
-        Reason::Skipped => 12,
-        _ => return None,
-    })
-}
 
 /// When the rollout will be over if it goes on as it did since it began, time apart for which it stood still; nothing before a node is
 /// finished, when all are, or once that time is over.

@@ -1,4 +1,6 @@
 //! The status that people, `kubectl wait` and autoscalers read.
+//!
+//! It says what was decided and decides nothing. It is made from the plan and the ledger at the end of a pass.
 
 pub(crate) mod blocked;
 
@@ -9,11 +11,11 @@ use crate::{
         revisions::{Origin, Targets},
     },
     plan::{NodeProgress, Plan},
-    reason::{Reason, StepState, clock},
+    reason::{Reason, clock},
     rollout::{mark_conflicts::MarkConflicts, rollout_state},
     snapshot::Snapshot,
     spec::{Mode, ResolvedSpec, SpecProblem, node_rights},
-    status::blocked::{blocked, eta, needs_somebody, obstacle},
+    status::blocked::{blocked, eta, obstacle},
 };
 use crds::{
     NodeReadinessGateStatus,
@@ -296,48 +298,14 @@ fn progressing(
 
 /// What everything waits for that a person, time or a window has to settle, while nothing is under way.
 fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
-    let waits = |reason: &&Reason| {
-        matches!(
-            reason,
-            Reason::TooManyFailed { .. }
-                | Reason::OutsideWindow { .. }
-                | Reason::Partition
-                | Reason::OnDelete
-                | Reason::NotInPlace(_)
-                | Reason::Step { state: StepState::AwaitingPromotion { .. } | StepState::NoNodes { .. }, .. }
-        )
-    };
     let stands = |state: &NodeProgress| state.phase == NodePhase::Failed || matches!(state.reason, Reason::Drained(_));
     let under_way = ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)));
-    plan.node_states.values().map(|state| &state.reason).chain(&plan.step).find(waits).filter(|_| !under_way)
+    plan.node_states.values().map(|state| &state.reason).chain(&plan.step).find(|reason| reason.class().holds_all).filter(|_| !under_way)
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.
 fn degraded(managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
-    let troubled = |state: &&NodeProgress| {
-        matches!(
-            &state.reason,
-            Reason::PodsNotReady { trouble: Some(_), .. }
-                | Reason::Joining { trouble: Some(_) }
-                | Reason::PrePulling(Some(_))
-                | Reason::AdmissionRejected { .. }
-                | Reason::NodeNotReady
-                | Reason::Failed { .. }
-                | Reason::FailedBefore(_)
-                | Reason::TooManyFailed { .. }
-                | Reason::PodsRefused(_)
-                | Reason::Refused(_)
-                | Reason::Relabelled(_)
-                | Reason::DetachAnnotationConflict(_)
-                | Reason::NameConflict(_)
-                | Reason::HoldersUnreadable(_)
-                | Reason::HoldersFull
-                | Reason::DetachTimeout
-                | Reason::GivenUp
-                | Reason::BadTimestamp(_)
-                | Reason::HealthPortSilent { .. }
-        ) || state.phase == NodePhase::Unavailable
-    };
+    let troubled = |state: &&NodeProgress| state.reason.class().trouble || state.phase == NodePhase::Unavailable;
     let mut found: Vec<_> = plan.node_states.iter().filter(|(_, state)| troubled(state)).collect();
     found.sort_by_key(|(name, _)| {
         (managed_nodes.iter().find(|managed| managed.name == name.as_str()).is_none_or(|managed| managed.grant.is_none()), *name)
@@ -405,7 +373,7 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
     if let Some(reason) = holds().find(|reason| matches!(reason, Reason::TooManyFailed { .. })) {
         return Some(("Stalled", true, reason.word(), reason.message()));
     }
-    if let Some((node, reason)) = obstacle(plan, ledger, nodes).filter(|(_, reason)| needs_somebody(reason)) {
+    if let Some((node, reason)) = obstacle(plan, ledger, nodes).filter(|(_, reason)| reason.class().needs_somebody) {
         let of = if node.is_empty() { String::new() } else { format!("node {node}: ") };
         return Some(("Stalled", true, reason.word(), format!("{of}{}", reason.message_of_rollout())));
     }

@@ -1,0 +1,99 @@
+//! What follows from each reason: one table, so that a new reason is classed in one place.
+
+use super::{Reason, StepState};
+
+/// What follows from a reason, beside its word and its sentence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
+pub struct Class {
+    /// Its place among obstacles, the lowest first: what people decided, then what is broken. None for what time, or a node that
+    /// finishes, ends by itself.
+    pub rank: Option<u8>,
+    /// It is about the rollout, not about one node.
+    pub of_rollout: bool,
+    /// A person, time or a window has to settle it before any node can begin.
+    pub holds_all: bool,
+    /// Only a person ends it: no time, no other node, no order of the spec.
+    pub needs_somebody: bool,
+    /// A node is in trouble that no step of the rollout mends.
+    pub trouble: bool,
+}
+
+impl Class {
+    const NONE: Self = Self { rank: None, of_rollout: false, holds_all: false, needs_somebody: false, trouble: false };
+    const TROUBLE: Self = Self { trouble: true, ..Self::NONE };
+    const OF_ROLLOUT: Self = Self { of_rollout: true, ..Self::NONE };
+    const HOLDS_ALL: Self = Self { holds_all: true, ..Self::OF_ROLLOUT };
+
+    const fn at(self, rank: u8) -> Self {
+        Self { rank: Some(rank), ..self }
+    }
+
+    const fn needs_somebody(self) -> Self {
+        Self { needs_somebody: true, ..self }
+    }
+}
+
+impl Reason {
+    /// What follows from it.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Paused => Class::OF_ROLLOUT.at(0),
+            Self::TooManyFailed { .. } => Class { trouble: true, ..Class::HOLDS_ALL }.at(1).needs_somebody(),
+            Self::Halted => Class::NONE.at(2),
+            Self::DetachTimeout => Class::TROUBLE.at(2),
+            Self::BadTimestamp(_) => Class::TROUBLE.at(2).needs_somebody(),
+            Self::AdmissionRejected { .. } => Class::TROUBLE.at(3),
+            Self::Failed { .. } | Self::FailedBefore(_) | Self::PodsRefused(_) => Class::TROUBLE.at(3).needs_somebody(),
+            Self::Refused(_)
+            | Self::NameConflict(_)
+            | Self::HoldersUnreadable(_)
+            | Self::HoldersFull
+            | Self::DetachAnnotationConflict(_) => Class::TROUBLE.at(4),
+            Self::StillHealthy { .. } | Self::StillUnhealthy { .. } => Class::NONE.at(4).needs_somebody(),
+            Self::HealthPortSilent { leaves: false, .. } | Self::PrePulling(Some(_)) | Self::GivenUp => {
+                Class::TROUBLE.at(4).needs_somebody()
+            }
+            Self::NotInPlace(_) => Class { of_rollout: false, ..Class::HOLDS_ALL }.at(4).needs_somebody(),
+            Self::OutsideWindow { .. } => Class::HOLDS_ALL.at(5),
+            Self::Step { state: StepState::Updating { .. }, .. } | Self::Proving { suspects: 0, .. } => Class::OF_ROLLOUT,
+            Self::Step { state: StepState::Soaking { .. }, .. } => Class::OF_ROLLOUT.at(6),
+            Self::Step { state: StepState::AwaitingPromotion { .. }, .. } => Class::HOLDS_ALL.at(6),
+            Self::Step { state: StepState::NoNodes { .. }, .. } => Class::HOLDS_ALL.at(6).needs_somebody(),
+            // What takes the slot that others wait for comes before their wait.
+            Self::Drained(_) => Class::NONE.at(7),
+            Self::Budget { .. } | Self::MinAvailable { .. } | Self::Proving { .. } => Class::OF_ROLLOUT.at(8),
+            Self::DomainBudget { .. } => Class::NONE.at(8),
+            Self::NodeNotReady => Class::TROUBLE.at(9),
+            Self::OnDelete => Class::HOLDS_ALL.at(10),
+            Self::Partition => Class::HOLDS_ALL.at(11),
+            Self::Skipped => Class::NONE.at(12),
+            Self::PodsNotReady { trouble: Some(_), .. }
+            | Self::Joining { trouble: Some(_) }
+            | Self::Relabelled(_)
+            | Self::HealthPortSilent { leaves: true, .. } => Class::TROUBLE,
+            Self::InvalidSpec
+            | Self::RebuildingLedger
+            | Self::Suspect { .. }
+            | Self::JoinsProven
+            | Self::WithoutPods
+            | Self::OtherDomain(_)
+            | Self::Draining
+            | Self::Granted
+            | Self::WaitingForTaint { .. }
+            | Self::GracePeriod { .. }
+            | Self::WaitingForDetacher { .. }
+            | Self::PodsNotReady { trouble: None, .. }
+            | Self::PodsTerminating
+            | Self::PodsTooYoung
+            | Self::UpdatingInPlace { .. }
+            | Self::PrePulling(None)
+            | Self::TakenOut(_)
+            | Self::AttachSoak { .. }
+            | Self::WaitingForAttachment
+            | Self::Joining { trouble: None }
+            | Self::AskingHealthPort
+            | Self::Writing => Class::NONE,
+        }
+    }
+}
