@@ -1,7 +1,13 @@
 //! `IngressDaemonSet`: N pods on every chosen node. The load balancer stops sending traffic to a node before its pods change.
 #![allow(clippy::duplicated_attributes, reason = "printer columns repeat their words; clippy takes them for one attribute")]
 
-use crate::{duration::Duration, label_selector::LabelRequirement, ledger::Annotation, names, node_readiness_gate::GateTaint};
+use crate::{
+    duration::Duration,
+    label_selector::LabelRequirement,
+    ledger::{Annotation, Ledger},
+    names,
+    node_readiness_gate::GateTaint,
+};
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -549,6 +555,13 @@ pub struct LabelNode {
     /// Grace period: seconds from the label to the first change of a pod. It must cover the time until the cloud has deregistered the node and its connections have drained. Required, because the operator cannot measure this time.
     #[schemars(range(min = 0, max = 86400))]
     pub grace_period_seconds: u32,
+}
+
+impl IngressDaemonSet {
+    /// The ledger in its status; absent when never written or wiped.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.status.as_ref()?.rollout.as_ref()
+    }
 }
 
 impl IngressDaemonSetSpec {

@@ -44,13 +44,6 @@ pub struct ServedPort {
     pub since: i64,
 }
 
-impl crate::IngressDaemonSet {
-    /// The ledger in its status; absent when never written or wiped.
-    pub fn ledger(&self) -> Option<&Ledger> {
-        self.status.as_ref()?.rollout.as_ref()
-    }
-}
-
 impl Ledger {
     /// Nothing that a decision rests on differs: counts and times of the rollout are seen again by whoever looks.
     pub fn equals_ignoring_seconds(&self, other: &Self) -> bool {
