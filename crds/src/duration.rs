@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Duration such as `2s`, `500ms` or `1h30m`: whole or decimal numbers, each with a unit (h, m, s, ms), the largest unit first.
-/// Each field has its own bounds: see `manifest::duration_schema` and `manifest::window_duration_schema`.
+/// Each field has its own bounds: see `schema::duration_schema` and `schema::window_duration_schema`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Duration(String);

@@ -96,7 +96,7 @@ pub struct IngressDaemonSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancer>,
     /// Pod template, as in a Deployment. The operator adds labels and annotations of its own.
-    #[schemars(schema_with = "crate::manifest::pod_template_schema")]
+    #[schemars(schema_with = "crate::schema::pod_template_schema")]
     pub template: serde_json::Value,
     /// Seconds that a new pod must be ready before it counts as available.
     #[serde(default)]
@@ -142,7 +142,7 @@ pub struct RollbackTo {
 #[serde(rename_all = "camelCase")]
 pub struct Promote {
     /// Revision that you approve, as in status.revisions.update. The permission does not apply to other revisions.
-    #[schemars(schema_with = "crate::manifest::revision_schema")]
+    #[schemars(schema_with = "crate::schema::revision_schema")]
     pub revision: String,
     /// Number of the last approved step. The first step is 1.
     #[schemars(range(min = 1, max = 16))]
@@ -181,7 +181,7 @@ pub enum Placement {
 pub struct HealthChecker {
     /// Image. Default: the image of the operator's release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::image_schema")]
+    #[schemars(schema_with = "crate::schema::image_schema")]
     pub image: Option<String>,
     /// When the image is pulled: Always, `IfNotPresent` or Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,14 +189,14 @@ pub struct HealthChecker {
     pub image_pull_policy: Option<String>,
     /// `ServiceAccount`. Default: the operator creates one with the needed rights. A `ServiceAccount` that you name must exist and have the rights of a health checker; condition `HealthCheckersReady` lists missing rights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub service_account_name: Option<String>,
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
     /// Address to listen on. Default: all IPv4 and IPv6 addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::address_schema")]
+    #[schemars(schema_with = "crate::schema::address_schema")]
     pub bind_address: Option<String>,
     /// Number of ready pods that makes a node healthy. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,11 +239,11 @@ pub struct LoadBalancer {
     pub preset: LoadBalancerPreset,
     /// Time between two health checks of one checker, such as 2s. Default: from the preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub interval: Option<Duration>,
     /// Time after which a health check counts as failed. Default: from the preset; 0s with Custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub timeout: Option<Duration>,
     /// Consecutive failed checks before a node receives no new traffic. Default: from the preset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -255,7 +255,7 @@ pub struct LoadBalancer {
     pub healthy_threshold: Option<u32>,
     /// Time until all parts of the load balancer apply a change. Default: from the preset; 0s with Custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub propagation: Option<Duration>,
 }
 
@@ -316,35 +316,35 @@ pub enum UpdateStrategyType {
 pub struct RollingUpdate {
     /// Budget: nodes that may be out of service at once, a number or percentage (rounded down, at least 1). Above 0, the operator detaches a node and then updates all its pods at once. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_unavailable_nodes: Option<IntOrString>,
     /// Budget of degrade mode: nodes whose pods may be replaced at once while the nodes stay attached, a number or percentage. Used when maxUnavailableNodes is 0. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_degraded_nodes: Option<IntOrString>,
     /// Older spelling of maxUnavailableNodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_unavaiable_nodes: Option<IntOrString>,
     /// Older spelling of maxDegradedNodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_degaraded_nodes: Option<IntOrString>,
     /// Pods of one node that may be down at once in degrade mode, a number or percentage. Default 1. In detach mode always 100%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_unavailable_pods_per_node: Option<IntOrString>,
     /// Older spelling of maxUnavailablePodsPerNode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_unavailable_pods_per_nodes: Option<IntOrString>,
     /// Older spelling of maxUnavailablePodsPerNode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_unavaiable_pods_per_node: Option<IntOrString>,
     /// Pods that may start on a node before old pods end, a number or percentage. Default 0. In detach mode always 0. Refused if pods hold host ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_surged_pods_per_node: Option<IntOrString>,
     /// How the pods of a node change. Recreate (default): new pods replace them. `InPlaceIfPossible`: images, labels and annotations change in the existing pods; other changes replace the pods. `InPlaceOnly`: the same, but other changes wait.
     #[serde(default)]
@@ -376,7 +376,7 @@ pub struct RollingUpdate {
     pub topology: Option<Topology>,
     /// Nodes that must stay available, a number or a percentage (rounded up) of the nodes that are chosen or being removed. While only this many are available, the operator takes no node out of service and removes none. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub min_available_nodes: Option<IntOrString>,
     /// Times at which the operator may start to update a node. Nodes that are being updated finish. Windows with deny take precedence. If all windows have deny, any other time is allowed. Default: always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -391,7 +391,7 @@ pub struct RollingUpdate {
     pub attach_soak_seconds: Option<u32>,
     /// Nodes that keep the revision they run, a number or a percentage (rounded up) of chosen nodes. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub partition: Option<IntOrString>,
     /// Steps of a canary. Each step limits the nodes that get a new template until the next step begins. After the last step, all nodes get the template.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -442,7 +442,7 @@ pub enum PodUpdate {
 pub struct RolloutStep {
     /// Nodes that run the new revision when the step is done, including those of earlier steps: a number or a percentage (rounded down, at least 1) of chosen nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_above_zero_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_above_zero_schema")]
     pub nodes: Option<IntOrString>,
     /// Labels of this step's nodes. Nodes of earlier steps are added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -450,7 +450,7 @@ pub struct RolloutStep {
     pub node_selector: Option<BTreeMap<String, String>>,
     /// Time for which the nodes of the step must serve without a break before the step is done, such as 10m. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub soak: Option<Duration>,
     /// Most container restarts of the new revision since this step began. Above this number, the rollout halts. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -466,11 +466,11 @@ pub struct RolloutStep {
 #[serde(rename_all = "camelCase")]
 pub struct Topology {
     /// Key of the Node label whose value is the domain, such as topology.kubernetes.io/zone. Nodes without the label form one domain.
-    #[schemars(schema_with = "crate::manifest::label_key_schema")]
+    #[schemars(schema_with = "crate::schema::label_key_schema")]
     pub key: String,
     /// Nodes of one domain that may be disrupted at once, a number or a percentage (rounded down, at least 1) of the domain's nodes. Default: only the budget of all nodes applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_above_zero_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_above_zero_schema")]
     pub max_unavailable_nodes: Option<IntOrString>,
     /// Finish all nodes of one domain before the next domain starts. Otherwise domains take turns.
     #[serde(default)]
@@ -482,10 +482,10 @@ pub struct Topology {
 #[serde(rename_all = "camelCase")]
 pub struct Window {
     /// Start times, as in a `CronJob`: minute, hour, day of month, month, day of week, such as "0 2 * * 1-5"; or @daily, @weekly, @monthly. If daylight saving time skips a start, the window starts right after the gap. If the hour of a start repeats, the window starts once; a schedule for every hour of the day starts twice.
-    #[schemars(schema_with = "crate::manifest::schedule_schema")]
+    #[schemars(schema_with = "crate::schema::schedule_schema")]
     pub schedule: String,
     /// Length from each start, 1m to 744h, such as 3h. It is elapsed time: clock changes do not alter it.
-    #[schemars(schema_with = "crate::manifest::window_duration_schema")]
+    #[schemars(schema_with = "crate::schema::window_duration_schema")]
     pub duration: Duration,
     /// Time zone of the schedule, an IANA name such as Europe/Berlin or UTC.
     #[schemars(length(min = 1, max = 64))]
@@ -511,11 +511,11 @@ pub enum NotReadyNodes {
 pub struct AnnotateDeployment {
     /// Key of the annotation. Default ingressdaemonsets.mumoshu.github.com/to-be-updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::deployment_annotation_key_schema")]
+    #[schemars(schema_with = "crate::schema::deployment_annotation_key_schema")]
     pub key: Option<String>,
     /// Value of the annotation. Default empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::annotation_value_schema")]
+    #[schemars(schema_with = "crate::schema::annotation_value_schema")]
     pub value: Option<String>,
     /// Grace period: seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -528,11 +528,11 @@ pub struct AnnotateDeployment {
 #[serde(rename_all = "camelCase")]
 pub struct AnnotateNode {
     /// Key of the annotation. The operator's flag --allowed-detach-keys must allow it; by default, it allows node-detacher.variant.run/detached and the keys of cloud controllers.
-    #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
+    #[schemars(schema_with = "crate::schema::node_annotation_key_schema")]
     pub key: String,
     /// Value of the annotation, at most 63 characters. Default empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::node_annotation_value_schema")]
+    #[schemars(schema_with = "crate::schema::node_annotation_value_schema")]
     pub value: Option<String>,
     /// Grace period: seconds from the annotation to the first change of a pod. Default: from loadBalancer, else 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -546,11 +546,11 @@ pub struct AnnotateNode {
 pub struct LabelNode {
     /// Key of the label. The operator's flag --allowed-detach-keys must allow it. Default: node.kubernetes.io/exclude-from-external-load-balancers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::node_label_key_schema")]
+    #[schemars(schema_with = "crate::schema::node_label_key_schema")]
     pub key: Option<String>,
     /// Value of the label. Default true. Cloud controllers check only that the label exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::label_value_schema")]
+    #[schemars(schema_with = "crate::schema::label_value_schema")]
     pub value: Option<String>,
     /// Grace period: seconds from the label to the first change of a pod. It must cover the time until the cloud has deregistered the node and its connections have drained. Required, because the operator cannot measure this time.
     #[schemars(range(min = 0, max = 86400))]
@@ -591,7 +591,7 @@ impl RollingUpdate {
 #[serde(rename_all = "camelCase")]
 pub struct WaitForTimestamp {
     /// Key of the annotation that the detacher writes on the Node.
-    #[schemars(schema_with = "crate::manifest::node_annotation_key_schema")]
+    #[schemars(schema_with = "crate::schema::node_annotation_key_schema")]
     pub key: String,
     /// Format of the timestamp. RFC3339 is the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

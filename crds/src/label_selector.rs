@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct LabelSelector {
     /// Labels that an object must have, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "crate::manifest::labels_schema")]
+    #[schemars(schema_with = "crate::schema::labels_schema")]
     pub match_labels: BTreeMap<String, String>,
     /// Further requirements of labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -25,7 +25,7 @@ pub struct LabelSelector {
     .message("operators In and NotIn need values; Exists and DoesNotExist must have none"))]
 pub struct LabelRequirement {
     /// Key of the label.
-    #[schemars(schema_with = "crate::manifest::label_key_schema")]
+    #[schemars(schema_with = "crate::schema::label_key_schema")]
     pub key: String,
     /// Operator of the comparison.
     pub operator: LabelOperator,

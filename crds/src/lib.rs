@@ -13,6 +13,7 @@ pub mod manifest;
 pub mod names;
 pub mod node_readiness_gate;
 pub mod pod_readiness_gate;
+mod schema;
 pub mod status;
 pub mod token;
 

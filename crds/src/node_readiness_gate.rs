@@ -95,11 +95,11 @@ pub struct NodeReadinessGateSpec {
 #[serde(rename_all = "camelCase")]
 pub struct GateTaint {
     /// Key of the taint. Autoscalers must know that it is temporary: readiness.k8s.io/ingress for Karpenter, startup-taint.cluster-autoscaler.kubernetes.io/ingress for cluster-autoscaler.
-    #[schemars(schema_with = "crate::manifest::taint_key_schema")]
+    #[schemars(schema_with = "crate::schema::taint_key_schema")]
     pub key: String,
     /// Value of the taint. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::label_value_schema")]
+    #[schemars(schema_with = "crate::schema::label_value_schema")]
     pub value: Option<String>,
     /// Effect of the taint: `NoSchedule` (default), `PreferNoSchedule`, or `NoExecute`, which evicts running pods that do not tolerate the taint.
     #[serde(default)]
@@ -189,7 +189,7 @@ pub enum Regate {
     .message("a requirement must have exactly one of condition, pods, daemonSet, ingressDaemonSet, csiDriver, gate and nodeAnnotation: for several, list several requirements"))]
 pub struct Requirement {
     /// Unique name, for status and metrics.
-    #[schemars(schema_with = "crate::manifest::short_name_schema")]
+    #[schemars(schema_with = "crate::schema::short_name_schema")]
     pub name: String,
     /// Condition of the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,7 +230,7 @@ pub struct ConditionRequirement {
     pub default_: Option<ConditionStatus>,
     /// Maximum age of the last heartbeat. An older condition counts as Unknown, because its writer no longer runs. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub max_age: Option<Duration>,
 }
 
@@ -264,13 +264,13 @@ impl ConditionStatus {
     .message("annotationOnly needs readyAnnotation: set it to the annotation that a ready pod has"))]
 pub struct PodsRequirement {
     /// Namespace of the pods. Anyone who may create pods there can release nodes.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub namespace: String,
     /// Labels of the pods.
     pub selector: LabelSelector,
     /// Number of pods that must be ready, or All: every matching pod, at least one. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::min_ready_schema")]
+    #[schemars(schema_with = "crate::schema::min_ready_schema")]
     pub min_ready: Option<IntOrString>,
     /// Annotation that makes a pod count as ready before its condition Ready is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -285,10 +285,10 @@ pub struct PodsRequirement {
 #[serde(rename_all = "camelCase")]
 pub struct DaemonSetRequirement {
     /// Namespace of the `DaemonSet`.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub namespace: String,
     /// Name of the `DaemonSet`.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub name: String,
     /// Require a pod of the newest revision.
     #[serde(default)]
@@ -300,21 +300,21 @@ pub struct DaemonSetRequirement {
 #[serde(rename_all = "camelCase")]
 pub struct IngressDaemonSetRequirement {
     /// Namespace of the `IngressDaemonSet`.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub namespace: String,
     /// Name of the `IngressDaemonSet`.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub name: String,
     /// Replicas of the node that must be ready: a number, a percentage (rounded up), or All. Default All.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::min_ready_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::min_ready_or_percent_schema")]
     pub min_ready: Option<IntOrString>,
     /// Behaviour while the operator updates the node. Hold (default): the earlier result stays valid. Strict: the replicas are checked as at any other time. Taint: the node gets the taint before anything on it changes, and keeps it until the node is attached again.
     #[serde(default)]
     pub during_update: DuringUpdate,
     /// Maximum time of Hold. Default 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub max_hold: Option<Duration>,
 }
 
@@ -335,7 +335,7 @@ pub enum DuringUpdate {
 #[serde(rename_all = "camelCase")]
 pub struct CsiDriverRequirement {
     /// Name of the driver, as in the node's `CSINode`.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub name: String,
 }
 
@@ -344,7 +344,7 @@ pub struct CsiDriverRequirement {
 #[serde(rename_all = "camelCase")]
 pub struct GateRequirement {
     /// Name of the gate.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub name: String,
 }
 
@@ -353,11 +353,11 @@ pub struct GateRequirement {
 #[serde(rename_all = "camelCase")]
 pub struct AnnotationRequirement {
     /// Key of the annotation.
-    #[schemars(schema_with = "crate::manifest::any_annotation_key_schema")]
+    #[schemars(schema_with = "crate::schema::any_annotation_key_schema")]
     pub key: String,
     /// Value of the annotation. Default: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::annotation_value_schema")]
+    #[schemars(schema_with = "crate::schema::annotation_value_schema")]
     pub value: Option<String>,
 }
 
@@ -367,11 +367,11 @@ pub struct AnnotationRequirement {
 pub struct Release {
     /// Time for which the requirements must be met without a break. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub stable_for: Option<Duration>,
     /// Minimum time that the taint stays. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub min_hold: Option<Duration>,
     /// Keys of other taints that must be gone first. Default: taints of nodes that Karpenter has not registered or a cloud provider has not initialized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -387,7 +387,7 @@ pub struct Release {
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseTimeout {
     /// Time after which the action applies.
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub after: Duration,
     /// Report (default): status, event and metric say so. Release: the operator also removes the taint.
     #[serde(default)]
@@ -410,7 +410,7 @@ pub enum TimeoutAction {
 pub struct Retaint {
     /// Time for which the requirements must be unmet without a break. Default 10s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::duration_schema")]
+    #[schemars(schema_with = "crate::schema::duration_schema")]
     pub failing_for: Option<Duration>,
     /// Limit of nodes that may get the taint again, so that a bad version of one component does not taint all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -423,7 +423,7 @@ pub struct Retaint {
 pub struct RetaintBudget {
     /// Maximum at once: a number, or a percentage of the selected nodes (rounded down, at least 1 if above 0%). Default 20%; 5% with effect `NoExecute`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::count_or_percent_schema")]
+    #[schemars(schema_with = "crate::schema::count_or_percent_schema")]
     pub max_nodes: Option<IntOrString>,
     /// Maximum per minute. Default 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,11 +6,13 @@ use crate::{
     label_selector::LabelSelector,
     names,
     node_readiness_gate::{ConditionStatus, Effect},
+    schema::{KEY, checked},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// Conditions that Kubernetes writes itself; none of them is ever written for a gate.
@@ -26,6 +28,17 @@ pub const RESERVED_CONDITIONS: [&str; 10] = [
     "PodResizeInProgress",
     "AllContainersRestarting",
 ];
+
+/// Type of a condition of pods that Kubernetes does not write itself.
+fn condition_type_schema(_: &mut SchemaGenerator) -> Schema {
+    let qualified = (KEY, "must be the type of a condition such as www.example.com/feature-1");
+    let reserved = format!("!(self in ['{}'])", RESERVED_CONDITIONS.join("', '"));
+    let foreign = (
+        reserved.as_str(),
+        "must not be a condition that Kubernetes writes itself, such as Ready: choose one in your own domain, such as www.example.com/feature-1",
+    );
+    checked(json!({"type": "string", "minLength": 1, "maxLength": 317}), &[qualified, foreign])
+}
 
 /// Pods, their condition, and the source that the condition follows.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +77,7 @@ pub struct PodReadinessGateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
     /// Type of the condition, such as www.example.com/feature-1. The gate ignores pods that do not list it in spec.readinessGates. It cannot be changed.
-    #[schemars(schema_with = "crate::manifest::condition_type_schema")]
+    #[schemars(schema_with = "condition_type_schema")]
     pub condition_type: String,
     /// Source that the condition follows; exactly one.
     pub source: GateSource,
@@ -131,11 +144,11 @@ pub enum GateValue {
 #[serde(rename_all = "camelCase")]
 pub struct LabelSource {
     /// Key of the label.
-    #[schemars(schema_with = "crate::manifest::label_key_schema")]
+    #[schemars(schema_with = "crate::schema::label_key_schema")]
     pub key: String,
     /// Meaning of its values. Any other value counts as no value. Default: "true" is True, "false" is False.
     #[serde(default = "default_values")]
-    #[schemars(schema_with = "crate::manifest::gate_values_schema")]
+    #[schemars(schema_with = "crate::schema::gate_values_schema")]
     pub values: BTreeMap<String, GateValue>,
 }
 
@@ -144,11 +157,11 @@ pub struct LabelSource {
 #[serde(rename_all = "camelCase")]
 pub struct AnnotationSource {
     /// Key of the annotation.
-    #[schemars(schema_with = "crate::manifest::any_annotation_key_schema")]
+    #[schemars(schema_with = "crate::schema::any_annotation_key_schema")]
     pub key: String,
     /// Meaning of its values. Any other value counts as no value. Default: "true" is True, "false" is False.
     #[serde(default = "default_values")]
-    #[schemars(schema_with = "crate::manifest::gate_values_schema")]
+    #[schemars(schema_with = "crate::schema::gate_values_schema")]
     pub values: BTreeMap<String, GateValue>,
 }
 
@@ -161,7 +174,7 @@ fn default_values() -> BTreeMap<String, GateValue> {
 #[serde(rename_all = "camelCase")]
 pub struct NamedSource {
     /// Name of the object.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub name: String,
 }
 
@@ -183,7 +196,7 @@ pub struct NodeConditionSource {
 #[serde(rename_all = "camelCase")]
 pub struct NodeTaintSource {
     /// Key of the taint.
-    #[schemars(schema_with = "crate::manifest::any_taint_key_schema")]
+    #[schemars(schema_with = "crate::schema::any_taint_key_schema")]
     pub key: String,
     /// Effect of the taint. Default: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -195,17 +208,17 @@ pub struct NodeTaintSource {
 #[serde(rename_all = "camelCase")]
 pub struct ObjectConditionSource {
     /// API version of the object, such as apps/v1.
-    #[schemars(schema_with = "crate::manifest::api_version_schema")]
+    #[schemars(schema_with = "crate::schema::api_version_schema")]
     pub api_version: String,
     /// Kind of the object, such as Deployment.
-    #[schemars(schema_with = "crate::manifest::kind_schema")]
+    #[schemars(schema_with = "crate::schema::kind_schema")]
     pub kind: String,
     /// Name of the object. If it does not exist, the source has no value.
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub name: String,
     /// Namespace of the object, for a kind with namespaces. Default: the gate's namespace. The operator's flag --allowed-foreign-objects must allow any other namespace, and any kind without namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::object_name_schema")]
+    #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub namespace: Option<String>,
     /// Type of the condition, such as Available. Without this condition of the object, the source has no value.
     #[serde(rename = "type")]
@@ -226,7 +239,7 @@ pub struct ObjectConditionSource {
 pub struct HttpSource {
     /// URL of one request for all pods, such as <http://config.tools.svc:8080/ready>.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::http_url_schema")]
+    #[schemars(schema_with = "crate::schema::http_url_schema")]
     pub url: Option<String>,
     /// Port of a request to each pod, 1 to 65535.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,15 +247,15 @@ pub struct HttpSource {
     pub port: Option<u16>,
     /// Path of the request to that port. Default /.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::http_path_schema")]
+    #[schemars(schema_with = "crate::schema::http_path_schema")]
     pub path: Option<String>,
     /// Time between two requests, 1s to 1h. Default 10s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::period_schema")]
+    #[schemars(schema_with = "crate::schema::period_schema")]
     pub period: Option<Duration>,
     /// Maximum time of an answer, 100ms to 30s. Default 1s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::timeout_schema")]
+    #[schemars(schema_with = "crate::schema::timeout_schema")]
     pub timeout: Option<Duration>,
     /// Required HTTP status, 100 to 599. Default: any from 200 to 299.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -256,7 +269,7 @@ pub struct HttpSource {
 pub struct ManualSource {
     /// Key of the pod's annotation with the list of holds as JSON: [{"owner": …, "key": …}, …]. Default ingressdaemonsets.mumoshu.github.io/readiness-holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::manifest::any_annotation_key_schema")]
+    #[schemars(schema_with = "crate::schema::any_annotation_key_schema")]
     pub annotation: Option<String>,
 }
 

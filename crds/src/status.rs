@@ -151,7 +151,7 @@ pub struct NodeState {
     /// Name of the node.
     pub name: String,
     /// Phase of the node.
-    #[schemars(transform = crate::manifest::phases)]
+    #[schemars(transform = crate::schema::phases)]
     pub phase: NodePhase,
     /// When the phase last changed (RFC 3339).
     #[serde(default, skip_serializing_if = "String::is_empty")]
