@@ -2,7 +2,7 @@
 //! take the node out; that they pass keeps it in where only the node controller speaks against them; nothing found here ever
 //! brings it back.
 
-use crate::{keeper::News, probe, probe::ReadinessProbe};
+use crate::{probe, probe::ReadinessProbe, view::News};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},

@@ -2,9 +2,8 @@
 //! silent watch is alive, lists anew on request, and starts from a list after every failure.
 
 use crate::{
-    keeper::News,
     objects::{List, Watched},
-    view::{Change, Update},
+    view::{Change, News, Update},
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{StreamExt, stream::BoxStream};

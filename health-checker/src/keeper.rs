@@ -4,7 +4,7 @@ use crate::{
     answer::{Answer, Identity, render},
     evidence::Candidates,
     verdict::{Reason, Verdict, verdict},
-    view::{Update, View, Watch},
+    view::{News, View, Watch},
 };
 use jiff::Timestamp;
 use std::{
@@ -17,34 +17,6 @@ use tokio::{
     time,
 };
 use tracing::info;
-
-/// What the keeper takes in.
-#[derive(Clone, Debug)]
-pub enum News {
-    /// A watch said something, true at least until `at`.
-    Watch {
-        /// What.
-        update: Update,
-        /// Until when it is certainly true.
-        at: Instant,
-    },
-    /// The readiness probe of a pod fails when repeated from here.
-    FailsHere {
-        /// The pod.
-        uid: String,
-        /// When that was established.
-        at: Instant,
-    },
-    /// A probe of a pod passed when it was repeated from here.
-    PassesHere {
-        /// UID of the pod.
-        uid: String,
-        /// Which of its probes.
-        probe: usize,
-        /// When it passed.
-        at: Instant,
-    },
-}
 
 /// Where the keeper publishes.
 #[derive(Debug)]

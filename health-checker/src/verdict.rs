@@ -1,15 +1,11 @@
 //! May the load balancer send traffic to this node?
 
-use crate::view::{Deployment, ReadyPolicy, View};
+use crate::view::{CONFIRM_AFTER, Deployment, ReadyPolicy, View};
 use crds::token::Phase;
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
-
-/// A node that does not serve starts to serve only on a view younger than this; an older one is confirmed first.
-/// Bookmarks come about once a minute, so an idle watch says nothing about the present.
-pub const CONFIRM_AFTER: Duration = Duration::from_secs(10);
 
 /// Why the answer is what it is. The words are stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! What this process knows about its node: the decoded objects, and how old that knowledge is.
 
-use crate::{probe::ReadinessProbe, verdict::CONFIRM_AFTER};
+use crate::probe::ReadinessProbe;
 use crds::token::Token;
 use std::{
     collections::BTreeMap,
@@ -8,6 +8,10 @@ use std::{
     str::FromStr,
     time::{Duration, Instant},
 };
+
+/// A node that does not serve starts to serve only on a view younger than this; an older one is confirmed first.
+/// Bookmarks come about once a minute, so an idle watch says nothing about the present.
+pub const CONFIRM_AFTER: Duration = Duration::from_secs(10);
 
 /// How many of the node's pods must be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +145,34 @@ pub enum Update {
     Pods(Change<Pod>),
     /// From the watch of the Node.
     Node(Change<Node>),
+}
+
+/// News of a watch, or of a probe from here.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A watch said something, true at least until `at`.
+    Watch {
+        /// What.
+        update: Update,
+        /// Until when it is certainly true.
+        at: Instant,
+    },
+    /// The readiness probe of a pod fails when repeated from here.
+    FailsHere {
+        /// The pod.
+        uid: String,
+        /// When that was established.
+        at: Instant,
+    },
+    /// A probe of a pod passed when it was repeated from here.
+    PassesHere {
+        /// UID of the pod.
+        uid: String,
+        /// Which of its probes.
+        probe: usize,
+        /// When it passed.
+        at: Instant,
+    },
 }
 
 /// One watch's objects by name, and when the API server last spoke about them.

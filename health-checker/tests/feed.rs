@@ -3,9 +3,8 @@
 use futures::{FutureExt, StreamExt};
 use health_checker::{
     feed::{Source, follow},
-    keeper::News,
     objects,
-    view::{Change, Node, Update},
+    view::{Change, News, Node, Update},
 };
 use hyper::{
     Request, Response,
