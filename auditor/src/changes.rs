@@ -14,8 +14,8 @@ use serde_json::Value;
 use super::{
     Audit, Property, WATCH_DELAY,
     observation::{Object, Observation},
-    terms::{Marked, Terms},
-    world::{has_ended, holders, is_at_work, is_member, node_of, replicas, resource, token},
+    terms::Terms,
+    world::{Marked, has_ended, holders, is_at_work, is_member, node_of, replicas, resource, token},
 };
 
 /// How far the clock of a detacher may be off, and what of a time is cut off: that much the operator allows, too.

@@ -53,6 +53,10 @@ use world::World;
 /// The watch's own delay: what was first seen this much too late may still have been in time.
 const WATCH_DELAY: TimeDelta = TimeDelta::seconds(1);
 
+/// How old what a write rests on may be when it takes effect: the operator notices within 40 s that a watch hangs, then has to
+/// list, and the write itself may be on its way for as long as requests may take.
+const STALE: TimeDelta = TimeDelta::seconds(120);
+
 /// Annotation of a Node on which a scenario is changing Deployments, tokens or pods itself: [`TOUCHED`] from before that until
 /// all is in order again, then [`UNTOUCHED`]. What that hand can have caused is not judged meanwhile: changes of objects that no
 /// step of the operator's protocol makes, tokens and entries that are written again, pods that are unready. What is: marks, graces,

@@ -15,11 +15,11 @@ use planner::spec::resolve_with;
 use serde_json::Value;
 
 use super::{
-    Audit, Kind, Property, WATCH_DELAY,
+    Audit, Kind, Property, STALE, WATCH_DELAY,
     budget::taken_away,
     changes::earlier,
     observation::{Object, Observation},
-    room::{STALE, is_selected},
+    room::is_selected,
     world::{is_member, node_of, resource, revision, token},
 };
 

@@ -5,20 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use crds::{names, token::Phase};
 use serde_json::{Map, Value};
 
 use super::{
-    Audit, Kind, Property, Share,
+    Audit, Kind, Property, STALE, Share,
     budget::still_allowed,
     observation::{Object, Observation},
     world::{Place, has_ended, is_complete, is_detached, is_ready, node_of, replicas, resource, token},
 };
-
-/// How old what a write rests on may be when it takes effect: the operator notices within 40 s that a watch hangs, then has to
-/// list, and the write itself may be on its way for as long as requests may take.
-pub(super) const STALE: TimeDelta = TimeDelta::seconds(120);
 
 /// A number, and what it was within the last [`STALE`].
 #[derive(Debug, Default)]

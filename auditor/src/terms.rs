@@ -8,39 +8,17 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 use crds::{
     ingress_daemon_set::{IngressDaemonSetSpec, OnDetachTimeout},
-    ledger::{GrantReason, Marks},
+    ledger::GrantReason,
     names,
 };
 use planner::spec::{Count, DEFAULT_GRACE, ResolvedSpec, resolve};
 use serde_json::Value;
 
 use super::{
-    Audit, WATCH_DELAY,
+    Audit, STALE, WATCH_DELAY,
     observation::{Object, Observation},
-    room::STALE,
+    world::Marked,
 };
-
-/// Which objects carry a mark.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marked {
-    pub(super) deployment: bool,
-    pub(super) node: bool,
-}
-
-impl Marked {
-    fn of(marks: &Marks) -> Self {
-        Self { deployment: marks.deployment, node: marks.node.is_some() }
-    }
-
-    /// What either asks for.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self { deployment: self.deployment || other.deployment, node: self.node || other.node }
-    }
-
-    pub(super) fn is_none(self) -> bool {
-        !self.deployment && !self.node
-    }
-}
 
 /// The detacher's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

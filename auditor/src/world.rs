@@ -7,18 +7,38 @@ use std::{
 
 use crds::{
     holders::{EntryPhase, Holders},
-    ledger, names,
+    ledger::{GrantReason, Marks},
+    names,
     token::{Phase, Token},
 };
 use serde_json::Value;
 
-use super::{
-    observation::{Kind, Object, Observation},
-    terms::Marked,
-};
+use super::observation::{Kind, Object, Observation};
 
 /// A resource, by the first 8 characters of its UID, and a node.
 pub(crate) type Place = (String, String);
+
+/// Which objects carry a mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marked {
+    pub(crate) deployment: bool,
+    pub(crate) node: bool,
+}
+
+impl Marked {
+    pub(crate) fn of(marks: &Marks) -> Self {
+        Self { deployment: marks.deployment, node: marks.node.is_some() }
+    }
+
+    /// What either asks for.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { deployment: self.deployment || other.deployment, node: self.node || other.node }
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        !self.deployment && !self.node
+    }
+}
 
 /// All objects as they were after the observations applied so far. What is looked for after every change has an index.
 #[derive(Debug, Default)]
@@ -153,7 +173,7 @@ impl World {
     }
 
     /// What it was given for.
-    pub(crate) fn kind_of(&self, deployment: &Value, id: u64) -> Option<ledger::GrantReason> {
+    pub(crate) fn kind_of(&self, deployment: &Value, id: u64) -> Option<GrantReason> {
         serde_json::from_value(self.grant_of(deployment, id)?["kind"].clone()).ok()
     }
 
