@@ -3,7 +3,6 @@
 pub mod forecast;
 pub mod manifest;
 pub mod pace;
-mod staying;
 mod world;
 
 #[cfg(test)]

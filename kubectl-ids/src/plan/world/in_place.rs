@@ -1,4 +1,4 @@
-//! Pods that stay, in the simulated cluster: their `ReplicaSets` and gates, images that change, and images that come before.
+//! Pods that are updated in place, in the simulated cluster: their `ReplicaSets` and gates, images that change, and images that come before.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use planner::{
 };
 use serde_json::{Value, json};
 
-use super::world::{World, object, patched, strings};
+use super::{World, object, patched, strings};
 
 impl World {
     /// The `ReplicaSet` of a Deployment whose pods have the gate takes the place of all of before, as they are not kept.

@@ -1,6 +1,8 @@
 //! The simulated cluster: an API server that takes every write, and kubelets and detachers that do at once, or after the usual
 //! time, what they should.
 
+mod in_place;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use crds::{hash, token::Phase};
@@ -12,8 +14,6 @@ use planner::{
 };
 use serde_json::{Map, Value, json};
 
-use super::staying;
-
 /// Seconds that a detacher takes.
 const DETACHER: i64 = 2;
 
@@ -21,16 +21,16 @@ const DETACHER: i64 = 2;
 pub struct World {
     /// What the planner sees.
     pub snapshot: Snapshot,
-    pub(super) pod_seconds: i64,
+    pod_seconds: i64,
     min_ready_seconds: i64,
     timestamp: Option<(Timestamp, String)>,
     /// When the pods of a node will be ready.
-    pub(super) ready_at: BTreeMap<String, i64>,
+    ready_at: BTreeMap<String, i64>,
     /// When the images that a node pulls will be there.
-    pub(super) pulled_at: BTreeMap<String, i64>,
+    pulled_at: BTreeMap<String, i64>,
     /// When a node's detacher will have answered, and with what.
     answers: BTreeMap<String, (i64, bool)>,
-    pub(super) made: u64,
+    made: u64,
 }
 
 impl World {
@@ -218,7 +218,7 @@ impl World {
     }
 
     /// The pods of a node begin to be those that its Deployment wants.
-    pub(super) fn replace_pods(&mut self, node: &str) {
+    fn replace_pods(&mut self, node: &str) {
         let Some(deployment) = self.snapshot.deployments.get(node).cloned() else { return };
         let wanted = deployment.replicas();
         let pod = |index| PodFacts {
@@ -248,7 +248,7 @@ impl World {
             for container in pod.gated.iter_mut().flat_map(|gated| &mut gated.containers) {
                 (container.running, container.ready) = (ready, ready);
             }
-            staying::look(pod);
+            in_place::look(pod);
         }
         let serving = self.snapshot.pods.get(node).map_or(0, |pods| pods.iter().filter(|pod| pod.ready).count());
         let serving = i32::try_from(serving).unwrap_or(i32::MAX);
@@ -334,18 +334,18 @@ fn pods_of(spec: &Value) -> (Option<&Value>, Option<&Value>) {
 }
 
 /// The object after a patch; tests were made with what the planner saw, which is what there is.
-pub(super) fn patched(mut object: Value, patch: &Value) -> Option<Value> {
+fn patched(mut object: Value, patch: &Value) -> Option<Value> {
     let operations = patch.as_array()?.iter().filter(|operation| operation["op"] != "test").cloned();
     let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations.collect())).ok()?;
     json_patch::patch(&mut object, &patch).ok()?;
     Some(object)
 }
 
-pub(super) fn object(texts: &LabelMap) -> Value {
+fn object(texts: &LabelMap) -> Value {
     texts.entries().map(|(key, value)| (key.to_owned(), Value::from(value))).collect::<Map<_, _>>().into()
 }
 
-pub(super) fn strings(value: &Value) -> BTreeMap<String, String> {
+fn strings(value: &Value) -> BTreeMap<String, String> {
     let nothing = Map::new();
     let members = value.as_object().unwrap_or(&nothing).iter();
     members.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
