@@ -25,12 +25,14 @@
 //! # }
 //! ```
 
+mod resource_field;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, Node, Pod, ResourceFieldSelector};
 
 use super::references::{References, Wanted};
-use crate::pod::resource_field::{self, is_quantity};
+use resource_field::is_quantity;
 
 /// Why an environment cannot be made (yet).
 ///

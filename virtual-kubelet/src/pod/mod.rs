@@ -12,9 +12,7 @@ mod polling;
 mod pools;
 pub mod references;
 mod resolved;
-mod resource_field;
 pub mod service_variables;
-mod watched;
 
 pub use config::{PodControllerConfig, PodEventFilterFunc, filter_pods_for_node_name, pod_filters, pod_informer_filter};
 pub use controller::PodController;

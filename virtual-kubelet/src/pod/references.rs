@@ -17,6 +17,8 @@
 //! # }
 //! ```
 
+mod watched;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::BoxFuture;
@@ -24,8 +26,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::Client;
 use kube::api::{Api, ListParams};
 
-pub use super::watched::WatchedReferences;
 use crate::api_call::{ApiCallError, within};
+pub use watched::WatchedReferences;
 
 /// Names of `ConfigMaps` and Secrets of one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

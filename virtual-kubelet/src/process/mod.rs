@@ -52,7 +52,6 @@ mod leftovers;
 mod log_tail;
 mod mount_plan;
 mod probe;
-mod prober;
 mod process_table;
 mod provider;
 #[doc(hidden)]

@@ -2,6 +2,7 @@
 //! publishes the status that follows.
 
 mod history;
+mod prober;
 mod reports;
 mod steps;
 

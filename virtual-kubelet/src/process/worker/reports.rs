@@ -7,13 +7,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::history::{container_id, termination};
-use super::{Begun, Report, Worker};
+use super::{Begun, Report, Worker, prober};
 use crate::api_call::retry_delay;
 use crate::process::attempt::Target;
 use crate::process::backoff::Backoff;
 use crate::process::container::{Exit, StartError};
 use crate::process::probe::ProbeKind;
-use crate::process::prober;
 use crate::process::slot::Active;
 use crate::process::status::{State, is_over_by_policy};
 

@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::Target;
-use super::probe::{ProbeKind, ProbeRun, ProbeTiming};
-use super::worker::Report;
+use super::Report;
+use crate::process::attempt::Target;
+use crate::process::probe::{ProbeKind, ProbeRun, ProbeTiming};
 
 /// What a program needs between its start and the earliest useful probe.
 const FIRST_PROBE_AFTER: Duration = Duration::from_millis(200);

@@ -14,7 +14,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::references::{ApiReferences, ReferenceSource};
+use super::{ApiReferences, ReferenceSource};
 use crate::api_call::{ApiCallError, Recoveries};
 use crate::reopening_watch;
 

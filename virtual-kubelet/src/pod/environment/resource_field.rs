@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::environment::{EnvironmentError, NodeFacts};
+use super::{EnvironmentError, NodeFacts};
 
 /// Thousandths of the quantity's unit, rounded up; nothing for a text that is no quantity, or one too large to count.
 fn milli(quantity: &str) -> Option<i128> {
