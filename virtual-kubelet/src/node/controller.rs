@@ -14,7 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::lease::{ErrConflictingLeaseControllerConfiguration, LeaseKeeper};
+use super::error::NodeControllerError;
+use super::lease::LeaseKeeper;
 use super::options::{LeaseSettings, NodeControllerOpt, Settings};
 use super::ping::Pinger;
 use super::provider::{NodeProvider, NodeStatusSink};
@@ -31,38 +32,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(250);
 /// Part of the renewal interval by which a renewal may come later, so that nodes that started together do not renew
 /// together for ever; a kubelet's.
 const RENEW_JITTER: f64 = 0.04;
-
-/// Why a node controller cannot be made, or could not start.
-///
-/// ```
-/// use virtual_kubelet::node::{ErrConflictingLeaseControllerConfiguration, NodeControllerError};
-///
-/// /// Whether it is worth while to try the same again.
-/// fn is_repairable(error: &NodeControllerError) -> bool {
-///     match error {
-///         NodeControllerError::ConflictingLease(_) | NodeControllerError::InvalidOption(_) | NodeControllerError::Refused(_) => false,
-///         NodeControllerError::Ping(_) => true,
-///     }
-/// }
-///
-/// assert!(is_repairable(&NodeControllerError::Ping("connection refused".into())));
-/// assert!(!is_repairable(&ErrConflictingLeaseControllerConfiguration.into()));
-/// ```
-#[derive(Debug, thiserror::Error)]
-pub enum NodeControllerError {
-    /// More than one option configures the lease.
-    #[error("error applying node option: {0}")]
-    ConflictingLease(#[from] ErrConflictingLeaseControllerConfiguration),
-    /// An option makes no sense.
-    #[error("error applying node option: {0}")]
-    InvalidOption(String),
-    /// The provider's first ping failed.
-    #[error("the node's provider does not answer: {0}")]
-    Ping(String),
-    /// The API server refuses the node; repeating does not help.
-    #[error("registering the node: {0}")]
-    Refused(#[source] ApiCallError),
-}
 
 /// The controller of one node: registers it, writes its status whenever it changes and as a heartbeat, keeps its lease,
 /// and registers it again when it was deleted. See the [module](super) for how one begins and ends.

@@ -40,13 +40,15 @@
 //! ```
 
 mod controller;
+mod error;
 mod lease;
 mod options;
 mod ping;
 mod provider;
 mod status;
 
-pub use controller::{NodeController, NodeControllerError};
+pub use controller::NodeController;
+pub use error::NodeControllerError;
 pub use lease::{DEFAULT_LEASE_DURATION, DEFAULT_RENEW_INTERVAL_FRACTION, ErrConflictingLeaseControllerConfiguration, ForeignHolder};
 pub use options::{
     DEFAULT_PING_INTERVAL, DEFAULT_PING_TIMEOUT, DEFAULT_STATUS_UPDATE_INTERVAL, ErrorHandler, NodeControllerOpt,

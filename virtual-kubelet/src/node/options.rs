@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
-use super::controller::NodeControllerError;
+use super::error::NodeControllerError;
 use super::lease::{DEFAULT_LEASE_DURATION, DEFAULT_RENEW_INTERVAL_FRACTION, ErrConflictingLeaseControllerConfiguration, ForeignHolder};
 use crate::api_call::{ApiCallError, Recoveries};
 

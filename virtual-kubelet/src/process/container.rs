@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, Interest};
@@ -21,9 +22,10 @@ use super::attempt::Target;
 use super::container_init::{Mount, SHIM_COMMAND, StartOrder};
 use super::credentials::credentials;
 use super::images::{Image, argv};
+use super::process_table::ProcessTable;
 use super::shim::{self, ExitNote, Open, RunNote, START_ERROR, Session, ShimOrder, order_file, write_json};
 use super::site::Site;
-use super::{leftovers, volumes};
+use super::volumes;
 use crate::pod::{PodId, environment, references, service_variables};
 
 /// Where a program writes the reason of its end unless its container says otherwise.
@@ -174,7 +176,7 @@ pub async fn find(dir: &Path, container: &Container) -> Found {
     if exit.reason == Some(STATUS_UNKNOWN) {
         exit.keep(dir, restart_count);
         let leftovers_of = dir.to_owned();
-        let _ = tokio::task::spawn_blocking(move || leftovers::end_session(&leftovers_of, restart_count)).await;
+        let _ = tokio::task::spawn_blocking(move || end_session(&leftovers_of, restart_count)).await;
     }
     Found::Ended { restart_count, image: order.image, exit }
 }
@@ -329,7 +331,7 @@ impl Run {
         if ExitNote::read(&self.dir, self.restart_count).is_none() {
             // The shim was killed, and its container with it; what that had started lives on.
             let (dir, count) = (self.dir.clone(), self.restart_count);
-            let _ = tokio::task::spawn_blocking(move || leftovers::end_session(&dir, count)).await;
+            let _ = tokio::task::spawn_blocking(move || end_session(&dir, count)).await;
         }
         let exit = Exit::of(&self.dir, self.restart_count, self.fallback_to_log);
         if exit.reason == Some(STATUS_UNKNOWN) {
@@ -355,6 +357,20 @@ pub fn bounded(time: Duration) -> Duration {
     /// Ten years.
     const LONGEST: Duration = Duration::from_hours(87_600);
     time.min(LONGEST)
+}
+
+/// Kills what is left of the session of a run whose shim was killed.
+fn end_session(directory: &Path, restart_count: i32) {
+    let Some(note) = RunNote::read(directory, restart_count).filter(|note| note.boot_id == shim::boot_id()) else { return };
+    let table = ProcessTable::read();
+    // The number of a session is not given to another process while the session has members. Its leader
+    // tells whether it is still that session.
+    if table.row(note.main.pid).is_some_and(|leader| leader.start_ticks != note.main.start_ticks) {
+        return;
+    }
+    for row in table.session(note.main.pid).iter().filter(|row| row.start_ticks >= note.main.start_ticks) {
+        let _ = kill(Pid::from_raw(row.pid), Signal::SIGKILL);
+    }
 }
 
 /// Asks a run to end: the hook, then the signal, and after the grace the whole group is killed.

@@ -3,26 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::container::bounded;
-use super::process_table::ProcessTable;
-use super::shim::{self, Open, RunNote, Session, ShimOrder};
-
-/// Kills what is left of the session of a run whose shim was killed.
-pub fn end_session(directory: &Path, restart_count: i32) {
-    let Some(note) = RunNote::read(directory, restart_count).filter(|note| note.boot_id == shim::boot_id()) else { return };
-    let table = ProcessTable::read();
-    // The number of a session is not given to another process while the session has members. Its leader
-    // tells whether it is still that session.
-    if table.row(note.main.pid).is_some_and(|leader| leader.start_ticks != note.main.start_ticks) {
-        return;
-    }
-    for row in table.session(note.main.pid).iter().filter(|row| row.start_ticks >= note.main.start_ticks) {
-        let _ = kill(Pid::from_raw(row.pid), Signal::SIGKILL);
-    }
-}
+use super::shim::{self, Open, Session, ShimOrder};
 
 /// Ends every container below `root` (the directory given to a [`Site`](super::Site)) and waits for
 /// that: first by its stop signal, after `grace` by force. One that does not end even then is given up after some 5 s, with a

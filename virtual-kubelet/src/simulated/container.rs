@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::history::History;
+use super::history::{History, Why};
 use super::template::ContainerTemplate;
 use crate::process::backoff::{Backoff, printed};
 use crate::process::status::{ContainerRecord, Role, State, Termination};
-
-/// Exit code of a container that was killed after its grace period.
-pub(super) const KILLED: i32 = 137;
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,17 +57,6 @@ pub(super) enum Step {
     AfterEnd,
     /// It is made again.
     Again,
-}
-
-/// Why a run ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// By itself.
-    Own,
-    /// It has another image.
-    Replaced,
-    /// It was told to, for good.
-    Stopped,
 }
 
 #[derive(Clone, Debug)]

@@ -5,11 +5,24 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::container::{KILLED, Why};
 use crate::process::backoff::printed;
+
+/// Exit code of a container that was killed after its grace period.
+pub(super) const KILLED: i32 = 137;
 
 /// Most events of one container that are kept.
 const KEPT: usize = 32;
+
+/// Why a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// By itself.
+    Own,
+    /// It has another image.
+    Replaced,
+    /// It was told to, for good.
+    Stopped,
+}
 
 /// Something that happened to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use fastrand::Rng;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::container::{Container, End, Phase, Step, Wait, Why};
+use super::container::{Container, End, Phase, Step, Wait};
 use super::delay::Delay;
-use super::history::Event;
+use super::history::{Event, Why};
 use super::stages::{Plan, PodFault};
 use super::template::Template;
 use crate::process::status::{Role, restarts};

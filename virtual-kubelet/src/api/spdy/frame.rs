@@ -140,14 +140,17 @@ impl Reader {
     fn control(&mut self, kind: u16, fin: bool, content: &[u8]) -> Result<Frame, FrameError> {
         let number = |at: usize| u32_at(content, at).ok_or(FrameError::Malformed(kind));
         let stream = |at: usize| number(at).map(|id| id & ID);
-        let headers_from = |at: usize| content.get(at..).ok_or(FrameError::Malformed(kind));
+        let mut headers = |at: usize| {
+            let packed = content.get(at..).ok_or(FrameError::Malformed(kind))?;
+            self.unpack.headers(packed).ok_or(FrameError::Headers)
+        };
         Ok(match kind {
-            1 => Frame::SynStream { stream: stream(0)?, fin, headers: self.unpack.headers(headers_from(10)?)? },
-            2 => Frame::SynReply { stream: stream(0)?, fin, headers: self.unpack.headers(headers_from(4)?)? },
+            1 => Frame::SynStream { stream: stream(0)?, fin, headers: headers(10)? },
+            2 => Frame::SynReply { stream: stream(0)?, fin, headers: headers(4)? },
             3 => Frame::RstStream { stream: stream(0)?, status: number(4)? },
             6 => Frame::Ping(number(0)?),
             7 => Frame::GoAway { last: stream(0)?, status: number(4)? },
-            8 => Frame::Headers { stream: stream(0)?, fin, headers: self.unpack.headers(headers_from(4)?)? },
+            8 => Frame::Headers { stream: stream(0)?, fin, headers: headers(4)? },
             other => Frame::Other(other),
         })
     }

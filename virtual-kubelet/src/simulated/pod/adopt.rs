@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 
 use super::SimulatedPod;
-use crate::simulated::container::{Container, End, Phase, Step, Why};
-use crate::simulated::history::Event;
+use crate::simulated::container::{Container, End, Phase, Step};
+use crate::simulated::history::{Event, Why};
 use crate::simulated::stages::Plan;
 use crate::simulated::template::Template;
 

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::{SimulatedPod, Stage, later};
 use crate::process::status::Role;
-use crate::simulated::container::{KILLED, Phase, Wait, Why};
-use crate::simulated::history::Event;
+use crate::simulated::container::{Phase, Wait};
+use crate::simulated::history::{Event, KILLED, Why};
 use crate::simulated::stages::{Plan, PodFault};
 use crate::simulated::template::Template;
 
