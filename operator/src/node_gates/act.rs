@@ -1,7 +1,7 @@
 //! One API call per decision about a node.
 
-use super::metrics::{GateMetrics, Refused};
 use crate::{
+    metrics::node_gates::{GateMetrics, Refused},
     watch::Partial,
     write::{self, Error},
 };

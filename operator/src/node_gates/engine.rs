@@ -7,11 +7,11 @@ use super::{
     admission::{Admission, Keeper, Wanted, Wish},
     fronts,
     hub::{Changes, Hub},
-    metrics::GateMetrics,
     sources::Sources,
     tell::{Teller, Told, announce},
 };
 use crate::{
+    metrics::GateMetrics,
     readable::Readable,
     watch::{Observer, PAGE, WATCH_SECONDS},
     webhook::Secrets,
@@ -107,7 +107,7 @@ pub struct Engine {
     urgent: BTreeSet<String>,
     swept: BTreeSet<String>,
     timers: BTreeMap<String, i64>,
-    clocks: BTreeMap<String, GateClocks>,
+    clocks: BTreeMap<String, Clocks>,
     views: BTreeMap<String, BTreeMap<String, View>>,
     under_way: BTreeSet<String>,
     failures: BTreeMap<String, (u32, Instant)>,

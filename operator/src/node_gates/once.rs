@@ -5,12 +5,12 @@ use super::{
     facts, fronts,
     hub::Fronts,
     legacy,
-    metrics::GateMetrics,
     tell::Teller,
 };
 use crate::{
     args,
     memory::Memory,
+    metrics::GateMetrics,
     pages,
     watch::{Guarded, Observed, Observer, PAGE},
 };
@@ -301,7 +301,7 @@ where
 }
 
 impl Pass {
-    fn decide(&self, name: &str, node: &NodeFacts, clocks: &GateClocks, has_room: &mut dyn FnMut(&Gate) -> bool) -> NodePlan {
+    fn decide(&self, name: &str, node: &NodeFacts, clocks: &Clocks, has_room: &mut dyn FnMut(&Gate) -> bool) -> NodePlan {
         decide(&self.world, &self.shut.keys().cloned().collect(), name, node, clocks, has_room, self.now)
     }
 
@@ -309,7 +309,7 @@ impl Pass {
     fn count_rooms(&self) {
         let mut counts: BTreeMap<String, (usize, usize)> = BTreeMap::new();
         for (name, node) in &*self.observer.nodes() {
-            for (uid, view) in self.decide(name, node, &GateClocks::default(), &mut |_| false).views {
+            for (uid, view) in self.decide(name, node, &Clocks::default(), &mut |_| false).views {
                 let (matched, regressed) = counts.entry(uid).or_default();
                 *matched += 1;
                 *regressed += usize::from(view.regressed);
@@ -329,9 +329,9 @@ impl Pass {
     }
 
     /// One pass cannot watch a node that was there before a gate for `retaint.failingFor`: it takes what it sees for what has been.
-    fn clocks(&self, node: &NodeFacts) -> GateClocks {
+    fn clocks(&self, node: &NodeFacts) -> Clocks {
         let unknown = self.world.gates.keys().filter(|uid| !node.annotations.contains_key(&annotation_key(uid)));
-        unknown.map(|uid| (uid.clone(), GateClock { failing_since: Some(0), ..GateClock::default() })).collect()
+        unknown.map(|uid| (uid.clone(), Clock { failing_since: Some(0), ..Clock::default() })).collect()
     }
 
     /// Changes a node until there is nothing more to change; returns how it is seen then, and what went wrong.

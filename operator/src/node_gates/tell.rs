@@ -1,9 +1,7 @@
 //! Events: what came about on Nodes, and what gates say that have no status of their own.
 
-use super::{
-    act,
-    metrics::{GateMetrics, OfGate},
-};
+use super::act;
+use crate::metrics::node_gates::{GateMetrics, OfGate};
 use crds::NodeReadinessGate;
 use k8s_controller::events::{Event, EventRecorder, EventType};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};

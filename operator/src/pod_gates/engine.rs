@@ -4,11 +4,11 @@ use super::{
     admission::{Admission, Keeper},
     facts,
     hub::{Changes, Followed, Hub},
-    metrics::{Became, PodGateMetrics, Refused},
     report::{Reporter, Written},
     sources::Sources,
 };
 use crate::{
+    metrics::pod_gates::{Became, PodGateMetrics, Refused},
     node_gates,
     readable::Readable,
     watch::{Observer, SMALL_PAGE, WATCH_SECONDS, read_of_metadata},

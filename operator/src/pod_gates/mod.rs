@@ -5,11 +5,9 @@ mod engine;
 mod facts;
 mod http;
 mod hub;
-mod metrics;
 mod report;
 mod sources;
 
 pub use engine::{Engine, Options};
 pub use facts::gate;
 pub use hub::Hub;
-pub use metrics::PodGateMetrics;

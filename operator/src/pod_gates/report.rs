@@ -1,10 +1,10 @@
 //! What gates say of themselves: status, events, metrics.
 
-use super::{
-    admission::Admission,
-    metrics::{PodGateMetrics, Pods},
+use super::admission::Admission;
+use crate::{
+    metrics::pod_gates::{PodGateMetrics, Pods},
+    write::{self, Error},
 };
-use crate::write::{self, Error};
 use crds::{PodReadinessGate, PodReadinessGateStatus};
 use futures::{StreamExt as _, stream};
 use k8s_controller::events::{Event, EventRecorder, EventType};

@@ -1,7 +1,7 @@
 //! The Secret with the webhook's certificates: every replica reads it, the one that leads writes it.
 
 use super::{Certificates, Serving};
-use crate::{node_gates::GateMetrics, watch::WATCH_SECONDS};
+use crate::{metrics::GateMetrics, watch::WATCH_SECONDS};
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
 use k8s_openapi::{ByteString, api::core::v1::Secret};

@@ -12,7 +12,8 @@ pub use keep::Secrets;
 pub use serve::{Serving, serve, tls};
 
 use crate::{
-    node_gates::{GateMetrics, gates_of},
+    metrics::GateMetrics,
+    node_gates::gates_of,
     watch::{Observer, PAGE, WATCH_SECONDS},
 };
 use axum::{Router, body::Bytes, extract::State, http::StatusCode, response::IntoResponse, routing::post};

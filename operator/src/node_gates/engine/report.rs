@@ -1,10 +1,12 @@
 //! What the loop says of gates: status, metrics, the words of those that have no status, and finalizers.
 
 use super::{Engine, Finalizers, Writing};
-use crate::node_gates::{
-    act,
-    metrics::{Blocked, Nodes},
-    tell::{About, Told},
+use crate::{
+    metrics::node_gates::{Blocked, Nodes},
+    node_gates::{
+        act,
+        tell::{About, Told},
+    },
 };
 use crds::{NodeReadinessGate, NodeReadinessGateStatus, names};
 use futures::FutureExt as _;

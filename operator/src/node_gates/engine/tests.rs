@@ -296,7 +296,7 @@ async fn a_patch_that_comes_too_late_is_counted_and_answered_with_what_is_there_
     let server = Arc::new(Mutex::new(Server::default()));
     server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
     let (client, metrics) = (serve(&server), GateMetrics::registered(&mut Registry::default()));
-    let counted = |reason| metrics.refused.get_or_create(&super::super::metrics::Refused { reason }).get();
+    let counted = |reason| metrics.refused.get_or_create(&crate::metrics::node_gates::Refused { reason }).get();
     let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "another"}]);
     // 422: a test in the patch failed, or the taint is there already; 409: the object moved on.
     for (times, code) in [(1, 422), (2, 409)] {

@@ -72,7 +72,7 @@ async fn of_nodes_that_cease_to_be_ready_together_as_many_are_tainted_as_the_bud
         assert_eq!((count(status.nodes.held), count(status.nodes.released)), (room, NODES - room), "{more}");
         let expected = if room == NODES { ("False", "WithinBudget", None) } else { ("True", "TooManyRegressions", Some(NODES - room)) };
         assert_eq!(exhausted(&status), expected, "{more}");
-        let shown = engine.metrics.nodes.value(&super::super::super::metrics::Nodes { gate: "edge".into(), state: "budget_blocked" });
+        let shown = engine.metrics.nodes.value(&crate::metrics::node_gates::Nodes { gate: "edge".into(), state: "budget_blocked" });
         assert_eq!(usize::try_from(shown.unwrap()).unwrap(), NODES - room, "{more}");
     }
 }

@@ -48,7 +48,7 @@ async fn a_patch_whose_places_have_shifted_is_refused_whole_and_made_again_from_
         let methods: Vec<_> = asked.iter().filter(|request| request.contains("/nodes/")).collect();
         assert_eq!(methods, ["PATCH /api/v1/nodes/n1", "GET /api/v1/nodes/n1", "PATCH /api/v1/nodes/n1"], "{seen} and then {meanwhile}");
         assert_eq!(keys(&server), released, "{seen} and then {meanwhile}");
-        let refused = engine.metrics.refused.get_or_create(&super::super::super::metrics::Refused { reason: "test" }).get();
+        let refused = engine.metrics.refused.get_or_create(&crate::metrics::node_gates::Refused { reason: "test" }).get();
         assert_eq!(refused, 1);
     }
 }

@@ -1,6 +1,6 @@
 //! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
 
-use crate::metrics::Shown;
+use super::Shown;
 use planner::node_gates::{Transition, review::Answered, transition::Happened};
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -1,14 +1,18 @@
 //! Prometheus metrics. Labels are resources, and enums and reasons from fixed lists, never names of nodes or error texts.
 
+pub mod node_gates;
+pub mod pod_gates;
 mod shown;
 
+pub use node_gates::GateMetrics;
+pub use pod_gates::PodGateMetrics;
 pub use shown::Shown;
 
-use crate::{node_gates::GateMetrics, pod_gates::PodGateMetrics, rights::Rights};
+use crate::rights::Rights;
 use crds::{ledger::Ledger, status::NodePhase};
 use planner::{
     plan::{Plan, Write},
-    reason,
+    rollout::proof,
 };
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -208,7 +212,7 @@ impl Metrics {
             let known = before.and_then(|before| before.suspects.get(node));
             let known = known.filter(|known| (&known.node_uid, &known.revision) == (&suspect.node_uid, &suspect.revision));
             let falls = suspect.falls.saturating_sub(known.map_or(0, |known| known.falls));
-            if let Some(reason) = reason::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
+            if let Some(reason) = proof::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
                 self.node_falls.get_or_create(&Fall { reason }).inc_by(falls.into());
             }
         }

@@ -1,6 +1,6 @@
 //! Metrics of readiness gates of pods. Labels are names of gates and fixed words, never names of pods.
 
-use crate::metrics::Shown;
+use super::Shown;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
