@@ -22,9 +22,9 @@ use kube::{
 };
 use operator::{
     deployed::{self, Options},
-    memory::Memory,
     node_gates::{Fronts, fronts},
     pages, pod_gates,
+    rollout::Memory,
     watch::{Guarded, Observed, Observer},
 };
 use planner::{

@@ -1,20 +1,17 @@
-//! The operator of `IngressDaemonSet`: watches become snapshots ([`observe`]), the planner decides, [`act`] makes one API
+//! The operator of `IngressDaemonSet`: watches become snapshots ([`watch`]), the planner decides, [`write`](mod@write) makes one API
 //! call per action.
 
 pub mod args;
 pub mod client;
 pub mod deployed;
-pub mod health_ports;
 pub mod leader;
-pub mod memory;
 pub mod metrics;
 pub mod node_gates;
 pub mod pages;
 pub mod pod_gates;
 mod readable;
-pub mod reconcile;
 pub mod rights;
-pub mod shared;
+pub mod rollout;
 pub mod spawn_scoped;
 pub mod telemetry;
 pub mod turns;

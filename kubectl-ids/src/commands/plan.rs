@@ -99,8 +99,8 @@ fn untyped(cluster: &Cluster) -> kube::Api<kube::api::DynamicObject> {
 
 /// Asks the API server for the pod template as the operator does, who does not begin with one that would be refused.
 async fn try_template(cluster: &Cluster, snapshot: &mut planner::Snapshot) {
-    let mut memory = operator::memory::Memory::of(&snapshot.resource.uid);
-    operator::write::try_template(&cluster.client, &mut memory, snapshot).await;
+    let mut memory = operator::rollout::Memory::of(&snapshot.resource.uid);
+    operator::rollout::try_template(&cluster.client, &mut memory, snapshot).await;
     let forbidden = snapshot.refusals.get(TEMPLATE).filter(|said| said.contains("cannot patch resource \"deployments\""));
     if forbidden.is_some() {
         snapshot.refusals.remove(TEMPLATE);

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     args,
-    memory::Memory,
     metrics::GateMetrics,
     pages,
+    rollout::Memory,
     watch::{Guarded, Observed, Observer, PAGE},
 };
 use anyhow::{Context as _, bail};

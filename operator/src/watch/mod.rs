@@ -10,6 +10,7 @@ mod index;
 mod initial;
 mod partial;
 mod protobuf;
+mod shared;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -23,13 +24,7 @@ pub use index::Observed;
 pub use initial::be_recent;
 pub use partial::Partial;
 
-use crate::{
-    memory::Memory,
-    node_gates::Hub,
-    pages,
-    shared::{Shared, SharedBy},
-    spawn_scoped::beside,
-};
+use crate::{node_gates::Hub, pages, rollout::Memory, spawn_scoped::beside};
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
@@ -52,6 +47,7 @@ use planner::{
     spec::node_rights::NodeRights,
 };
 use serde::de::DeserializeOwned;
+use shared::{Shared, SharedBy};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,

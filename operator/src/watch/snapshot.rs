@@ -4,7 +4,7 @@ use super::{
     facts,
     index::{Index, Key, of_namespace},
 };
-use crate::memory::Memory;
+use crate::rollout::Memory;
 use crds::{IngressDaemonSet, hash, names};
 use planner::{
     Snapshot,

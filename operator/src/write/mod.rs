@@ -1,16 +1,12 @@
 //! One API call per action, with a timeout and a precondition; afterwards the watches are believed, not the answer.
 
-mod account;
 mod events;
-mod template_check;
 
-pub use account::{MISSING_AGAIN, ask_rights};
 pub use events::Announcer;
-pub use template_check::try_template;
 
 use crate::{
-    memory::Memory,
     metrics::Metrics,
+    rollout::Memory,
     watch::{Kind, version},
 };
 use crds::{IngressDaemonSet, names};
@@ -36,7 +32,7 @@ use serde_json::{Value, json};
 use std::{collections::BTreeSet, future::Future, time::Duration};
 
 /// Longest time of one API call.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Field manager of the supporting objects.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/health-checker";
 

@@ -1,7 +1,7 @@
 //! The `ServiceAccount` that a resource names for its health checkers: asked about, never bound.
 
 use crate::{Exchange, failure, server, snapshot};
-use operator::{memory::Memory, write::ask_rights};
+use operator::rollout::{Memory, ask_rights};
 use planner::Snapshot;
 use serde_json::{Value, json};
 

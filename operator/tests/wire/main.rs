@@ -17,10 +17,10 @@ use crds::{
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::{Client, client::Body};
 use operator::{
-    memory::Memory,
     metrics::Metrics,
+    rollout::{Memory, try_template},
     watch::Kind,
-    write::{Actor, Announcer, Error, try_template},
+    write::{Actor, Announcer, Error},
 };
 use planner::{
     Action, Snapshot,

@@ -2,8 +2,8 @@
 
 use crate::{Error, Exchange, act, deployment, failure, resource, server, snapshot};
 use operator::{
-    memory::Memory,
-    write::{still_foreign, try_template},
+    rollout::{Memory, try_template},
+    write::still_foreign,
 };
 use planner::{
     Action,

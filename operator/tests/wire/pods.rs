@@ -2,7 +2,7 @@
 
 use crate::{Error, act, carry_out, failure};
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
-use operator::{memory::Memory, watch::Observer};
+use operator::{rollout::Memory, watch::Observer};
 use planner::Action;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -11,13 +11,13 @@ use kube::{
     runtime::reflector::store,
 };
 use operator::{
-    memory::Memory,
     metrics::Metrics,
     node_gates, pod_gates,
     rights::NoteRefusals,
+    rollout::{Memory, ask_rights},
     watch::{Named, Observer},
     web,
-    write::{Error, ask_rights},
+    write::Error,
 };
 use planner::{
     Action,

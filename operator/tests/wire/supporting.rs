@@ -2,7 +2,7 @@
 
 use crate::{Error, act, carry_out_with, failure};
 use kube::{Client, client::Body};
-use operator::memory::Memory;
+use operator::rollout::Memory;
 use planner::{Action, plan::Supporting};
 use serde_json::{Value, json};
 

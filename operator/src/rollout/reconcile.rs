@@ -1,12 +1,11 @@
 //! The loop of one resource: observe, decide, act, and again.
 
+use super::{Memory, account::MISSING_AGAIN, ask_rights, health_ports::ask, try_template};
 use crate::{
-    health_ports::ask,
-    memory::Memory,
     metrics::Metrics,
     turns::Turns,
     watch::{Named, Observer},
-    write::{Actor, Announcer, Error, MISSING_AGAIN, ask_rights, still_foreign, try_template},
+    write::{Actor, Announcer, Error, still_foreign},
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

@@ -1,7 +1,7 @@
 //! Trying a template on the API server without changing anything.
 
-use super::{Error, classify, json_patch};
-use crate::memory::Memory;
+use super::Memory;
+use crate::write::{Error, TIMEOUT, classify, json_patch};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Client,
@@ -26,7 +26,7 @@ pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut S
     }
     let outcome = match template_check(snapshot) {
         None => Ok(()),
-        Some(check) => tokio::time::timeout(super::TIMEOUT, call(client, &snapshot.resource.namespace, check))
+        Some(check) => tokio::time::timeout(TIMEOUT, call(client, &snapshot.resource.namespace, check))
             .await
             .unwrap_or_else(|_| Err(Error::Transient("no answer in time".into()))),
     };

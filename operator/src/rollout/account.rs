@@ -1,8 +1,8 @@
 //! What a `ServiceAccount` may do that a resource names for its health checkers. The operator binds none but its own: whoever may edit a
 //! resource would give rights to every pod that has the account.
 
-use super::{Error, TIMEOUT, classify};
-use crate::memory::{Memory, NamedAccount};
+use super::{Memory, NamedAccount};
+use crate::write::{Error, TIMEOUT, classify};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::{Api, Client, api::PostParams};
 use planner::{Snapshot, objects::health_checker};

@@ -1,0 +1,16 @@
+//! Updates of `IngressDaemonSets`: one pass after the other for each resource.
+//!
+//! A pass takes the snapshot of [`watch`](crate::watch), completes it with what this process remembers and with answers of health ports,
+//! has the planner decide, and makes the calls of [`write`](crate::write). Gates of nodes and of pods do not belong here: passes meet them
+//! in [`gates_shared`](crate::gates_shared).
+
+mod account;
+mod health_ports;
+mod memory;
+mod reconcile;
+mod template_check;
+
+pub use account::ask_rights;
+pub use memory::{Memory, NamedAccount};
+pub use reconcile::{Context, back_off, forget, reconcile};
+pub use template_check::try_template;
