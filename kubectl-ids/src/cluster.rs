@@ -24,7 +24,6 @@ use operator::{
     deployed::{self, Options},
     node_gates::{Fronts, fronts},
     pages, pod_gates,
-    rollout::Memory,
     watch::{Guarded, Observed, Observer},
 };
 use planner::{
@@ -332,10 +331,9 @@ pub struct View {
 impl View {
     /// The planner's input for a resource, as if it were decided on now.
     pub fn snapshot(&self, resource: &IngressDaemonSet) -> Result<Snapshot> {
-        let memory = Memory::of(resource.metadata.uid.as_deref().unwrap_or_default());
         let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
         let now = chrono::Utc::now().timestamp();
-        let snapshot = self.observer.snapshot(&namespace, &name, &memory, now, "").context("the resource went away")?;
+        let snapshot = self.observer.snapshot(&namespace, &name, now, "").context("the resource went away")?;
         let of_nodes = self.of_nodes.get(&(namespace.clone(), name)).cloned().unwrap_or_default();
         let labels = &snapshot.resource.spec.template["metadata"]["labels"];
         let gates = links(of_nodes, &self.pod_gates.world, self.pod_gates.has_all, &namespace, labels);

@@ -11,7 +11,6 @@ use crate::{
     args,
     metrics::GateMetrics,
     pages,
-    rollout::Memory,
     watch::{Guarded, Observed, Observer, PAGE},
 };
 use anyhow::{Context as _, bail};
@@ -280,7 +279,7 @@ async fn replicas(options: &Options, observer: &Observer, world: &mut World) -> 
     let now = chrono::Utc::now().timestamp();
     let links = links(world.gates.values(), [], |_| false);
     for (key, gates) in links {
-        let snapshot = observer.snapshot(&key.0, &key.1, &Memory::default(), now, &options.health_checker_image);
+        let snapshot = observer.snapshot(&key.0, &key.1, now, &options.health_checker_image);
         let Some(mut snapshot) = snapshot else { continue };
         // Taints of gates make no node one that the resource does not choose.
         snapshot.gates = gates;

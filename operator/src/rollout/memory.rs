@@ -2,7 +2,10 @@
 
 use crate::watch::{Kind, Observer};
 use crds::status::NodePhase;
-use planner::memory::{Clocks, Sights};
+use planner::{
+    Snapshot,
+    memory::{Clocks, Sights},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -100,6 +103,17 @@ impl Memory {
     /// Forgets what was written to Deployments that are no more. Own writes were seen before.
     pub fn forget_deployments(&mut self, uids: &BTreeSet<&str>) {
         self.written_generations.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+
+    /// Puts what is remembered into a snapshot.
+    pub fn complete(&self, snapshot: &mut Snapshot) {
+        let rebuilding = snapshot.resource.ledger().and_then(|ledger| ledger.rebuilding);
+        snapshot.listed_since_rebuild = rebuilding.is_some() && self.listed_for == rebuilding;
+        snapshot.foreign_names.extend(self.foreign_names.iter().cloned());
+        snapshot.reserved.clone_from(&self.reserved);
+        snapshot.asserted = self.asserted_lately();
+        snapshot.refusals = self.active_refusals(snapshot.resource.generation);
+        snapshot.written_generations.clone_from(&self.written_generations);
     }
 
     /// The API server refused a write for a node; `true` when that is news.

@@ -5,12 +5,14 @@
 //! in [`gates_shared`](crate::gates_shared).
 
 mod account;
+mod act;
 mod health_ports;
 mod memory;
 mod reconcile;
 mod template_check;
 
 pub use account::ask_rights;
+pub use act::Actor;
 pub use memory::{Memory, NamedAccount};
 pub use reconcile::{Context, back_off, forget, reconcile};
 pub use template_check::try_template;

@@ -1,11 +1,11 @@
 //! The loop of one resource: observe, decide, act, and again.
 
-use super::{Memory, account::MISSING_AGAIN, ask_rights, health_ports::ask, try_template};
+use super::{Actor, Memory, account::MISSING_AGAIN, ask_rights, health_ports::ask, try_template};
 use crate::{
     metrics::Metrics,
     turns::Turns,
     watch::{Named, Observer},
-    write::{Actor, Announcer, Error, still_foreign},
+    write::{Announcer, Error, still_foreign},
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -80,7 +80,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
         context.observer.read_spec(&context.client, &key.0, &key.1).await.map_err(|error| Failed(format!("reading the spec: {error}")))?;
         return Ok(Requeue::requeue(Duration::from_secs(1)));
     }
-    let Some(mut snapshot) = context.observer.snapshot(&key.0, &key.1, &memory, now, &context.health_checker_image) else {
+    let Some(mut snapshot) = context.observer.snapshot(&key.0, &key.1, now, &context.health_checker_image) else {
         if let Some(error) = context.observer.unreadable(&key.0, &key.1) {
             tracing::error!(namespace = key.0, name = key.1, error, "the resource cannot be decoded; its last good state keeps running");
         }
@@ -97,6 +97,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     if relist_for_rebuild(&context, &mut memory, &snapshot).await? {
         return Ok(Requeue::requeue(Duration::ZERO));
     }
+    memory.complete(&mut snapshot);
     if !memory.foreign_names.is_empty() {
         let still = still_foreign(&context.client, &snapshot, &memory.foreign_names).await;
         // The snapshot knows further strangers, by their labels: only those that have gone leave it.
@@ -114,7 +115,6 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     };
     snapshot.gates = links;
     snapshot.node_readiness = context.observer.hub().status(&key.0, &key.1);
-    snapshot.reserved = memory.reserved.clone();
     snapshot.watched = memory.watched(now, at);
     snapshot.clocks = std::mem::take(&mut memory.clocks);
     snapshot.sights = std::mem::take(&mut memory.sights);

@@ -24,7 +24,7 @@ pub use index::Observed;
 pub use initial::be_recent;
 pub use partial::Partial;
 
-use crate::{node_gates::Hub, pages, rollout::Memory, spawn_scoped::beside};
+use crate::{node_gates::Hub, pages, spawn_scoped::beside};
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
@@ -166,11 +166,11 @@ impl Observer {
     }
 
     /// The snapshot of one resource; `None` when there is no such resource, or not everything was listed.
-    pub fn snapshot(&self, namespace: &str, name: &str, memory: &Memory, now: i64, health_checker_image: &str) -> Option<Snapshot> {
+    pub fn snapshot(&self, namespace: &str, name: &str, now: i64, health_checker_image: &str) -> Option<Snapshot> {
         if !self.missing().is_empty() {
             return None;
         }
-        snapshot::build(&self.index(), namespace, name, memory, now, health_checker_image, &self.node_rights)
+        snapshot::build(&self.index(), namespace, name, now, health_checker_image, &self.node_rights)
     }
 
     /// The resource is looked after, and its spec is not known, because it was one too many of its namespace before.

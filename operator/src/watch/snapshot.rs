@@ -1,10 +1,9 @@
-//! The snapshot of one resource, cut out of the index.
+//! The snapshot of one resource, cut out of the index. What a process remembers is for others to add.
 
 use super::{
     facts,
     index::{Index, Key, of_namespace},
 };
-use crate::rollout::Memory;
 use crds::{IngressDaemonSet, hash, names};
 use planner::{
     Snapshot,
@@ -23,7 +22,6 @@ pub(super) fn build(
     index: &Index,
     namespace: &str,
     name: &str,
-    memory: &Memory,
     now: i64,
     health_checker_image: &str,
     node_rights: &Arc<NodeRights>,
@@ -37,8 +35,6 @@ pub(super) fn build(
     let orphans = of_namespace(&index.replica_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8 && entry.controller.is_none());
     let orphans =
         orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.orphan.clone()))).collect();
-    let ledger = resource.ledger();
-    let rebuilding = ledger.and_then(|ledger| ledger.rebuilding);
     let daemon_sets = of_namespace(&index.daemon_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8);
     Some(Snapshot {
         now,
@@ -66,17 +62,17 @@ pub(super) fn build(
                 .flat_map(|((namespace, name), ports)| ports.iter().map(move |port| (*port, format!("{namespace}/{name}"))))
                 .collect(),
         ),
-        foreign_names: memory.foreign_names.iter().cloned().chain(labelled_by_others(index, namespace, &uid)).collect(),
+        foreign_names: labelled_by_others(index, namespace, &uid),
         taken_names: taken,
         answers: BTreeMap::new(),
-        reserved: memory.reserved.clone(),
+        reserved: Vec::new(),
         watched: 0,
         clocks: Clocks::default(),
         sights: Sights::default(),
-        listed_since_rebuild: rebuilding.is_some() && memory.listed_for == rebuilding,
-        asserted: memory.asserted_lately(),
-        refusals: memory.active_refusals(resource.metadata.generation.unwrap_or(0)),
-        written_generations: memory.written_generations.clone(),
+        listed_since_rebuild: false,
+        asserted: BTreeSet::new(),
+        refusals: BTreeMap::new(),
+        written_generations: BTreeMap::new(),
         gates: GateLinks::default(),
         node_readiness: None,
         deployments,
@@ -114,7 +110,7 @@ fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BT
 }
 
 /// Names of Deployments that carry our label and are not ours.
-fn labelled_by_others(index: &Index, namespace: &str, uid: &str) -> Vec<String> {
+fn labelled_by_others(index: &Index, namespace: &str, uid: &str) -> BTreeSet<String> {
     let labelled = of_namespace(&index.deployments, namespace).filter(|(_, entry)| entry.uid8 == names::uid8(uid));
     labelled.filter(|(_, entry)| entry.controller.as_deref() != Some(uid)).map(|((_, name), _)| name.clone()).collect()
 }

@@ -69,7 +69,7 @@ fn observer(nodes: Vec<Value>, deployments: Vec<Value>, pods: Vec<Value>) -> Obs
 }
 
 fn snapshot(observer: &Observer) -> Option<Snapshot> {
-    observer.snapshot("edge", "web", &Memory::default(), 1_000, "checker:1")
+    observer.snapshot("edge", "web", 1_000, "checker:1")
 }
 
 /// Resources that are to be looked at since this was asked last.
@@ -370,9 +370,11 @@ fn only_a_list_that_was_made_for_this_rebuilding_counts() {
     rebuilding["status"] = json!({ "rollout": { "nextId": 7, "rebuilding": 7 } });
     observer.apply::<Guarded>(of(rebuilding));
     let listed = |listed_for| {
-        let mut memory = Memory::default();
+        let mut snapshot = observer.snapshot("edge", "web", 1_000, "checker:1").unwrap();
+        let mut memory = crate::rollout::Memory::default();
         memory.listed_for = listed_for;
-        observer.snapshot("edge", "web", &memory, 1_000, "checker:1").unwrap().listed_since_rebuild
+        memory.complete(&mut snapshot);
+        snapshot.listed_since_rebuild
     };
     assert_eq!([None, Some(6), Some(7)].map(listed), [false, false, true]);
 }
@@ -486,7 +488,7 @@ fn a_resource_that_was_just_edited_is_accepted_as_it_was_before() {
     for generation in [1, 2] {
         let edited = serving("tenant", DNS, "1970-01-01T00:01:00Z", generation, 1, &json!([]));
         observer.take::<Guarded>(vec![serving("edge", UID, "1970-01-01T00:05:00Z", 1, 1, &json!([])), edited]);
-        let others = observer.snapshot("edge", "web", &Memory::default(), 1_000, "checker:1").unwrap().others;
+        let others = observer.snapshot("edge", "web", 1_000, "checker:1").unwrap().others;
         assert!(others[0].accepted, "generation {generation}");
     }
 }
@@ -512,7 +514,7 @@ fn who_forges_health_checkers_takes_no_port_from_a_neighbour_that_serves_it() {
     for generation in [1, 2] {
         observer.take::<Guarded>(vec![neighbour(generation), tenant()]);
         let valid = |namespace: &str| {
-            let snapshot = observer.snapshot(namespace, "web", &Memory::default(), 1_000, "checker:1").unwrap();
+            let snapshot = observer.snapshot(namespace, "web", 1_000, "checker:1").unwrap();
             let mut conditions = planner::decide(&snapshot).status.conditions.into_iter();
             conditions.find(|condition| condition.type_ == "Valid").map(|valid| (valid.status == "True", valid.reason)).unwrap()
         };
@@ -537,7 +539,7 @@ fn bulky(name: &str, made: usize, characters: usize, nodes: u32) -> Guarded {
 
 /// What is said of the spec of a resource.
 fn verdict(observer: &Observer, name: &str) -> String {
-    let snapshot = observer.snapshot("edge", name, &Memory::default(), 1_000, "checker:1").unwrap();
+    let snapshot = observer.snapshot("edge", name, 1_000, "checker:1").unwrap();
     let mut conditions = planner::decide(&snapshot).status.conditions.into_iter();
     conditions.find(|condition| condition.type_ == "Valid").unwrap().reason
 }

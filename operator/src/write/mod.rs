@@ -6,7 +6,6 @@ pub use events::Announcer;
 
 use crate::{
     metrics::Metrics,
-    rollout::Memory,
     watch::{Kind, version},
 };
 use crds::{IngressDaemonSet, names};
@@ -25,7 +24,6 @@ use kube::{
 };
 use planner::{
     Action, Snapshot,
-    objects::health_checker,
     plan::{Supporting, Write},
 };
 use serde_json::{Value, json};
@@ -64,89 +62,26 @@ pub enum Error {
 
 /// What one action brought about, to be remembered.
 #[derive(Debug, Default)]
-struct Done {
-    written: Option<(Kind, u64)>,
-    generation: Option<(String, i64)>,
+pub struct Done {
+    /// Kind and version of what was written.
+    pub written: Option<(Kind, u64)>,
+    /// UID of a Deployment that was written whole, and its generation.
+    pub generation: Option<(String, i64)>,
 }
 
-/// Carries out actions on behalf of one resource.
-pub struct Actor<'a> {
+/// Writes on behalf of one resource.
+pub struct Writer<'a> {
     /// API client without retries of its own.
     pub client: &'a Client,
     /// Metrics.
     pub metrics: &'a Metrics,
-    /// Events.
-    pub announcer: &'a Announcer,
     /// What the decision was based on.
     pub snapshot: &'a Snapshot,
 }
 
-impl Actor<'_> {
-    /// Carries out one action and remembers what it brought about.
-    pub async fn act(&self, action: &Action, memory: &tokio::sync::Mutex<&mut Memory>) -> Result<(), Error> {
-        let result =
-            tokio::time::timeout(TIMEOUT, self.call(action)).await.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into())));
-        let mut memory = memory.lock().await;
-        let refused = matches!(result, Err(Error::Invalid(_) | Error::Forbidden(_)));
-        if let Action::CreateDeployment { id, .. } = action
-            && !refused
-        {
-            // Used up unless it was refused for certain: the answer may have been lost, the object made.
-            memory.reserved.retain(|reserved| reserved != id);
-        }
-        let node = node_of(action).map(str::to_owned);
-        match result {
-            Ok(done) => {
-                if let Some((kind, version)) = done.written {
-                    memory.expect(kind, version);
-                }
-                if let Some((uid, generation)) = done.generation {
-                    memory.written_generations.insert(uid, generation);
-                }
-                if let Some(node) = node {
-                    memory.accept(&node);
-                }
-                self.remember(action, &mut memory);
-                drop(memory);
-                self.announcer.done(self.snapshot, action).await;
-                Ok(())
-            }
-            Err(error) => {
-                match (&error, node) {
-                    (Error::Foreign(name), _) => {
-                        memory.foreign_names.insert(name.clone());
-                    }
-                    (Error::Invalid(message) | Error::Forbidden(message), Some(node))
-                        if !memory.refuse(&node, message, self.snapshot.resource.generation) =>
-                    {
-                        return Err(Error::Known);
-                    }
-                    _ => {}
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn remember(&self, action: &Action, memory: &mut Memory) {
-        match action {
-            Action::WriteStatus { reserve, status, .. } => {
-                memory.reserved.extend(reserve);
-                if let Some(ledger) = &status.rollout {
-                    let before = self.snapshot.resource.ledger();
-                    self.metrics.ledger_written(before, ledger);
-                }
-                memory.status_written = Some(std::time::Instant::now());
-            }
-            Action::Apply { object, body } if !matches!(object, Supporting::DaemonSet(_)) => {
-                memory.assert(health_checker::assertion(object, body));
-            }
-            Action::PatchDeployment { write, .. } | Action::PatchNode { write, .. } => self.metrics.wrote(*write),
-            _ => {}
-        }
-    }
-
-    async fn call(&self, action: &Action) -> Result<Done, Error> {
+impl Writer<'_> {
+    /// Makes the call of an action.
+    pub async fn write(&self, action: &Action) -> Result<Done, Error> {
         let namespace = &self.snapshot.resource.namespace;
         match action {
             Action::WriteStatus { status, live_absent, .. } => {

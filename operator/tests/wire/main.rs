@@ -18,9 +18,9 @@ use k8s_controller::events::{EventRecorder, Reporter};
 use kube::{Client, client::Body};
 use operator::{
     metrics::Metrics,
-    rollout::{Memory, try_template},
+    rollout::{Actor, Memory, try_template},
     watch::Kind,
-    write::{Actor, Announcer, Error},
+    write::{Announcer, Error},
 };
 use planner::{
     Action, Snapshot,
