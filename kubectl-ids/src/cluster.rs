@@ -21,8 +21,9 @@ use kube::{
     core::DeserializeGuard,
 };
 use operator::{
+    compat,
     deployed::{self, Options},
-    node_gates::{Fronts, fronts},
+    gates_shared::{CompatGates, definitions},
     pages, pod_gates,
     watch::{Guarded, Observed, Observer},
 };
@@ -150,7 +151,7 @@ impl Cluster {
     /// one of its name. What may not be read is left out, with a remark.
     pub async fn observe(&self, resource: Option<&IngressDaemonSet>) -> Result<(View, Vec<String>)> {
         let mut remarks = Vec::new();
-        let (rights, fronts) = self.flags(&mut remarks).await?;
+        let (rights, compat) = self.flags(&mut remarks).await?;
         let observer = Observer::with(rights);
         let (ours, checkers) = (names::RESOURCE_LABEL, names::HEALTH_CHECKER_LABEL);
         let namespace = self.namespace.as_str();
@@ -188,13 +189,13 @@ impl Cluster {
         }
         let readable: Vec<_> = resources.iter().filter_map(|guarded| guarded.0.as_ref().ok()).collect();
         let pod_gates = self.pod_gates(&mut remarks).await?;
-        let of_nodes = self.node_gates(&readable, &fronts, observer.node_rights(), &pod_gates.world, &mut remarks).await?;
+        let of_nodes = self.node_gates(&readable, &compat, observer.node_rights(), &pod_gates.world, &mut remarks).await?;
         observer.take::<Guarded>(resources);
         Ok((View { observer, of_nodes, pod_gates, timing }, remarks))
     }
 
     /// What the operator's flags allow, and gates that they stand for, as its Deployment gives them.
-    async fn flags(&self, remarks: &mut Vec<String>) -> Result<(NodeRights, Fronts)> {
+    async fn flags(&self, remarks: &mut Vec<String>) -> Result<(NodeRights, CompatGates)> {
         let namespace = self.operator_namespace.as_str();
         let request = Request::of("list", "apps", "deployments", Some(namespace));
         let found = match list(&Api::<Deployment>::namespaced(self.client.clone(), namespace), deployed::LABELS).await {
@@ -207,12 +208,12 @@ impl Cluster {
             Err(error) => return Err(explain(error, request)),
         };
         Ok(match found {
-            Ok(options) => (options.node_rights, fronts::of_command_line(&options.fronts)),
+            Ok(options) => (options.node_rights, compat::gates_of_flags(&options.compat)),
             Err(why) => {
                 remarks.push(format!(
                     "the operator's flags are not known: {why}; every key and taint is taken for allowed, and gates of a ConfigMap or a preset are left out"
                 ));
-                (NodeRights::all(), Fronts::default())
+                (NodeRights::all(), CompatGates::default())
             }
         })
     }
@@ -235,13 +236,14 @@ impl Cluster {
     async fn node_gates(
         &self,
         resources: &[&IngressDaemonSet],
-        fronts: &Fronts,
+        compat: &CompatGates,
         rights: &NodeRights,
         pod_gates: &World,
         remarks: &mut Vec<String>,
     ) -> Result<BTreeMap<Key, GateLinks>> {
         let (objects, _) = self.gates::<NodeReadinessGate>("nodereadinessgates", remarks).await?;
-        let gates: Vec<_> = fronts::all(objects.iter(), resources.iter().copied(), fronts, rights).into_values().map(Arc::new).collect();
+        let gates: Vec<_> =
+            definitions::all(objects.iter(), resources.iter().copied(), compat, rights).into_values().map(Arc::new).collect();
         // The operator has seen what they wait for.
         let says_shut = |object: &&NodeReadinessGate| {
             let conditions = object.status.iter().flat_map(|status| &status.conditions);

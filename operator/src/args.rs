@@ -95,7 +95,7 @@ pub struct Run {
     pub allowed_foreign_objects: Vec<String>,
     /// Gates that do not come from a `NodeReadinessGate`.
     #[command(flatten)]
-    pub fronts: Fronts,
+    pub compat: CompatFlags,
 }
 
 impl Run {
@@ -107,7 +107,7 @@ impl Run {
 
 /// Gates that do not come from a `NodeReadinessGate`.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Fronts {
+pub struct CompatFlags {
     /// `ConfigMap` of critical pods, as istio-cni-taint reads it: NAMESPACE/NAME. With NAMESPACE alone: the first that exists of
     /// node.readiness, istio-cni-taint-configmap and istio-cni-taint. Without a value: the same in kube-system. Without the flag:
     /// the values of `TAINT_CONFIGMAP_NAMESPACE` and `TAINT_CONFIGMAP_NAME`, also with hyphens as in `TAINT_CONFIGMAP-NAME`, or no
@@ -168,7 +168,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-impl Fronts {
+impl CompatFlags {
     /// With what the environment says where the command line does not: the names of istio-cni-taint, which have hyphens and can be
     /// set in a pod only, and the same names as a shell can set them, which come first.
     pub fn or_environment(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
@@ -248,10 +248,10 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    fn fronts(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Fronts, String> {
+    fn compat(arguments: &[&str], environment: &[(&str, &str)]) -> Result<CompatFlags, String> {
         let line = ["operator", "run"].iter().chain(arguments);
         let Command::Run(run) = Arguments::try_parse_from(line).map_err(|error| error.to_string())?.command else { unreachable!() };
-        run.fronts.or_environment(|name| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        run.compat.or_environment(|name| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]
@@ -319,10 +319,10 @@ mod tests {
                 maps("istio-system", &["istio-cni-taint-configmap"]),
             ),
         ] {
-            assert_eq!(fronts(arguments, environment).unwrap().legacy_configmap, wanted, "{arguments:?} {environment:?}");
+            assert_eq!(compat(arguments, environment).unwrap().legacy_configmap, wanted, "{arguments:?} {environment:?}");
         }
         for wrong in ["--legacy-configmap=/name", "--legacy-configmap=a/b/c", "--legacy-configmap="] {
-            assert!(fronts(&[wrong], &[]).is_err(), "{wrong}");
+            assert!(compat(&[wrong], &[]).is_err(), "{wrong}");
         }
     }
 
@@ -335,17 +335,17 @@ mod tests {
             (&[], &[("TAINT_RUN-AS-DAEMON", "False")], Some(false)),
             (&[], &[("TAINT_RUN_AS_DAEMON", "0")], Some(false)),
         ] {
-            assert_eq!(fronts(arguments, environment).unwrap().run_as_daemon, wanted, "{arguments:?} {environment:?}");
+            assert_eq!(compat(arguments, environment).unwrap().run_as_daemon, wanted, "{arguments:?} {environment:?}");
         }
-        assert!(fronts(&[], &[("TAINT_RUN_AS_DAEMON", "no")]).unwrap_err().contains("TAINT_RUN_AS_DAEMON=no"));
-        assert!(fronts(&["--run-as-daemon=no"], &[]).is_err());
+        assert!(compat(&[], &[("TAINT_RUN_AS_DAEMON", "no")]).unwrap_err().contains("TAINT_RUN_AS_DAEMON=no"));
+        assert!(compat(&["--run-as-daemon=no"], &[]).is_err());
     }
 
     #[test]
     fn a_preset_is_named_and_its_namespace_needs_it() {
-        let given = fronts(&["--preset=startup.k8s.io", "--preset-namespace=ops"], &[]).unwrap();
+        let given = compat(&["--preset=startup.k8s.io", "--preset-namespace=ops"], &[]).unwrap();
         assert_eq!((given.preset, given.preset_namespace.as_str()), (Some(Preset::Startup), "ops"));
-        assert!(fronts(&["--preset=other"], &[]).is_err());
-        assert!(fronts(&["--preset-namespace=ops"], &[]).is_err());
+        assert!(compat(&["--preset=other"], &[]).is_err());
+        assert!(compat(&["--preset-namespace=ops"], &[]).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! What an operator that runs elsewhere was started with, as its Deployment says: for whoever is to decide as it does.
 
-use crate::args::{Fronts, Run};
+use crate::args::{CompatFlags, Run};
 use clap::{Args as _, Command, FromArgMatches as _, builder::Resettable};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Container};
 use planner::spec::node_rights::NodeRights;
@@ -19,7 +19,7 @@ pub struct Options {
     /// What resources may have written to Nodes.
     pub node_rights: NodeRights,
     /// Gates from other places than objects.
-    pub fronts: Fronts,
+    pub compat: CompatFlags,
 }
 
 impl Options {
@@ -46,8 +46,8 @@ impl Options {
             .try_get_matches_from([String::from("run")].into_iter().chain(given).chain(by_environment))
             .and_then(|matches| Run::from_arg_matches(&matches))
             .map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
-        let fronts = parsed.fronts.clone().or_environment(|name| environment.get(name).cloned())?;
-        Ok(Self { node_rights: parsed.node_rights(), fronts })
+        let compat = parsed.compat.clone().or_environment(|name| environment.get(name).cloned())?;
+        Ok(Self { node_rights: parsed.node_rights(), compat })
     }
 }
 
@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn gates_of_a_config_map_and_a_preset_are_read_in_each_spelling() {
-        let fronts = by(&["run", "--preset=startup.k8s.io", "--preset-namespace", "ops"], &json!([])).fronts;
-        assert_eq!((fronts.preset, fronts.preset_namespace.as_str()), (Some(Preset::Startup), "ops"));
-        let fronts = by(&["run"], &json!([{"name": "TAINT_CONFIGMAP-NAME", "value": "pods"}])).fronts;
-        assert_eq!(fronts.legacy_configmap, Some(ConfigMaps { namespace: "kube-system".into(), names: vec!["pods".into()] }));
+        let compat = by(&["run", "--preset=startup.k8s.io", "--preset-namespace", "ops"], &json!([])).compat;
+        assert_eq!((compat.preset, compat.preset_namespace.as_str()), (Some(Preset::Startup), "ops"));
+        let compat = by(&["run"], &json!([{"name": "TAINT_CONFIGMAP-NAME", "value": "pods"}])).compat;
+        assert_eq!(compat.legacy_configmap, Some(ConfigMaps { namespace: "kube-system".into(), names: vec!["pods".into()] }));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! One replica acts; the others keep their view warm.
 
 use crate::args::Run;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use k8s_controller::LeaderElection;
-use kube::Client;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
 use std::{future::Future, time::Duration};
 use tokio_util::sync::CancellationToken;
 
@@ -104,6 +105,19 @@ async fn take(election: LeaderElection) {
     }
 }
 
+/// Who holds the lease, and has renewed it in time.
+pub async fn holder(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<String>> {
+    let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    let lease = api.get_opt(name).await.context("reading the operator's lease")?;
+    Ok(lease.and_then(|lease| held_by(lease, chrono::Utc::now().timestamp())))
+}
+
+fn held_by(lease: Lease, now: i64) -> Option<String> {
+    let spec = lease.spec?;
+    let until = spec.renew_time?.0.as_second().saturating_add(i64::from(spec.lease_duration_seconds?));
+    spec.holder_identity.filter(|holder| !holder.is_empty() && until >= now)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,5 +211,20 @@ mod tests {
         assert_eq!(outcome, Outcome::LeaseLost);
         assert_eq!(holder(&lease).as_deref(), Some("b"));
         Ok(())
+    }
+
+    fn lease(holder: &str, renewed: &str) -> Lease {
+        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 13, "renewTime": renewed});
+        serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn a_lease_is_held_until_its_time_is_over_or_it_was_released() {
+        let renewed = "2026-01-01T00:00:00.000000Z";
+        let at = 1_767_225_600;
+        assert_eq!(held_by(lease("operator-1", renewed), at + 13), Some("operator-1".into()));
+        assert_eq!(held_by(lease("operator-1", renewed), at + 14), None);
+        assert_eq!(held_by(lease("", renewed), at), None);
+        assert_eq!(held_by(Lease::default(), at), None);
     }
 }

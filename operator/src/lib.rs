@@ -3,7 +3,9 @@
 
 pub mod args;
 pub mod client;
+pub mod compat;
 pub mod deployed;
+pub mod gates_shared;
 pub mod leader;
 pub mod metrics;
 pub mod node_gates;
@@ -15,6 +17,7 @@ pub mod rollout;
 pub mod spawn_scoped;
 pub mod telemetry;
 pub mod turns;
+pub mod uninstall;
 pub mod watch;
 pub mod web;
 pub mod webhook;

@@ -13,15 +13,17 @@ use kube::{
     },
 };
 use operator::{
-    args::{Arguments, CleanupNodes, Command, Fronts, Run},
+    args::{Arguments, CleanupNodes, Command, CompatFlags, Run},
     client::layered,
-    leader::{Outcome, Terms, act_while_leading},
+    compat::{ConfigMapGate, one_pass},
+    gates_shared::GateState,
+    leader::{self, Outcome, Terms, act_while_leading},
     metrics::Metrics,
     node_gates, pod_gates,
     rights::{NoteRefusals, Rights},
     rollout::{Context, back_off, forget, reconcile},
-    spawn_scoped::beside,
-    telemetry,
+    spawn_scoped::spawn_scoped,
+    telemetry, uninstall,
     watch::{Named, Observer},
     web, webhook,
     write::Announcer,
@@ -42,11 +44,11 @@ async fn main() -> ExitCode {
     let (result, on_error) = match arguments.command {
         Command::Crd => (print_crds().map(done), ExitCode::FAILURE),
         Command::CleanupNodes(options) => (Box::pin(clean_up(&options)).await.map(done), ExitCode::FAILURE),
-        Command::Run(run) => match run.fronts.clone().or_environment(|name| std::env::var(name).ok()) {
+        Command::Run(run) => match run.compat.clone().or_environment(|name| std::env::var(name).ok()) {
             Err(error) => (Err(anyhow::anyhow!(error)), ExitCode::from(2)),
-            Ok(fronts) if fronts.run_as_daemon == Some(false) => (Box::pin(look_once(*run, fronts)).await, ExitCode::from(2)),
+            Ok(compat) if compat.run_as_daemon == Some(false) => (Box::pin(one_pass(*run, compat)).await, ExitCode::from(2)),
             // On the threads that do the requests: whatever the main thread waits for costs a switch between threads.
-            Ok(fronts) => (beside(Box::pin(start(Run { fronts, ..*run }))).await.map(done), ExitCode::FAILURE),
+            Ok(compat) => (spawn_scoped(Box::pin(start(Run { compat, ..*run }))).await.map(done), ExitCode::FAILURE),
         },
     };
     result.unwrap_or_else(|error| {
@@ -75,30 +77,30 @@ fn reporter(run: &Run) -> Reporter {
 
 async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
     use_ring()?;
-    node_gates::cleanup::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
+    uninstall::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
 }
 
 /// One look at every node; the code says whether one is held.
-async fn look_once(run: Run, fronts: Fronts) -> anyhow::Result<ExitCode> {
+async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
     telemetry::start(run.log_format, &run.log_level)?;
     use_ring()?;
     let client = connect(Duration::from_secs(run.request_timeout_seconds), &Arc::default()).await?;
-    match node_gates::cleanup::holder(&client, &run.lease_namespace, &run.lease_name).await {
+    match leader::holder(&client, &run.lease_namespace, &run.lease_name).await {
         Ok(None) => {}
         Ok(Some(holder)) => {
             tracing::warn!(holder, "an operator leads and decides about the same nodes: the budgets of gates count for each by itself");
         }
         Err(error) => tracing::warn!(error = format!("{error:#}"), "whether an operator leads is not known"),
     }
-    let options = node_gates::once::Options {
+    let options = one_pass::Options {
         recorder: EventRecorder::new(client.clone(), reporter(&run)),
         client,
-        fronts,
+        compat,
         backfill: std::env::var("STARTUP_BACKFILL").as_deref() == Ok("1"),
         node_rights: run.node_rights(),
         health_checker_image: run.health_checker_image,
     };
-    let report = node_gates::once::run(options).await?;
+    let report = one_pass::run(options).await?;
     print!("{report}");
     Ok(if report.held { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -116,25 +118,26 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let lease_client = connect(patience.min(terms.duration / 3), &metrics.rights).await?;
     let (resources, writer) = store();
     let observer = Arc::new(Observer::with(run.node_rights()));
+    let gates = GateState::of(&observer);
     let server = tokio::spawn(web::serve(listener, Arc::clone(&metrics), Arc::clone(&observer), stop.clone()));
     let reporter = reporter(&run);
     let recorder = EventRecorder::new(client.clone(), reporter.clone());
-    let legacy = node_gates::Legacy::new(client.clone(), observer.hub(), recorder, &run.fronts, |name| std::env::var(name).ok());
+    let config_map = ConfigMapGate::new(client.clone(), Arc::clone(&gates), recorder, &run.compat, |name| std::env::var(name).ok());
     // Whoever leads or not: the webhook of each replica acts for the gate of the ConfigMap, too.
-    tokio::spawn(legacy.follow());
-    let webhook = serve_webhook(&run, &client, &observer, &metrics, &stop).await?;
-    let gates = node_gates::Options {
+    tokio::spawn(config_map.follow());
+    let webhook = serve_webhook(&run, &client, (&observer, &gates), &metrics, &stop).await?;
+    let node_gates = node_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
-        hub: observer.hub(),
+        state: Arc::clone(&gates),
         metrics: metrics.gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
-        webhook,
+        webhook: webhook.as_ref().map(webhook::Secrets::webhook),
     };
     let pod_gates = pod_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
-        hub: observer.hub(),
+        state: Arc::clone(&gates),
         metrics: metrics.pod_gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
         foreign_objects: run.allowed_foreign_objects.clone(),
@@ -143,6 +146,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         announcer: Announcer::new(EventRecorder::new(client.clone(), reporter)),
         client: client.clone(),
         observer: Arc::clone(&observer),
+        gates,
         metrics: Arc::clone(&metrics),
         health_checker_image: run.health_checker_image.clone(),
         memories: tokio::sync::Mutex::default(),
@@ -150,7 +154,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         failures: std::sync::Mutex::default(),
     });
     let outcome = tokio::select! {
-        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), act(context, resources, (gates, pod_gates), stop.clone())) => outcome,
+        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), act(context, resources, (node_gates, pod_gates), webhook, stop.clone())) => outcome,
         () = Arc::clone(&observer).follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();
@@ -168,7 +172,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
 async fn serve_webhook(
     run: &Run,
     client: &Client,
-    observer: &Arc<Observer>,
+    (observer, gates): (&Arc<Observer>, &Arc<GateState>),
     metrics: &Metrics,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<webhook::Secrets>> {
@@ -177,7 +181,7 @@ async fn serve_webhook(
     let serving = webhook::Serving::default();
     let tls = webhook::tls(serving.clone())?;
     let secrets = webhook::Secrets::new(client.clone(), &run.lease_namespace, service, serving, metrics.gates.clone());
-    let (answers, follow) = webhook::Answers::new(client.clone(), Arc::clone(observer), metrics.gates.clone());
+    let (answers, follow) = webhook::Answers::new(client.clone(), Arc::clone(observer), Arc::clone(gates), metrics.gates.clone());
     tokio::spawn(follow);
     tokio::spawn(secrets.clone().follow());
     tokio::spawn(webhook::serve(listener, tls, webhook::router(answers), stop.clone()));
@@ -188,13 +192,20 @@ async fn serve_webhook(
 async fn act(
     context: Arc<Context>,
     resources: Store<Named>,
-    (gates, pod_gates): (node_gates::Options, pod_gates::Options),
+    (node_gates, pod_gates): (node_gates::Options, pod_gates::Options),
+    webhook: Option<webhook::Secrets>,
     stop: CancellationToken,
 ) {
+    let keep_certificates = async {
+        if let Some(secrets) = webhook {
+            spawn_scoped(secrets.keep()).await;
+        }
+    };
     tokio::join!(
+        keep_certificates,
         decide_for_ever(context, resources),
-        beside(node_gates::Engine::new(gates).run(stop.clone())),
-        beside(pod_gates::Engine::new(pod_gates).run(stop))
+        spawn_scoped(node_gates::Engine::new(node_gates).run(stop.clone())),
+        spawn_scoped(pod_gates::Engine::new(pod_gates).run(stop))
     );
 }
 
@@ -204,7 +215,7 @@ async fn decide_for_ever(context: Arc<Context>, resources: Store<Named>) {
     tracing::info!("leading");
     // A standby has heard of changes without acting on them: look at everything once.
     let all: Vec<_> = resources.state().iter().map(|resource| ObjectRef::from_obj(resource.as_ref())).collect();
-    let triggers = futures::stream::iter(all).chain(context.observer.dirty().stream());
+    let triggers = futures::stream::iter(all).chain(context.observer.requeue().stream());
     Controller::for_stream(futures::stream::pending(), resources)
         .reconcile_on(triggers)
         .run(reconcile, back_off, Arc::clone(&context))

@@ -3,7 +3,7 @@
 use tokio_util::task::AbortOnDropHandle;
 
 /// Runs `work` as a task of its own, which is stopped when this is dropped. A panic of the work goes on here.
-pub async fn beside<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+pub async fn spawn_scoped<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match AbortOnDropHandle::new(tokio::spawn(work)).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {

@@ -3,11 +3,13 @@
 
 use kube::{Client, client::Body};
 use operator::{
-    metrics::Metrics,
+    gates_shared::GateState,
+    metrics::GateMetrics,
     watch::{Guarded, Observer},
     webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
 };
 use planner::spec::node_rights::NodeRights;
+use prometheus_client::registry::Registry;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring::default_provider,
@@ -63,7 +65,8 @@ async fn start(serving: Serving, client: Client) -> (SocketAddr, CancellationTok
 async fn start_with(serving: Serving, client: Client, observer: Observer) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-    let (answers, follow) = Answers::new(client, Arc::new(observer), Metrics::default().gates);
+    let (state, metrics) = (GateState::of(&observer), GateMetrics::registered(&mut Registry::default()));
+    let (answers, follow) = Answers::new(client, Arc::new(observer), state, metrics);
     tokio::spawn(follow);
     tokio::spawn(serve(listener, tls(serving).unwrap(), router(answers), stop.clone()));
     (address, stop)

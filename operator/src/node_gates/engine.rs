@@ -4,17 +4,15 @@ mod report;
 
 use super::{
     act::{self, Outcome},
-    admission::{Admission, Keeper, Wanted, Wish},
-    fronts,
-    hub::{Changes, Hub},
+    events::{Teller, Told, announce},
+    policy_sync::{Admission, DesiredPolicies, PolicySync, Wanted, WebhookService},
     sources::Sources,
-    tell::{Teller, Told, announce},
 };
 use crate::{
+    gates_shared::{Changes, GateState, definitions},
     metrics::GateMetrics,
     readable::Readable,
     watch::{Observer, PAGE, WATCH_SECONDS},
-    webhook::Secrets,
 };
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus};
@@ -73,32 +71,32 @@ pub struct Options {
     /// The view of the cluster.
     pub observer: Arc<Observer>,
     /// The meeting point with passes over resources.
-    pub hub: Arc<Hub>,
+    pub state: Arc<GateState>,
     /// Metrics.
     pub metrics: GateMetrics,
     /// Events.
     pub recorder: EventRecorder,
     /// The webhook that the operator serves, if it does.
-    pub webhook: Option<Secrets>,
+    pub webhook: Option<WebhookService>,
 }
 
 /// The loop's state.
 pub struct Engine {
     client: Client,
     observer: Arc<Observer>,
-    hub: Arc<Hub>,
+    state: Arc<GateState>,
     metrics: GateMetrics,
     told: Sender<Told>,
     sources: Sources,
     admission: Arc<Admission>,
-    webhook: Option<Secrets>,
+    webhook: Option<WebhookService>,
     /// Gates as they were read last, by name; one that cannot be decoded any more keeps what it said.
     known: Readable<String, NodeReadinessGate>,
     listed: bool,
     /// Since when gates must not be listed.
     refused: Option<tokio::time::Instant>,
     refresh: Refresh,
-    /// What was listed is what the hub knows: without its gates, records of theirs would seem to be left behind.
+    /// What was listed is what the state knows: without its gates, records of theirs would seem to be left behind.
     refreshed: bool,
     unsatisfiable: BTreeMap<String, (&'static str, String)>,
     /// Since when gates are in force, by UID.
@@ -168,15 +166,15 @@ type Writing = FuturesUnordered<BoxFuture<'static, Vec<(report::Write, bool)>>>;
 impl Engine {
     /// Nothing is known yet.
     pub fn new(options: Options) -> Self {
-        options.hub.world().rights = options.observer.node_rights().clone();
+        options.state.world().rights = options.observer.node_rights().clone();
         Self {
-            sources: Sources::new(options.client.clone(), Arc::clone(&options.hub)),
+            sources: Sources::new(options.client.clone(), Arc::clone(&options.state)),
             told: announce(options.client.clone(), options.metrics.clone(), Teller::new(options.recorder)),
             admission: Arc::new(Admission::new(options.webhook.is_some())),
             webhook: options.webhook,
             client: options.client,
             observer: options.observer,
-            hub: options.hub,
+            state: options.state,
             metrics: options.metrics,
             known: Readable::default(),
             listed: false,
@@ -214,18 +212,15 @@ impl Engine {
         let mut writing: Writing = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(STATUS_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let hub = Arc::clone(&self.hub);
+        let state = Arc::clone(&self.state);
         // Ends with this function.
         let mut aside = tokio::task::JoinSet::new();
-        aside.spawn(Keeper::new(self.client.clone(), Arc::clone(&hub), Arc::clone(&self.admission), self.webhook.as_ref()).run());
-        if let Some(secrets) = self.webhook.clone() {
-            aside.spawn(secrets.keep());
-        }
+        aside.spawn(PolicySync::new(self.client.clone(), Arc::clone(&state), Arc::clone(&self.admission), self.webhook.clone()).run());
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(event) = gates.next() => self.gate_event(event, &mut listing),
-                changes = hub.changes() => self.note(changes).await,
+                changes = state.changes() => self.note(changes).await,
                 Some(ended) = work.next() => self.ended(ended),
                 Some(writes) = writing.next() => self.written(writes),
                 _ = ticks.tick() => self.tick(&mut writing).await,
@@ -259,15 +254,15 @@ impl Engine {
                 self.known.replace(std::mem::take(listing));
                 self.listed = true;
                 self.cannot_list(None);
-                self.hub.gates();
+                self.state.gates();
             }
             Ok(Event::Apply(gate)) => {
                 self.known.take(gate.name_any(), gate);
-                self.hub.gates();
+                self.state.gates();
             }
             Ok(Event::Delete(gate)) => {
                 self.known.remove(&gate.name_any());
-                self.hub.gates();
+                self.state.gates();
             }
             // Without the definition there are no gates; resources with a taint of their own still have theirs.
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {
@@ -277,7 +272,7 @@ impl Engine {
                     );
                     self.listed = true;
                     self.cannot_list(None);
-                    self.hub.gates();
+                    self.state.gates();
                 }
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
@@ -294,7 +289,7 @@ impl Engine {
 
     /// Passes over resources say so, or that it is over.
     fn cannot_list(&self, why: Option<String>) {
-        if self.hub.cannot_list(why) {
+        if self.state.cannot_list(why) {
             self.observer.wake(|_| true);
         }
     }
@@ -328,23 +323,24 @@ impl Engine {
 
     /// Gates, what they ask for, and what they mean to resources.
     async fn refresh_gates(&mut self) {
-        let fronts = self.hub.fronts();
-        if !self.listed || fronts.awaited || !self.observer.missing().is_empty() {
+        let compat = self.state.compat();
+        if !self.listed || compat.awaited || !self.observer.missing().is_empty() {
             return;
         }
         if self.finalizers == Finalizers::Due {
             self.keep_finalizers().await;
         }
         let resources = self.observer.resources();
-        let mut gates = fronts::all(self.known.objects.values(), resources.iter().map(AsRef::as_ref), &fronts, self.observer.node_rights());
+        let mut gates =
+            definitions::all(self.known.objects.values(), resources.iter().map(AsRef::as_ref), &compat, self.observer.node_rights());
         for gate in gates.values_mut() {
             // Nodes are released when no new one can get the taint any more.
             gate.deleting &= !self.admission.is_present(&gate.uid);
         }
-        let incomplete = !self.known.unreadable.is_empty() || self.observer.has_unreadable() || fronts.unreadable;
+        let incomplete = !self.known.unreadable.is_empty() || self.observer.has_unreadable() || compat.unreadable;
         let changed = {
             // Also where no gate has changed: who owns it, and whether it is being deleted, is told to admission.
-            let world = &mut *self.hub.changing_world();
+            let world = &mut *self.state.changing_world();
             // What one without a finalizer writes would stay when it is deleted: it does not begin, and one that has begun goes on.
             let all = gates.len();
             gates.retain(|uid, _| world.gates.contains_key(uid) || !self.unfinalized.contains(uid));
@@ -371,7 +367,8 @@ impl Engine {
     /// Which taints are the operator's own, see [`World::had_taint`].
     fn remember_taints(&self, world: &mut World, resources: &[Arc<IngressDaemonSet>]) {
         let of_objects = self.known.objects.values().filter_map(|gate| Some((gate.uid()?, gate.status.clone()?.taints)));
-        let of_resources = resources.iter().filter_map(|resource| fronts::said_of_implied(resource)).map(|(uid, said)| (uid, said.taints));
+        let of_resources =
+            resources.iter().filter_map(|resource| definitions::said_of_implied(resource)).map(|(uid, said)| (uid, said.taints));
         let nodes = self.observer.nodes();
         let is_recorded = |uid: &str| nodes.values().any(|node| node.annotations.contains_key(&annotation_key(uid)));
         world.remember_taints(of_objects.chain(of_resources), is_recorded);
@@ -379,10 +376,10 @@ impl Engine {
 
     /// What gates mean to the resources that they ask for.
     fn link(&self) {
-        let followed = self.hub.pods().wanted_attachments();
-        let links = links(self.hub.world().gates.values(), followed, |gate| self.unsatisfiable.contains_key(&gate.uid));
-        for (namespace, name) in self.hub.link(links) {
-            self.observer.dirty().mark(namespace, name);
+        let followed = self.state.pods().wanted_attachments();
+        let links = links(self.state.world().gates.values(), followed, |gate| self.unsatisfiable.contains_key(&gate.uid));
+        for (namespace, name) in self.state.link(links) {
+            self.observer.requeue().mark(namespace, name);
         }
     }
 
@@ -391,7 +388,7 @@ impl Engine {
         if !self.refreshed || !self.observer.missing().is_empty() || self.sources.are_listing() {
             return;
         }
-        if self.hub.is_unjudged() {
+        if self.state.is_unjudged() {
             self.judge_gates();
         }
         while work.len() < PARALLEL {
@@ -409,7 +406,7 @@ impl Engine {
     }
 
     fn judge_gates(&mut self) {
-        let world = self.hub.world();
+        let world = self.state.world();
         let found: BTreeMap<_, _> =
             world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect();
         for (uid, (reason, message)) in found.iter().filter(|(uid, _)| !self.unsatisfiable.contains_key(*uid)) {
@@ -421,7 +418,7 @@ impl Engine {
             let enforced = !found.contains_key(uid);
             (uid.clone(), Wanted { gate: Arc::clone(gate), deleting, enforced, owned: object.is_some() })
         });
-        self.admission.want(Wish { gates: wanted.collect(), incomplete: world.incomplete });
+        self.admission.want(DesiredPolicies { gates: wanted.collect(), incomplete: world.incomplete });
         drop(world);
         let same = found.keys().eq(self.unsatisfiable.keys());
         self.unsatisfiable = found;
@@ -435,7 +432,7 @@ impl Engine {
     /// Which nodes are new to each gate: what its status says outlives this process.
     fn put_in_force(&mut self) {
         let now = chrono::Utc::now().timestamp();
-        let gates: Vec<_> = self.hub.world().gates.values().cloned().collect();
+        let gates: Vec<_> = self.state.world().gates.values().cloned().collect();
         let said = |gate: &Gate| self.in_force.get(&gate.uid).cloned().or_else(|| Said::of(&self.status_before(gate, self.object(gate))));
         let found = gates.iter().map(|gate| {
             let enforced = !self.unsatisfiable.contains_key(&gate.uid);
@@ -444,7 +441,7 @@ impl Engine {
         });
         let found: BTreeMap<_, _> = found.collect();
         let since = found.iter().filter_map(|(uid, found)| Some((uid.clone(), found.in_force.as_ref()?.since.0.as_second())));
-        self.hub.world().in_force = since.collect();
+        self.state.world().in_force = since.collect();
         self.status_due |= self.in_force != found;
         self.in_force = found;
     }
@@ -464,8 +461,8 @@ impl Engine {
         let now = chrono::Utc::now().timestamp();
         let clocks = self.clocks.remove(name).unwrap_or_default();
         let shut = self.unsatisfiable.keys().cloned().collect();
-        let hub = Arc::clone(&self.hub);
-        let world = hub.world();
+        let state = Arc::clone(&self.state);
+        let world = state.world();
         let plan = {
             let (rooms, views, regressed) = (&mut self.rooms, &self.views, &mut self.regressed);
             let observer = &self.observer;
@@ -601,7 +598,7 @@ impl Engine {
 
     fn tell(&self, node: &Node, transitions: Vec<Transition>) {
         for transition in transitions {
-            let Some(gate) = self.hub.world().gates.get(&transition.gate).cloned() else { continue };
+            let Some(gate) = self.state.world().gates.get(&transition.gate).cloned() else { continue };
             self.metrics.happened(&gate.name, &transition);
             self.let_know(Told::Transition { node: Box::new(node.clone()), gate, transition });
         }
@@ -635,7 +632,7 @@ fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, View>>, nodes: &
 }
 
 /// Which `IngressDaemonSets` gates name that do not exist; one that cannot be decoded does.
-pub(super) fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
+pub(crate) fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
     let exists = |(namespace, name): &Key| observer.resource(namespace, name).is_some() || observer.unreadable(namespace, name).is_some();
     world.wanted_replicas().into_iter().filter(|key| !exists(key)).collect()
 }

@@ -1,19 +1,15 @@
-//! Node readiness gates: watches of what they ask for, one loop that decides node by node, one patch per node and change.
+//! Readiness gates of nodes: watches of what they ask for, one loop that decides node by node, one patch per node and change.
+//!
+//! The gates and the nodes come from [`watch`](crate::watch), what gates mean to resources goes to
+//! [`gates_shared`](crate::gates_shared). Nothing here reads the objects of a rollout.
 
-mod act;
-mod admission;
-pub mod cleanup;
+pub(crate) mod act;
 mod engine;
-mod facts;
-pub mod fronts;
-mod hub;
-mod legacy;
-pub mod once;
-mod sources;
-mod tell;
+pub(crate) mod events;
+pub(crate) mod facts;
+mod policy_sync;
+pub(crate) mod sources;
 
+pub(crate) use engine::absent;
 pub use engine::{Engine, Options};
-pub(crate) use fronts::all as gates_of;
-pub use hub::{Fronts, Hub};
-pub use legacy::Legacy;
-pub(crate) use sources::{follow, keep};
+pub use policy_sync::WebhookService;

@@ -1,8 +1,13 @@
 //! Watches of what gates ask for: only what a gate asks for is watched, and each of it once.
 
-use super::{facts, hub::Hub};
-use crate::watch::{PAGE, WATCH_SECONDS};
-use futures::StreamExt as _;
+use super::facts;
+use crate::{
+    gates_shared::{
+        GateState,
+        follow::{follow, keep},
+    },
+    watch::{PAGE, WATCH_SECONDS},
+};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet},
     core::v1::Pod,
@@ -11,10 +16,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, ResourceExt as _,
     api::ListParams,
-    runtime::{
-        WatchStreamExt as _,
-        watcher::{self, Event},
-    },
+    runtime::watcher::{self, Event},
 };
 use planner::{
     gates_shared::{Key, Source},
@@ -27,14 +29,10 @@ use std::{
 };
 use tokio::task::{AbortHandle, JoinSet};
 
-/// How long a watch that was refused once must go without another refusal to be believed again: longer than the longest pause
-/// between two attempts.
-const BELIEVED_AFTER: Duration = Duration::from_secs(75);
-
 /// The watches under way.
 pub struct Sources {
     client: Client,
-    hub: Arc<Hub>,
+    state: Arc<GateState>,
     tasks: JoinSet<()>,
     pods: BTreeMap<PodSource, AbortHandle>,
     daemon_sets: BTreeMap<Key, AbortHandle>,
@@ -43,24 +41,24 @@ pub struct Sources {
 
 impl Sources {
     /// None yet.
-    pub fn new(client: Client, hub: Arc<Hub>) -> Self {
-        Self { client, hub, tasks: JoinSet::new(), pods: BTreeMap::new(), daemon_sets: BTreeMap::new(), csi_drivers: None }
+    pub fn new(client: Client, state: Arc<GateState>) -> Self {
+        Self { client, state, tasks: JoinSet::new(), pods: BTreeMap::new(), daemon_sets: BTreeMap::new(), csi_drivers: None }
     }
 
     /// Watches exactly what the gates ask for.
     pub fn adjust(&mut self) {
         let (pods, daemon_sets, csi) = {
-            let world = self.hub.world();
+            let world = self.state.world();
             (world.wanted_pods(), world.wanted_daemon_sets(), world.wants_csi_drivers())
         };
         while self.tasks.try_join_next().is_some() {}
-        let world = &mut *self.hub.changing_world();
+        let world = &mut *self.state.changing_world();
         for source in keep(&mut self.pods, &pods) {
             world.pods.remove(&source);
         }
         for source in pods.into_iter().filter(|source| !self.pods.contains_key(source)).collect::<Vec<_>>() {
             world.pods.insert(source.clone(), Source::default());
-            let task = self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&self.hub), source.clone()));
+            let task = self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&self.state), source.clone()));
             self.pods.insert(source, task);
         }
         for key in keep(&mut self.daemon_sets, &daemon_sets) {
@@ -68,11 +66,11 @@ impl Sources {
         }
         for key in daemon_sets.into_iter().filter(|key| !self.daemon_sets.contains_key(key)).collect::<Vec<_>>() {
             world.daemon_sets.insert(key.clone(), Source::default());
-            let task = self.tasks.spawn(follow_daemon_set(self.client.clone(), Arc::clone(&self.hub), key.clone()));
+            let task = self.tasks.spawn(follow_daemon_set(self.client.clone(), Arc::clone(&self.state), key.clone()));
             self.daemon_sets.insert(key, task);
         }
         if csi && self.csi_drivers.is_none() {
-            self.csi_drivers = Some(self.tasks.spawn(follow_csi_drivers(self.client.clone(), Arc::clone(&self.hub))));
+            self.csi_drivers = Some(self.tasks.spawn(follow_csi_drivers(self.client.clone(), Arc::clone(&self.state))));
         } else if !csi && let Some(task) = self.csi_drivers.take() {
             task.abort();
             world.csi_drivers = Source::default();
@@ -81,67 +79,18 @@ impl Sources {
 
     /// Something is watched of which neither a list nor a refusal was seen.
     pub fn are_listing(&self) -> bool {
-        let world = self.hub.world();
+        let world = self.state.world();
         world.pods.values().any(Source::is_listing)
             || world.daemon_sets.values().any(Source::is_listing)
             || self.csi_drivers.is_some() && world.csi_drivers.is_listing()
     }
 }
 
-/// Ends the tasks that are not wanted any more; returns what they were for.
-pub(crate) fn keep<K: Ord + Clone>(tasks: &mut BTreeMap<K, AbortHandle>, wanted: &BTreeSet<K>) -> Vec<K> {
-    let gone: Vec<_> = tasks.keys().filter(|key| !wanted.contains(*key)).cloned().collect();
-    for key in &gone {
-        if let Some(task) = tasks.remove(key) {
-            task.abort();
-        }
-    }
-    gone
-}
-
 fn config() -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
 }
 
-/// Follows a watch for ever; `seen` takes each event, `broken` what hinders it, and nothing when that is over.
-pub(crate) async fn follow<K>(api: Api<K>, config: watcher::Config, mut seen: impl FnMut(Event<K>), broken: impl Fn(Option<String>))
-where
-    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
-{
-    let mut events = watcher::watcher(api, config).default_backoff().boxed();
-    let (mut listed, mut refused) = (false, 0_u32);
-    loop {
-        let next = if refused > 0 { tokio::time::timeout(BELIEVED_AFTER, events.next()).await } else { Ok(events.next().await) };
-        match next {
-            Ok(None) => return,
-            // A watch that was opened again is silent until something changes.
-            Err(_) => {
-                refused = 0;
-                if listed {
-                    broken(None);
-                }
-            }
-            Ok(Some(Err(error))) => {
-                refused += 1;
-                // Connections end; one that cannot be opened again is another matter.
-                if !listed || refused > 1 {
-                    broken(Some(error.to_string()));
-                }
-            }
-            Ok(Some(Ok(event))) => {
-                listed |= matches!(event, Event::InitDone);
-                refused = 0;
-                let done = matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_));
-                seen(event);
-                if done && listed {
-                    broken(None);
-                }
-            }
-        }
-    }
-}
-
-async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
+async fn follow_pods(client: Client, state: Arc<GateState>, source: PodSource) {
     let api: Api<Pod> = if source.namespace.is_empty() { Api::all(client) } else { Api::namespaced(client, &source.namespace) };
     let config = config().labels(&source.selector.to_string());
     let mut listing = Pods::default();
@@ -150,38 +99,38 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, source: PodSource) {
         Event::InitApply(pod) => insert(&mut listing, pod),
         Event::InitDone => {
             let listed = std::mem::take(&mut listing);
-            let mut world = hub.changing_world();
+            let mut world = state.changing_world();
             let Some(known) = world.pods.get_mut(&source) else { return };
             let before = known.found.take().unwrap_or_default();
             // The node that a pod was on is not told when it is deleted in a gap.
             let changed = before.differing(&listed);
             known.found = Some(listed);
             drop(world);
-            hub.nodes(changed);
+            state.nodes(changed);
         }
         Event::Apply(pod) => {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            let mut world = hub.changing_world();
+            let mut world = state.changing_world();
             if let Some(known) = world.pods.get_mut(&source).and_then(|source| source.found.as_mut()) {
                 insert(known, pod);
             }
             drop(world);
-            hub.node(&node);
+            state.node(&node);
         }
         Event::Delete(pod) => {
             let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-            let mut world = hub.changing_world();
+            let mut world = state.changing_world();
             let Some(known) = world.pods.get_mut(&source).and_then(|source| source.found.as_mut()) else { return };
             let nodes = remove(known, &key);
             drop(world);
-            hub.nodes(nodes);
+            state.nodes(nodes);
         }
     };
-    follow(api, config, seen, |broken| note(&hub, |world| world.pods.get_mut(&source).map(|source| &mut source.broken), broken)).await;
+    follow(api, config, seen, |broken| note(&state, |world| world.pods.get_mut(&source).map(|source| &mut source.broken), broken)).await;
 }
 
 /// Takes a pod in.
-pub(super) fn insert(pods: &mut Pods, pod: Pod) {
+pub(crate) fn insert(pods: &mut Pods, pod: Pod) {
     let key = (pod.namespace().unwrap_or_default(), pod.name_any());
     let (node, facts) = facts::pod(pod);
     // It does not wait for a node any more; it may have been on none.
@@ -200,8 +149,8 @@ fn remove(pods: &mut Pods, key: &Key) -> Vec<String> {
 }
 
 /// Notes whether a source can be seen; every node may be concerned.
-fn note(hub: &Hub, of: impl Fn(&mut planner::node_gates::World) -> Option<&mut Option<String>>, broken: Option<String>) {
-    let mut world = hub.changing_world();
+fn note(state: &GateState, of: impl Fn(&mut planner::node_gates::World) -> Option<&mut Option<String>>, broken: Option<String>) {
+    let mut world = state.changing_world();
     let Some(known) = of(&mut world) else { return };
     let changed = known.is_some() != broken.is_some();
     if changed && let Some(why) = &broken {
@@ -210,14 +159,14 @@ fn note(hub: &Hub, of: impl Fn(&mut planner::node_gates::World) -> Option<&mut O
     *known = broken;
     drop(world);
     if changed {
-        hub.every_node();
+        state.every_node();
     }
 }
 
 /// How soon the newest revision of a `DaemonSet` is asked for again where it is not known.
 const REVISION_RETRY: Duration = Duration::from_secs(5);
 
-async fn follow_daemon_set(client: Client, hub: Arc<Hub>, key: Key) {
+async fn follow_daemon_set(client: Client, state: Arc<GateState>, key: Key) {
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), &key.0);
     let config = config().fields(&format!("metadata.name={}", key.1));
     let (newest_seen, mut arrivals) = tokio::sync::watch::channel(None::<DaemonSet>);
@@ -236,7 +185,7 @@ async fn follow_daemon_set(client: Client, hub: Arc<Hub>, key: Key) {
         }
     };
     let wants_revision = || {
-        hub.world().gates.values().any(|gate| {
+        state.world().gates.values().any(|gate| {
             gate.spec.requirements.iter().filter_map(|wanted| wanted.daemon_set.as_ref()).any(|wanted| {
                 wanted.current_revision && (wanted.namespace.as_str(), wanted.name.as_str()) == (key.0.as_str(), key.1.as_str())
             })
@@ -257,24 +206,24 @@ async fn follow_daemon_set(client: Client, hub: Arc<Hub>, key: Key) {
                 found.revision = newest(&client, &key.0, found).await;
             }
             unknown = now.as_ref().is_some_and(|found| found.revision.is_none());
-            let mut world = hub.changing_world();
+            let mut world = state.changing_world();
             let Some(source) = world.daemon_sets.get_mut(&key) else { continue };
             let differs = source.found.as_ref() != Some(&now);
             source.found = Some(now);
             drop(world);
             if differs {
                 // Another selector is another source of pods.
-                hub.gates();
-                hub.every_node();
+                state.gates();
+                state.every_node();
             }
         }
     };
-    let broken = |broken| note(&hub, |world| world.daemon_sets.get_mut(&key).map(|source| &mut source.broken), broken);
+    let broken = |broken| note(&state, |world| world.daemon_sets.get_mut(&key).map(|source| &mut source.broken), broken);
     tokio::join!(follow(api, config, seen, broken), take);
 }
 
 /// The label `controller-revision-hash` of the newest pods of a `DaemonSet`.
-pub(super) async fn newest(client: &Client, namespace: &str, daemon_set: &planner::node_gates::world::DaemonSet) -> Option<String> {
+pub(crate) async fn newest(client: &Client, namespace: &str, daemon_set: &planner::node_gates::world::DaemonSet) -> Option<String> {
     let api: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace);
     let listed = api.list(&ListParams::default().labels(&daemon_set.selector.to_string())).await.ok()?;
     let own =
@@ -282,7 +231,7 @@ pub(super) async fn newest(client: &Client, namespace: &str, daemon_set: &planne
     own.max_by_key(|found| found.revision)?.metadata.labels?.remove("controller-revision-hash")
 }
 
-async fn follow_csi_drivers(client: Client, hub: Arc<Hub>) {
+async fn follow_csi_drivers(client: Client, state: Arc<GateState>) {
     let mut listing = BTreeMap::new();
     let cut = |node: CSINode| {
         let name = node.name_any();
@@ -295,25 +244,25 @@ async fn follow_csi_drivers(client: Client, hub: Arc<Hub>) {
             listing.insert(name, drivers);
         }
         Event::InitDone => {
-            hub.world().csi_drivers.found = Some(std::mem::take(&mut listing));
-            hub.every_node();
+            state.world().csi_drivers.found = Some(std::mem::take(&mut listing));
+            state.every_node();
         }
         Event::Apply(node) => {
             let (name, drivers) = cut(node);
-            if let Some(known) = hub.world().csi_drivers.found.as_mut() {
+            if let Some(known) = state.world().csi_drivers.found.as_mut() {
                 known.insert(name.clone(), drivers);
             }
-            hub.node(&name);
+            state.node(&name);
         }
         Event::Delete(node) => {
             let name = node.name_any();
-            if let Some(known) = hub.world().csi_drivers.found.as_mut() {
+            if let Some(known) = state.world().csi_drivers.found.as_mut() {
                 known.remove(&name);
             }
-            hub.node(&name);
+            state.node(&name);
         }
     };
-    follow(Api::all(client), config(), seen, |broken| note(&hub, |world| Some(&mut world.csi_drivers.broken), broken)).await;
+    follow(Api::all(client), config(), seen, |broken| note(&state, |world| Some(&mut world.csi_drivers.broken), broken)).await;
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! The loop: what has changed, what follows for which pod, one patch for each.
 
 use super::{
-    admission::{Admission, Keeper},
     facts,
-    hub::{Changes, Followed, Hub},
+    policy_sync::{Admission, PolicySync},
     report::{Reporter, Written},
     sources::Sources,
 };
 use crate::{
+    gates_shared::{
+        GateState,
+        pod_state::{Changes, Followed, PodGateState},
+    },
     metrics::pod_gates::{Became, PodGateMetrics, Refused},
-    node_gates,
     readable::Readable,
     watch::{Observer, SMALL_PAGE, WATCH_SECONDS, read_of_metadata},
     write::{self, Error},
@@ -57,7 +59,7 @@ pub struct Options {
     /// The view of the cluster.
     pub observer: Arc<Observer>,
     /// The meeting point with the gates of nodes, and with passes over resources.
-    pub hub: Arc<node_gates::Hub>,
+    pub state: Arc<GateState>,
     /// Metrics.
     pub metrics: PodGateMetrics,
     /// Events.
@@ -70,8 +72,8 @@ pub struct Options {
 pub struct Engine {
     client: Client,
     observer: Arc<Observer>,
-    gates: Arc<node_gates::Hub>,
-    hub: Arc<Hub>,
+    gates: Arc<GateState>,
+    state: Arc<PodGateState>,
     metrics: PodGateMetrics,
     sources: Sources,
     admission: Arc<Admission>,
@@ -113,15 +115,15 @@ type Guarded = DeserializeGuard<PodReadinessGate>;
 impl Engine {
     /// Nothing is known yet.
     pub fn new(options: Options) -> Self {
-        let hub = options.hub.pods();
+        let state = options.state.pods();
         Self {
-            sources: Sources::new(options.client.clone(), Arc::clone(&hub), options.foreign_objects),
+            sources: Sources::new(options.client.clone(), Arc::clone(&state), options.foreign_objects),
             admission: Arc::new(Admission::default()),
             reporter: Reporter::new(options.client.clone(), options.metrics.clone(), options.recorder),
             client: options.client,
             observer: options.observer,
-            gates: options.hub,
-            hub,
+            gates: options.state,
+            state,
             metrics: options.metrics,
             known: Readable::default(),
             listed: false,
@@ -148,15 +150,15 @@ impl Engine {
         let mut reads = FuturesUnordered::new();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let hub = Arc::clone(&self.hub);
+        let state = Arc::clone(&self.state);
         // Ends with this function.
         let mut aside = tokio::task::JoinSet::new();
-        aside.spawn(Keeper::new(self.client.clone(), Arc::clone(&self.admission)).run());
+        aside.spawn(PolicySync::new(self.client.clone(), Arc::clone(&self.admission)).run());
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(event) = gates.next() => self.gate_event(event, &mut listing),
-                changes = hub.changes() => self.note(changes),
+                changes = state.changes() => self.note(changes),
                 Some(ended) = work.next() => self.ended(ended),
                 Some(written) = reports.next() => self.reporter.written(written),
                 Some(read) = reads.next() => self.read(read),
@@ -266,7 +268,7 @@ impl Engine {
         }
         let changed = self.settle();
         let relinked = {
-            let mut known = self.hub.known();
+            let mut known = self.state.known();
             known.has_all = self.known.unreadable.is_empty();
             // Pods may wait for the condition of one that is gone, and for nobody.
             self.observer.wake(|resource| resource.namespace().is_some_and(|own| changed.contains(&own)));
@@ -286,7 +288,7 @@ impl Engine {
         self.gates_are_known();
         self.attach();
         self.sources.adjust();
-        self.admission.want(self.hub.known().world.gates.values().map(Arc::clone).collect(), !self.known.unreadable.is_empty());
+        self.admission.want(self.state.known().world.gates.values().map(Arc::clone).collect(), !self.known.unreadable.is_empty());
         if relinked {
             // Passes over these resources are to tell of their nodes.
             self.gates.gates();
@@ -295,7 +297,7 @@ impl Engine {
 
     /// Takes gates in as they are known, and lets go of the specs of those that are too many. The namespaces in which one has changed.
     fn settle(&mut self) -> BTreeSet<String> {
-        let mut known = self.hub.known();
+        let mut known = self.state.known();
         let world = &mut known.world;
         let gates = self.known.objects.iter().map(|(key, object)| (key.clone(), kept(world, key, object))).collect();
         let changed = world.take_gates(gates);
@@ -311,14 +313,14 @@ impl Engine {
 
     /// Passes over resources need not wait any more.
     fn gates_are_known(&self) {
-        if !std::mem::replace(&mut self.hub.known().has_gates, true) {
+        if !std::mem::replace(&mut self.state.known().has_gates, true) {
             self.observer.wake(|_| true);
         }
     }
 
     /// What is known of the `IngressDaemonSets` that gates follow.
     fn attach(&mut self) {
-        let mut known = self.hub.known();
+        let mut known = self.state.known();
         if known.replicas.is_empty() {
             return;
         }
@@ -339,7 +341,7 @@ impl Engine {
                 *source = Source { found: Some(None), broken: None };
             }
             if *source != before {
-                self.hub.follow(Followed::Attachment(key.clone()));
+                self.state.follow(Followed::Attachment(key.clone()));
             }
         }
     }
@@ -347,7 +349,7 @@ impl Engine {
     fn note(&mut self, changes: Changes) {
         // Once in a tick, however many resources come; the first time at once, since passes wait for it.
         self.refresh_due |= changes.gates;
-        if !self.hub.known().has_gates && std::mem::take(&mut self.refresh_due) {
+        if !self.state.known().has_gates && std::mem::take(&mut self.refresh_due) {
             self.refresh();
         }
         if changes.followed.iter().any(|followed| matches!(followed, Followed::Attachment(_))) {
@@ -356,7 +358,7 @@ impl Engine {
         if changes.sight {
             self.reporter.due();
         }
-        let known = self.hub.known();
+        let known = self.state.known();
         let world = &known.world;
         // Another address is asked, and one that is gone no longer.
         let namespaces: BTreeSet<_> = changes.pods.iter().map(|key| key.0.as_str()).collect();
@@ -400,7 +402,7 @@ impl Engine {
             // The tick looks again.
             return;
         }
-        let known = self.hub.known();
+        let known = self.state.known();
         let Some(pod) = known.world.pods.get(&key) else {
             drop(known);
             self.forget(&key);
@@ -439,7 +441,7 @@ impl Engine {
                     let to = to.map_or("unset", |to| if to { "true" } else { "false" });
                     self.metrics.transitions.get_or_create(&Became { gate: format!("{}/{gate}", key.0), to }).inc();
                 }
-                let mut known = self.hub.known();
+                let mut known = self.state.known();
                 let (_, pod) = facts::pod(*pod, &known.world.read_annotations(&key.0));
                 known.learn(key.clone(), pod);
                 drop(known);
@@ -478,7 +480,7 @@ impl Engine {
         }
         if self.listed && self.reporter.is_due() {
             let changes = {
-                let known = self.hub.known();
+                let known = self.state.known();
                 self.views.retain(|key, _| known.world.pods.contains_key(key));
                 self.reporter.changed(&known.world, &self.known.objects, &self.views, &self.admission)
             };
@@ -576,7 +578,7 @@ mod tests {
         let engine = Engine::new(Options {
             recorder: EventRecorder::new(client.clone(), reporter),
             client,
-            hub: observer.hub(),
+            state: GateState::of(&observer),
             observer,
             metrics: PodGateMetrics::registered(&mut Registry::default()),
             foreign_objects: Vec::new(),
@@ -594,7 +596,7 @@ mod tests {
         }))
         .unwrap();
         {
-            let mut known = engine.hub.known();
+            let mut known = engine.state.known();
             known.world.gates.insert(("web".into(), "open".into()), Arc::new(facts::gate(&object)));
             known.world.pod_sources.insert("web".into(), Source::default());
             known.insert(key.clone(), facts::pod(pod, &BTreeSet::new()).1);
@@ -605,7 +607,7 @@ mod tests {
     #[tokio::test]
     async fn of_gates_that_are_too_many_no_spec_is_held_until_they_get_their_turn() {
         let (mut engine, ..) = engine();
-        engine.hub.known().world.gates.clear();
+        engine.state.known().world.gates.clear();
         let gate = |index: usize| -> Guarded {
             let source = json!({"label": {"key": "open", "values": {"x".repeat(253): "True"}}});
             serde_json::from_value(json!({
@@ -638,11 +640,11 @@ mod tests {
         engine.settle();
         let next = ("web".to_owned(), "g100".to_owned());
         assert_eq!(engine.lacking, BTreeSet::from([next.clone()]));
-        assert!(!engine.hub.known().world.gates.contains_key(&next), "nothing is decided by half of it");
+        assert!(!engine.state.known().world.gates.contains_key(&next), "nothing is decided by half of it");
         engine.read((next.clone(), Ok(vec![gate(100)])));
         engine.settle();
         assert!(engine.lacking.is_empty());
-        assert!(engine.hub.known().world.gates[&next].spec.source.label.is_some());
+        assert!(engine.state.known().world.gates[&next].spec.source.label.is_some());
     }
 
     #[tokio::test]

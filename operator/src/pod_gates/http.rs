@@ -1,6 +1,6 @@
 //! HTTP servers that gates ask.
 
-use super::hub::Hub;
+use crate::gates_shared::pod_state::PodGateState;
 use http_body_util::Empty;
 use hyper::{
     Request, Uri,
@@ -24,7 +24,7 @@ use tokio::{
 const FAILURES: u32 = 3;
 
 /// Asks a server again and again, for ever.
-pub async fn follow_answers(hub: Arc<Hub>, asking: Arc<Semaphore>, target: Target) {
+pub async fn follow_answers(state: Arc<PodGateState>, asking: Arc<Semaphore>, target: Target) {
     let mut ticks = tokio::time::interval(Duration::from_millis(target.period));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut answering = Answering::default();
@@ -34,7 +34,7 @@ pub async fn follow_answers(hub: Arc<Hub>, asking: Arc<Semaphore>, target: Targe
         let Ok(permit) = Arc::clone(&asking).acquire_owned().await else { return };
         let seen = ask(&target, permit).await;
         if let Some(news) = answering.after(seen) {
-            hub.answer(&target, news.map_err(|why| format!("{} does not answer: {why}", target.url)));
+            state.answer(&target, news.map_err(|why| format!("{} does not answer: {why}", target.url)));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What gates say of themselves: status, events, metrics.
 
-use super::admission::Admission;
+use super::policy_sync::Admission;
 use crate::{
     metrics::pod_gates::{PodGateMetrics, Pods},
     write::{self, Error},

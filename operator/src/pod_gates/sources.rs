@@ -1,13 +1,12 @@
 //! Watches of what gates ask for: pods and endpoints by namespace, whatever labels and Services gates name, and single objects. Who makes
 //! gates in a namespace costs that namespace's watches and questions, and nobody else's.
 
-use super::{
-    facts,
-    http::follow_answers,
-    hub::{Hub, Known, Slices},
-};
+use super::{facts, http::follow_answers};
 use crate::{
-    node_gates::{follow, keep},
+    gates_shared::{
+        follow::{follow, keep},
+        pod_state::{Known, PodGateState, Slices},
+    },
     watch::{PAGE, WATCH_SECONDS},
 };
 use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
@@ -49,7 +48,7 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// The watches and probes under way.
 pub struct Sources {
     client: Client,
-    hub: Arc<Hub>,
+    state: Arc<PodGateState>,
     tasks: JoinSet<()>,
     /// By namespace.
     pods: BTreeMap<String, AbortHandle>,
@@ -67,10 +66,10 @@ pub struct Sources {
 
 impl Sources {
     /// None yet. Gates of the namespaces `foreign` may follow objects of other namespaces, and of none; `*` stands for all.
-    pub fn new(client: Client, hub: Arc<Hub>, foreign: Vec<String>) -> Self {
+    pub fn new(client: Client, state: Arc<PodGateState>, foreign: Vec<String>) -> Self {
         Self {
             client,
-            hub,
+            state,
             tasks: JoinSet::new(),
             pods: BTreeMap::new(),
             read: BTreeMap::new(),
@@ -85,8 +84,8 @@ impl Sources {
     /// Watches exactly what the gates ask for.
     pub fn adjust(&mut self) {
         while self.tasks.try_join_next().is_some() {}
-        let hub = Arc::clone(&self.hub);
-        let known = &mut *hub.known();
+        let state = Arc::clone(&self.state);
+        let known = &mut *state.known();
         let wanted = known.world.wanted_pods();
         self.read.retain(|namespace, _| wanted.contains(namespace));
         for namespace in &wanted {
@@ -101,14 +100,14 @@ impl Sources {
         }
         settle(&mut self.pods, &mut known.world.pod_sources, wanted, |namespace| {
             let read = self.read.get(&namespace).cloned().unwrap_or_default();
-            self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&hub), namespace, read))
+            self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&state), namespace, read))
         });
         let World { pods, pod_sources, .. } = &mut known.world;
         pods.retain(|key, _| pod_sources.contains_key(&key.0));
         let wanted = known.world.wanted_services();
         let namespaces = wanted.iter().map(|(namespace, _)| namespace.clone()).collect();
         settle(&mut self.slices, &mut known.slices, namespaces, |namespace| {
-            self.tasks.spawn(follow_slices(self.client.clone(), Arc::clone(&hub), namespace))
+            self.tasks.spawn(follow_slices(self.client.clone(), Arc::clone(&state), namespace))
         });
         known.world.services.retain(|key, _| wanted.contains(key));
         for key in wanted {
@@ -118,25 +117,25 @@ impl Sources {
         let wanted = known.world.wanted_objects();
         settle(&mut self.objects, &mut known.world.objects, wanted, |key| {
             let may_leave = self.foreign.iter().any(|namespace| namespace == "*" || *namespace == key.asked_by);
-            self.tasks.spawn(follow_object(self.client.clone(), Arc::clone(&hub), key, may_leave))
+            self.tasks.spawn(follow_object(self.client.clone(), Arc::clone(&state), key, may_leave))
         });
-        self.adjust_answers(&hub, known);
+        self.adjust_answers(&state, known);
     }
 
     /// Asks exactly the HTTP servers that the pods of gates need.
     pub fn adjust_asked(&mut self) {
-        let hub = Arc::clone(&self.hub);
-        let known = &mut *hub.known();
-        self.adjust_answers(&hub, known);
+        let state = Arc::clone(&self.state);
+        let known = &mut *state.known();
+        self.adjust_answers(&state, known);
     }
 
-    fn adjust_answers(&mut self, hub: &Arc<Hub>, known: &mut Known) {
+    fn adjust_answers(&mut self, state: &Arc<PodGateState>, known: &mut Known) {
         let (wanted, surplus) = at_most(ASKED, known.world.wanted_answers(), |target| self.answers.contains_key(target));
         let namespaces: BTreeSet<_> = wanted.iter().map(|target| target.namespace.as_str()).collect();
         self.asking.retain(|namespace, _| namespaces.contains(namespace.as_str()));
         settle(&mut self.answers, &mut known.world.answers, wanted, |target| {
             let asking = self.asking.entry(target.namespace.clone()).or_insert_with(|| Arc::new(Semaphore::new(ASKED_AT_ONCE)));
-            self.tasks.spawn(follow_answers(Arc::clone(hub), Arc::clone(asking), target))
+            self.tasks.spawn(follow_answers(Arc::clone(state), Arc::clone(asking), target))
         });
         known.world.answers.retain(|target, _| self.answers.contains_key(target));
         let why = format!("gates of this namespace ask more than {ASKED} addresses");
@@ -179,7 +178,7 @@ fn config() -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
 }
 
-async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String, read: BTreeSet<String>) {
+async fn follow_pods(client: Client, state: Arc<PodGateState>, namespace: String, read: BTreeSet<String>) {
     let api: Api<Pod> = Api::namespaced(client, &namespace);
     let mut listing = BTreeMap::new();
     let seen = |event: Event<Pod>| {
@@ -193,7 +192,7 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String, read: BTr
                 return;
             }
             Event::InitDone => {
-                let mut known = hub.known();
+                let mut known = state.known();
                 let changed = known.replace(&namespace, std::mem::take(&mut listing));
                 if let Some(source) = known.world.pod_sources.get_mut(&namespace) {
                     source.found = Some(());
@@ -202,21 +201,21 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String, read: BTr
             }
             Event::Apply(pod) => {
                 let (key, pod) = facts::pod(pod, &read);
-                let news = hub.known().insert(key.clone(), pod);
+                let news = state.known().insert(key.clone(), pod);
                 news.then_some(key).into_iter().collect()
             }
             Event::Delete(pod) => {
                 let (key, _) = facts::pod(pod, &read);
-                hub.known().world.pods.remove(&key);
+                state.known().world.pods.remove(&key);
                 BTreeSet::from([key])
             }
         };
         if !changed.is_empty() {
-            hub.tell(|news| news.pods.extend(changed));
+            state.tell(|news| news.pods.extend(changed));
         }
     };
     let broken = |broken: Option<String>| {
-        let mut known = hub.known();
+        let mut known = state.known();
         let Some(source) = known.world.pod_sources.get_mut(&namespace) else { return };
         let changed = source.broken.is_some() != broken.is_some();
         if changed && let Some(why) = &broken {
@@ -225,13 +224,13 @@ async fn follow_pods(client: Client, hub: Arc<Hub>, namespace: String, read: BTr
         source.broken = broken;
         drop(known);
         if changed {
-            hub.tell(|news| news.sight = true);
+            state.tell(|news| news.sight = true);
         }
     };
     follow(api, config().page_size(PODS_PAGE), seen, broken).await;
 }
 
-async fn follow_slices(client: Client, hub: Arc<Hub>, namespace: String) {
+async fn follow_slices(client: Client, state: Arc<PodGateState>, namespace: String) {
     let api: Api<EndpointSlice> = Api::namespaced(client, &namespace);
     let mut listing = BTreeMap::new();
     let facts = |slice: &EndpointSlice| {
@@ -243,25 +242,25 @@ async fn follow_slices(client: Client, hub: Arc<Hub>, namespace: String) {
         Event::InitApply(slice) => listing.extend([facts(&slice)]),
         Event::InitDone => {
             let of = std::mem::take(&mut listing);
-            hub.slices(&namespace, None, |slices| *slices = Slices { listed: true, of, broken: None });
+            state.slices(&namespace, None, |slices| *slices = Slices { listed: true, of, broken: None });
         }
         Event::Apply(slice) => {
             let (name, (service, ready)) = facts(&slice);
-            hub.slices(&namespace, Some(&service.clone()), |slices| drop(slices.of.insert(name, (service, ready))));
+            state.slices(&namespace, Some(&service.clone()), |slices| drop(slices.of.insert(name, (service, ready))));
         }
         Event::Delete(slice) => {
             let (name, (service, _)) = facts(&slice);
-            hub.slices(&namespace, Some(&service), |slices| drop(slices.of.remove(&name)));
+            state.slices(&namespace, Some(&service), |slices| drop(slices.of.remove(&name)));
         }
     };
-    let broken = |broken: Option<String>| hub.slices(&namespace, None, |slices| slices.broken = broken);
+    let broken = |broken: Option<String>| state.slices(&namespace, None, |slices| slices.broken = broken);
     follow(api, config(), seen, broken).await;
 }
 
 /// `may_leave`: what whoever makes gates in the namespace might not read may be followed, too.
-async fn follow_object(client: Client, hub: Arc<Hub>, key: ObjectKey, may_leave: bool) {
+async fn follow_object(client: Client, state: Arc<PodGateState>, key: ObjectKey, may_leave: bool) {
     let refuse = |whose: &str| {
-        hub.object(
+        state.object(
             &key,
             Err(format!(
                 "gates of this namespace may not follow objects of {whose}: ask whoever runs the operator for --allowed-foreign-objects={}",
@@ -275,7 +274,7 @@ async fn follow_object(client: Client, hub: Arc<Hub>, key: ObjectKey, may_leave:
     let resource = loop {
         match find_kind(&client, &key).await {
             Ok(found) => break found,
-            Err(why) => hub.object(&key, Err(format!("kind {} of {} cannot be found: {why}", key.kind, key.api_version))),
+            Err(why) => state.object(&key, Err(format!("kind {} of {} cannot be found: {why}", key.kind, key.api_version))),
         }
         tokio::time::sleep(KIND_AGAIN).await;
     };
@@ -301,15 +300,15 @@ async fn follow_object(client: Client, hub: Arc<Hub>, key: ObjectKey, may_leave:
             Event::Apply(object) => found = Some(facts::conditions(&object)),
             Event::Delete(_) => found = None,
         }
-        hub.object(&key, Ok(found.clone()));
+        state.object(&key, Ok(found.clone()));
     };
     let broken = |broken: Option<String>| {
         if let Some(why) = broken {
-            hub.object(&key, Err(format!("{} {} cannot be seen: {why}", key.kind, key.name)));
+            state.object(&key, Err(format!("{} {} cannot be seen: {why}", key.kind, key.name)));
         } else {
-            let last = hub.known().world.objects.get(&key).and_then(|source| source.found.clone());
+            let last = state.known().world.objects.get(&key).and_then(|source| source.found.clone());
             if let Some(last) = last {
-                hub.object(&key, Ok(last));
+                state.object(&key, Ok(last));
             }
         }
     };
@@ -365,13 +364,13 @@ mod tests {
                 }
             }
         });
-        let hub = Arc::new(Hub::default());
+        let state = Arc::new(PodGateState::default());
         let all = (0..50).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
-        hub.known().world.take_gates(all);
-        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        state.known().world.take_gates(all);
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&state), Vec::new());
         sources.adjust();
         let listed = || {
-            let known = hub.known();
+            let known = state.known();
             known.world.pod_sources["tenant"].found.is_some() && known.world.services.values().all(|service| service.found == Some(0))
         };
         tokio::time::timeout(Duration::from_mins(1), async {
@@ -385,16 +384,16 @@ mod tests {
         paths.sort();
         paths.dedup();
         assert_eq!(paths, ["/api/v1/namespaces/tenant/pods", "/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices"]);
-        assert_eq!(hub.known().world.services.len(), 50);
+        assert_eq!(state.known().world.services.len(), 50);
         // Another gate needs no other watch, and knows at once what is known.
         let all = (0..51).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
-        hub.known().world.take_gates(all);
+        state.known().world.take_gates(all);
         sources.adjust();
         assert_eq!((sources.pods.len(), sources.slices.len()), (1, 1));
-        assert_eq!(hub.known().world.services[&("tenant".into(), "service-50".into())].found, Some(0));
-        hub.known().world.take_gates(BTreeMap::new());
+        assert_eq!(state.known().world.services[&("tenant".into(), "service-50".into())].found, Some(0));
+        state.known().world.take_gates(BTreeMap::new());
         sources.adjust();
-        assert_eq!((sources.pods.len(), sources.slices.len(), hub.known().world.services.len()), (0, 0, 0));
+        assert_eq!((sources.pods.len(), sources.slices.len(), state.known().world.services.len()), (0, 0, 0));
     }
 
     #[tokio::test]
@@ -434,12 +433,12 @@ mod tests {
                 namespace: namespace.into(),
                 name: "a".into(),
             };
-            let hub = Arc::new(Hub::default());
-            hub.known().world.objects.insert(key.clone(), Source::default());
-            let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&hub), key.clone(), may_leave));
+            let state = Arc::new(PodGateState::default());
+            state.known().world.objects.insert(key.clone(), Source::default());
+            let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&state), key.clone(), may_leave));
             let source = tokio::time::timeout(Duration::from_mins(1), async {
                 loop {
-                    let source = hub.known().world.objects[&key].clone();
+                    let source = state.known().world.objects[&key].clone();
                     if source != Source::default() {
                         return source;
                     }
@@ -476,18 +475,18 @@ mod tests {
                 }
             }
         });
-        let hub = Arc::new(Hub::default());
-        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        let state = Arc::new(PodGateState::default());
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&state), Vec::new());
         for keys in [vec!["a"], vec!["a", "b"]] {
             let reads = |(index, key): (u32, &str)| {
                 let mut gate = gate(index);
                 gate.spec.source = serde_json::from_value(json!({"annotation": {"key": key}})).unwrap();
                 (gate.key(), Arc::new(gate))
             };
-            hub.known().world.take_gates((0..).zip(keys.iter().copied()).map(reads).collect());
+            state.known().world.take_gates((0..).zip(keys.iter().copied()).map(reads).collect());
             sources.adjust();
             let kept = || {
-                let known = hub.known();
+                let known = state.known();
                 let listed = known.world.pod_sources["tenant"].found.is_some();
                 let pod = known.world.pods.values().next().filter(|_| listed)?;
                 Some(["a", "b", "c"].into_iter().filter(|key| pod.annotations.get(key).is_some()).collect::<Vec<_>>())
@@ -506,11 +505,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_of_a_namespace_is_asked_while_all_of_another_are_silent() {
-        let hub = Arc::new(Hub::default());
+        let state = Arc::new(PodGateState::default());
         let (service, _handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&hub), Vec::new());
+        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&state), Vec::new());
         {
-            let mut known = hub.known();
+            let mut known = state.known();
             let asks = |namespace: &str| {
                 let mut gate = Gate { namespace: namespace.into(), ..gate(0) };
                 gate.spec.source = serde_json::from_value(json!({"http": {"url": "http://127.0.0.1:9/"}})).unwrap();
@@ -528,7 +527,7 @@ mod tests {
         let _silent = Arc::clone(&sources.asking["a"]).try_acquire_many_owned(u32::try_from(ASKED_AT_ONCE).unwrap()).unwrap();
         // That it is the operator's own machine is an answer to whether it had its turn.
         let has_answer = |namespace: &str| {
-            hub.known().world.answers.iter().any(|(target, source)| target.namespace == namespace && source.broken.is_some())
+            state.known().world.answers.iter().any(|(target, source)| target.namespace == namespace && source.broken.is_some())
         };
         let answered = tokio::time::timeout(Duration::from_mins(1), async {
             while !has_answer("b") {

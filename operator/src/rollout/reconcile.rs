@@ -2,6 +2,7 @@
 
 use super::{Actor, Memory, account::MISSING_AGAIN, ask_rights, health_ports::ask, try_template};
 use crate::{
+    gates_shared::GateState,
     metrics::Metrics,
     turns::Turns,
     watch::{Named, Observer},
@@ -42,6 +43,8 @@ pub struct Context {
     pub client: Client,
     /// The view of the cluster.
     pub observer: Arc<Observer>,
+    /// How gates bear on resources.
+    pub gates: Arc<GateState>,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Events.
@@ -109,12 +112,12 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     }
     ask_rights(&context.client, &mut memory, &mut snapshot).await;
     let labels = &snapshot.resource.spec.template["metadata"]["labels"];
-    let Some(links) = context.observer.hub().links(&key.0, &key.1, labels) else {
+    let Some(links) = context.gates.links(&key.0, &key.1, labels) else {
         // What the gates are decides which taints keep no pod away; the first list of gates wakes us.
         return Ok(Requeue::requeue(Duration::from_secs(1)));
     };
     snapshot.gates = links;
-    snapshot.node_readiness = context.observer.hub().status(&key.0, &key.1);
+    snapshot.node_readiness = context.gates.status(&key.0, &key.1);
     snapshot.watched = memory.watched(now, at);
     snapshot.clocks = std::mem::take(&mut memory.clocks);
     snapshot.sights = std::mem::take(&mut memory.sights);
@@ -127,7 +130,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     memory.sights = std::mem::take(&mut plan.sights);
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     if let Some(replicas) = plan.replicas.take() {
-        context.observer.hub().replicas(&key, replicas);
+        context.gates.replicas(&key, replicas);
     }
     note_phases(&context.metrics, &mut memory, &plan);
     name_rivals(&snapshot, &plan);

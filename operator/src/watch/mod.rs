@@ -4,12 +4,12 @@
 //! has listed once.
 
 mod bounds;
-mod dirty;
 mod facts;
 mod index;
 mod initial;
 mod partial;
 mod protobuf;
+mod requeue;
 mod shared;
 mod snapshot;
 #[cfg(test)]
@@ -18,13 +18,13 @@ mod tests;
 mod view_tests;
 
 pub use bounds::read_of_metadata;
-pub use dirty::Dirty;
 pub use facts::seconds;
 pub use index::Observed;
 pub use initial::be_recent;
 pub use partial::Partial;
+pub use requeue::RequeueSet;
 
-use crate::{node_gates::Hub, pages, spawn_scoped::beside};
+use crate::{pages, spawn_scoped::spawn_scoped};
 use crds::IngressDaemonSet;
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
@@ -52,7 +52,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -113,6 +113,14 @@ impl Kind {
     }
 }
 
+/// Who is told what the watches show, besides the passes over resources.
+pub trait Listener: Debug + Send + Sync {
+    /// These Nodes came, went or say something else than before, heartbeats left aside.
+    fn nodes_changed(&self, names: BTreeSet<String>);
+    /// Resources came, went or changed, or all of a kind has been listed.
+    fn resources_changed(&self);
+}
+
 /// The view of the cluster.
 #[derive(Debug, Default)]
 pub struct Observer {
@@ -120,8 +128,8 @@ pub struct Observer {
     specs: Mutex<SpecInterner>,
     listed: [AtomicBool; Kind::ALL.len()],
     seen: [AtomicU64; Kind::ALL.len()],
-    dirty: Arc<Dirty>,
-    hub: Arc<Hub>,
+    requeue: Arc<RequeueSet>,
+    listener: OnceLock<Arc<dyn Listener>>,
     node_rights: Arc<NodeRights>,
     nodes_listed: Shared,
     /// By namespace.
@@ -143,15 +151,15 @@ impl Observer {
     }
 
     /// Resources to look at again, as they change.
-    pub fn dirty(&self) -> Arc<Dirty> {
-        Arc::clone(&self.dirty)
+    pub fn requeue(&self) -> Arc<RequeueSet> {
+        Arc::clone(&self.requeue)
     }
 
     /// Has these resources looked at again.
     pub fn wake(&self, concerns: impl Fn(&IngressDaemonSet) -> bool) {
         let resources = self.index().resources.clone();
         for ((namespace, name), _) in resources.into_iter().filter(|(_, resource)| concerns(resource)) {
-            self.dirty.mark(namespace, name);
+            self.requeue.mark(namespace, name);
         }
     }
 
@@ -190,7 +198,7 @@ impl Observer {
                 let is_there = index.resources.get(&found.key).is_some_and(|known| known.metadata.uid == uid);
                 if is_there { index.apply::<Guarded>(found) } else { Touched::Nothing }
             };
-            self.tell_gates(true);
+            self.notify(true);
             self.trigger(&touched);
         }
         Ok(())
@@ -201,9 +209,10 @@ impl Observer {
         self.index().unreadable.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Where readiness gates of nodes meet what is seen here.
-    pub fn hub(&self) -> Arc<Hub> {
-        Arc::clone(&self.hub)
+    /// From now on this one is told; there is one for each observer.
+    pub fn tell(&self, listener: Arc<dyn Listener>) {
+        // A second one would be a mistake of this program, which its tests find.
+        let _ = self.listener.set(listener);
     }
 
     /// Every Node, by name.
@@ -235,7 +244,7 @@ impl Observer {
     pub fn learn(&self, node: Node) {
         let node = Cut::of(node, &mut self.specs());
         let touched = self.index().apply(node);
-        self.tell_gates(false);
+        self.notify(false);
         self.trigger(&touched);
     }
 
@@ -262,7 +271,7 @@ impl Observer {
         let (listed, news, at) = self.pages(api, labels).await?;
         let seen = self.seen(K::KIND);
         let touched = self.index().reconcile_list(&listed, news, at, seen, scope);
-        self.tell_gates(false);
+        self.notify(false);
         for touched in touched {
             self.trigger(&touched);
         }
@@ -303,7 +312,7 @@ impl Observer {
         });
         let compact = protobuf::client(&client);
         tokio::join!(
-            beside(resources),
+            spawn_scoped(resources),
             self.watch(Api::<Partial<Node>>::all(compact.clone()), all()),
             self.watch(Api::<Partial<Deployment>>::all(client.clone()), ours()),
             self.watch(Api::<Partial<ReplicaSet>>::all(client.clone()), ours()),
@@ -319,7 +328,7 @@ impl Observer {
         K: Observed + Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
         K::Kept: Send,
     {
-        beside(Arc::clone(self).follow_kind(api, config, |_| {}))
+        spawn_scoped(Arc::clone(self).follow_kind(api, config, |_| {}))
     }
 
     async fn follow_kind<K>(self: Arc<Self>, api: Api<K>, config: watcher::Config, mut tee: impl FnMut(&Event<K>))
@@ -349,7 +358,7 @@ impl Observer {
                     self.replace(std::mem::take(&mut listing));
                     self.listed[K::KIND as usize].store(true, Ordering::Release);
                     // Whichever is listed last lets gates be made.
-                    self.tell_gates(true);
+                    self.notify(true);
                     self.trigger(&Touched::All);
                 }
                 Event::Apply(object) => self.apply(object),
@@ -393,7 +402,7 @@ impl Observer {
             let touched = index.apply(object);
             (touched, index.made_from(K::KIND, &key) != before)
         };
-        self.tell_gates(is_news);
+        self.notify(is_news);
         self.note(K::KIND, version);
         self.trigger(&touched);
     }
@@ -401,30 +410,30 @@ impl Observer {
     fn delete<K: Observed + Resource>(&self, object: &K) {
         let key = index::key(object.meta());
         let touched = self.index().delete::<K>(&key);
-        self.tell_gates(K::KIND == Kind::Resources);
+        self.notify(K::KIND == Kind::Resources);
         self.note(K::KIND, version(object.meta().resource_version.as_deref()));
         self.trigger(&touched);
         if K::KIND == Kind::Resources {
             // Nothing is decided for it any more; this lets its memory and metrics go.
-            self.dirty.mark(key.0, key.1);
+            self.requeue.mark(key.0, key.1);
         }
     }
 
-    /// Nodes that have changed; `is_news`: what gates are made from has, too.
-    fn tell_gates(&self, is_news: bool) {
+    /// Nodes that have changed; `is_news`: resources have, too.
+    fn notify(&self, is_news: bool) {
         let news = std::mem::take(&mut self.index().node_news);
+        let Some(listener) = self.listener.get() else { return };
         if !news.is_empty() {
-            self.hub.pods().nodes(news.iter().cloned());
-            self.hub.nodes(news);
+            listener.nodes_changed(news);
         }
         if is_news {
-            self.hub.gates();
+            listener.resources_changed();
         }
     }
 
     fn trigger(&self, touched: &Touched) {
         for (namespace, name) in self.index().resources_of(touched) {
-            self.dirty.mark(namespace, name);
+            self.requeue.mark(namespace, name);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the view of a large cluster costs, and what in it is news to gates.
 
 use super::*;
+use crate::gates_shared::GateState;
 use crds::names;
 use futures::FutureExt as _;
 use serde_json::{Value, json};
@@ -155,11 +156,12 @@ fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
         serde_json::from_value(node).unwrap()
     };
     let observer = Observer::default();
-    assert!(observer.hub().changes().now_or_never().is_none(), "from now on somebody takes news");
+    let state = GateState::of(&observer);
+    assert!(state.changes().now_or_never().is_none(), "from now on somebody takes news");
     let is_news = |node| {
         observer.learn(node);
         // Nothing to wait for: what is known is told at once.
-        observer.hub().changes().now_or_never().is_some_and(|changes| changes.nodes.contains("n1"))
+        state.changes().now_or_never().is_some_and(|changes| changes.nodes.contains("n1"))
     };
     assert!(is_news(node(1, &|_| {})), "it is new");
     assert!(!is_news(node(2, &|_| {})), "a heartbeat");
@@ -174,17 +176,17 @@ fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
 #[test]
 fn a_standby_keeps_no_news_of_nodes_and_whoever_begins_to_act_looks_at_all_of_them() {
     let observer = Observer::default();
+    let state = GateState::of(&observer);
     let node = |index: usize| -> Node {
         serde_json::from_value(json!({"metadata": {"name": node_name(index), "uid": index.to_string()}})).unwrap()
     };
     (0..100).for_each(|index| observer.learn(node(index)));
-    let hub = observer.hub();
-    let first = hub.changes().now_or_never().unwrap();
+    let first = state.changes().now_or_never().unwrap();
     assert_eq!((first.nodes.len(), first.all), (0, true));
     observer.learn(node(100));
-    let next = hub.changes().now_or_never().unwrap();
+    let next = state.changes().now_or_never().unwrap();
     assert_eq!((next.nodes.len(), next.all), (1, false));
-    let pods = Observer::default().hub().pods();
+    let pods = GateState::default().pods();
     pods.nodes([node_name(0)]);
     assert!(pods.changes().now_or_never().is_none());
     pods.nodes([node_name(1)]);

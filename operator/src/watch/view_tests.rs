@@ -75,7 +75,7 @@ fn snapshot(observer: &Observer) -> Option<Snapshot> {
 /// Resources that are to be looked at since this was asked last.
 fn woken(observer: &Observer) -> Vec<String> {
     use futures::FutureExt as _;
-    let mut stream = observer.dirty().stream().boxed();
+    let mut stream = observer.requeue().stream().boxed();
     let mut names = Vec::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -298,10 +298,8 @@ fn a_service_concerns_those_that_have_a_health_port_of_its_own() {
 #[tokio::test]
 async fn gates_are_told_of_a_resource_that_came_changed_or_went_and_not_of_its_status() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    let told = || async {
-        let hub = observer.hub();
-        tokio::time::timeout(Duration::ZERO, hub.changes()).await.is_ok_and(|changes| changes.gates)
-    };
+    let state = crate::gates_shared::GateState::of(&observer);
+    let told = || async { tokio::time::timeout(Duration::ZERO, state.changes()).await.is_ok_and(|changes| changes.gates) };
     told().await;
     let version = |generation: i64, observed: i64| {
         let mut resource = serde_json::to_value(with_port(80, "i:1").0.unwrap()).unwrap();

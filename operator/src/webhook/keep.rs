@@ -1,7 +1,7 @@
 //! The Secret with the webhook's certificates: every replica reads it, the one that leads writes it.
 
-use super::{Certificates, Serving};
-use crate::{metrics::GateMetrics, watch::WATCH_SECONDS};
+use super::{Certificates, PATH, Serving};
+use crate::{metrics::GateMetrics, node_gates::WebhookService, watch::WATCH_SECONDS};
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -46,9 +46,10 @@ impl Secrets {
         self.trusted.subscribe()
     }
 
-    /// The name of Secret and Service.
-    pub fn service(&self) -> (&str, &str) {
-        (&self.namespace, &self.service)
+    /// The webhook as the API server is to know it.
+    pub fn webhook(&self) -> WebhookService {
+        let (namespace, service) = (self.namespace.clone(), self.service.clone());
+        WebhookService { namespace, service, path: PATH, trusted: self.trusted() }
     }
 
     fn api(&self) -> Api<Secret> {
@@ -178,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn the_secret_is_made_once_renewed_in_time_on_what_was_read_and_made_anew_when_it_is_of_no_use() {
         let (secret, writes) = (Arc::default(), Arc::default());
-        let metrics = crate::metrics::Metrics::default().gates;
+        let metrics = GateMetrics::registered(&mut prometheus_client::registry::Registry::default());
         let secrets = Secrets::new(server(&secret, &writes), "system", "hook", Serving::default(), metrics);
         let written = || std::mem::take(&mut *writes.lock().unwrap());
         let trusted = || {

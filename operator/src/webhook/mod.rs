@@ -12,8 +12,8 @@ pub use keep::Secrets;
 pub use serve::{Serving, serve, tls};
 
 use crate::{
+    gates_shared::{GateState, definitions},
     metrics::GateMetrics,
-    node_gates::gates_of,
     watch::{Observer, PAGE, WATCH_SECONDS},
 };
 use axum::{Router, body::Bytes, extract::State, http::StatusCode, response::IntoResponse, routing::post};
@@ -45,12 +45,13 @@ type Gates = Store<DeserializeGuard<NodeReadinessGate>>;
 pub struct Answers {
     gates: Gates,
     observer: Arc<Observer>,
+    state: Arc<GateState>,
     metrics: GateMetrics,
 }
 
 impl Answers {
     /// With the task that follows the gates, which never ends.
-    pub fn new(client: Client, observer: Arc<Observer>, metrics: GateMetrics) -> (Self, impl Future<Output = ()>) {
+    pub fn new(client: Client, observer: Arc<Observer>, state: Arc<GateState>, metrics: GateMetrics) -> (Self, impl Future<Output = ()>) {
         let (gates, writer) = reflector::store();
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
         let changes = watcher::watcher(Api::<DeserializeGuard<NodeReadinessGate>>::all(client), config).default_backoff();
@@ -59,7 +60,7 @@ impl Answers {
                 tracing::debug!(%error, "watch of NodeReadinessGates for the webhook failed; trying again");
             }
         });
-        (Self { gates, observer, metrics }, follow)
+        (Self { gates, observer, state, metrics }, follow)
     }
 
     /// Gates that the webhook acts for. Those that could not open say so themselves.
@@ -67,8 +68,8 @@ impl Answers {
         let objects = self.gates.state();
         let readable = objects.iter().filter_map(|object| object.0.as_ref().ok()).filter(|gate| !is_shut(gate.status.as_ref()));
         let resources = self.observer.resources();
-        let (resources, fronts) = (resources.iter().map(AsRef::as_ref), self.observer.hub().fronts());
-        let mut gates: Vec<_> = gates_of(readable, resources, &fronts, self.observer.node_rights()).into_values().collect();
+        let (resources, compat) = (resources.iter().map(AsRef::as_ref), self.state.compat());
+        let mut gates: Vec<_> = definitions::all(readable, resources, &compat, self.observer.node_rights()).into_values().collect();
         let is_open = |gate: &Gate| {
             let resource = gate.implied_by().and_then(|(namespace, name)| self.observer.resource(&namespace, &name));
             !is_shut(resource.as_ref().and_then(|resource| resource.status.as_ref()?.node_readiness.as_ref()))

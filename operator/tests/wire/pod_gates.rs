@@ -8,6 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::{Client, client::Body};
 use operator::{
+    gates_shared::GateState,
     metrics::Metrics,
     pod_gates,
     watch::{Guarded, Observer},
@@ -102,7 +103,7 @@ async fn pods_and_gates_of_a_namespace_are_written_to_while_a_status_of_another_
     let options = pod_gates::Options {
         recorder: EventRecorder::new(client.clone(), Reporter { controller: "test/operator".into(), instance: None }),
         client,
-        hub: observer.hub(),
+        state: GateState::of(&observer),
         observer,
         metrics: metrics.pod_gates.clone(),
         foreign_objects: Vec::new(),

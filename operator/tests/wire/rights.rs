@@ -11,6 +11,7 @@ use kube::{
     runtime::reflector::store,
 };
 use operator::{
+    gates_shared::GateState,
     metrics::Metrics,
     node_gates, pod_gates,
     rights::NoteRefusals,
@@ -318,11 +319,12 @@ async fn get(at: std::net::SocketAddr, path: &str) -> String {
 async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener, stop: CancellationToken) {
     let client = client(server, metrics);
     let observer = Arc::new(Observer::default());
+    let state = GateState::of(&observer);
     let recorder = || EventRecorder::new(client.clone(), Reporter { controller: "test/operator".into(), instance: None });
     let gates = node_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
-        hub: observer.hub(),
+        state: Arc::clone(&state),
         metrics: metrics.gates.clone(),
         recorder: recorder(),
         webhook: None,
@@ -330,7 +332,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
     let pod_gates = pod_gates::Options {
         client: client.clone(),
         observer: Arc::clone(&observer),
-        hub: observer.hub(),
+        state: Arc::clone(&state),
         metrics: metrics.pod_gates.clone(),
         recorder: recorder(),
         foreign_objects: vec![],

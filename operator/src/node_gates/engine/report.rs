@@ -5,7 +5,7 @@ use crate::{
     metrics::node_gates::{Blocked, Nodes},
     node_gates::{
         act,
-        tell::{About, Told},
+        events::{About, Told},
     },
 };
 use crds::{NodeReadinessGate, NodeReadinessGateStatus, names};
@@ -77,7 +77,7 @@ impl Engine {
             }
         }
         if !before.is_subset(&self.unfinalized) {
-            self.hub.gates();
+            self.state.gates();
         }
     }
 
@@ -127,8 +127,8 @@ impl Engine {
                 (None, None) => self.say(gate, &status),
             }
         }
-        for (namespace, name) in self.hub.say(implied) {
-            self.observer.dirty().mark(namespace, name);
+        for (namespace, name) in self.state.say(implied) {
+            self.observer.requeue().mark(namespace, name);
         }
         if !writes.is_empty() {
             writing.push(write_all(self.client.clone(), writes).boxed());
@@ -151,7 +151,7 @@ impl Engine {
 
     /// The gates, and what is to be said of each besides how it sees nodes.
     fn circumstances(&self) -> Vec<(Arc<Gate>, Circumstances)> {
-        let world = self.hub.world();
+        let world = self.state.world();
         let of = |gate: &Arc<Gate>| Circumstances {
             unsatisfiable: self.unsatisfiable.get(&gate.uid).cloned(),
             unseen: unseen(&world, gate),
@@ -186,7 +186,7 @@ impl Engine {
     pub(super) fn status_before(&self, gate: &Gate, object: Option<&NodeReadinessGate>) -> NodeReadinessGateStatus {
         let of_resource = |(namespace, name): Key| {
             let stored = || self.observer.resource(&namespace, &name)?.status.as_ref()?.node_readiness.clone();
-            self.hub.status(&namespace, &name).or_else(stored)
+            self.state.status(&namespace, &name).or_else(stored)
         };
         match object {
             Some(object) => object.status.clone(),
@@ -245,7 +245,7 @@ impl Engine {
     /// `ConfigMap` where there is one.
     fn say(&mut self, gate: &Gate, status: &NodeReadinessGateStatus) {
         let before = self.said.insert(gate.uid.clone(), status.conditions.clone());
-        let config_map = self.hub.fronts().config_map_object.filter(|_| gate.uid == legacy::UID);
+        let config_map = self.state.compat().config_map_object.filter(|_| gate.uid == legacy::UID);
         for condition in news(before.as_deref(), &status.conditions) {
             let (is_trouble, reason, message) = (is_trouble(condition), condition.reason.clone(), condition.message.clone());
             let Condition { type_, status, .. } = condition;

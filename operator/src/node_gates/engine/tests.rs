@@ -34,7 +34,7 @@ fn engine(client: Client, observer: Arc<Observer>) -> Engine {
     Engine::new(Options {
         recorder: EventRecorder::new(client.clone(), reporter),
         client,
-        hub: observer.hub(),
+        state: GateState::of(&observer),
         observer,
         metrics: GateMetrics::registered(&mut Registry::default()),
         webhook: None,
@@ -53,11 +53,11 @@ async fn a_record_is_not_taken_for_that_of_a_gate_that_is_gone_before_gates_were
     engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
     engine.look(&work);
     assert_eq!(work.len(), 0, "they were listed, and not made yet");
-    engine.hub.change_fronts(|fronts| fronts.awaited = true);
+    engine.state.change_compat(|compat| compat.awaited = true);
     engine.refresh_gates().await;
     engine.look(&work);
     assert_eq!(work.len(), 0, "one may come from the command line");
-    engine.hub.change_fronts(|fronts| fronts.awaited = false);
+    engine.state.change_compat(|compat| compat.awaited = false);
     engine.refresh_gates().await;
     engine.look(&work);
     assert_eq!(work.len(), 1, "there is none: what it left goes");
@@ -286,7 +286,7 @@ async fn five_thousand_nodes_cost_one_request_each_way_with_taint_and_record_and
         engine.status_due = true;
         report(&mut engine).await;
         check(&engine, &server, round, held);
-        let changes = engine.hub.changes().await;
+        let changes = engine.state.changes().await;
         engine.note(changes).await;
     }
 }
@@ -423,7 +423,7 @@ async fn nodes_do_not_wait_for_a_status_that_takes_long_and_only_one_is_under_wa
     assert_eq!(writing.len(), 1);
     server.lock().unwrap().nodes.insert("n2".into(), fresh("n2"));
     engine.observer.learn(serde_json::from_value(fresh("n2")).unwrap());
-    let changes = engine.hub.changes().await;
+    let changes = engine.state.changes().await;
     engine.note(changes).await;
     settle(&mut engine).await;
     assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 2);
@@ -459,11 +459,11 @@ async fn what_changes_no_gate_makes_nobody_look_at_every_node_and_what_changes_o
         engine.refresh_gates().await;
         assert_eq!(engine.swept.len(), swept);
     }
-    let changed: Vec<_> = engine.hub.world().gates.values().map(|gate| gate.spec.policy).collect();
+    let changed: Vec<_> = engine.state.world().gates.values().map(|gate| gate.spec.policy).collect();
     assert_eq!(changed, [crds::node_readiness_gate::Policy::AnyOf]);
     engine.gate_event(Ok(Event::Delete(DeserializeGuard(Ok(gate())))), &mut BTreeMap::new());
     engine.refresh_gates().await;
-    assert!(engine.hub.world().gates.is_empty() && engine.swept.len() == 1);
+    assert!(engine.state.world().gates.is_empty() && engine.swept.len() == 1);
 }
 
 #[tokio::test]
@@ -531,7 +531,7 @@ async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_
     going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
     going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
     // It finds no policies.
-    tokio::spawn(Keeper::new(engine.client.clone(), Arc::clone(&engine.hub), Arc::clone(&engine.admission), None).run());
+    tokio::spawn(PolicySync::new(engine.client.clone(), Arc::clone(&engine.state), Arc::clone(&engine.admission), None).run());
     while engine.admission.is_present("g1") {
         tokio::task::yield_now().await;
     }
@@ -617,10 +617,10 @@ async fn a_gate_that_cannot_get_its_finalizer_does_not_begin_to_write_and_leaves
     assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 0, "neither a taint nor a record of it goes");
     server.lock().unwrap().refuses = None;
     engine.keep_finalizers().await;
-    let changes = engine.hub.changes().await;
+    let changes = engine.state.changes().await;
     assert!(changes.gates);
     engine.note(changes).await;
-    assert!(engine.hub.world().gates.contains_key("g1"));
+    assert!(engine.state.world().gates.contains_key("g1"));
 }
 
 #[tokio::test]
@@ -645,9 +645,9 @@ async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were
     observer.take(vec![serde_json::from_value::<Guarded>(resource).unwrap()]);
     let mut engine = engine(serve(&server), Arc::clone(&observer));
     let labels = json!({});
-    let unreadable = |engine: &Engine| engine.hub.links("edge", "web", &labels).map(|links| links.unreadable);
+    let unreadable = |engine: &Engine| engine.state.links("edge", "web", &labels).map(|links| links.unreadable);
     assert_eq!(unreadable(&engine), None, "it waits for the first list");
-    let mut dirty = observer.dirty().stream().boxed();
+    let mut requeue = observer.requeue().stream().boxed();
     let forbidden = || {
         let status = json!({"kind": "Status", "status": "Failure", "message": "gates is forbidden", "reason": "Forbidden", "code": 403});
         Err(watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).unwrap())))
@@ -658,7 +658,7 @@ async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were
     engine.gate_event(forbidden(), &mut BTreeMap::new());
     let why = unreadable(&engine).unwrap().unwrap();
     assert!(why.contains("gates is forbidden") && why.contains("deploy/10-rbac.yaml"), "{why}");
-    let marked = tokio::time::timeout(Duration::from_mins(1), dirty.next()).await.unwrap().unwrap();
+    let marked = tokio::time::timeout(Duration::from_mins(1), requeue.next()).await.unwrap().unwrap();
     assert_eq!(marked.name, "web");
     engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
     engine.refresh_gates().await;

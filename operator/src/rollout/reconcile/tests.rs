@@ -17,6 +17,7 @@ fn context() -> (Context, Mock) {
     let context = Context {
         client: Client::new(service, "default"),
         observer: Arc::new(Observer::default()),
+        gates: Arc::default(),
         metrics: Arc::new(Metrics::default()),
         announcer: Announcer::new(EventRecorder::new(Client::new(silent, "default"), reporter)),
         health_checker_image: "checker:1".into(),

@@ -114,7 +114,7 @@ fn pod() -> Value {
 async fn becomes(engine: &mut Engine, server: &Mutex<Server>, expected: (bool, Option<bool>)) {
     let until = async {
         while state(server, "n1") != expected {
-            let changes = engine.hub.changes().await;
+            let changes = engine.state.changes().await;
             engine.note(changes).await;
             settle(engine).await;
         }

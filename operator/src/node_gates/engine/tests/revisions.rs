@@ -49,7 +49,7 @@ async fn until(engine: &mut Engine, done: impl Fn(&Engine) -> bool, always: impl
     let until = async {
         while !done(engine) {
             // Whether the API server was asked once more tells nobody.
-            if let Ok(changes) = tokio::time::timeout(Duration::from_millis(100), engine.hub.changes()).await {
+            if let Ok(changes) = tokio::time::timeout(Duration::from_millis(100), engine.state.changes()).await {
                 engine.note(changes).await;
             }
             settle(engine).await;

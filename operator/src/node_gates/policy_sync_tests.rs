@@ -44,7 +44,7 @@ impl Server {
             "GET" if path.starts_with("mutatingadmission") => {
                 let items: Vec<_> =
                     objects.iter().filter(|(key, _)| key.starts_with(&format!("{path}/"))).map(|(_, object)| object.clone()).collect();
-                (200, json!({"apiVersion": planner::gates_shared::admission::API, "kind": "List", "metadata": {}, "items": items}))
+                (200, json!({"apiVersion": admission::API, "kind": "List", "metadata": {}, "items": items}))
             }
             "GET" => objects.get(&path).map_or(none, |object| (200, object.clone())),
             "PATCH" | "DELETE" if *self.refuses.lock().unwrap() => {
@@ -74,10 +74,10 @@ fn gate(name: &str) -> Arc<Gate> {
     Arc::new(Gate { name: name.into(), uid, generation: 1, created: 0, edited: None, deleting: false, spec, completion_annotation: None })
 }
 
-fn wish(gates: &[(&Arc<Gate>, bool)]) -> Wish {
+fn wish(gates: &[(&Arc<Gate>, bool)]) -> DesiredPolicies {
     let wanted =
         |(gate, deleting): &(&Arc<Gate>, bool)| Wanted { gate: Arc::clone(gate), deleting: *deleting, enforced: true, owned: true };
-    Wish { gates: gates.iter().map(|known| (known.0.uid.clone(), wanted(known))).collect(), incomplete: false }
+    DesiredPolicies { gates: gates.iter().map(|known| (known.0.uid.clone(), wanted(known))).collect(), incomplete: false }
 }
 
 fn paths(gate: &Gate) -> (String, String) {
@@ -85,9 +85,9 @@ fn paths(gate: &Gate) -> (String, String) {
     (format!("mutatingadmissionpolicies/{name}"), format!("mutatingadmissionpolicybindings/{name}"))
 }
 
-fn keeper(server: &Server) -> (Keeper, Arc<Admission>) {
+fn sync(server: &Server) -> (PolicySync, Arc<Admission>) {
     let admission = Arc::new(Admission::new(false));
-    (Keeper::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
+    (PolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
 }
 
 /// What condition `AdmissionActive` of a gate says: word and value.
@@ -103,12 +103,12 @@ const BY_WEBHOOK: (&str, bool) = ("Webhook", true);
 #[tokio::test(start_paused = true)]
 async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with_their_gate_binding_first() {
     let server = Server::default();
-    let (mut keeper, admission) = keeper(&server);
+    let (mut sync, admission) = sync(&server);
     let (edge, (policy, binding)) = (gate("edge"), paths(&gate("edge")));
-    assert!(keeper.round(true).await && server.calls().is_empty(), "nothing was wished yet");
+    assert!(sync.round(true).await && server.calls().is_empty(), "nothing was wished yet");
     assert!(!admission.is_present(&edge.uid));
     admission.want(wish(&[(&edge, false)]));
-    assert!(keeper.round(false).await);
+    assert!(sync.round(false).await);
     assert_eq!(server.calls(), [format!("PATCH {policy}"), format!("PATCH {binding}")]);
     assert_eq!(said(&admission, &edge), SETTLING);
     assert!(admission.is_present(&edge.uid));
@@ -116,14 +116,14 @@ async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with
     tokio::time::advance(SETTLES).await;
     assert!(admission.has_news() && !admission.has_news(), "by the time alone");
     assert_eq!(said(&admission, &edge), IN_FORCE);
-    assert!(keeper.round(true).await && server.calls().is_empty(), "it is there as it was left");
+    assert!(sync.round(true).await && server.calls().is_empty(), "it is there as it was left");
     assert_eq!(said(&admission, &edge), IN_FORCE);
     server.objects.lock().unwrap().get_mut(&policy).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
-    assert!(keeper.round(true).await);
+    assert!(sync.round(true).await);
     assert_eq!(server.calls(), [format!("PATCH {policy}")]);
     assert_eq!(said(&admission, &edge), SETTLING, "somebody had changed it");
     admission.want(wish(&[(&edge, true)]));
-    assert!(keeper.round(false).await);
+    assert!(sync.round(false).await);
     assert_eq!(server.calls(), [format!("DELETE {binding}"), format!("DELETE {policy}")]);
     assert!(!admission.is_present(&edge.uid), "its nodes may be released now");
 }
@@ -132,12 +132,12 @@ async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with
 async fn policies_of_gates_that_are_no_more_are_deleted_by_the_next_operator_unless_some_gate_cannot_be_read() {
     let server = Server::default();
     let (old, new) = (gate("old"), gate("new"));
-    let (mut first, admission) = keeper(&server);
+    let (mut first, admission) = sync(&server);
     admission.want(wish(&[(&old, false)]));
     assert!(first.round(true).await);
     server.calls();
-    let (mut second, admission) = keeper(&server);
-    admission.want(Wish { incomplete: true, ..wish(&[]) });
+    let (mut second, admission) = sync(&server);
+    admission.want(DesiredPolicies { incomplete: true, ..wish(&[]) });
     assert!(second.round(true).await && server.calls().is_empty());
     admission.want(wish(&[(&new, false)]));
     assert!(second.round(false).await);
@@ -149,11 +149,11 @@ async fn policies_of_gates_that_are_no_more_are_deleted_by_the_next_operator_unl
 #[tokio::test]
 async fn an_api_server_without_policies_is_asked_for_none() {
     let server = Server { without_policies: true, ..Server::default() };
-    let (mut keeper, admission) = keeper(&server);
+    let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
     assert_eq!(admission.condition(&edge, true, true), None, "nothing is known yet");
-    assert!(keeper.round(true).await && server.calls().is_empty());
+    assert!(sync.round(true).await && server.calls().is_empty());
     let (reason, works, message) = admission.condition(&edge, true, true).unwrap();
     assert_eq!((reason, works), ("Reactive", false));
     assert!(message.contains("--webhook-service"), "{message}");
@@ -163,10 +163,10 @@ async fn an_api_server_without_policies_is_asked_for_none() {
 #[tokio::test(start_paused = true)]
 async fn an_edited_gate_is_not_protected_by_the_policy_of_before_nor_while_the_new_one_settles() {
     let server = Server::default();
-    let (mut keeper, admission) = keeper(&server);
+    let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
-    assert!(keeper.round(true).await);
+    assert!(sync.round(true).await);
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edge), IN_FORCE);
     let mut edited = Gate::clone(&edge);
@@ -174,7 +174,7 @@ async fn an_edited_gate_is_not_protected_by_the_policy_of_before_nor_while_the_n
     assert_eq!(said(&admission, &edited), SETTLING, "not written yet");
     let edited = Arc::new(edited);
     admission.want(wish(&[(&edited, false)]));
-    assert!(keeper.round(false).await);
+    assert!(sync.round(false).await);
     assert_eq!(said(&admission, &edited), SETTLING);
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edited), IN_FORCE);
@@ -183,13 +183,13 @@ async fn an_edited_gate_is_not_protected_by_the_policy_of_before_nor_while_the_n
 #[tokio::test(start_paused = true)]
 async fn an_operator_that_starts_again_counts_from_its_own_write_although_nothing_differs() {
     let server = Server::default();
-    let (mut first, admission) = keeper(&server);
+    let (mut first, admission) = sync(&server);
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
     assert!(first.round(true).await);
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edge), IN_FORCE);
-    let (mut second, admission) = keeper(&server);
+    let (mut second, admission) = sync(&server);
     assert!(second.round(true).await);
     assert_eq!(said(&admission, &edge), SETTLING, "it is there, and may be as another gate wanted it");
     admission.want(wish(&[(&edge, false)]));
@@ -202,17 +202,17 @@ async fn an_operator_that_starts_again_counts_from_its_own_write_although_nothin
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force() {
     let server = Server::default();
-    let (mut keeper, admission) = keeper(&server);
+    let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
-    assert!(keeper.round(true).await);
+    assert!(sync.round(true).await);
     tokio::time::advance(SETTLES).await;
     *server.refuses.lock().unwrap() = true;
     let mut edited = Gate::clone(&edge);
     edited.spec.taint.value = Some("other".into());
     let edited = Arc::new(edited);
     admission.want(wish(&[(&edited, false)]));
-    assert!(!keeper.round(false).await);
+    assert!(!sync.round(false).await);
     assert_eq!(said(&admission, &edited), ("Reactive", false));
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edited), ("Reactive", false));
@@ -221,18 +221,18 @@ async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force()
 #[tokio::test(start_paused = true)]
 async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why_it_could_not_be_deleted() {
     let server = Server::default();
-    let (mut keeper, admission) = keeper(&server);
+    let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
-    assert!(keeper.round(true).await);
+    assert!(sync.round(true).await);
     assert_eq!(admission.lingers(&edge.uid), Some(Lingering::Waits));
     *server.refuses.lock().unwrap() = true;
     admission.want(wish(&[(&edge, true)]));
-    assert!(!keeper.round(false).await);
+    assert!(!sync.round(false).await);
     let Some(Lingering::Refused(why)) = admission.lingers(&edge.uid) else { panic!("it was refused") };
     assert!(why.contains("MutatingAdmissionPolicy") && why.contains("no"), "{why}");
     *server.refuses.lock().unwrap() = false;
-    assert!(keeper.round(false).await);
+    assert!(sync.round(false).await);
     assert_eq!(admission.lingers(&edge.uid), None);
 }
 
@@ -240,31 +240,31 @@ async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why
 async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_has_settled_and_its_authorities_are_known() {
     let server = Server { without_policies: true, ..Server::default() };
     let admission = Arc::new(Admission::new(true));
-    let mut keeper = Keeper::new(server.client(), Arc::default(), Arc::clone(&admission), None);
     let trusted = watch::Sender::new(None);
-    keeper.served = Some(Served { namespace: "system".into(), service: "webhook".into(), trusted: trusted.subscribe() });
+    let served = WebhookService { namespace: "system".into(), service: "webhook".into(), path: "/", trusted: trusted.subscribe() };
+    let mut sync = PolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(served));
     let (edge, web) = (gate("edge"), gate("web"));
     admission.want(wish(&[(&edge, false)]));
-    assert!(keeper.round(true).await);
+    assert!(sync.round(true).await);
     assert_eq!((said(&admission, &edge), server.calls()), (SETTLING, Vec::new()), "there are no certificates");
     trusted.send_replace(Some("authority 1".into()));
-    assert!(keeper.round(false).await);
+    assert!(sync.round(false).await);
     assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 1));
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edge), BY_WEBHOOK);
     assert_eq!(said(&admission, &web), SETTLING);
     admission.want(wish(&[(&edge, false), (&web, false)]));
-    assert!(keeper.round(true).await);
+    assert!(sync.round(true).await);
     assert_eq!((said(&admission, &edge), said(&admission, &web), server.calls().len()), (BY_WEBHOOK, SETTLING, 1));
     tokio::time::advance(SETTLES).await;
     assert_eq!((said(&admission, &edge), said(&admission, &web)), (BY_WEBHOOK, BY_WEBHOOK));
     trusted.send_replace(Some("authority 2".into()));
-    assert!(keeper.round(false).await);
+    assert!(sync.round(false).await);
     assert_eq!((said(&admission, &edge), said(&admission, &web)), (SETTLING, SETTLING), "no server trusts it yet");
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edge), BY_WEBHOOK);
     let path = format!("mutatingwebhookconfigurations/{}", admission::WEBHOOK.0);
     server.objects.lock().unwrap().get_mut(&path).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
-    assert!(keeper.round(true).await);
+    assert!(sync.round(true).await);
     assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 2), "somebody had changed it");
 }

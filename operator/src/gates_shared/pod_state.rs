@@ -124,7 +124,7 @@ impl Known {
 
 /// The meeting point.
 #[derive(Debug, Default)]
-pub struct Hub {
+pub struct PodGateState {
     news: Mutex<Changes>,
     /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks, and whoever begins looks at every pod.
     heard: AtomicBool,
@@ -132,9 +132,9 @@ pub struct Hub {
     known: Mutex<Known>,
 }
 
-impl Hub {
+impl PodGateState {
     /// What is known.
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
         lock(&self.known)
     }
 
@@ -153,13 +153,13 @@ impl Hub {
     }
 
     /// Something has changed.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut Changes)) {
+    pub(crate) fn tell(&self, change: impl FnOnce(&mut Changes)) {
         change(&mut lock(&self.news));
         self.wake.notify_one();
     }
 
     /// Something that conditions follow has changed.
-    pub(super) fn follow(&self, followed: Followed) {
+    pub(crate) fn follow(&self, followed: Followed) {
         self.tell(|news| news.followed.extend([followed]));
     }
 
@@ -199,7 +199,7 @@ impl Hub {
     }
 
     /// Changes what is known of the endpoints of a namespace; `service`: of this one alone.
-    pub(super) fn slices(&self, namespace: &str, service: Option<&str>, change: impl FnOnce(&mut Slices)) {
+    pub(crate) fn slices(&self, namespace: &str, service: Option<&str>, change: impl FnOnce(&mut Slices)) {
         let mut known = self.known();
         let Known { slices, world, .. } = &mut *known;
         let Some(slices) = slices.get_mut(namespace) else { return };
@@ -218,7 +218,7 @@ impl Hub {
     }
 
     /// The conditions of an object, or why they cannot be seen.
-    pub(super) fn object(&self, key: &ObjectKey, seen: Result<Option<Conditions>, String>) {
+    pub(crate) fn object(&self, key: &ObjectKey, seen: Result<Option<Conditions>, String>) {
         let changed = self.known().world.objects.get_mut(key).is_some_and(|source| note(source, seen));
         if changed {
             self.follow(Followed::Object(key.clone()));
@@ -226,7 +226,7 @@ impl Hub {
     }
 
     /// What an HTTP server answered, or why it did not.
-    pub(super) fn answer(&self, target: &Target, seen: Result<u16, String>) {
+    pub(crate) fn answer(&self, target: &Target, seen: Result<u16, String>) {
         let changed = self.known().world.answers.get_mut(target).is_some_and(|source| note(source, seen));
         if changed {
             self.follow(Followed::Answer(target.clone()));

@@ -1,15 +1,17 @@
 //! One look at every node, by lists: what is to be changed is changed, the rest is told.
 
-use super::{
-    act::{self, Outcome},
-    facts, fronts,
-    hub::Fronts,
-    legacy,
-    tell::Teller,
-};
+use super::config_map::{of_config_map, of_preset};
 use crate::{
-    args,
+    args::CompatFlags,
+    gates_shared::{CompatGates, definitions},
     metrics::GateMetrics,
+    node_gates::{
+        absent,
+        act::{self, Outcome},
+        events::Teller,
+        facts,
+        sources::{insert, newest},
+    },
     pages,
     watch::{Guarded, Observed, Observer, PAGE},
 };
@@ -22,11 +24,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Node, Pod, Service},
     storage::v1::CSINode,
 };
-use kube::{
-    Api, Client, Resource, ResourceExt as _,
-    api::ListParams,
-    core::{DeserializeGuard, NamespaceResourceScope},
-};
+use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
 use planner::{
     facts::NodeFacts,
     gates_shared::Source,
@@ -62,7 +60,7 @@ pub struct Options {
     /// API client without retries of its own.
     pub client: Client,
     /// Gates from the command line.
-    pub fronts: args::Fronts,
+    pub compat: CompatFlags,
     /// `STARTUP_BACKFILL` is set.
     pub backfill: bool,
     /// Image of the health checker for resources that name none.
@@ -174,8 +172,8 @@ type Statuses = BTreeMap<String, NodeReadinessGateStatus>;
 async fn view(options: &Options) -> anyhow::Result<(Observer, World, Statuses)> {
     let client = &options.client;
     let observer = Observer::with(options.node_rights.clone());
-    let objects = gates(client).await?;
-    let fronts = from_command_line(options).await?;
+    let objects = definitions::list(client).await?;
+    let compat = from_command_line(options).await?;
     observer.take(list::<Node>(Api::all(client.clone()), ListParams::default()).await.context("listing Nodes")?);
     observer.take(list::<Guarded>(Api::all(client.clone()), ListParams::default()).await.context("listing IngressDaemonSets")?);
     let unreadable = objects.iter().any(|object| object.0.is_err()) || observer.has_unreadable();
@@ -185,14 +183,14 @@ async fn view(options: &Options) -> anyhow::Result<(Observer, World, Statuses)> 
     let readable = objects.iter().filter_map(|object| object.0.as_ref().ok());
     let resources = observer.resources();
     let of_object = |object: &NodeReadinessGate| Some((object.uid()?, object.status.clone()?));
-    let of_resources = resources.iter().filter_map(|resource| fronts::said_of_implied(resource));
+    let of_resources = resources.iter().filter_map(|resource| definitions::said_of_implied(resource));
     let said: Statuses = readable.clone().filter_map(of_object).chain(of_resources).collect();
-    let gates = fronts::all(readable, resources.iter().map(AsRef::as_ref), &fronts, observer.node_rights());
+    let gates = definitions::all(readable, resources.iter().map(AsRef::as_ref), &compat, observer.node_rights());
     let mut world =
         World { incomplete: unreadable, gates: gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect(), ..World::default() };
     world.rights = options.node_rights.clone();
     world.remember_taints(said.iter().map(|(uid, status)| (uid.clone(), status.taints.clone())), |_| true);
-    world.absent = super::engine::absent(&world, &observer);
+    world.absent = absent(&world, &observer);
     for key in world.wanted_daemon_sets() {
         // By a list, as everything else: the operator needs no right to get one.
         let named = ListParams::default().fields(&format!("metadata.name={}", key.1));
@@ -200,7 +198,7 @@ async fn view(options: &Options) -> anyhow::Result<(Observer, World, Statuses)> 
         let found = listed.with_context(|| format!("listing DaemonSet {}/{}", key.0, key.1))?.pop();
         let found = match found.map(facts::daemon_set) {
             Some(mut found) => {
-                found.revision = super::sources::newest(client, &key.0, &found).await;
+                found.revision = newest(client, &key.0, &found).await;
                 Some(found)
             }
             None => None,
@@ -226,32 +224,24 @@ fn seen<T>(found: T) -> Source<T> {
     Source { found: Some(found), broken: None }
 }
 
-pub(super) async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
+async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
 where
     K: Clone + DeserializeOwned + Debug,
 {
     pages::all(&api, params, PAGE).await
 }
 
-/// Without the definition there are none.
-pub(super) async fn gates(client: &Client) -> anyhow::Result<Vec<DeserializeGuard<NodeReadinessGate>>> {
-    match list(Api::all(client.clone()), ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        result => result.context("listing NodeReadinessGates"),
-    }
-}
-
-async fn from_command_line(options: &Options) -> anyhow::Result<Fronts> {
+async fn from_command_line(options: &Options) -> anyhow::Result<CompatGates> {
     let now = chrono::Utc::now().timestamp();
-    let mut fronts = Fronts { preset: legacy::of_preset(&options.fronts, options.backfill, now), ..Fronts::default() };
-    let Some(at) = &options.fronts.legacy_configmap else { return Ok(fronts) };
+    let mut compat = CompatGates { preset: of_preset(&options.compat, options.backfill, now), ..CompatGates::default() };
+    let Some(at) = &options.compat.legacy_configmap else { return Ok(compat) };
     let api: Api<ConfigMap> = Api::namespaced(options.client.clone(), &at.namespace);
     for name in &at.names {
         let found = api.get_opt(name).await.with_context(|| format!("reading ConfigMap {}/{name}", at.namespace))?;
         if let Some(object) = found {
-            let gate = legacy::of_config_map(&object, now).map_err(|why| Unusable(format!("ConfigMap {}/{name}: {why}", at.namespace)))?;
-            fronts.config_map = Some(gate);
-            return Ok(fronts);
+            let gate = of_config_map(&object, now).map_err(|why| Unusable(format!("ConfigMap {}/{name}: {why}", at.namespace)))?;
+            compat.config_map = Some(gate);
+            return Ok(compat);
         }
     }
     bail!(Unusable(format!("there is no ConfigMap {}/{}", at.namespace, at.names.join(" or "))))
@@ -262,7 +252,7 @@ async fn pods(client: &Client, source: &PodSource) -> kube::Result<Pods> {
         if source.namespace.is_empty() { Api::all(client.clone()) } else { Api::namespaced(client.clone(), &source.namespace) };
     let mut pods = Pods::default();
     for pod in list(api, ListParams::default().labels(&source.selector.to_string())).await? {
-        super::sources::insert(&mut pods, pod);
+        insert(&mut pods, pod);
     }
     Ok(pods)
 }

@@ -1,6 +1,7 @@
 //! What the loop of gates and the passes over resources tell each other, inside one process.
 
-use crate::pod_gates;
+use super::pod_state::PodGateState;
+use crate::watch::{Listener, Observer};
 use crds::NodeReadinessGateStatus;
 use k8s_openapi::api::core::v1::ConfigMap;
 use planner::{
@@ -29,7 +30,7 @@ struct News {
 
 /// The meeting point.
 #[derive(Debug, Default)]
-pub struct Hub {
+pub struct GateState {
     news: Mutex<News>,
     /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks.
     heard: AtomicBool,
@@ -39,13 +40,13 @@ pub struct Hub {
     links: Mutex<Option<BTreeMap<Key, GateLinks>>>,
     unreadable: Mutex<Option<String>>,
     statuses: Mutex<BTreeMap<Key, NodeReadinessGateStatus>>,
-    fronts: Mutex<Fronts>,
-    pods: Arc<pod_gates::Hub>,
+    compat: Mutex<CompatGates>,
+    pods: Arc<PodGateState>,
 }
 
 /// Gates that come neither from `NodeReadinessGates` nor from `IngressDaemonSets`.
 #[derive(Clone, Debug, Default)]
-pub struct Fronts {
+pub struct CompatGates {
     /// A `ConfigMap` is asked for that was neither read nor refused yet.
     pub awaited: bool,
     /// It cannot be read, and what it said before is not known: records of its gate stay.
@@ -69,9 +70,27 @@ pub struct Changes {
     pub gates: bool,
 }
 
-impl Hub {
+impl Listener for GateState {
+    fn nodes_changed(&self, names: BTreeSet<String>) {
+        self.pods.nodes(names.iter().cloned());
+        self.nodes(names);
+    }
+
+    fn resources_changed(&self) {
+        self.gates();
+    }
+}
+
+impl GateState {
+    /// Nothing is known yet. From now on it hears what the observer sees.
+    pub fn of(observer: &Observer) -> Arc<Self> {
+        let state = Arc::new(Self::default());
+        observer.tell(Arc::clone(&state) as Arc<dyn Listener>);
+        state
+    }
+
     /// Where readiness gates of pods meet what is seen here.
-    pub fn pods(&self) -> Arc<pod_gates::Hub> {
+    pub fn pods(&self) -> Arc<PodGateState> {
         Arc::clone(&self.pods)
     }
 
@@ -121,30 +140,30 @@ impl Hub {
     }
 
     /// The same, for whoever changes what makes a gate one that could never open.
-    pub(super) fn changing_world(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn changing_world(&self) -> MutexGuard<'_, World> {
         let world = lock(&self.world);
         self.judged.store(false, Ordering::Release);
         world
     }
 
     /// Whether gates are to be judged anew: asked once for each change.
-    pub(super) fn is_unjudged(&self) -> bool {
+    pub(crate) fn is_unjudged(&self) -> bool {
         !self.judged.swap(true, Ordering::AcqRel)
     }
 
     /// What is known of everything but Nodes.
-    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         lock(&self.world)
     }
 
     /// Gates from elsewhere.
-    pub(crate) fn fronts(&self) -> Fronts {
-        lock(&self.fronts).clone()
+    pub(crate) fn compat(&self) -> CompatGates {
+        lock(&self.compat).clone()
     }
 
     /// Changes the gates from elsewhere.
-    pub(super) fn change_fronts(&self, change: impl FnOnce(&mut Fronts)) {
-        change(&mut lock(&self.fronts));
+    pub(crate) fn change_compat(&self, change: impl FnOnce(&mut CompatGates)) {
+        change(&mut lock(&self.compat));
         self.gates();
     }
 
@@ -164,7 +183,7 @@ impl Hub {
     }
 
     /// Why gates cannot be listed, as long as they never were: nobody waits for them. Whether that is news.
-    pub(super) fn cannot_list(&self, why: Option<String>) -> bool {
+    pub(crate) fn cannot_list(&self, why: Option<String>) -> bool {
         let mut known = lock(&self.unreadable);
         let is_news = *known != why;
         *known = why;
@@ -181,7 +200,7 @@ impl Hub {
     }
 
     /// Notes how gates bear on resources; returns the resources for which that has changed.
-    pub(super) fn link(&self, links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
+    pub(crate) fn link(&self, links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
         let mut known = lock(&self.links);
         let before = known.as_ref();
         let changed = |key: &&Key| before.is_none_or(|before| before.get(*key) != links.get(*key));
@@ -197,7 +216,7 @@ impl Hub {
     }
 
     /// Says that of every such gate; returns the resources for which it has changed.
-    pub(super) fn say(&self, statuses: BTreeMap<Key, NodeReadinessGateStatus>) -> Vec<Key> {
+    pub(crate) fn say(&self, statuses: BTreeMap<Key, NodeReadinessGateStatus>) -> Vec<Key> {
         let mut known = lock(&self.statuses);
         let changed = statuses.iter().filter(|(key, status)| known.get(*key) != Some(*status)).map(|(key, _)| key.clone()).collect();
         *known = statuses;

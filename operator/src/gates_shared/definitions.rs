@@ -1,15 +1,20 @@
 //! What gates are made from: `NodeReadinessGates`, the field `nodeReadinessTaint` of `IngressDaemonSets`, a `ConfigMap`, a preset.
 
-use super::{hub::Fronts, legacy};
-use crate::args;
+use super::CompatGates;
+use crate::{pages, watch::PAGE};
+use anyhow::Context as _;
 use crds::{
     IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus,
     label_selector::LabelSelector,
     node_readiness_gate::{DuringUpdate, IngressDaemonSetRequirement, Mode, Requirement},
 };
-use kube::{ResourceExt as _, api::ObjectMeta};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, ObjectMeta},
+    core::DeserializeGuard,
+};
 use planner::{
-    node_gates::{Gate, legacy as config_map, world::IMPLIED},
+    node_gates::{Gate, world::IMPLIED},
     spec::node_rights::NodeRights,
 };
 use std::collections::BTreeMap;
@@ -74,20 +79,22 @@ fn edited(metadata: &ObjectMeta) -> Option<i64> {
     by_others.filter_map(|entry| entry.time.as_ref().map(crate::watch::seconds)).max()
 }
 
-/// Gates that such a command line stands for, as far as they bear on resources: what they wait for is pods, so a `ConfigMap` need not be read.
-pub fn of_command_line(options: &args::Fronts) -> Fronts {
-    let named = |at: &args::ConfigMaps| config_map::gate(&at.namespace, &at.names.join(" or "), 0, Vec::new());
-    Fronts { config_map: options.legacy_configmap.as_ref().map(named), preset: legacy::of_preset(options, false, 0), ..Fronts::default() }
+/// All `NodeReadinessGates`. Without the definition there are none.
+pub async fn list(client: &Client) -> anyhow::Result<Vec<DeserializeGuard<NodeReadinessGate>>> {
+    match pages::all(&Api::all(client.clone()), ListParams::default(), PAGE).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        result => result.context("listing NodeReadinessGates"),
+    }
 }
 
 /// All gates, by what names their records.
 pub fn all<'a>(
     objects: impl Iterator<Item = &'a NodeReadinessGate>,
     resources: impl Iterator<Item = &'a IngressDaemonSet>,
-    fronts: &Fronts,
+    compat: &CompatGates,
     rights: &NodeRights,
 ) -> BTreeMap<String, Gate> {
-    let elsewhere = [&fronts.config_map, &fronts.preset].into_iter().flatten().cloned();
+    let elsewhere = [&compat.config_map, &compat.preset].into_iter().flatten().cloned();
     objects
         .map(gate)
         .chain(resources.filter_map(|resource| implied(resource, rights)))

@@ -1,19 +1,18 @@
 //! Takes from every Node what gates, and resources that are gone, have left there, for an operator that is uninstalled.
 
-use super::{
-    fronts,
-    once::{gates, list},
-};
 use crate::{
     args::CleanupNodes,
-    watch::{Guarded, Observer},
+    gates_shared::definitions,
+    leader::holder,
+    node_gates::act,
+    pages,
+    watch::{Guarded, Observer, PAGE},
     write,
 };
 use anyhow::{Context as _, bail};
 use crds::{NodeReadinessGate, names};
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
-    coordination::v1::Lease,
     core::v1::Node,
     rbac::v1::ClusterRoleBinding,
 };
@@ -63,7 +62,7 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     remove_policies::<MutatingAdmissionPolicyBinding>(client, options.dry_run, prefix).await?;
     remove_policies::<MutatingAdmissionPolicy>(client, options.dry_run, prefix).await?;
     remove_webhook(client, options.dry_run, prefix).await?;
-    let gates = gates(client).await?;
+    let gates = definitions::list(client).await?;
     release_gates(client, &gates, options.dry_run, prefix).await?;
     let resources = resources(client).await?;
     let scope = Scope { present: present(&resources), known: known(&gates, &resources, options) };
@@ -92,19 +91,6 @@ async fn clean_all(client: &Client, scope: &Scope, dry_run: bool, prefix: &str) 
         cleaned += usize::from(clean(client, &observer, name, scope, dry_run, prefix).await?);
     }
     Ok((cleaned, observer.nodes().len()))
-}
-
-/// Who holds the lease, and has renewed it in time.
-pub async fn holder(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<String>> {
-    let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    let lease = api.get_opt(name).await.context("reading the operator's lease")?;
-    Ok(lease.and_then(|lease| held_by(lease, chrono::Utc::now().timestamp())))
-}
-
-fn held_by(lease: Lease, now: i64) -> Option<String> {
-    let spec = lease.spec?;
-    let until = spec.renew_time?.0.as_second().saturating_add(i64::from(spec.lease_duration_seconds?));
-    spec.holder_identity.filter(|holder| !holder.is_empty() && until >= now)
 }
 
 /// New nodes would get taints from them that nobody takes off any more. A server that does not know the kind has none.
@@ -171,7 +157,7 @@ async fn release_gates(client: &Client, gates: &[DeserializeGuard<NodeReadinessG
 
 /// Resources that are there.
 async fn resources(client: &Client) -> anyhow::Result<Vec<Guarded>> {
-    match list::<Guarded>(Api::all(client.clone()), ListParams::default()).await {
+    match pages::all(&Api::<Guarded>::all(client.clone()), ListParams::default(), PAGE).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         result => result.context("listing IngressDaemonSets"),
     }
@@ -193,10 +179,10 @@ fn present(resources: &[Guarded]) -> BTreeSet<String> {
 fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[Guarded], options: &CleanupNodes) -> Known {
     let mut world = World { rights: options.node_rights(), ..World::default() };
     let gates = gates.iter().filter_map(|gate| gate.0.as_ref().ok());
-    world.gates = gates.clone().map(fronts::gate).map(|gate| (gate.uid.clone(), Arc::new(gate))).collect();
+    world.gates = gates.clone().map(definitions::gate).map(|gate| (gate.uid.clone(), Arc::new(gate))).collect();
     let of_gates = gates.filter_map(|gate| Some((gate.uid()?, gate.status.clone()?.taints)));
     let resources = resources.iter().filter_map(|resource| resource.0.as_ref().ok());
-    let of_resources = resources.filter_map(fronts::said_of_implied).map(|(uid, said)| (uid, said.taints));
+    let of_resources = resources.filter_map(definitions::said_of_implied).map(|(uid, said)| (uid, said.taints));
     world.remember_taints(of_gates.chain(of_resources), |_| true);
     Known { world, named: options.taint.clone() }
 }
@@ -231,7 +217,7 @@ async fn clean(client: &Client, observer: &Observer, name: &str, scope: &Scope, 
             return Ok(true);
         }
         let patch = write::json_patch(operations).with_context(|| format!("the patch of node {name}"))?;
-        match api.patch(name, &super::act::params(), &patch).await.map_err(write::classify) {
+        match api.patch(name, &act::params(), &patch).await.map_err(write::classify) {
             Ok(_) => return Ok(true),
             // Somebody else has changed taints or records meanwhile.
             Err(write::Error::Conflict | write::Error::Invalid(_)) => match api.get_opt(name).await {
@@ -274,25 +260,5 @@ fn tell(name: &str, found: &Leftovers, prefix: &str) {
     }
     for label in &found.labels {
         say(format_args!("{prefix}node {name}: label {label} removed"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lease(holder: &str, renewed: &str) -> Lease {
-        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 13, "renewTime": renewed});
-        serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
-    }
-
-    #[test]
-    fn a_lease_is_held_until_its_time_is_over_or_it_was_released() {
-        let renewed = "2026-01-01T00:00:00.000000Z";
-        let at = 1_767_225_600;
-        assert_eq!(held_by(lease("operator-1", renewed), at + 13), Some("operator-1".into()));
-        assert_eq!(held_by(lease("operator-1", renewed), at + 14), None);
-        assert_eq!(held_by(lease("", renewed), at), None);
-        assert_eq!(held_by(Lease::default(), at), None);
     }
 }

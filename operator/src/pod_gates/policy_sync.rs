@@ -29,7 +29,7 @@ const KINDS: [(&str, &str); 2] =
 
 /// All gates, as admission sees them.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Wish {
+struct DesiredPolicies {
     gates: Vec<Arc<Gate>>,
     /// There may be gates that cannot be read: what is theirs stays.
     incomplete: bool,
@@ -46,10 +46,10 @@ struct Known {
     news: bool,
 }
 
-/// Between the loop, which says what is wanted, and [`Keeper`], which says what is there.
+/// Between the loop, which says what is wanted, and [`PolicySync`], which says what is there.
 #[derive(Debug)]
 pub struct Admission {
-    wish: watch::Sender<Option<Wish>>,
+    wish: watch::Sender<Option<DesiredPolicies>>,
     known: Mutex<Known>,
 }
 
@@ -66,7 +66,7 @@ impl Admission {
 
     /// Says what is wanted. `incomplete`: there may be gates that cannot be read.
     pub fn want(&self, gates: Vec<Arc<Gate>>, incomplete: bool) {
-        let wish = Some(Wish { gates, incomplete });
+        let wish = Some(DesiredPolicies { gates, incomplete });
         self.wish.send_if_modified(|known| {
             let changed = *known != wish;
             if changed {
@@ -115,15 +115,15 @@ struct Held {
 }
 
 /// Makes the cluster have what is wanted, and nothing else of ours.
-pub struct Keeper {
+pub struct PolicySync {
     client: Client,
     admission: Arc<Admission>,
-    wishes: watch::Receiver<Option<Wish>>,
+    wishes: watch::Receiver<Option<DesiredPolicies>>,
     /// By plural and name.
     held: BTreeMap<(&'static str, String), Held>,
 }
 
-impl Keeper {
+impl PolicySync {
     /// Nothing is known yet.
     pub fn new(client: Client, admission: Arc<Admission>) -> Self {
         let wishes = admission.wish.subscribe();
@@ -226,7 +226,7 @@ impl Keeper {
     }
 
     /// Deletes what nobody wants, unless its gate may be one that cannot be read. Whether it is all gone.
-    async fn remove_others(&mut self, kind: (&'static str, &'static str), names: &BTreeSet<String>, wish: &Wish) -> bool {
+    async fn remove_others(&mut self, kind: (&'static str, &'static str), names: &BTreeSet<String>, wish: &DesiredPolicies) -> bool {
         let spared = |held: &Held| wish.incomplete && !wish.gates.iter().any(|gate| gate.uid == held.uid);
         let others: Vec<_> = self
             .held

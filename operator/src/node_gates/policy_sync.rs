@@ -1,8 +1,7 @@
 //! Keeps exactly the admission policies that gates want, and finds out whether the API server has such policies at all.
 
-use super::hub::Hub;
 use crate::{
-    webhook::{PATH, Secrets},
+    gates_shared::GateState,
     write::{self, Error},
 };
 use crds::names;
@@ -52,7 +51,7 @@ pub struct Wanted {
 
 /// All gates, as admission sees them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wish {
+pub struct DesiredPolicies {
     /// The gates, by UID.
     pub gates: BTreeMap<String, Wanted>,
     /// There may be gates that cannot be read: what is theirs stays.
@@ -76,10 +75,10 @@ struct Known {
     asked: Option<std::time::Instant>,
 }
 
-/// Between the loop, which says what is wanted, and [`Keeper`], which says what is there.
+/// Between the loop, which says what is wanted, and [`PolicySync`], which says what is there.
 #[derive(Debug)]
 pub struct Admission {
-    wish: watch::Sender<Option<Wish>>,
+    wish: watch::Sender<Option<DesiredPolicies>>,
     known: Mutex<Known>,
     webhook: bool,
 }
@@ -95,7 +94,7 @@ impl Admission {
     }
 
     /// Says what is wanted.
-    pub fn want(&self, wish: Wish) {
+    pub fn want(&self, wish: DesiredPolicies) {
         self.wish.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&wish);
             if changed {
@@ -169,36 +168,37 @@ struct Hook {
     version: Option<String>,
 }
 
-/// The webhook that the operator serves.
-struct Served {
-    namespace: String,
-    service: String,
+/// The webhook that the operator serves, as the API server is to know it.
+#[derive(Clone, Debug)]
+pub struct WebhookService {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Its name.
+    pub service: String,
+    /// Where the webhook is below it.
+    pub path: &'static str,
     /// Which authorities are to be trusted, in PEM.
-    trusted: watch::Receiver<Option<String>>,
+    pub trusted: watch::Receiver<Option<String>>,
 }
 
 /// Makes the cluster have what is wanted, and nothing else of ours.
-pub struct Keeper {
+pub struct PolicySync {
     client: Client,
-    hub: Arc<Hub>,
+    state: Arc<GateState>,
     admission: Arc<Admission>,
-    wishes: watch::Receiver<Option<Wish>>,
+    wishes: watch::Receiver<Option<DesiredPolicies>>,
     /// By kind and name.
     held: BTreeMap<(&'static str, String), Held>,
-    served: Option<Served>,
+    served: Option<WebhookService>,
     /// What the API server knows of it.
     hook: Option<Hook>,
 }
 
-impl Keeper {
+impl PolicySync {
     /// Nothing is known yet.
-    pub fn new(client: Client, hub: Arc<Hub>, admission: Arc<Admission>, webhook: Option<&Secrets>) -> Self {
+    pub fn new(client: Client, state: Arc<GateState>, admission: Arc<Admission>, served: Option<WebhookService>) -> Self {
         let wishes = admission.wish.subscribe();
-        let served = webhook.map(|secrets| {
-            let (namespace, service) = secrets.service();
-            Served { namespace: namespace.to_owned(), service: service.to_owned(), trusted: secrets.trusted() }
-        });
-        Self { client, hub, admission, wishes, held: BTreeMap::new(), served, hook: None }
+        Self { client, state, admission, wishes, held: BTreeMap::new(), served, hook: None }
     }
 
     /// Works for ever.
@@ -271,12 +271,12 @@ impl Keeper {
     }
 
     /// Applies the configuration of the webhook, or deletes it when no gate needs it. Whether that went well.
-    async fn keep_webhook(&mut self, wish: &Wish, offers: Offers) -> bool {
+    async fn keep_webhook(&mut self, wish: &DesiredPolicies, offers: Offers) -> bool {
         let by_webhook = |wanted: &&Wanted| !wanted.deleting && admission::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
         let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| admission::clause(&wanted.gate)).collect();
         let body = admission::asked(&clauses).zip(self.served.as_mut()).and_then(|(asked, served)| {
             let trusted = served.trusted.borrow_and_update().clone()?;
-            Some((admission::webhook((&served.namespace, &served.service), PATH, &trusted, &asked), trusted))
+            Some((admission::webhook((&served.namespace, &served.service), served.path, &trusted, &asked), trusted))
         });
         let (name, hooks) = (admission::WEBHOOK.0, self.hooks());
         let result = match (body, &self.hook) {
@@ -374,7 +374,7 @@ impl Keeper {
     }
 
     /// Has `DaemonSets` written that gates could not open for: a policy gives them the toleration then. Whether all have it.
-    async fn touch(&self, wish: &Wish, offers: Offers) -> bool {
+    async fn touch(&self, wish: &DesiredPolicies, offers: Offers) -> bool {
         let shut =
             wish.gates.values().filter(|wanted| offers.policies && !wanted.enforced && !wanted.deleting && !wanted.gate.spec.dry_run);
         let mut done = true;
@@ -402,7 +402,7 @@ impl Keeper {
         &mut self,
         kind: &'static str,
         names: &BTreeSet<&str>,
-        wish: &Wish,
+        wish: &DesiredPolicies,
         refused: &mut BTreeMap<String, String>,
     ) -> bool {
         let spared = |held: &Held| wish.incomplete && !wish.gates.contains_key(&held.uid);
@@ -453,11 +453,11 @@ impl Keeper {
         drop(known);
         if frees {
             // Nodes of a gate that is being deleted may be released now.
-            self.hub.gates();
+            self.state.gates();
         }
     }
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
+#[path = "policy_sync_tests.rs"]
 mod tests;

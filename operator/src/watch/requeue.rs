@@ -19,12 +19,12 @@ const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Resources to look at again, by namespace and name.
 #[derive(Debug, Default)]
-pub struct Dirty {
+pub struct RequeueSet {
     keys: Mutex<BTreeSet<(String, String)>>,
     news: Notify,
 }
 
-impl Dirty {
+impl RequeueSet {
     /// Something that concerns this resource has changed.
     pub fn mark(&self, namespace: String, name: String) {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).insert((namespace, name));
@@ -33,14 +33,14 @@ impl Dirty {
 
     /// What was marked, for ever.
     pub fn stream(self: Arc<Self>) -> impl Stream<Item = ObjectRef<Named>> {
-        futures::stream::unfold((self, BTreeSet::new()), |(dirty, mut keys)| async move {
+        futures::stream::unfold((self, BTreeSet::new()), |(requeue, mut keys)| async move {
             while keys.is_empty() {
-                dirty.news.notified().await;
+                requeue.news.notified().await;
                 tokio::time::sleep(TOGETHER).await;
-                keys = std::mem::take(&mut *dirty.keys.lock().unwrap_or_else(PoisonError::into_inner));
+                keys = std::mem::take(&mut *requeue.keys.lock().unwrap_or_else(PoisonError::into_inner));
             }
             let (namespace, name) = keys.pop_first()?;
-            Some((ObjectRef::new(&name).within(&namespace), (dirty, keys)))
+            Some((ObjectRef::new(&name).within(&namespace), (requeue, keys)))
         })
     }
 }
@@ -52,12 +52,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn changes_without_pause_are_handed_out_after_a_short_time_and_once() {
-        let dirty = Arc::new(Dirty::default());
-        let mut stream = Box::pin(Arc::clone(&dirty).stream());
+        let requeue = Arc::new(RequeueSet::default());
+        let mut stream = Box::pin(Arc::clone(&requeue).stream());
         let started = tokio::time::Instant::now();
         let endless = async {
             loop {
-                dirty.mark("edge".into(), "web".into());
+                requeue.mark("edge".into(), "web".into());
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };

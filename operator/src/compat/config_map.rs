@@ -1,8 +1,8 @@
 //! Gates that come from the command line: the `ConfigMap` of istio-cni-taint, which is watched, and the built-in preset.
 
-use super::hub::{Fronts, Hub};
 use crate::{
-    args::{self, ConfigMaps, Preset},
+    args::{CompatFlags, ConfigMaps, Preset},
+    gates_shared::{CompatGates, GateState},
     watch::WATCH_SECONDS,
 };
 use futures::{StreamExt as _, stream::select_all};
@@ -56,10 +56,16 @@ fn first(known: &[Known]) -> Found<'_> {
 }
 
 /// The gate of a preset; `since`: see [`preset::startup`].
-pub fn of_preset(options: &args::Fronts, backfill: bool, since: i64) -> Option<Gate> {
+pub fn of_preset(options: &CompatFlags, backfill: bool, since: i64) -> Option<Gate> {
     match options.preset? {
         Preset::Startup => Some(preset::startup(&options.preset_namespace, backfill, since)),
     }
+}
+
+/// Gates that such a command line stands for, as far as they bear on resources: what they wait for is pods, so a `ConfigMap` need not be read.
+pub fn gates_of_flags(flags: &CompatFlags) -> CompatGates {
+    let named = |at: &ConfigMaps| legacy::gate(&at.namespace, &at.names.join(" or "), 0, Vec::new());
+    CompatGates { config_map: flags.legacy_configmap.as_ref().map(named), preset: of_preset(flags, false, 0), ..CompatGates::default() }
 }
 
 /// What a `ConfigMap` says.
@@ -70,9 +76,9 @@ pub fn of_config_map(object: &ConfigMap, since: i64) -> Result<Gate, String> {
 }
 
 /// Follows the `ConfigMap`.
-pub struct Legacy {
+pub struct ConfigMapGate {
     client: Client,
-    hub: Arc<Hub>,
+    state: Arc<GateState>,
     recorder: EventRecorder,
     at: Option<ConfigMaps>,
     /// When this process read it first, unix seconds.
@@ -81,13 +87,13 @@ pub struct Legacy {
     said: Option<String>,
 }
 
-impl Legacy {
+impl ConfigMapGate {
     /// Nothing is decided about any node before the `ConfigMap` was read once.
     pub fn new(
         client: Client,
-        hub: Arc<Hub>,
+        state: Arc<GateState>,
         recorder: EventRecorder,
-        options: &args::Fronts,
+        options: &CompatFlags,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Self {
         let backfill = variable("STARTUP_BACKFILL").as_deref() == Some("1");
@@ -98,8 +104,8 @@ impl Legacy {
         }
         let preset = of_preset(options, backfill, chrono::Utc::now().timestamp());
         let at = options.legacy_configmap.clone();
-        hub.change_fronts(|fronts| *fronts = Fronts { awaited: at.is_some(), preset, ..Fronts::default() });
-        Self { client, hub, recorder, at, since: None, said: None }
+        state.change_compat(|compat| *compat = CompatGates { awaited: at.is_some(), preset, ..CompatGates::default() });
+        Self { client, state, recorder, at, since: None, said: None }
     }
 
     /// For ever, if there is one to follow.
@@ -138,7 +144,7 @@ impl Legacy {
         match first(known) {
             Found::Nothing => {}
             Found::Missing(why) => {
-                self.hub.change_fronts(|fronts| (fronts.awaited, fronts.unreadable) = (false, fronts.config_map.is_none()));
+                self.state.change_compat(|compat| (compat.awaited, compat.unreadable) = (false, compat.config_map.is_none()));
                 let said = format!("{named}: {why}");
                 if self.said.as_ref() != Some(&said) {
                     tracing::error!(config_map = named, "{why}; nodes stay as they are, or go on as it said last");
@@ -152,19 +158,19 @@ impl Legacy {
                         let said = format!("{} requirements", gate.spec.requirements.len());
                         tracing::info!(gate = gate.name, said, "the ConfigMap was read");
                         self.said = Some(said);
-                        self.hub.change_fronts(|fronts| {
+                        self.state.change_compat(|compat| {
                             let object = ConfigMap { metadata: object.metadata.clone(), ..ConfigMap::default() };
-                            *fronts = Fronts {
+                            *compat = CompatGates {
                                 awaited: false,
                                 unreadable: false,
                                 config_map: Some(gate),
                                 config_map_object: Some(Box::new(object)),
-                                preset: fronts.preset.take(),
+                                preset: compat.preset.take(),
                             };
                         });
                     }
                     Err(why) => {
-                        self.hub.change_fronts(|fronts| (fronts.awaited, fronts.unreadable) = (false, fronts.config_map.is_none()));
+                        self.state.change_compat(|compat| (compat.awaited, compat.unreadable) = (false, compat.config_map.is_none()));
                         self.complain(object, why).await;
                     }
                 }
