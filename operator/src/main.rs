@@ -93,7 +93,7 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
         Err(error) => tracing::warn!(error = format!("{error:#}"), "whether an operator leads is not known"),
     }
     let options = one_pass::Options {
-        recorder: EventRecorder::new(client.clone(), reporter(&run)),
+        reporter: reporter(&run),
         client,
         compat,
         backfill: std::env::var("STARTUP_BACKFILL").as_deref() == Ok("1"),

@@ -3,57 +3,32 @@
 use super::config_map::{of_config_map, of_preset};
 use crate::{
     args::CompatFlags,
-    gates_shared::{CompatGates, definitions},
+    gates_shared::{CompatGates, GateState, definitions},
     metrics::GateMetrics,
-    node_gates::{
-        absent,
-        act::{self, Outcome},
-        events::Teller,
-        facts,
-        sources::{insert, newest},
-    },
+    node_gates::{self, Engine, Seen},
     pages,
     watch::{Guarded, Observed, Observer, PAGE},
 };
 use anyhow::{Context as _, bail};
-use crds::{NodeReadinessGate, NodeReadinessGateStatus};
-use futures::StreamExt as _;
-use k8s_controller::events::EventRecorder;
+use k8s_controller::events::{EventRecorder, Reporter};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     core::v1::{ConfigMap, Node, Pod, Service},
-    storage::v1::CSINode,
 };
-use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
+use kube::{Api, Client, Resource, api::ListParams, core::NamespaceResourceScope};
 use planner::{
-    facts::NodeFacts,
-    gates_shared::Source,
-    node_gates::{
-        Gate, GateClocks, World,
-        decide::{NodePlan, View, decide},
-        force::{Said, in_force},
-        links::links,
-        record::annotation_key,
-        retaint_budget::RetaintBudget,
-        satisfiable::unsatisfiable,
-        transition::GateClock,
-        world::{PodSource, Pods},
-    },
+    node_gates::{decide::View, links::links},
     spec::node_rights::NodeRights,
 };
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
-use std::{cell::RefCell, collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// How long lists that fail are tried again: the original waited a minute for each of its watches.
 const LISTED_WITHIN: Duration = Duration::from_mins(1);
 /// Between two attempts: a list that failed tells of nothing to wait for.
 const RETRY: Duration = Duration::from_secs(1);
-/// Nodes that are changed at once.
-const PARALLEL: usize = 16;
-/// Writes of one node: each decides anew, with what is there then.
-const ROUNDS: usize = 6;
 
 /// What one pass needs.
 pub struct Options {
@@ -67,8 +42,8 @@ pub struct Options {
     pub health_checker_image: String,
     /// What resources may have written to Nodes.
     pub node_rights: NodeRights,
-    /// Events.
-    pub recorder: EventRecorder,
+    /// Who events are from.
+    pub reporter: Reporter,
 }
 
 /// One line of the table.
@@ -93,63 +68,58 @@ pub struct Report {
     pub held: bool,
 }
 
-/// Everything that was listed, and what follows from it for all nodes.
-struct Pass {
-    client: Client,
-    metrics: GateMetrics,
-    teller: Teller,
-    observer: Observer,
-    world: World,
-    shut: BTreeMap<String, (&'static str, String)>,
-    rooms: RefCell<BTreeMap<String, RetaintBudget>>,
-    /// Unix seconds.
-    now: i64,
-}
-
 /// Lists, decides, changes.
 pub async fn run(options: Options) -> anyhow::Result<Report> {
-    let (observer, mut world, said) = patiently(async || view(&options).await).await?;
-    let shut: BTreeMap<_, _> = world.gates.iter().filter_map(|(uid, gate)| Some((uid.clone(), unsatisfiable(&world, gate)?))).collect();
-    let now = chrono::Utc::now().timestamp();
-    let since = world.gates.iter().filter_map(|(uid, gate)| {
-        let before = said.get(uid).and_then(Said::of);
-        Some((uid.clone(), in_force(gate, !shut.contains_key(uid), before.as_ref(), now)?.since.0.as_second()))
-    });
-    world.in_force = since.collect();
-    let pass = Pass {
-        shut,
-        client: options.client,
-        metrics: GateMetrics::registered(&mut Registry::default()),
-        teller: Teller::new(options.recorder),
-        observer,
-        world,
-        rooms: RefCell::default(),
-        now,
-    };
-    pass.count_rooms();
-    let nodes = pass.observer.nodes();
-    let looks = nodes.iter().map(async |(name, node)| (name, pass.settle(name, node).await));
-    let mut settled = futures::stream::iter(looks).buffer_unordered(PARALLEL);
-    let mut report = Report::default();
-    while let Some((name, (views, failure))) = settled.next().await {
-        report.held |= failure.is_some() || views.values().any(|view| view.held);
-        report.lines.extend(pass.lines(name, &views, failure.as_deref()));
-    }
-    report.lines.sort();
-    Ok(report)
-}
-
-/// Tries again for a minute; a right that is missing will not come by itself.
-async fn patiently<T>(mut look: impl AsyncFnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let deadline = Instant::now() + LISTED_WITHIN;
-    loop {
-        match look().await {
-            Ok(seen) => return Ok(seen),
+    let engine = loop {
+        match start(&options, deadline).await {
+            Ok(engine) => break engine,
             Err(error) if is_final(&error) || Instant::now() >= deadline => return Err(error),
             Err(error) => tracing::warn!(error = format!("{error:#}"), "not everything could be listed; trying again"),
         }
         tokio::time::sleep(RETRY).await;
+    };
+    let seen = engine.run_once().await;
+    let mut lines: Vec<_> = seen.views.iter().flat_map(|(node, views)| lines(&seen, node, views)).collect();
+    lines.sort();
+    let held = !seen.failures.is_empty() || seen.views.values().flat_map(BTreeMap::values).any(|view| view.held);
+    Ok(Report { lines, held })
+}
+
+/// The loop that knows all nodes, and everything that decisions about them read.
+async fn start(options: &Options, deadline: Instant) -> anyhow::Result<Engine> {
+    let client = &options.client;
+    let observer = Arc::new(Observer::with(options.node_rights.clone()));
+    let state = GateState::of(&observer);
+    let gates = definitions::list(client).await?;
+    let compat = from_command_line(options).await?;
+    state.change_compat(|known| *known = compat);
+    observer.take(list::<Node>(Api::all(client.clone()), ListParams::default()).await.context("listing Nodes")?);
+    observer.take(list::<Guarded>(Api::all(client.clone()), ListParams::default()).await.context("listing IngressDaemonSets")?);
+    // Of what belongs to resources nothing is read until a gate asks for replicas.
+    observer.take::<Deployment>(Vec::new());
+    observer.take::<ReplicaSet>(Vec::new());
+    observer.take::<ControllerRevision>(Vec::new());
+    observer.take::<Pod>(Vec::new());
+    observer.take::<DaemonSet>(Vec::new());
+    observer.take::<Service>(Vec::new());
+    if gates.iter().any(|gate| gate.0.is_err()) || observer.has_unreadable() {
+        tracing::warn!("some gates cannot be decoded: their nodes stay as they are");
     }
+    let gate_options = node_gates::Options {
+        client: client.clone(),
+        observer: Arc::clone(&observer),
+        state: Arc::clone(&state),
+        metrics: GateMetrics::registered(&mut Registry::default()),
+        recorder: EventRecorder::new(client.clone(), options.reporter.clone()),
+        webhook: None,
+    };
+    let mut engine = Engine::of_one_pass(gate_options, gates).await;
+    if !state.world().wanted_replicas().is_empty() {
+        replicas(options, &observer, &state).await?;
+    }
+    engine.everything_listed(deadline).await.map_err(Unusable)?;
+    Ok(engine)
 }
 
 fn is_final(error: &anyhow::Error) -> bool {
@@ -164,65 +134,6 @@ fn is_final(error: &anyhow::Error) -> bool {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Unusable(String);
-
-/// What gates have said of themselves, by UID.
-type Statuses = BTreeMap<String, NodeReadinessGateStatus>;
-
-/// All nodes, everything that decisions about them read, and what gates said before.
-async fn view(options: &Options) -> anyhow::Result<(Observer, World, Statuses)> {
-    let client = &options.client;
-    let observer = Observer::with(options.node_rights.clone());
-    let objects = definitions::list(client).await?;
-    let compat = from_command_line(options).await?;
-    observer.take(list::<Node>(Api::all(client.clone()), ListParams::default()).await.context("listing Nodes")?);
-    observer.take(list::<Guarded>(Api::all(client.clone()), ListParams::default()).await.context("listing IngressDaemonSets")?);
-    let unreadable = objects.iter().any(|object| object.0.is_err()) || observer.has_unreadable();
-    if unreadable {
-        tracing::warn!("some gates cannot be decoded: their nodes stay as they are");
-    }
-    let readable = objects.iter().filter_map(|object| object.0.as_ref().ok());
-    let resources = observer.resources();
-    let of_object = |object: &NodeReadinessGate| Some((object.uid()?, object.status.clone()?));
-    let of_resources = resources.iter().filter_map(|resource| definitions::said_of_implied(resource));
-    let said: Statuses = readable.clone().filter_map(of_object).chain(of_resources).collect();
-    let gates = definitions::all(readable, resources.iter().map(AsRef::as_ref), &compat, observer.node_rights());
-    let mut world =
-        World { incomplete: unreadable, gates: gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect(), ..World::default() };
-    world.rights = options.node_rights.clone();
-    world.remember_taints(said.iter().map(|(uid, status)| (uid.clone(), status.taints.clone())), |_| true);
-    world.absent = absent(&world, &observer);
-    for key in world.wanted_daemon_sets() {
-        // By a list, as everything else: the operator needs no right to get one.
-        let named = ListParams::default().fields(&format!("metadata.name={}", key.1));
-        let listed = list::<DaemonSet>(Api::namespaced(client.clone(), &key.0), named).await;
-        let found = listed.with_context(|| format!("listing DaemonSet {}/{}", key.0, key.1))?.pop();
-        let found = match found.map(facts::daemon_set) {
-            Some(mut found) => {
-                found.revision = newest(client, &key.0, &found).await;
-                Some(found)
-            }
-            None => None,
-        };
-        world.daemon_sets.insert(key, seen(found));
-    }
-    for source in world.wanted_pods() {
-        let pods = pods(client, &source).await.with_context(|| format!("listing {source}"))?;
-        world.pods.insert(source, seen(pods));
-    }
-    if world.wants_csi_drivers() {
-        let nodes = list::<CSINode>(Api::all(client.clone()), ListParams::default()).await.context("listing CSINodes")?;
-        let drivers = |node: &CSINode| node.spec.drivers.iter().map(|driver| driver.name.clone()).collect();
-        world.csi_drivers = seen(nodes.iter().map(|node| (node.name_any(), drivers(node))).collect());
-    }
-    if !world.wanted_replicas().is_empty() {
-        replicas(options, &observer, &mut world).await?;
-    }
-    Ok((observer, world, said))
-}
-
-fn seen<T>(found: T) -> Source<T> {
-    Source { found: Some(found), broken: None }
-}
 
 async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
 where
@@ -247,18 +158,8 @@ async fn from_command_line(options: &Options) -> anyhow::Result<CompatGates> {
     bail!(Unusable(format!("there is no ConfigMap {}/{}", at.namespace, at.names.join(" or "))))
 }
 
-async fn pods(client: &Client, source: &PodSource) -> kube::Result<Pods> {
-    let api: Api<Pod> =
-        if source.namespace.is_empty() { Api::all(client.clone()) } else { Api::namespaced(client.clone(), &source.namespace) };
-    let mut pods = Pods::default();
-    for pod in list(api, ListParams::default().labels(&source.selector.to_string())).await? {
-        insert(&mut pods, pod);
-    }
-    Ok(pods)
-}
-
 /// The replicas that gates ask for, as a pass over their resource sees them.
-async fn replicas(options: &Options, observer: &Observer, world: &mut World) -> anyhow::Result<()> {
+async fn replicas(options: &Options, observer: &Observer, state: &GateState) -> anyhow::Result<()> {
     let ours = || ListParams::default().labels(crds::names::RESOURCE_LABEL);
     take::<Deployment>(options, observer, ours()).await?;
     take::<ReplicaSet>(options, observer, ours()).await?;
@@ -267,14 +168,14 @@ async fn replicas(options: &Options, observer: &Observer, world: &mut World) -> 
     take::<DaemonSet>(options, observer, ListParams::default().labels(crds::names::HEALTH_CHECKER_LABEL)).await?;
     take::<Service>(options, observer, ListParams::default()).await?;
     let now = chrono::Utc::now().timestamp();
-    let links = links(world.gates.values(), [], |_| false);
+    let links = links(state.world().gates.values(), [], |_| false);
     for (key, gates) in links {
         let snapshot = observer.snapshot(&key.0, &key.1, now, &options.health_checker_image);
         let Some(mut snapshot) = snapshot else { continue };
         // Taints of gates make no node one that the resource does not choose.
         snapshot.gates = gates;
         if let Some(found) = planner::decide(&snapshot).replicas {
-            world.replicas.insert(key, Arc::new(found));
+            state.replicas(&key, found);
         }
     }
     Ok(())
@@ -289,94 +190,20 @@ where
     Ok(())
 }
 
-impl Pass {
-    fn decide(&self, name: &str, node: &NodeFacts, clocks: &Clocks, has_room: &mut dyn FnMut(&Gate) -> bool) -> NodePlan {
-        decide(&self.world, &self.shut.keys().cloned().collect(), name, node, clocks, has_room, self.now)
-    }
-
-    /// How nodes are seen before anything is changed.
-    fn count_rooms(&self) {
-        let mut counts: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-        for (name, node) in &*self.observer.nodes() {
-            for (uid, view) in self.decide(name, node, &Clocks::default(), &mut |_| false).views {
-                let (matched, regressed) = counts.entry(uid).or_default();
-                *matched += 1;
-                *regressed += usize::from(view.regressed);
-            }
-        }
-        let of =
-            |(uid, (matched, regressed))| Some((Clone::clone(&uid), RetaintBudget::of(self.world.gates.get(&uid)?, matched, regressed, 0)));
-        self.rooms.replace(counts.into_iter().filter_map(of).collect());
-    }
-
-    fn take_room(&self, gate: &Gate) -> bool {
-        let mut rooms = self.rooms.borrow_mut();
-        let Some(room) = rooms.get_mut(&gate.uid).filter(|room| room.is_open()) else { return false };
-        room.nodes -= 1;
-        room.this_minute -= 1;
-        true
-    }
-
-    /// One pass cannot watch a node that was there before a gate for `retaint.failingFor`: it takes what it sees for what has been.
-    fn clocks(&self, node: &NodeFacts) -> Clocks {
-        let unknown = self.world.gates.keys().filter(|uid| !node.annotations.contains_key(&annotation_key(uid)));
-        unknown.map(|uid| (uid.clone(), Clock { failing_since: Some(0), ..Clock::default() })).collect()
-    }
-
-    /// Changes a node until there is nothing more to change; returns how it is seen then, and what went wrong.
-    async fn settle(&self, name: &str, node: &Arc<NodeFacts>) -> (BTreeMap<String, View>, Option<String>) {
-        let (mut node, mut clocks, mut views) = (Arc::clone(node), self.clocks(node), BTreeMap::new());
-        for _ in 0..ROUNDS {
-            let plan = self.decide(name, &node, &clocks, &mut |gate| self.take_room(gate));
-            (clocks, views) = (plan.clocks, plan.views);
-            if !plan.asks_whether_idle.is_empty() {
-                let Some(idle) = act::is_idle(&self.client, name).await else {
-                    return (views, Some("its pods cannot be listed".into()));
-                };
-                for gate in plan.asks_whether_idle {
-                    clocks.entry(gate).or_default().idle = Some(idle);
-                }
-                continue;
-            }
-            let Some(patch) = plan.patch else { return (views, None) };
-            let now = match act::patch(&self.client, &self.metrics, name, &patch).await {
-                Outcome::Done(now) => {
-                    for transition in &plan.transitions {
-                        if let Some(gate) = self.world.gates.get(&transition.gate) {
-                            self.teller.tell(&self.metrics, &now, gate, transition, 0).await;
-                        }
-                    }
-                    for (key, effect) in &plan.unknown {
-                        self.teller.tell_unknown(&self.metrics, &now, key, effect).await;
-                    }
-                    now
-                }
-                Outcome::Stale(now, _) => now,
-                Outcome::Gone => return (BTreeMap::new(), None),
-                Outcome::Forbidden(message) | Outcome::Failed(message, _) => return (views, Some(message)),
-            };
-            self.observer.learn(*now);
-            let Some(known) = self.observer.node(name) else { return (BTreeMap::new(), None) };
-            node = known;
-        }
-        (views, Some("it changes faster than it can be looked at".into()))
-    }
-
-    fn lines<'a>(&'a self, node: &'a str, views: &'a BTreeMap<String, View>, failure: Option<&'a str>) -> impl Iterator<Item = Line> + 'a {
-        views.iter().filter_map(move |(uid, view)| {
-            let gate = self.world.gates.get(uid)?;
-            let taint = &gate.spec.taint;
-            let value = taint.value.as_ref().map(|value| format!("={value}")).unwrap_or_default();
-            let blocked = || view.blocked.iter().map(|(name, reason)| format!("{name}: {reason}")).collect::<Vec<_>>().join("; ");
-            let (state, why) = match (failure, self.shut.get(uid)) {
-                (Some(failure), _) => ("failed", failure.to_owned()),
-                (None, Some((_, message))) => ("not enforced", message.clone()),
-                (None, None) => (state(view, gate.spec.dry_run), blocked()),
-            };
-            let why = if why.is_empty() { gate.name.clone() } else { format!("{}: {why}", gate.name) };
-            Some(Line { node: node.to_owned(), taint: format!("{}{value}:{}", taint.key, taint.effect.as_str()), state, why })
-        })
-    }
+fn lines<'s>(seen: &'s Seen, node: &'s str, views: &'s BTreeMap<String, View>) -> impl Iterator<Item = Line> + 's {
+    views.iter().filter_map(move |(uid, view)| {
+        let gate = seen.gates.get(uid)?;
+        let taint = &gate.spec.taint;
+        let value = taint.value.as_ref().map(|value| format!("={value}")).unwrap_or_default();
+        let blocked = || view.blocked.iter().map(|(name, reason)| format!("{name}: {reason}")).collect::<Vec<_>>().join("; ");
+        let (state, why) = match (seen.failures.get(node), seen.unsatisfiable.get(uid)) {
+            (Some(failure), _) => ("failed", failure.clone()),
+            (None, Some((_, message))) => ("not enforced", message.clone()),
+            (None, None) => (state(view, gate.spec.dry_run), blocked()),
+        };
+        let why = if why.is_empty() { gate.name.clone() } else { format!("{}: {why}", gate.name) };
+        Some(Line { node: node.to_owned(), taint: format!("{}{value}:{}", taint.key, taint.effect.as_str()), state, why })
+    })
 }
 
 fn state(view: &View, dry_run: bool) -> &'static str {

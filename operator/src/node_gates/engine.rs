@@ -1,6 +1,9 @@
 //! The loop: what has changed, what follows for which node, one patch for each.
 
+mod one_pass;
 mod report;
+
+pub use one_pass::Seen;
 
 use super::{
     act::{self, Outcome},
@@ -45,7 +48,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc::Sender;
+use tokio::{sync::mpsc::Sender, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// Patches under way at once.
@@ -87,6 +90,8 @@ pub struct Engine {
     state: Arc<GateState>,
     metrics: GateMetrics,
     told: Sender<Told>,
+    /// Ends when all was told, after `told` was dropped.
+    telling: JoinHandle<()>,
     sources: Sources,
     admission: Arc<Admission>,
     webhook: Option<WebhookService>,
@@ -167,9 +172,11 @@ impl Engine {
     /// Nothing is known yet.
     pub fn new(options: Options) -> Self {
         options.state.world().rights = options.observer.node_rights().clone();
+        let (told, telling) = announce(options.client.clone(), options.metrics.clone(), Teller::new(options.recorder));
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&options.state)),
-            told: announce(options.client.clone(), options.metrics.clone(), Teller::new(options.recorder)),
+            told,
+            telling,
             admission: Arc::new(Admission::new(options.webhook.is_some())),
             webhook: options.webhook,
             client: options.client,
@@ -561,12 +568,14 @@ impl Engine {
         }
     }
 
-    /// Is to be seen in the status of the node's gates, unless it is a single one.
     fn refused(&mut self, node: &str, forbidden: bool, message: String) {
-        if forbidden || self.failures.get(node).is_some_and(|(times, _)| *times >= TOLD_AFTER) {
-            self.refusals.insert(node.to_owned(), (forbidden, message));
-            self.status_due = true;
-        }
+        self.refusals.insert(node.to_owned(), (forbidden, message));
+        self.status_due |= self.tells_of_refusal(node, forbidden);
+    }
+
+    /// A refusal is to be seen in the status of the node's gates, unless it is a single one.
+    fn tells_of_refusal(&self, node: &str, forbidden: bool) -> bool {
+        forbidden || self.failures.get(node).is_some_and(|(times, _)| *times >= TOLD_AFTER)
     }
 
     /// At once, up to five times: what was read live decides.
@@ -632,7 +641,7 @@ fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, View>>, nodes: &
 }
 
 /// Which `IngressDaemonSets` gates name that do not exist; one that cannot be decoded does.
-pub(crate) fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
+fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
     let exists = |(namespace, name): &Key| observer.resource(namespace, name).is_some() || observer.unreadable(namespace, name).is_some();
     world.wanted_replicas().into_iter().filter(|key| !exists(key)).collect()
 }

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Instant,
 };
-use tokio::sync::mpsc::Sender;
+use tokio::{sync::mpsc::Sender, task::JoinHandle};
 
 /// Events a second, and at once: a thousand nodes that are released together need no thousand events.
 const EVENTS: (f64, f64) = (10.0, 50.0);
@@ -61,9 +61,9 @@ pub enum About {
 }
 
 /// Counts and tells what came about, beside the loop: no decision waits for an event. Ends with its sender.
-pub fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> Sender<Told> {
+pub fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> (Sender<Told>, JoinHandle<()>) {
     let (sender, mut receiver) = tokio::sync::mpsc::channel::<Told>(WAITING);
-    tokio::spawn(async move {
+    let telling = tokio::spawn(async move {
         while let Some(told) = receiver.recv().await {
             match told {
                 Told::Transition { node, gate, transition } => {
@@ -89,7 +89,7 @@ pub fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> Sender<
             }
         }
     });
-    sender
+    (sender, telling)
 }
 
 /// Tells of what came about on Nodes, not too often.

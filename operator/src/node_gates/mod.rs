@@ -5,11 +5,10 @@
 
 pub(crate) mod act;
 mod engine;
-pub(crate) mod events;
-pub(crate) mod facts;
+mod events;
+mod facts;
 mod policy_sync;
-pub(crate) mod sources;
+mod sources;
 
-pub(crate) use engine::absent;
-pub use engine::{Engine, Options};
+pub use engine::{Engine, Options, Seen};
 pub use policy_sync::WebhookService;

@@ -89,6 +89,11 @@ impl Admission {
         Self { wish: watch::Sender::new(None), known: Mutex::default(), webhook }
     }
 
+    /// There are no policies, and there will be none.
+    pub fn rule_out(&self) {
+        self.known().offers = Some(Offers::default());
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

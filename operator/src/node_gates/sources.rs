@@ -84,6 +84,15 @@ impl Sources {
             || world.daemon_sets.values().any(Source::is_listing)
             || self.csi_drivers.is_some() && world.csi_drivers.is_listing()
     }
+
+    /// Why something that is watched cannot be seen.
+    pub fn broken(&self) -> Option<String> {
+        let world = self.state.world();
+        let pods = world.pods.iter().map(|(source, seen)| (source.to_string(), &seen.broken));
+        let daemon_sets = world.daemon_sets.iter().map(|((namespace, name), seen)| (format!("DaemonSet {namespace}/{name}"), &seen.broken));
+        let all = pods.chain(daemon_sets).chain([("CSINodes".to_owned(), &world.csi_drivers.broken)]);
+        all.into_iter().find_map(|(what, broken)| Some(format!("listing {what}: {}", broken.as_ref()?)))
+    }
 }
 
 fn config() -> watcher::Config {
@@ -130,7 +139,7 @@ async fn follow_pods(client: Client, state: Arc<GateState>, source: PodSource) {
 }
 
 /// Takes a pod in.
-pub(crate) fn insert(pods: &mut Pods, pod: Pod) {
+fn insert(pods: &mut Pods, pod: Pod) {
     let key = (pod.namespace().unwrap_or_default(), pod.name_any());
     let (node, facts) = facts::pod(pod);
     // It does not wait for a node any more; it may have been on none.
@@ -223,7 +232,7 @@ async fn follow_daemon_set(client: Client, state: Arc<GateState>, key: Key) {
 }
 
 /// The label `controller-revision-hash` of the newest pods of a `DaemonSet`.
-pub(crate) async fn newest(client: &Client, namespace: &str, daemon_set: &planner::node_gates::world::DaemonSet) -> Option<String> {
+async fn newest(client: &Client, namespace: &str, daemon_set: &planner::node_gates::world::DaemonSet) -> Option<String> {
     let api: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace);
     let listed = api.list(&ListParams::default().labels(&daemon_set.selector.to_string())).await.ok()?;
     let own =

@@ -176,7 +176,7 @@ impl Engine {
     /// Nodes that could not be written to although the gate asks for it.
     fn refused_of(&self, uid: &str) -> Option<Refused> {
         let due = |node: &str| self.views.get(node).and_then(|views| views.get(uid)).is_some_and(|view| view.due);
-        let mut refused = self.refusals.iter().filter(|(node, _)| due(node));
+        let mut refused = self.refusals.iter().filter(|(node, (forbidden, _))| due(node) && self.tells_of_refusal(node, *forbidden));
         let (node, (forbidden, message)) = refused.next()?;
         let nodes = u32::try_from(refused.count()).unwrap_or(u32::MAX).saturating_add(1);
         Some(Refused { nodes, node: node.clone(), forbidden: *forbidden, message: message.clone() })

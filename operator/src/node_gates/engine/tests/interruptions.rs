@@ -133,3 +133,16 @@ async fn a_ready_pod_whose_deletion_no_watch_has_told_taints_its_node_again() {
     server.lock().unwrap().forgets.notify_one();
     becomes(&mut engine, &server, (true, Some(true))).await;
 }
+
+#[tokio::test]
+async fn one_pass_writes_until_nothing_is_left_and_says_which_node_it_could_not_change() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let names = ["n1", "n2"].map(str::to_owned);
+    let seen = with_nodes(&server, &names).await.run_once().await;
+    assert!(seen.failures.is_empty() && seen.views.values().all(|views| views["g1"].held), "{:?}", seen.views);
+    assert_eq!(tainted(&server), BTreeSet::from(names.clone()));
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes/n1", 403));
+    server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
+    let seen = started(&server, gate()).await.run_once().await;
+    assert_eq!(seen.failures, BTreeMap::from([("n1".to_owned(), "no".to_owned())]));
+}
