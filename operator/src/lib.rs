@@ -2,6 +2,7 @@
 //! call per action.
 
 pub mod args;
+mod backoff;
 pub mod client;
 pub mod compat;
 pub mod deployed;

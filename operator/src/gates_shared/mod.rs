@@ -6,6 +6,7 @@
 pub mod definitions;
 pub(crate) mod follow;
 pub(crate) mod pod_state;
+pub(crate) mod policy_sync;
 mod state;
 
 pub use state::{Changes, CompatGates, GateState};

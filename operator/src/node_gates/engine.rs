@@ -8,16 +8,16 @@ pub use one_pass::Seen;
 use super::{
     act::{self, Outcome},
     events::{Teller, Told, announce},
-    policy_sync::{Admission, DesiredPolicies, PolicySync, Wanted, WebhookService},
+    policy_sync::{Admission, DesiredPolicies, NodePolicySync, Wanted, WebhookService},
     sources::Sources,
 };
 use crate::{
-    gates_shared::{Changes, GateState, definitions},
+    backoff::pause_with_jitter,
+    gates_shared::{Changes, GateState, definitions, policy_sync},
     metrics::GateMetrics,
     readable::Readable,
     watch::{Observer, PAGE, WATCH_SECONDS},
 };
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
@@ -222,7 +222,12 @@ impl Engine {
         let state = Arc::clone(&self.state);
         // Ends with this function.
         let mut aside = tokio::task::JoinSet::new();
-        aside.spawn(PolicySync::new(self.client.clone(), Arc::clone(&state), Arc::clone(&self.admission), self.webhook.clone()).run());
+        aside.spawn(policy_sync::run(NodePolicySync::new(
+            self.client.clone(),
+            Arc::clone(&state),
+            Arc::clone(&self.admission),
+            self.webhook.clone(),
+        )));
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -592,15 +597,10 @@ impl Engine {
     /// Later: nodes that fail together are not tried again together. `least`: as long as that.
     fn fail(&mut self, node: &str, least: Option<Duration>) {
         let (times, _) = self.failures.get(node).copied().unwrap_or((0, Instant::now()));
-        let pauses = |least| {
-            let pauses = ExponentialBuilder::default().with_min_delay(least).with_max_delay(BACKOFF.1.max(least));
-            pauses.with_jitter().without_max_times().build()
+        let wait = match least {
+            Some(least) => pause_with_jitter((least, BACKOFF.1), 0),
+            None => pause_with_jitter(BACKOFF, times),
         };
-        let pause = match least {
-            Some(least) => pauses(least).next(),
-            None => pauses(BACKOFF.0).nth(usize::try_from(times.min(10)).unwrap_or(0)),
-        };
-        let wait = pause.unwrap_or(BACKOFF.1);
         self.failures.insert(node.to_owned(), (times.saturating_add(1), Instant::now() + wait));
         self.timers.insert(node.to_owned(), 0);
     }

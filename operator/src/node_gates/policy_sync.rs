@@ -1,40 +1,33 @@
 //! Keeps exactly the admission policies that gates want, and finds out whether the API server has such policies at all.
 
 use crate::{
-    gates_shared::GateState,
+    gates_shared::{
+        GateState,
+        policy_sync::{self, PolicySync, Rounds},
+    },
     write::{self, Error},
 };
 use crds::names;
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::DaemonSet};
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
-    core::GroupVersionKind,
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams},
 };
-use planner::{
-    gates_shared::admission::Policy,
-    node_gates::{
-        Gate,
-        accepted::{Accepted, asked_since},
-        admission::{self, Means, Offers},
-        status::Lingering,
-    },
+use planner::node_gates::{
+    Gate,
+    accepted::{Accepted, asked_since},
+    admission::{self, Means, Offers},
+    status::Lingering,
 };
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 use tokio::{sync::watch, time::Instant};
 
-/// Field manager of policies and bindings.
+/// Field manager of policies, bindings and the configuration of the webhook.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/admission";
-/// How often it is looked whether somebody else changed or removed a policy, or the API server was replaced by one that has them: a
-/// watch of either would be held open for years for what happens at an upgrade, and could not tell of a kind that is not there yet.
-const RESYNC: Duration = Duration::from_mins(1);
-/// First and longest wait after a failed round, doubled in between: nothing tells when a server that refused would not.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// A gate, as admission sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +68,7 @@ struct Known {
     asked: Option<std::time::Instant>,
 }
 
-/// Between the loop, which says what is wanted, and [`PolicySync`], which says what is there.
+/// Between the loop, which says what is wanted, and [`NodePolicySync`], which says what is there.
 #[derive(Debug)]
 pub struct Admission {
     wish: watch::Sender<Option<DesiredPolicies>>,
@@ -100,13 +93,7 @@ impl Admission {
 
     /// Says what is wanted.
     pub fn want(&self, wish: DesiredPolicies) {
-        self.wish.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&wish);
-            if changed {
-                *known = Some(wish);
-            }
-            changed
-        });
+        policy_sync::want(&self.wish, wish);
     }
 
     /// Something of the gate is there, as far as is known: its nodes are released after that is gone.
@@ -143,24 +130,6 @@ impl Admission {
     }
 }
 
-/// The two kinds; a binding goes before its policy.
-const KINDS: [&str; 2] = ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"];
-
-/// An object that was applied or found.
-#[derive(Debug, Default)]
-struct Held {
-    uid: String,
-    /// What it was made from, and when; nothing when somebody else wrote it last, or another operator.
-    written: Option<(Value, Instant)>,
-    version: Option<String>,
-}
-
-impl Held {
-    fn is(&self, body: &Value) -> bool {
-        self.written.as_ref().is_some_and(|(written, _)| written == body)
-    }
-}
-
 /// The configuration of the webhook that was applied or found.
 #[derive(Debug, Default)]
 struct Hook {
@@ -187,88 +156,68 @@ pub struct WebhookService {
 }
 
 /// Makes the cluster have what is wanted, and nothing else of ours.
-pub struct PolicySync {
+pub struct NodePolicySync {
     client: Client,
     state: Arc<GateState>,
     admission: Arc<Admission>,
     wishes: watch::Receiver<Option<DesiredPolicies>>,
-    /// By kind and name.
-    held: BTreeMap<(&'static str, String), Held>,
+    policies: PolicySync,
     served: Option<WebhookService>,
     /// What the API server knows of it.
     hook: Option<Hook>,
 }
 
-impl PolicySync {
-    /// Nothing is known yet.
-    pub fn new(client: Client, state: Arc<GateState>, admission: Arc<Admission>, served: Option<WebhookService>) -> Self {
-        let wishes = admission.wish.subscribe();
-        Self { client, state, admission, wishes, held: BTreeMap::new(), served, hook: None }
-    }
-
-    /// Works for ever.
-    pub async fn run(mut self) {
-        let (mut failures, mut list) = (0_u32, true);
-        loop {
-            let done = self.round(list).await;
-            let wait = if done { RESYNC } else { BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1) };
-            failures = if done { 0 } else { failures.saturating_add(1) };
-            let (wishes, served) = (&mut self.wishes, &mut self.served);
-            let certificates = async {
-                match served {
-                    Some(served) => served.trusted.changed().await,
-                    None => std::future::pending().await,
-                }
-            };
-            list = tokio::select! {
-                changed = wishes.changed() => match changed {
-                    Ok(()) => !done,
-                    Err(_) => return, // nobody can wish anything any more
-                },
-                Ok(()) = certificates => !done,
-                () = tokio::time::sleep(wait) => true,
-            };
-        }
-    }
-
-    fn api(&self, kind: &str) -> Api<DynamicObject> {
-        let plural = if kind == KINDS[0] { "mutatingadmissionpolicybindings" } else { "mutatingadmissionpolicies" };
-        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind), plural);
-        Api::all_with(self.client.clone(), &resource)
-    }
-
-    /// One look, and what follows from it; whether all of it went well.
+impl Rounds for NodePolicySync {
     async fn round(&mut self, list: bool) -> bool {
         if (list || self.admission.known().offers.is_none()) && !(self.find_webhook().await && self.list().await) {
             return false;
         }
         let wish = self.wishes.borrow_and_update().clone();
         let Some((wish, offers)) = wish.zip(self.admission.known().offers) else { return true };
-        let wanted: Vec<_> = wish
-            .gates
-            .iter()
-            .filter(|(_, wanted)| !wanted.deleting)
-            .flat_map(|(uid, wanted)| {
-                let policies = admission::policies(&wanted.gate, wanted.enforced, offers, wanted.owned);
-                policies.into_iter().map(move |policy| (uid.clone(), policy))
-            })
-            .collect();
-        let mut refused = BTreeMap::new();
-        for (uid, policy) in &wanted {
-            if let Err(error) = self.keep(uid, policy).await {
-                tracing::warn!(policy = policy.name, %error, "admission policy not written; trying again");
-                refused.insert(uid.clone(), error.to_string());
-            }
-        }
-        let touched = self.touch(&wish, offers).await;
-        let names: BTreeSet<_> = wanted.iter().map(|(_, policy)| policy.name.as_str()).collect();
-        let mut done = touched && refused.is_empty();
-        for kind in KINDS {
-            done &= self.remove_others(kind, &names, &wish, &mut refused).await;
-        }
+        let stay = wish.gates.iter().filter(|(_, wanted)| !wanted.deleting);
+        let wanted = stay.flat_map(|(uid, wanted)| {
+            let policies = admission::policies(&wanted.gate, wanted.enforced, offers, wanted.owned);
+            policies.into_iter().map(move |policy| (uid.clone(), policy))
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let refused = self.policies.sync(&wanted, |uid| wish.incomplete && !wish.gates.contains_key(uid)).await;
+        let mut done = refused.is_empty();
+        done &= self.touch(&wish, offers).await;
         done &= self.keep_webhook(&wish, offers).await;
         self.tell(offers, Some(refused));
         done
+    }
+
+    async fn changed(&mut self) -> bool {
+        let certificates = async {
+            let changed = match &mut self.served {
+                Some(served) => served.trusted.changed().await.is_ok(),
+                None => false,
+            };
+            if !changed {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            changed = self.wishes.changed() => changed.is_ok(),
+            () = certificates => true,
+        }
+    }
+}
+
+impl NodePolicySync {
+    /// Nothing is known yet.
+    pub fn new(client: Client, state: Arc<GateState>, admission: Arc<Admission>, served: Option<WebhookService>) -> Self {
+        let wishes = admission.wish.subscribe();
+        let policies = PolicySync::new(client.clone(), names::GATE_LABEL, FIELD_MANAGER);
+        Self { client, state, admission, wishes, policies, served, hook: None }
+    }
+
+    /// What is there of ours. Whether that could be found out.
+    async fn list(&mut self) -> bool {
+        let Some(policies) = self.policies.list().await else { return false };
+        self.tell(Offers { policies, webhook: self.admission.webhook }, (!policies).then(BTreeMap::new));
+        true
     }
 
     fn hooks(&self) -> Api<MutatingWebhookConfiguration> {
@@ -327,57 +276,6 @@ impl PolicySync {
         }
     }
 
-    /// What is there of ours. Whether that could be found out.
-    async fn list(&mut self) -> bool {
-        let mut found = BTreeMap::new();
-        for kind in KINDS {
-            match self.api(kind).list(&ListParams::default().labels(names::GATE_LABEL)).await {
-                Ok(listed) => found.extend(listed.items.into_iter().map(|object| {
-                    let uid = object.labels().get(names::GATE_LABEL).cloned().unwrap_or_default();
-                    ((kind, object.name_any()), Held { uid, written: None, version: object.metadata.resource_version })
-                })),
-                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-                    if status.code == 403 && self.admission.known().offers.is_none() {
-                        tracing::warn!(
-                            message = status.message,
-                            "no admission policies without the right to list them: install deploy/10-rbac.yaml"
-                        );
-                    }
-                    self.held.clear();
-                    self.tell(Offers { policies: false, webhook: self.admission.webhook }, Some(BTreeMap::new()));
-                    return true;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "admission policies cannot be listed; trying again");
-                    return false;
-                }
-            }
-        }
-        for (key, held) in &mut found {
-            // As it was left: it need not be written again.
-            let before = self.held.remove(key).filter(|before| before.version == held.version && before.version.is_some());
-            held.written = before.and_then(|before| before.written);
-        }
-        self.held = found;
-        self.tell(Offers { policies: true, webhook: self.admission.webhook }, None);
-        true
-    }
-
-    /// Applies what differs from what was last applied; the policy before the binding that puts it in force.
-    async fn keep(&mut self, uid: &str, policy: &Policy) -> kube::Result<()> {
-        for (kind, body) in [(KINDS[1], &policy.policy), (KINDS[0], &policy.binding)] {
-            let key = (kind, policy.name.clone());
-            if self.held.get(&key).is_some_and(|held| held.is(body)) {
-                continue;
-            }
-            let params = PatchParams::apply(FIELD_MANAGER).force();
-            let applied = self.api(kind).patch(&policy.name, &params, &Patch::Apply(body)).await?;
-            let written = Some((body.clone(), Instant::now()));
-            self.held.insert(key, Held { uid: uid.to_owned(), written, version: applied.metadata.resource_version });
-        }
-        Ok(())
-    }
-
     /// Has `DaemonSets` written that gates could not open for: a policy gives them the toleration then. Whether all have it.
     async fn touch(&self, wish: &DesiredPolicies, offers: Offers) -> bool {
         let shut =
@@ -402,54 +300,13 @@ impl PolicySync {
         done
     }
 
-    /// Deletes what nobody wants, unless its gate may be one that cannot be read. Whether it is all gone.
-    async fn remove_others(
-        &mut self,
-        kind: &'static str,
-        names: &BTreeSet<&str>,
-        wish: &DesiredPolicies,
-        refused: &mut BTreeMap<String, String>,
-    ) -> bool {
-        let spared = |held: &Held| wish.incomplete && !wish.gates.contains_key(&held.uid);
-        let others: Vec<_> = self
-            .held
-            .iter()
-            .filter(|((known, name), held)| *known == kind && !names.contains(name.as_str()) && !spared(held))
-            .map(|((_, name), held)| (name.clone(), held.uid.clone()))
-            .collect();
-        let mut done = true;
-        for (name, uid) in others {
-            match self.api(kind).delete(&name, &DeleteParams::default()).await.map_err(write::classify) {
-                Ok(_) | Err(Error::Conflict) => drop(self.held.remove(&(kind, name))),
-                Err(error) => {
-                    tracing::warn!(kind, name, %error, "not deleted; trying again");
-                    refused.insert(uid, format!("{kind} {name}: {error}"));
-                    done = false;
-                }
-            }
-        }
-        done
-    }
-
-    /// What is as it was written: a policy with its binding.
-    fn accepted(&self) -> Accepted {
-        let written = |kind, name: &String| self.held.get(&(kind, name.clone()))?.written.as_ref();
-        let names = self.held.keys().filter(|(kind, _)| *kind == KINDS[1]).map(|(_, name)| name);
-        let policies = names.filter_map(|name| {
-            let ((policy, one), (binding, other)) = written(KINDS[1], name).zip(written(KINDS[0], name))?;
-            let policy = Policy { name: name.clone(), policy: policy.clone(), binding: binding.clone() };
-            Some((name.clone(), (policy, one.max(other).into_std())))
-        });
-        let clauses = self.hook.as_ref().filter(|hook| hook.written.is_some()).map(|hook| hook.clauses.clone());
-        Accepted { policies: policies.collect(), clauses: clauses.unwrap_or_default() }
-    }
-
     /// Says what is there and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
     fn tell(&self, offers: Offers, refused: Option<BTreeMap<String, String>>) {
-        let present: BTreeSet<_> = self.held.values().map(|held| held.uid.clone()).collect();
+        let present = self.policies.present();
         let mut known = self.admission.known();
         let refused = refused.unwrap_or_else(|| known.refused.clone());
-        let accepted = self.accepted();
+        let clauses = self.hook.as_ref().filter(|hook| hook.written.is_some()).map(|hook| hook.clauses.clone());
+        let accepted = Accepted { policies: self.policies.written(), clauses: clauses.unwrap_or_default() };
         if known.offers == Some(offers) && known.present == present && known.refused == refused && known.accepted == accepted {
             return;
         }

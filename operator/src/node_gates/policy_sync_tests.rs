@@ -1,6 +1,6 @@
 use super::*;
 use kube::client::Body;
-use planner::node_gates::{Gate, accepted::SETTLES};
+use planner::node_gates::accepted::SETTLES;
 
 /// An API server that keeps what is applied; each call that changes something is noted as `METHOD name`.
 #[derive(Clone, Default)]
@@ -85,9 +85,9 @@ fn paths(gate: &Gate) -> (String, String) {
     (format!("mutatingadmissionpolicies/{name}"), format!("mutatingadmissionpolicybindings/{name}"))
 }
 
-fn sync(server: &Server) -> (PolicySync, Arc<Admission>) {
+fn sync(server: &Server) -> (NodePolicySync, Arc<Admission>) {
     let admission = Arc::new(Admission::new(false));
-    (PolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
+    (NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
 }
 
 /// What condition `AdmissionActive` of a gate says: word and value.
@@ -242,7 +242,7 @@ async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_
     let admission = Arc::new(Admission::new(true));
     let trusted = watch::Sender::new(None);
     let served = WebhookService { namespace: "system".into(), service: "webhook".into(), path: "/", trusted: trusted.subscribe() };
-    let mut sync = PolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(served));
+    let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(served));
     let (edge, web) = (gate("edge"), gate("web"));
     admission.want(wish(&[(&edge, false)]));
     assert!(sync.round(true).await);

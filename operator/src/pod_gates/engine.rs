@@ -2,14 +2,16 @@
 
 use super::{
     facts,
-    policy_sync::{Admission, PolicySync},
+    policy_sync::{Admission, PodPolicySync},
     report::{Reporter, Written},
     sources::Sources,
 };
 use crate::{
+    backoff,
     gates_shared::{
         GateState,
         pod_state::{Changes, Followed, PodGateState},
+        policy_sync,
     },
     metrics::pod_gates::{Became, PodGateMetrics, Refused},
     readable::Readable,
@@ -153,7 +155,7 @@ impl Engine {
         let state = Arc::clone(&self.state);
         // Ends with this function.
         let mut aside = tokio::task::JoinSet::new();
-        aside.spawn(PolicySync::new(self.client.clone(), Arc::clone(&self.admission)).run());
+        aside.spawn(policy_sync::run(PodPolicySync::new(self.client.clone(), Arc::clone(&self.admission))));
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -460,7 +462,7 @@ impl Engine {
                     error => tracing::warn!(namespace = key.0, pod = key.1, %error, "status not patched; trying again"),
                 }
                 let (times, _) = self.failures.get(&key).copied().unwrap_or((0, Instant::now()));
-                let wait = BACKOFF.0.saturating_mul(1 << times.min(10)).min(BACKOFF.1);
+                let wait = backoff::pause(BACKOFF, times);
                 self.failures.insert(key, (times.saturating_add(1), Instant::now() + wait));
             }
         }

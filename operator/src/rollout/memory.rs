@@ -1,6 +1,9 @@
 //! What one process remembers of a resource between two passes. Losing it costs time, never safety.
 
-use crate::watch::{Kind, Observer};
+use crate::{
+    backoff,
+    watch::{Kind, Observer},
+};
 use crds::status::NodePhase;
 use planner::{
     Snapshot,
@@ -122,7 +125,7 @@ impl Memory {
         let before = self.refusals.remove(node).filter(|refusal| refusal.generation == generation);
         let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
         let times = before.map_or(0, |refusal| refusal.times);
-        let until = Instant::now() + RETRY_REFUSED.0.saturating_mul(1 << times.min(10)).min(RETRY_REFUSED.1);
+        let until = Instant::now() + backoff::pause(RETRY_REFUSED, times);
         self.refusals.insert(node.to_owned(), Refusal { message: message.to_owned(), generation, times: times.saturating_add(1), until });
         news
     }

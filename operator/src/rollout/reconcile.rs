@@ -2,6 +2,7 @@
 
 use super::{Actor, Memory, account::MISSING_AGAIN, ask_rights, health_ports::ask, try_template};
 use crate::{
+    backoff,
     gates_shared::GateState,
     metrics::Metrics,
     turns::Turns,
@@ -179,7 +180,7 @@ pub fn back_off(resource: Arc<Named>, error: &Failed, context: Arc<Context>) -> 
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
     let mut failures = lock(&context.failures);
     let failed = failures.entry(key.clone()).or_default();
-    let wait = BACKOFF.0.saturating_mul(1 << (*failed).min(10)).min(BACKOFF.1);
+    let wait = backoff::pause(BACKOFF, *failed);
     *failed = failed.saturating_add(1);
     tracing::warn!(namespace = key.0, name = key.1, %error, again_in = ?wait, "pass failed");
     Requeue::requeue(wait)

@@ -531,7 +531,8 @@ async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_
     going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
     going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
     // It finds no policies.
-    tokio::spawn(PolicySync::new(engine.client.clone(), Arc::clone(&engine.state), Arc::clone(&engine.admission), None).run());
+    let sync = NodePolicySync::new(engine.client.clone(), Arc::clone(&engine.state), Arc::clone(&engine.admission), None);
+    tokio::spawn(policy_sync::run(sync));
     while engine.admission.is_present("g1") {
         tokio::task::yield_now().await;
     }
