@@ -151,7 +151,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         health_checker_image: run.health_checker_image.clone(),
         memories: tokio::sync::Mutex::default(),
         turns: operator::turns::Turns::default(),
-        failures: std::sync::Mutex::default(),
+        failures: parking_lot::Mutex::default(),
     });
     let outcome = tokio::select! {
         outcome = act_while_leading(lease_client, &run, terms, stop.clone(), act(context, resources, (node_gates, pod_gates), webhook, stop.clone())) => outcome,

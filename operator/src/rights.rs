@@ -5,6 +5,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes};
 use kube::{client::Body, core::Status};
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -13,7 +14,7 @@ use prometheus_client::{
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -53,7 +54,7 @@ impl Rights {
 
     /// Rights that were refused lately, each as a sentence that says what to do.
     pub fn missing(&self) -> Vec<String> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.refused.lock();
         refused.iter().filter(|(_, at)| at.elapsed() < COUNTS_FOR).map(|(right, _)| sentence(right)).collect()
     }
 
@@ -61,7 +62,7 @@ impl Rights {
         let Some(right) = lacking(message) else { return };
         self.requests.get_or_create(&right).inc();
         let sentence = sentence(&right);
-        let before = self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(right, Instant::now());
+        let before = self.refused.lock().insert(right, Instant::now());
         if before.is_none_or(|at| at.elapsed() >= COUNTS_FOR) {
             tracing::error!(message, "{sentence}");
         }

@@ -1,10 +1,7 @@
 //! Namespaces take turns, and none has more of the operator than its share: passes of one are put off while many of its own are under way, so that those of another do not wait for thousands of them.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 /// Passes of one namespace under way at once. Each thread decides one at a time; the others wait for answers of the API server.
@@ -47,7 +44,7 @@ pub struct Turn<'t> {
 impl Turns {
     /// A turn of the namespace, or after which time to ask for one again.
     pub fn take(&self, namespace: &str) -> Result<Turn<'_>, Duration> {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let busy = all.entry(namespace.to_owned()).or_default();
         if busy.passes >= AT_ONCE {
             busy.put_off = busy.put_off.saturating_add(1);
@@ -58,15 +55,11 @@ impl Turns {
         drop(all);
         Ok(Turn { asking, turns: self, namespace: namespace.to_owned() })
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Busy>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut all = self.turns.lock();
+        let mut all = self.turns.0.lock();
         if let Some(busy) = all.get_mut(&self.namespace) {
             busy.passes -= 1;
             if busy.passes == 0 {
@@ -93,6 +86,6 @@ mod tests {
         assert!(!Arc::ptr_eq(&other.asking, &taken[0].asking));
         drop((taken, other));
         assert!(turns.take("tenant").is_ok());
-        assert!(turns.lock().is_empty(), "nothing is remembered");
+        assert!(turns.0.lock().is_empty(), "nothing is remembered");
     }
 }

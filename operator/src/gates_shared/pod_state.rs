@@ -1,5 +1,6 @@
 //! What watches, probes and passes over resources tell the loop, inside one process.
 
+use parking_lot::{Mutex, MutexGuard};
 use planner::{
     gates_shared::{Key, ReplicaHealth, Source},
     node_gates::GateLinks,
@@ -12,7 +13,7 @@ use planner::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -135,14 +136,14 @@ pub struct PodGateState {
 impl PodGateState {
     /// What is known.
     pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
-        lock(&self.known)
+        self.known.lock()
     }
 
     /// What has changed; waits until there is something.
     pub(crate) async fn changes(&self) -> Changes {
         loop {
             {
-                let mut news = lock(&self.news);
+                let mut news = self.news.lock();
                 self.heard.store(true, Ordering::Release);
                 if news.are_some() {
                     return std::mem::take(&mut *news);
@@ -154,7 +155,7 @@ impl PodGateState {
 
     /// Something has changed.
     pub(crate) fn tell(&self, change: impl FnOnce(&mut Changes)) {
-        change(&mut lock(&self.news));
+        change(&mut self.news.lock());
         self.wake.notify_one();
     }
 
@@ -244,11 +245,6 @@ fn note<T: PartialEq>(source: &mut Source<T>, seen: Result<T, String>) -> bool {
     let changed = after.broken != source.broken || after.broken.is_none() && after != *source;
     *source = after;
     changed
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change under a lock is complete before it is left.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

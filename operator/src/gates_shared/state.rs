@@ -4,6 +4,7 @@ use super::pod_state::PodGateState;
 use crate::watch::{Listener, Observer};
 use crds::NodeReadinessGateStatus;
 use k8s_openapi::api::core::v1::ConfigMap;
+use parking_lot::{Mutex, MutexGuard};
 use planner::{
     gates_shared::{Key, ReplicaHealth},
     node_gates::{Gate, GateLinks, World},
@@ -11,7 +12,7 @@ use planner::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -101,7 +102,7 @@ impl GateState {
 
     /// Something about these nodes has changed.
     pub fn nodes(&self, names: impl IntoIterator<Item = String>) {
-        let mut news = lock(&self.news);
+        let mut news = self.news.lock();
         if self.heard.load(Ordering::Acquire) {
             news.nodes.extend(names);
         } else {
@@ -113,14 +114,14 @@ impl GateState {
 
     /// Something that concerns every node has changed.
     pub fn every_node(&self) {
-        lock(&self.news).all = true;
+        self.news.lock().all = true;
         self.wake.notify_one();
     }
 
     /// What gates are made from has changed.
     pub fn gates(&self) {
         self.pods.resources();
-        lock(&self.news).gates = true;
+        self.news.lock().gates = true;
         self.wake.notify_one();
     }
 
@@ -128,7 +129,7 @@ impl GateState {
     pub async fn changes(&self) -> Changes {
         loop {
             {
-                let mut news = lock(&self.news);
+                let mut news = self.news.lock();
                 self.heard.store(true, Ordering::Release);
                 if news.all || news.gates || !news.nodes.is_empty() {
                     let news = std::mem::take(&mut *news);
@@ -141,7 +142,7 @@ impl GateState {
 
     /// The same, for whoever changes what makes a gate one that could never open.
     pub(crate) fn changing_world(&self) -> MutexGuard<'_, World> {
-        let world = lock(&self.world);
+        let world = self.world.lock();
         self.judged.store(false, Ordering::Release);
         world
     }
@@ -153,17 +154,17 @@ impl GateState {
 
     /// What is known of everything but Nodes.
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        lock(&self.world)
+        self.world.lock()
     }
 
     /// Gates from elsewhere.
     pub(crate) fn compat(&self) -> CompatGates {
-        lock(&self.compat).clone()
+        self.compat.lock().clone()
     }
 
     /// Changes the gates from elsewhere.
     pub(crate) fn change_compat(&self, change: impl FnOnce(&mut CompatGates)) {
-        change(&mut lock(&self.compat));
+        change(&mut self.compat.lock());
         self.gates();
     }
 
@@ -184,7 +185,7 @@ impl GateState {
 
     /// Why gates cannot be listed, as long as they never were: nobody waits for them. Whether that is news.
     pub(crate) fn cannot_list(&self, why: Option<String>) -> bool {
-        let mut known = lock(&self.unreadable);
+        let mut known = self.unreadable.lock();
         let is_news = *known != why;
         *known = why;
         is_news
@@ -192,16 +193,16 @@ impl GateState {
 
     /// How gates bear on a resource whose pods have these labels; `None` until they are known.
     pub fn links(&self, namespace: &str, name: &str, labels: &serde_json::Value) -> Option<GateLinks> {
-        if let Some(why) = lock(&self.unreadable).clone() {
+        if let Some(why) = self.unreadable.lock().clone() {
             return Some(GateLinks { unreadable: Some(why), ..GateLinks::default() });
         }
-        let links = lock(&self.links).as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
+        let links = self.links.lock().as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
         self.pods.links(links, namespace, labels)
     }
 
     /// Notes how gates bear on resources; returns the resources for which that has changed.
     pub(crate) fn link(&self, links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
-        let mut known = lock(&self.links);
+        let mut known = self.links.lock();
         let before = known.as_ref();
         let changed = |key: &&Key| before.is_none_or(|before| before.get(*key) != links.get(*key));
         let gone = before.into_iter().flat_map(BTreeMap::keys);
@@ -212,19 +213,14 @@ impl GateState {
 
     /// What is said of the gate that a resource's `nodeReadinessTaint` stands for.
     pub fn status(&self, namespace: &str, name: &str) -> Option<NodeReadinessGateStatus> {
-        lock(&self.statuses).get(&(namespace.to_owned(), name.to_owned())).cloned()
+        self.statuses.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     /// Says that of every such gate; returns the resources for which it has changed.
     pub(crate) fn say(&self, statuses: BTreeMap<Key, NodeReadinessGateStatus>) -> Vec<Key> {
-        let mut known = lock(&self.statuses);
+        let mut known = self.statuses.lock();
         let changed = statuses.iter().filter(|(key, status)| known.get(*key) != Some(*status)).map(|(key, _)| key.clone()).collect();
         *known = statuses;
         changed
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change under a lock is one assignment: nothing is left half-way.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,6 +10,7 @@ pub use shown::Shown;
 
 use crate::rights::Rights;
 use crds::{ledger::Ledger, status::NodePhase};
+use parking_lot::Mutex;
 use planner::{
     plan::{Plan, Write},
     rollout::proof,
@@ -19,10 +20,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// A resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
@@ -179,7 +177,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Remembers what was decided for a resource; `None` when it is gone.
     pub fn decided(&self, key: &str, plan: Option<&Plan>) {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         match plan {
             Some(plan) => {
                 let summary = Plan { actions: Vec::new(), ..plan.clone() };
@@ -244,7 +242,7 @@ impl Metrics {
     /// The text that Prometheus scrapes; gauges are computed now.
     pub fn scrape(&self) -> String {
         {
-            let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+            let latest = self.latest.lock();
             let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
             let of = |of: &dyn Fn(&Plan) -> usize| {
                 latest.iter().map(|(resource, plan)| (Of { resource: resource.clone() }, count(of(plan)))).collect()

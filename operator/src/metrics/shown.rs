@@ -1,5 +1,6 @@
 //! Gauges of things that come and go.
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
@@ -9,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 /// Gauges by labels, of which those are shown that were given last. One that stays is there at every moment: to clear them all and
@@ -30,7 +31,7 @@ impl<S: Clone + Debug + Eq + Hash + Ord + EncodeLabelSet + Send + Sync + 'static
 
     /// Shows exactly these.
     pub fn replace(&self, now: &BTreeMap<S, i64>) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = self.shown.lock();
         for gone in shown.iter().filter(|labels| !now.contains_key(labels)) {
             self.family.remove(gone);
         }
@@ -43,7 +44,7 @@ impl<S: Clone + Debug + Eq + Hash + Ord + EncodeLabelSet + Send + Sync + 'static
     /// What is shown with these labels.
     #[cfg(test)]
     pub fn value(&self, labels: &S) -> Option<i64> {
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = self.shown.lock();
         shown.contains(labels).then(|| self.family.get_or_create(labels).get())
     }
 }

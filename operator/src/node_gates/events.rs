@@ -6,11 +6,9 @@ use crds::NodeReadinessGate;
 use k8s_controller::events::{Event, EventRecorder, EventType};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{Client, Resource};
+use parking_lot::Mutex;
 use planner::node_gates::{Gate, Transition, transition::Happened};
-use std::{
-    sync::{Arc, Mutex},
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 use tokio::{sync::mpsc::Sender, task::JoinHandle};
 
 /// Events a second, and at once: a thousand nodes that are released together need no thousand events.
@@ -107,7 +105,7 @@ impl Teller {
     }
 
     fn may_tell(&self) -> bool {
-        let mut left = self.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut left = self.left.lock();
         let now = Instant::now();
         let tokens = now.duration_since(left.1).as_secs_f64().mul_add(EVENTS.0, left.0).min(EVENTS.1);
         let may = tokens >= 1.0;

@@ -13,6 +13,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams},
 };
+use parking_lot::Mutex;
 use planner::node_gates::{
     Gate,
     accepted::{Accepted, asked_since},
@@ -22,7 +23,7 @@ use planner::node_gates::{
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -84,11 +85,7 @@ impl Admission {
 
     /// There are no policies, and there will be none.
     pub fn rule_out(&self) {
-        self.known().offers = Some(Offers::default());
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().offers = Some(Offers::default());
     }
 
     /// Says what is wanted.
@@ -98,18 +95,18 @@ impl Admission {
 
     /// Something of the gate is there, as far as is known: its nodes are released after that is gone.
     pub fn is_present(&self, uid: &str) -> bool {
-        let known = self.known();
+        let known = self.known.lock();
         known.offers.is_none() || known.present.contains(uid)
     }
 
     /// Of a gate that is being deleted: something of it is still there, and why it could not be deleted, if that was tried.
     pub fn lingers(&self, uid: &str) -> Option<Lingering> {
-        self.is_present(uid).then(|| self.known().refused.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
+        self.is_present(uid).then(|| self.known.lock().refused.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
     }
 
     /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
     pub fn has_news(&self) -> bool {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let now = Instant::now().into_std();
         let before = known.asked.replace(now);
         std::mem::take(&mut known.news) || known.accepted.has_settled(before, now)
@@ -118,7 +115,7 @@ impl Admission {
     /// For condition `AdmissionActive`; nothing before the first look. `gate` as it is now: what was written for it may be older.
     /// `owned`: it is an object that can own policies.
     pub fn condition(&self, gate: &Gate, enforced: bool, owned: bool) -> Option<(&'static str, bool, String)> {
-        let known = self.known();
+        let known = self.known.lock();
         let means = admission::means(gate, enforced, known.offers?);
         if means == Means::Policy
             && let Some(why) = known.refused.get(&gate.uid)
@@ -169,11 +166,11 @@ pub struct NodePolicySync {
 
 impl Rounds for NodePolicySync {
     async fn round(&mut self, list: bool) -> bool {
-        if (list || self.admission.known().offers.is_none()) && !(self.find_webhook().await && self.list().await) {
+        if (list || self.admission.known.lock().offers.is_none()) && !(self.find_webhook().await && self.list().await) {
             return false;
         }
         let wish = self.wishes.borrow_and_update().clone();
-        let Some((wish, offers)) = wish.zip(self.admission.known().offers) else { return true };
+        let Some((wish, offers)) = wish.zip(self.admission.known.lock().offers) else { return true };
         let stay = wish.gates.iter().filter(|(_, wanted)| !wanted.deleting);
         let wanted = stay.flat_map(|(uid, wanted)| {
             let policies = admission::policies(&wanted.gate, wanted.enforced, offers, wanted.owned);
@@ -303,7 +300,7 @@ impl NodePolicySync {
     /// Says what is there and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
     fn tell(&self, offers: Offers, refused: Option<BTreeMap<String, String>>) {
         let present = self.policies.present();
-        let mut known = self.admission.known();
+        let mut known = self.admission.known.lock();
         let refused = refused.unwrap_or_else(|| known.refused.clone());
         let clauses = self.hook.as_ref().filter(|hook| hook.written.is_some()).map(|hook| hook.clauses.clone());
         let accepted = Accepted { policies: self.policies.written(), clauses: clauses.unwrap_or_default() };

@@ -3,11 +3,9 @@
 use crate::gates_shared::policy_sync::{self, PolicySync, Rounds};
 use crds::names;
 use kube::Client;
+use parking_lot::Mutex;
 use planner::pod_gates::{Gate, admission::policy};
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::watch;
 
 /// Field manager of policies and bindings.
@@ -46,10 +44,6 @@ impl Default for Admission {
 }
 
 impl Admission {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Says what is wanted. `incomplete`: there may be gates that cannot be read.
     pub fn want(&self, gates: Vec<Arc<Gate>>, incomplete: bool) {
         policy_sync::want(&self.wish, DesiredPolicies { gates, incomplete });
@@ -57,7 +51,7 @@ impl Admission {
 
     /// Whether conditions have changed since this was asked last.
     pub fn has_news(&self) -> bool {
-        std::mem::take(&mut self.known().news)
+        std::mem::take(&mut self.known.lock().news)
     }
 
     /// For condition `AdmissionActive`: a word, whether pods get the gate, and a sentence; nothing where the gate asks for nothing.
@@ -65,7 +59,7 @@ impl Admission {
         if !gate.spec.injects() {
             return None;
         }
-        let known = self.known();
+        let known = self.known.lock();
         let (namespace, label, value) = (&gate.namespace, names::INJECT_LABEL, names::INJECT_LABEL_VALUE);
         Some(match (known.has_policies, known.kept.get(&gate.uid)) {
             (Some(false), _) => (
@@ -103,18 +97,18 @@ impl Rounds for PodPolicySync {
     async fn round(&mut self, list: bool) -> bool {
         if list {
             let Some(has_policies) = self.policies.list().await else { return false };
-            let mut known = self.admission.known();
+            let mut known = self.admission.known.lock();
             known.news |= known.has_policies.replace(has_policies) != Some(has_policies);
         }
         let Some(wish) = self.wishes.borrow_and_update().clone() else { return true };
-        if self.admission.known().has_policies != Some(true) {
+        if self.admission.known.lock().has_policies != Some(true) {
             return true;
         }
         let wanted: Vec<_> = wish.gates.iter().filter_map(|gate| Some((gate.uid.clone(), policy(gate)?))).collect();
         let spares = |uid: &str| wish.incomplete && !wish.gates.iter().any(|gate| gate.uid == uid);
         let refused = self.policies.sync(&wanted, spares).await;
         let kept = wanted.into_iter().map(|(uid, _)| (uid.clone(), refused.get(&uid).cloned())).collect();
-        let mut known = self.admission.known();
+        let mut known = self.admission.known.lock();
         known.news |= known.kept != kept;
         known.kept = kept;
         refused.is_empty()

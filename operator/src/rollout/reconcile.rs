@@ -57,7 +57,7 @@ pub struct Context {
     /// Namespaces take turns.
     pub turns: Turns,
     /// Passes in a row that failed and brought nothing about, by namespace and name.
-    pub failures: std::sync::Mutex<BTreeMap<Key, u32>>,
+    pub failures: parking_lot::Mutex<BTreeMap<Key, u32>>,
 }
 
 /// A pass failed; it is tried again.
@@ -140,7 +140,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     context.announcer.decided(&snapshot, &plan).await;
     context.metrics.passed(outcome.is_ok());
     let soon = outcome?;
-    lock(&context.failures).remove(&key);
+    context.failures.lock().remove(&key);
     let due = plan.recheck_at.map_or(300, |at| at.saturating_sub(now).max(1));
     // A health checker may see the same write a moment after us.
     let contradicted =
@@ -171,23 +171,19 @@ pub async fn forget(context: &Context, namespace: &str, name: &str) {
     context.announcer.forget(&display);
     let key = (namespace.to_owned(), name.to_owned());
     context.memories.lock().await.remove(&key);
-    lock(&context.failures).remove(&key);
+    context.failures.lock().remove(&key);
 }
 
 /// How long to wait after a failed pass.
 #[expect(clippy::needless_pass_by_value, reason = "the signature that the controller calls")]
 pub fn back_off(resource: Arc<Named>, error: &Failed, context: Arc<Context>) -> Requeue {
     let key = (resource.namespace().unwrap_or_default(), resource.name_any());
-    let mut failures = lock(&context.failures);
+    let mut failures = context.failures.lock();
     let failed = failures.entry(key.clone()).or_default();
     let wait = backoff::pause(BACKOFF, *failed);
     *failed = failed.saturating_add(1);
     tracing::warn!(namespace = key.0, name = key.1, %error, again_in = ?wait, "pass failed");
     Requeue::requeue(wait)
-}
-
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// While a ledger is rebuilt, the cache is replaced once by a consistent list; `true` when that happened.
@@ -262,7 +258,7 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
     }
     if results.iter().any(|(_, result)| result.is_ok()) {
         // The API server takes writes: what it refuses now and then is to slow down nothing else.
-        lock(&context.failures).remove(&(snapshot.resource.namespace.clone(), snapshot.resource.name.clone()));
+        context.failures.lock().remove(&(snapshot.resource.namespace.clone(), snapshot.resource.name.clone()));
     }
     let failures: Vec<_> = results.into_iter().filter_map(|(action, result)| result.err().map(|error| (action, error))).collect();
     let mut memory = memory.lock().await;

@@ -41,6 +41,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
+use parking_lot::{Mutex, MutexGuard};
 use planner::{
     Snapshot,
     facts::{NodeFacts, shared_spec::SpecInterner},
@@ -52,7 +53,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -191,7 +192,7 @@ impl Observer {
         let api = Api::<Guarded>::namespaced(client.clone(), namespace);
         for found in api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await? {
             let uid = found.meta().uid.clone();
-            let found = Cut::of(found, &mut self.specs());
+            let found = Cut::of(found, &mut self.specs.lock());
             let touched = {
                 let mut index = self.index();
                 // One that the watch has shown to be gone would stay for ever.
@@ -242,15 +243,14 @@ impl Observer {
 
     /// A Node as the API server answered: newer than what the watch has shown, which will not be taken for news then.
     pub fn learn(&self, node: Node) {
-        let node = Cut::of(node, &mut self.specs());
+        let node = Cut::of(node, &mut self.specs.lock());
         let touched = self.index().apply(node);
         self.notify(false);
         self.trigger(&touched);
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        // The index is only changed by code that does not panic half-way through an entry.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 
     /// Lists Deployments and Nodes consistently and takes the result for the truth: the cache may be older than what
@@ -308,7 +308,7 @@ impl Observer {
         let ours = || all().labels(crds::names::RESOURCE_LABEL);
         let checkers = all().labels(crds::names::HEALTH_CHECKER_LABEL);
         let resources = Arc::clone(&self).follow_kind(Api::<Guarded>::all(client.clone()), all().page_size(SMALL_PAGE), move |event| {
-            writer.lock().unwrap_or_else(PoisonError::into_inner).apply_watcher_event(&named(event));
+            writer.lock().apply_watcher_event(&named(event));
         });
         let compact = protobuf::client(&client);
         tokio::join!(
@@ -349,7 +349,7 @@ impl Observer {
             match event {
                 Event::Init => listing.clear(),
                 Event::InitApply(object) => {
-                    listing.push(Cut::<K>::of(object, &mut self.specs()));
+                    listing.push(Cut::<K>::of(object, &mut self.specs.lock()));
                     if listing.len().is_multiple_of(PAGE as usize) {
                         K::thin(&mut listing);
                     }
@@ -375,12 +375,8 @@ impl Observer {
     }
 
     fn cut<K: Observed + Resource>(&self, objects: Vec<K>) -> Vec<Cut<K>> {
-        let mut specs = self.specs();
+        let mut specs = self.specs.lock();
         objects.into_iter().map(|object| Cut::of(object, &mut specs)).collect()
-    }
-
-    fn specs(&self) -> MutexGuard<'_, SpecInterner> {
-        self.specs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, kind: Kind, version: u64) {
@@ -394,7 +390,7 @@ impl Observer {
     }
 
     fn apply<K: Observed + Resource>(&self, object: K) {
-        let object = Cut::of(object, &mut self.specs());
+        let object = Cut::of(object, &mut self.specs.lock());
         let (version, key) = (object.version, object.key.clone());
         let (touched, is_news) = {
             let mut index = self.index();

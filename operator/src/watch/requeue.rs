@@ -7,11 +7,8 @@
 use super::Named;
 use futures::Stream;
 use kube::runtime::reflector::ObjectRef;
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
 /// Changes within this time are decided on together.
@@ -27,7 +24,7 @@ pub struct RequeueSet {
 impl RequeueSet {
     /// Something that concerns this resource has changed.
     pub fn mark(&self, namespace: String, name: String) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).insert((namespace, name));
+        self.keys.lock().insert((namespace, name));
         self.news.notify_one();
     }
 
@@ -37,7 +34,7 @@ impl RequeueSet {
             while keys.is_empty() {
                 requeue.news.notified().await;
                 tokio::time::sleep(TOGETHER).await;
-                keys = std::mem::take(&mut *requeue.keys.lock().unwrap_or_else(PoisonError::into_inner));
+                keys = std::mem::take(&mut *requeue.keys.lock());
             }
             let (namespace, name) = keys.pop_first()?;
             Some((ObjectRef::new(&name).within(&namespace), (requeue, keys)))

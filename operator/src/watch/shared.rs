@@ -1,9 +1,10 @@
 //! Work that many ask for at once is done once for all who asked before it began.
 
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -50,7 +51,7 @@ impl<K: Ord> SharedBy<K> {
     where
         Q: ToOwned<Owned = K> + ?Sized,
     {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|_, shared| Arc::strong_count(shared) > 1);
         Arc::clone(all.entry(key.to_owned()).or_default())
     }
@@ -99,6 +100,6 @@ mod tests {
         assert!(Arc::ptr_eq(&edge, &again) && !Arc::ptr_eq(&edge, &other));
         drop((edge, again, other));
         let _last = all.of("last");
-        assert_eq!(all.0.lock().unwrap().len(), 1);
+        assert_eq!(all.0.lock().len(), 1);
     }
 }

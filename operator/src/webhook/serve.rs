@@ -10,15 +10,13 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use parking_lot::RwLock;
 use rustls::{
     ServerConfig,
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -41,7 +39,7 @@ pub struct Serving(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
 impl ResolvesServerCert for Serving {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 }
 
@@ -49,7 +47,7 @@ impl Serving {
     /// Serves these from now on; connections that are open keep theirs.
     pub fn set(&self, certificates: &Certificates) -> Result<()> {
         let key = Arc::new(certificates.certified_key()?);
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
+        *self.0.write() = Some(key);
         Ok(())
     }
 }

@@ -3,8 +3,9 @@
 use super::reference;
 use futures::StreamExt as _;
 use k8s_controller::events::{Event, EventRecorder, EventType};
+use parking_lot::Mutex;
 use planner::{Action, Plan, Reason, Snapshot, plan::Write};
-use std::{collections::BTreeMap, sync::Mutex, sync::PoisonError};
+use std::collections::BTreeMap;
 
 /// Events of one write under way at once.
 const PARALLEL: usize = 16;
@@ -97,7 +98,7 @@ impl Announcer {
             }
         }
         let news: Vec<_> = {
-            let mut known = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.conditions.lock();
             let before = known.insert(snapshot.resource.key(), now.clone()).unwrap_or_default();
             now.into_iter().filter(|(key, (reason, _))| before.get(key).is_none_or(|(earlier, _)| earlier != reason)).collect()
         };
@@ -113,7 +114,7 @@ impl Announcer {
 
     /// The resource, by namespace and name, is gone.
     pub fn forget(&self, key: &str) {
-        self.conditions.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.conditions.lock().remove(key);
     }
 
     /// Tells of a failure that people must act on.

@@ -23,7 +23,7 @@ fn context() -> (Context, Mock) {
         health_checker_image: "checker:1".into(),
         memories: Mutex::default(),
         turns: crate::turns::Turns::default(),
-        failures: std::sync::Mutex::default(),
+        failures: parking_lot::Mutex::default(),
     };
     (context, server)
 }
